@@ -1,0 +1,1 @@
+//! How is traffic brought in? Network namespaces, nf_tables rules, pod sockets, the CNI-to-proxy protocol.

@@ -1,0 +1,1 @@
+//! The control plane: objects in, discovery and certificates out.

@@ -1,0 +1,2 @@
+//! The `leno` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! One machine as feed and stage: manifests from a directory, pods as processes in network namespaces.

@@ -1,0 +1,128 @@
+use super::*;
+use crate::{Action, Rule, Visibility};
+
+fn pod(name: &str, ip: &str) -> Workload {
+    let mut w = Workload::new(format!("Kubernetes//Pod/ns/{name}"), "ns", name);
+    w.addresses = vec![ip.parse().expect("ip")];
+    w.node = "node-1".into();
+    w
+}
+
+fn network() -> Name {
+    "".into()
+}
+
+fn service(namespace: &str, hostname: &str, vip: &str) -> Service {
+    let mut s = Service::new(namespace, "s", hostname);
+    s.addresses = vec![NetworkAddress { network: network(), address: vip.parse().expect("ip") }];
+    s
+}
+
+#[test]
+fn a_replaced_workload_leaves_no_trace_of_its_old_addresses() {
+    let mut mesh = Mesh::default();
+    mesh.upsert_workload(Arc::new(pod("a", "10.0.0.1")));
+    mesh.upsert_workload(Arc::new(pod("a", "10.0.0.2")));
+    assert!(mesh.workload_by_address(&network(), "10.0.0.1".parse().expect("ip")).is_none());
+    assert!(mesh.workload_by_address(&network(), "10.0.0.2".parse().expect("ip")).is_some());
+    assert_eq!(mesh.workloads().count(), 1);
+}
+
+#[test]
+fn an_address_that_two_claim_goes_to_the_enrolled_pod_and_back() {
+    let mut mesh = Mesh::default();
+    mesh.upsert_workload(Arc::new(pod("old", "10.0.0.1")));
+    let mut new = pod("new", "10.0.0.1");
+    new.tunnel_protocol = TunnelProtocol::Hbone;
+    mesh.upsert_workload(Arc::new(new));
+    let owner = |m: &Mesh| m.workload_by_address(&network(), "10.0.0.1".parse().expect("ip")).map(|w| w.name.clone());
+    assert_eq!(owner(&mesh).as_deref(), Some("new"));
+    mesh.remove_workload("Kubernetes//Pod/ns/new");
+    assert_eq!(owner(&mesh).as_deref(), Some("old"));
+}
+
+#[test]
+fn host_network_workloads_are_endpoints_but_own_no_address() {
+    let mut mesh = Mesh::default();
+    let mut w = pod("a", "10.0.0.1");
+    w.network_mode = NetworkMode::HostNetwork;
+    let id = ServiceName { namespace: "ns".into(), hostname: "s".into() };
+    w.services.insert(id.clone(), vec![]);
+    mesh.upsert_workload(Arc::new(w));
+    assert!(mesh.workload_by_address(&network(), "10.0.0.1".parse().expect("ip")).is_none());
+    assert_eq!(mesh.endpoints(&id).count(), 1);
+}
+
+#[test]
+fn endpoints_may_come_before_their_service_and_outlive_it() {
+    let mut mesh = Mesh::default();
+    let s = service("ns", "s.ns.svc.cluster.local", "10.96.0.1");
+    let mut w = pod("a", "10.0.0.1");
+    w.services.insert(s.id.clone(), vec![]);
+    mesh.upsert_workload(Arc::new(w));
+    mesh.upsert_service(Arc::new(s.clone()));
+    assert_eq!(mesh.endpoints(&s.id).count(), 1);
+    assert!(mesh.remove_service(&s.id));
+    assert_eq!(mesh.endpoints(&s.id).count(), 1);
+    mesh.remove_workload("Kubernetes//Pod/ns/a");
+    assert_eq!(mesh.endpoints(&s.id).count(), 0);
+}
+
+#[test]
+fn ties_go_to_the_clients_namespace_then_to_canonical_and_never_to_hidden_services() {
+    let mut mesh = Mesh::default();
+    let mut hidden = service("hidden", "s", "10.96.0.1");
+    hidden.visibility = Visibility::Namespace;
+    mesh.upsert_service(Arc::new(hidden));
+    mesh.upsert_service(Arc::new(service("a", "s", "10.96.0.1")));
+    let mut canonical = service("b", "s", "10.96.0.1");
+    canonical.canonical = true;
+    mesh.upsert_service(Arc::new(canonical));
+    for (client, expected) in [("a", "a"), ("b", "b"), ("c", "b"), ("hidden", "hidden")] {
+        let by_name = mesh.service_by_hostname("s", client).map(|s| s.id.namespace.clone());
+        let by_vip = mesh.service_by_vip(&network(), "10.96.0.1".parse().expect("ip"), client);
+        assert_eq!(by_name.as_deref(), Some(expected), "{client}");
+        assert_eq!(by_vip.map(|s| &*s.id.namespace), Some(expected), "{client}");
+    }
+}
+
+#[test]
+fn an_exact_address_beats_a_range_and_a_long_range_a_short_one() {
+    let mut mesh = Mesh::default();
+    for (host, range) in [("wide", "10.0.0.0/8"), ("narrow", "10.1.0.0/16")] {
+        let mut s = Service::new("ns", host, host);
+        s.ranges = vec![(network(), range.parse().expect("net"))];
+        mesh.upsert_service(Arc::new(s));
+    }
+    mesh.upsert_service(Arc::new(service("ns", "exact", "10.1.0.1")));
+    for (ip, expected) in [("10.1.0.1", "exact"), ("10.1.0.2", "narrow"), ("10.2.0.1", "wide")] {
+        let found = mesh.service_by_vip(&network(), ip.parse().expect("ip"), "x");
+        assert_eq!(found.map(|s| &*s.id.hostname == expected), Some(true), "{ip}");
+    }
+}
+
+#[test]
+fn a_policy_a_workload_names_but_the_mesh_lacks_is_an_error() {
+    let mut mesh = Mesh::default();
+    let id = PolicyName { namespace: "ns".into(), name: "p".into() };
+    let mut w = pod("a", "10.0.0.1");
+    w.authorization_policies = vec![id.clone()];
+    assert!(matches!(mesh.policies_for(&w).next(), Some(Err(missing)) if *missing == id));
+    mesh.upsert_policy(Arc::new(Authorization {
+        id: id.clone(),
+        scope: Scope::WorkloadSelector,
+        action: Action::Deny,
+        rules: vec![Rule::default()],
+        dry_run: false,
+    }));
+    assert!(matches!(mesh.policies_for(&w).next(), Some(Ok(_))));
+}
+
+#[test]
+fn a_clone_does_not_see_later_writes() {
+    let mut mesh = Mesh::default();
+    mesh.upsert_workload(Arc::new(pod("a", "10.0.0.1")));
+    let before = mesh.clone();
+    mesh.remove_workload("Kubernetes//Pod/ns/a");
+    assert_eq!((before.workloads().count(), mesh.workloads().count()), (1, 0));
+}

@@ -1,0 +1,186 @@
+//! A service: a name, its virtual addresses and how to spread connections over its endpoints
+//! (`istio.workload.Service`).
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use crate::{GatewayAddress, Name, NetworkAddress};
+
+/// `namespace/hostname`: the key under which services are delivered and referred to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceName {
+    /// Namespace.
+    pub namespace: Name,
+    /// Fully qualified host name, such as `web.default.svc.cluster.local`.
+    pub hostname: Name,
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.hostname)
+    }
+}
+
+/// A port of a service, or of a workload for a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Port {
+    /// Port of the service.
+    pub service_port: u16,
+    /// Port of the endpoint; 0 when each endpoint says its own (a named target port).
+    pub target_port: u16,
+    /// Declared protocol.
+    pub app_protocol: AppProtocol,
+}
+
+/// Declared application protocol of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs, reason = "the names are the protocols")]
+pub enum AppProtocol {
+    #[default]
+    Unknown,
+    Http11,
+    Http2,
+    Grpc,
+    Tcp,
+    Tls,
+}
+
+/// How endpoints are chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct LoadBalancing {
+    /// Scopes in order of weight.
+    pub routing_preference: Vec<RoutingScope>,
+    /// What the scopes mean.
+    pub mode: LoadBalancingMode,
+    /// Whether unready endpoints count.
+    pub health_policy: HealthPolicy,
+}
+
+/// A property of the source that an endpoint may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the properties")]
+pub enum RoutingScope {
+    Region,
+    Zone,
+    Subzone,
+    Node,
+    Cluster,
+    Network,
+}
+
+/// What a routing preference means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LoadBalancingMode {
+    /// Any endpoint, weighted by capacity.
+    #[default]
+    Unspecified,
+    /// Only endpoints that match every scope.
+    Strict,
+    /// The endpoints that match most scopes; others when those are gone.
+    Failover,
+    /// No choice: the original destination, as plain TCP.
+    Passthrough,
+}
+
+/// Whether unready endpoints count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum HealthPolicy {
+    /// Only healthy ones.
+    #[default]
+    OnlyHealthy,
+    /// All (`publishNotReadyAddresses`).
+    AllowAll,
+}
+
+/// Which address families a service has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs, reason = "the names are the families")]
+pub enum IpFamilies {
+    #[default]
+    Automatic,
+    Ipv4Only,
+    Ipv6Only,
+    Dual,
+}
+
+/// Who may resolve a service by name or address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Visibility {
+    /// Everybody.
+    #[default]
+    Public,
+    /// Only its own namespace.
+    Namespace,
+}
+
+/// A waypoint and its share of connections.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WeightedWaypoint {
+    /// The waypoint.
+    pub destination: GatewayAddress,
+    /// Share, relative to the sum.
+    pub weight: u32,
+}
+
+/// A service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Key: namespace and host name.
+    pub id: ServiceName,
+    /// Short name.
+    pub name: Name,
+    /// Virtual addresses; empty for a headless service.
+    pub addresses: Vec<NetworkAddress>,
+    /// Virtual address ranges with their network.
+    pub ranges: Vec<(Name, IpNet)>,
+    /// Ports.
+    pub ports: Vec<Port>,
+    /// SPIFFE ids an endpoint may have besides its own.
+    pub subject_alt_names: Vec<Name>,
+    /// Waypoint for traffic addressed to this service.
+    pub waypoint: Option<GatewayAddress>,
+    /// Waypoints sampled per connection; used when a weight is positive.
+    pub weighted_waypoints: Vec<WeightedWaypoint>,
+    /// How endpoints are chosen.
+    pub load_balancing: LoadBalancing,
+    /// Address families.
+    pub ip_families: IpFamilies,
+    /// Wins when several services share a host name or address (set for Kubernetes services).
+    pub canonical: bool,
+    /// Gateways should send through the waypoint too.
+    pub ingress_use_waypoint: bool,
+    /// Who may resolve it.
+    pub visibility: Visibility,
+}
+
+impl Service {
+    /// A public service with nothing in it: the base that builders and decoders fill.
+    pub fn new(namespace: impl Into<Name>, name: impl Into<Name>, hostname: impl Into<Name>) -> Self {
+        Self {
+            id: ServiceName { namespace: namespace.into(), hostname: hostname.into() },
+            name: name.into(),
+            addresses: Vec::new(),
+            ranges: Vec::new(),
+            ports: Vec::new(),
+            subject_alt_names: Vec::new(),
+            waypoint: None,
+            weighted_waypoints: Vec::new(),
+            load_balancing: LoadBalancing::default(),
+            ip_families: IpFamilies::default(),
+            canonical: false,
+            ingress_use_waypoint: false,
+            visibility: Visibility::Public,
+        }
+    }
+
+    /// The service's entry for `service_port`.
+    pub fn port(&self, service_port: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.service_port == service_port)
+    }
+
+    /// Whether a client in `namespace` may resolve it.
+    pub fn visible_to(&self, namespace: &str) -> bool {
+        self.visibility == Visibility::Public || &*self.id.namespace == namespace
+    }
+}

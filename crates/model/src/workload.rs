@@ -1,0 +1,229 @@
+//! A workload: one pod, or one endpoint outside the cluster (`istio.workload.Workload`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::{DEFAULT_TRUST_DOMAIN, Identity, Name, Port, ServiceName};
+
+/// Opaque primary key of a workload, unique in the mesh (protocol §3.3 lists the forms in use).
+pub type WorkloadUid = Name;
+
+/// An address within a network: two clusters' networks may reuse the same range.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NetworkAddress {
+    /// Network id; empty for the default network.
+    pub network: Name,
+    /// The address.
+    pub address: IpAddr,
+}
+
+impl fmt::Display for NetworkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.address)
+    }
+}
+
+/// How to reach a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TunnelProtocol {
+    /// Plain TCP.
+    #[default]
+    None,
+    /// HTTP/2 CONNECT over mutual TLS on port 15008.
+    Hbone,
+}
+
+/// Whether new connections should be sent to a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Health {
+    /// Ready.
+    #[default]
+    Healthy,
+    /// Not ready or being deleted.
+    Unhealthy,
+}
+
+/// Whether a workload owns its addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NetworkMode {
+    /// Its own network namespace.
+    #[default]
+    Standard,
+    /// Shares its node's addresses, so it can't be found by address.
+    HostNetwork,
+}
+
+/// Kind of the workload's owner; only told in telemetry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WorkloadType {
+    /// A Deployment (the protocol's zero value).
+    #[default]
+    Deployment,
+    /// A CronJob.
+    CronJob,
+    /// A bare Pod; Istio's control plane always says this one.
+    Pod,
+    /// A Job.
+    Job,
+}
+
+impl WorkloadType {
+    /// Lower-case name, as in the `baggage` key `k8s.<type>.name`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployment => "deployment",
+            Self::CronJob => "cronjob",
+            Self::Pod => "pod",
+            Self::Job => "job",
+        }
+    }
+}
+
+/// Where a workload runs, from its node's topology labels. Empty means unknown.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Locality {
+    /// `topology.kubernetes.io/region`.
+    pub region: Name,
+    /// `topology.kubernetes.io/zone`.
+    pub zone: Name,
+    /// `topology.istio.io/subzone`.
+    pub subzone: Name,
+}
+
+/// Where a waypoint or network gateway is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GatewayAddress {
+    /// What to connect to.
+    pub destination: GatewayDestination,
+    /// Its HBONE port.
+    pub hbone_mtls_port: u16,
+}
+
+/// Either form a gateway's address comes in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum GatewayDestination {
+    /// A service by name.
+    Hostname(ServiceName),
+    /// A service or workload by address.
+    Address(NetworkAddress),
+}
+
+/// What the destination proxy speaks to the application (protocol §1.9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ApplicationTunnel {
+    /// Bytes as they are, or behind a PROXY header.
+    pub protocol: ApplicationProtocol,
+    /// Port that replaces the destination port; `None` keeps it.
+    pub port: Option<u16>,
+}
+
+/// Framing towards the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ApplicationProtocol {
+    /// Raw bytes.
+    None,
+    /// PROXY protocol version 2, then raw bytes.
+    Proxy,
+}
+
+/// One pod or external endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Primary key.
+    pub uid: WorkloadUid,
+    /// Pod name.
+    pub name: Name,
+    /// Namespace.
+    pub namespace: Name,
+    /// Its addresses, IPv4-mapped ones already turned to IPv4.
+    pub addresses: Vec<IpAddr>,
+    /// DNS name to resolve when there is no address; empty for none.
+    pub hostname: Name,
+    /// Network id; empty for the default.
+    pub network: Name,
+    /// How to reach it.
+    pub tunnel_protocol: TunnelProtocol,
+    /// Never empty here: the wire's empty string becomes [`DEFAULT_TRUST_DOMAIN`].
+    pub trust_domain: Name,
+    /// Never empty here: the wire's empty string becomes `default`.
+    pub service_account: Name,
+    /// Waypoint for traffic addressed to this workload itself.
+    pub waypoint: Option<GatewayAddress>,
+    /// How other networks reach it.
+    pub network_gateway: Option<GatewayAddress>,
+    /// Node name.
+    pub node: Name,
+    /// Canonical service, for telemetry.
+    pub canonical_name: Name,
+    /// Canonical revision, for telemetry.
+    pub canonical_revision: Name,
+    /// Kind of owner, for telemetry.
+    pub workload_type: WorkloadType,
+    /// Owner's name, for telemetry.
+    pub workload_name: Name,
+    /// The workload speaks HBONE by itself.
+    pub native_tunnel: bool,
+    /// Framing towards the application.
+    pub application_tunnel: Option<ApplicationTunnel>,
+    /// Selector policies that apply, as `namespace/name`.
+    pub authorization_policies: Vec<crate::PolicyName>,
+    /// Whether it takes new connections.
+    pub health: Health,
+    /// Cluster id.
+    pub cluster_id: Name,
+    /// Services it is an endpoint of, and its ports for each: an entry maps a service port to
+    /// the port this workload listens on.
+    pub services: BTreeMap<ServiceName, Vec<Port>>,
+    /// Where it runs.
+    pub locality: Locality,
+    /// Whether its addresses are its own.
+    pub network_mode: NetworkMode,
+    /// Load-balancing weight; 1 unless set.
+    pub capacity: u32,
+}
+
+impl Workload {
+    /// A healthy, plain-TCP workload with no services: the base that builders and decoders fill.
+    pub fn new(uid: impl Into<Name>, namespace: impl Into<Name>, name: impl Into<Name>) -> Self {
+        let empty: Name = "".into();
+        Self {
+            uid: uid.into(),
+            name: name.into(),
+            namespace: namespace.into(),
+            addresses: Vec::new(),
+            hostname: empty.clone(),
+            network: empty.clone(),
+            tunnel_protocol: TunnelProtocol::None,
+            trust_domain: DEFAULT_TRUST_DOMAIN.into(),
+            service_account: "default".into(),
+            waypoint: None,
+            network_gateway: None,
+            node: empty.clone(),
+            canonical_name: empty.clone(),
+            canonical_revision: empty.clone(),
+            workload_type: WorkloadType::default(),
+            workload_name: empty.clone(),
+            native_tunnel: false,
+            application_tunnel: None,
+            authorization_policies: Vec::new(),
+            health: Health::Healthy,
+            cluster_id: "Kubernetes".into(),
+            services: BTreeMap::new(),
+            locality: Locality::default(),
+            network_mode: NetworkMode::Standard,
+            capacity: 1,
+        }
+    }
+
+    /// The identity its certificate must carry, or `None` if its names don't form one (then
+    /// nothing may be encrypted to it and it must be refused).
+    pub fn identity(&self) -> Option<Identity> {
+        Identity::new(self.trust_domain.clone(), self.namespace.clone(), self.service_account.clone()).ok()
+    }
+
+    /// Pods beat everything else when two workloads claim one address (protocol §2.3).
+    pub(crate) fn is_pod(&self) -> bool {
+        self.uid.contains("//Pod/")
+    }
+}

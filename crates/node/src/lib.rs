@@ -1,0 +1,1 @@
+//! The L4 proxy of a node: inbound, outbound, DNS.

@@ -1,0 +1,1 @@
+//! What does the mesh decide? Authorisation, routing, endpoint choice and the reasons, as pure functions.

@@ -1,0 +1,1 @@
+//! What is told? Metrics, access log, admin endpoint.

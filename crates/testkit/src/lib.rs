@@ -1,0 +1,1 @@
+//! Fakes, clocks and builders for the other crates' tests.

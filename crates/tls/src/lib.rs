@@ -1,0 +1,1 @@
+//! Who is speaking? SPIFFE identities, certificates, CA, trust and handshakes.

@@ -1,0 +1,1 @@
+//! How do bytes travel? HBONE client, server, pool and copying.

@@ -1,0 +1,1 @@
+//! How does configuration travel? Delta discovery and certificate requests, client and server.
