@@ -1,1 +1,21 @@
 //! How is traffic brought in? Network namespaces, nf_tables rules, pod sockets, the CNI-to-proxy protocol.
+//!
+//! Everything here talks to the kernel directly: no `ip`, `nft` or `iptables` needs to be installed.
+
+mod conntrack;
+mod error;
+mod netlink;
+mod netns;
+mod sys;
+#[cfg(test)]
+mod test_support;
+
+pub mod nft;
+pub mod pod_rules;
+pub mod sniff;
+pub mod sockets;
+pub mod zds;
+
+pub use error::{Error, Result};
+pub use netlink::links;
+pub use netns::{NAMED_DIR, NamespaceId, NetworkNamespace};

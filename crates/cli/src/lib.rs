@@ -1,1 +1,77 @@
-//! What does a person type?
+//! The command line: what a person types, and what is printed back.
+//!
+//! [`main`] parses and dispatches. Commands about the stage ask `leno-local`; the roles `node` and
+//! `control` are handed in by the binary, so that nothing here knows how they are wired.
+//!
+//! Everything an operator reads follows the same rules: results on stdout (`-o json` where a script
+//! may want them), the rest on stderr; an error says what happened, why, and what to do next.
+
+#![allow(clippy::print_stderr, reason = "progress and errors belong on a terminal's stderr")]
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+mod args;
+mod demo;
+mod output;
+mod sample;
+
+pub use args::ControlArgs;
+
+use args::{Cli, Command, Format};
+
+/// What the binary runs for the commands that are roles in a mesh.
+pub struct Roles<N> {
+    /// `leno node`: the proxy of one node, until it is told to stop.
+    pub node: fn(N) -> anyhow::Result<()>,
+    /// `leno control`: a control plane by itself, until it is told to stop.
+    pub control: fn(ControlArgs) -> anyhow::Result<()>,
+}
+
+/// Runs what the process's arguments ask for. `N` declares the settings of the node proxy.
+///
+/// Without arguments the environment variable `LENO_ROLE` chooses the command, for images and node
+/// agents that can set the environment only.
+///
+/// Exit status: 0 done, 1 failed, 2 wrong usage; `leno exec` exits as its command does.
+pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.len() <= 1
+        && let Some(role) = std::env::var_os("LENO_ROLE").filter(|role| !role.is_empty())
+    {
+        arguments = vec!["leno".into(), role];
+    }
+    let cli = match Cli::<N>::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Fails only if the terminal is gone, and then there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match run(cli, roles) {
+        Ok(code) => code,
+        Err(error) => output::failure(&error),
+    }
+}
+
+fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Node(settings) => (roles.node)(settings)?,
+        Command::Control(args) => (roles.control)(args)?,
+        Command::Sample { part } => return sample::run(part),
+        Command::Version(args) => match args.output {
+            Format::Text => output::line(&format!("leno {}", env!("CARGO_PKG_VERSION")))?,
+            Format::Json => output::json(&serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }))?,
+        },
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::<N>::command(), "leno", &mut script);
+            output::bytes(&script)?;
+        }
+        _ => anyhow::bail!("stage"),
+    }
+    Ok(ExitCode::SUCCESS)
+}

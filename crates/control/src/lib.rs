@@ -1,1 +1,25 @@
-//! The control plane: objects in, discovery and certificates out.
+//! The control plane: Kubernetes and Istio objects in, discovery and certificates out.
+//!
+//! It does not know where its objects come from. A feed decodes them ([`objects::decode`]) and
+//! hands changes to a [`Controller`], which keeps them ([`store`]), translates them to what
+//! proxies understand ([`translate`]) and publishes the result; a [`ControlPlane`] serves it,
+//! with certificates for whom [`CertificatePolicy`] allows.
+
+pub mod authentication;
+pub mod certificates;
+pub mod controller;
+pub mod lookup;
+pub mod objects;
+pub mod server;
+pub mod store;
+mod suggest;
+pub mod translate;
+
+pub use authentication::StaticTokens;
+pub use certificates::CertificatePolicy;
+pub use controller::Controller;
+pub use server::ControlPlane;
+pub use store::{Change, ObjectStore};
+
+#[cfg(test)]
+mod testing;

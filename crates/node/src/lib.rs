@@ -1,1 +1,39 @@
-//! The L4 proxy of a node: inbound, outbound, DNS.
+//! The L4 proxy of a node: it carries the TCP of every enrolled pod on its node, encrypted to
+//! peers in the mesh, authorised on arrival, and answers the pods' DNS.
+//!
+//! ```text
+//!  pod's program ─▶ 15001 outbound ══ HBONE/mTLS ══▶ 15008 inbound ─▶ program of another pod
+//!                                      plain TCP ──▶ 15006 inbound ─▶
+//!  pod's resolver ─▶ 15053 dns
+//! ```
+//!
+//! All listeners live in the pod's own network namespace; [`pods`] opens them when the node
+//! agent hands the namespace over. Discovery ([`state`]), certificates and the admin endpoint
+//! run on one control thread; connections run on [`workers`], which nothing else may use: a
+//! metrics scrape or a burst of configuration must not move a connection's tail latency.
+//!
+//! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
+
+mod admin;
+mod config;
+mod config_dump;
+mod connections;
+mod dial;
+mod dns;
+pub mod dns_message;
+mod error;
+mod failure;
+mod inbound;
+mod inbound_plaintext;
+mod outbound;
+mod pod;
+mod pods;
+mod report;
+mod request_headers;
+mod run;
+mod state;
+mod workers;
+
+pub use config::Config;
+pub use error::Error;
+pub use run::{init_log, run};

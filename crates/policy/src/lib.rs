@@ -1,1 +1,27 @@
-//! What does the mesh decide? Authorisation, routing, endpoint choice and the reasons, as pure functions.
+//! What does the mesh decide? Authorisation, the route of a connection, the endpoint behind a
+//! service, the answer to a DNS question, and the reasons for each: pure functions over
+//! [`Mesh`](leno_model::Mesh).
+//!
+//! Nothing here does I/O, reads a clock or owns a source of randomness: the caller hands in
+//! random numbers, so a decision can be repeated. The proxy that enforces and the command that
+//! explains call the same functions and print the same words.
+
+pub mod authority;
+pub mod authorization;
+pub mod dns;
+mod endpoints;
+pub mod explain;
+mod explain_text;
+pub mod find;
+pub mod inbound;
+pub mod routing;
+#[cfg(test)]
+mod test_support;
+mod waypoint;
+
+pub use authorization::{
+    AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize, examine,
+};
+pub use endpoints::EndpointCounts;
+pub use routing::{Identities, Route, RouteError, RoutePlan, route};
+pub use waypoint::WaypointProblem;

@@ -1,1 +1,45 @@
-//! What is told? Metrics, access log, admin endpoint.
+//! What is told? Log, metrics, access log, admin endpoint, readiness.
+//!
+//! Nothing here ever makes the data path wait: a metric update is one atomic add, an access log
+//! line is dropped (and counted) rather than waited for.
+
+pub mod access_log;
+pub mod admin;
+pub mod logging;
+pub mod metrics;
+mod readiness;
+
+pub use access_log::AccessLog;
+pub use metrics::Metrics;
+pub use readiness::{Readiness, ReadyTask};
+
+/// What can go wrong while telemetry is set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log filter can't be understood.
+    #[error(
+        "{filter:?} is no log filter: {reason}; expected a level (error, warn, info, debug, trace, off) or a list such as info,leno_node=debug"
+    )]
+    Filter {
+        /// What was given.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Logging was initialised before.
+    #[error("logging is already set up in this process")]
+    AlreadyInitialised,
+    /// The log is gone: the process is ending.
+    #[error("the log can't be changed any more; the process is ending")]
+    LogGone,
+    /// A thread could not be started.
+    #[error("the access log's thread can't be started: {0}; is the process limit (ulimit -u, pids cgroup) reached?")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Thread(_))
+    }
+}

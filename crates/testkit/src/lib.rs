@@ -1,1 +1,3 @@
 //! Fakes, clocks and builders for the other crates' tests.
+
+pub mod certs;

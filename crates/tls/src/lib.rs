@@ -1,1 +1,31 @@
 //! Who is speaking? SPIFFE identities, certificates, CA, trust and handshakes.
+//!
+//! * [`MeshIdentity`]: one workload's certificate, ready to accept and open mutual TLS 1.3.
+//! * [`CertificateManager`]: gets those certificates from an [`Issuer`] and keeps them fresh.
+//! * [`CertificateAuthority`]: the issuer of last resort, a root and an intermediate on disk.
+//! * [`ControlAcceptor`], [`ControlConnector`]: server-authenticated TLS for the control plane.
+//!
+//! No other crate names rustls, aws-lc, rcgen or x509, so that the TLS library can be changed
+//! here alone.
+
+mod authority;
+mod authority_files;
+mod certificate;
+mod clock;
+mod control;
+mod error;
+mod handshake;
+mod manager;
+mod manager_entry;
+mod provider;
+mod stream;
+mod verify;
+
+pub use authority::{CaOptions, CertificateAuthority};
+pub use certificate::{CertificateInfo, PrivateKey, WorkloadCertificate, certificate_request};
+pub use clock::Clock;
+pub use control::{ControlAcceptor, ControlConnector, RootSource, ServerCertificate};
+pub use error::{CertificateError, Error, HandshakeError, IssueError};
+pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
+pub use manager::{CertificateManager, CertificateState, CertificateStatus, Issuer, Options};
+pub use stream::{PeerAlert, TlsStream};

@@ -1,1 +1,28 @@
-//! How do bytes travel? HBONE client, server, pool and copying.
+//! How do bytes travel? HBONE (HTTP/2 CONNECT over mutual TLS, as Istio ambient speaks it): client
+//! [`Pool`], [`server`], the stream of one tunnelled connection, and the [`relay`] between a
+//! stream and a TCP socket.
+//!
+//! The transport is handed in by the caller, already encrypted and authenticated; nothing here
+//! knows certificates, policy or configuration.
+
+mod activity;
+mod buffer;
+mod client;
+mod error;
+mod pool;
+pub mod relay;
+pub mod server;
+mod settings;
+mod stream;
+
+#[cfg(test)]
+mod test_support;
+
+pub use client::{ConnectRequest, ResponseHead};
+pub use error::{Error, OpenError};
+pub use h2::Reason;
+pub use pool::{Pool, PoolStats};
+pub use relay::{Counters, Meter, RelayError, RelayOptions};
+pub use server::{InboundConnect, Served};
+pub use settings::Settings;
+pub use stream::TunnelStream;

@@ -1,0 +1,258 @@
+//! Sockets that live in a pod's network namespace while their owner, the node proxy, does not.
+//!
+//! A socket belongs for good to the namespace in which it was created, so the thread visits the pod for the one `socket` call
+//! and does everything else at home. All sockets are non-blocking, ready for `tokio`'s `from_std`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::error::{Error, Result};
+use crate::netns::NetworkNamespace;
+use crate::sys::{get_option, set_option};
+
+/// The mark on every socket of the proxy: the pod's rules let marked packets pass and capture all others. Istio's value.
+pub const PROXY_MARK: u32 = 0x539;
+
+/// Accepted but not yet fetched connections. The kernel drops handshakes beyond it and the client retries after a second, so
+/// it must cover the connections that arrive while a busy worker is away; the customary 128 does not. `net.core.somaxconn`
+/// (4096 since Linux 5.4) caps it.
+pub const BACKLOG: i32 = 1024;
+
+/// Idle time before the first keep-alive probe and between probes, and the number of unanswered ones that end a connection:
+/// the values of real ztunnel. Without them a peer that vanished would hold its sockets for ever.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(180), Duration::from_secs(180), 9);
+
+// linux/in6.h; not in libc for every target.
+const IPV6_TRANSPARENT: i32 = 75;
+const IPV6_FREEBIND: i32 = 78;
+const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+const SO_ORIGINAL_DST: i32 = 80;
+const IP6T_SO_ORIGINAL_DST: i32 = 80;
+
+/// What a listening socket is to be like. The default is what the proxy uses in pods.
+#[derive(Debug, Clone)]
+pub struct ListenOptions {
+    /// The mark of the socket and of all connections accepted from it.
+    pub mark: Option<u32>,
+    /// Whether another process of the same user may listen on the same port too, as a successor does during an upgrade.
+    pub reuse_port: bool,
+    /// Whether to ask for IP_TRANSPARENT. Being refused is not an error; see [`Listener::transparent`].
+    pub transparent: bool,
+    /// Accepted but not yet fetched connections.
+    pub backlog: i32,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { mark: Some(PROXY_MARK), reuse_port: true, transparent: true, backlog: BACKLOG }
+    }
+}
+
+impl ListenOptions {
+    /// For servers outside any pod: no mark, no sharing of the port, no privileges needed.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self { mark: None, reuse_port: false, transparent: false, backlog: BACKLOG }
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket; non-blocking. Connections accepted from it send without delay (TCP_NODELAY) and probe idle peers.
+    pub socket: TcpListener,
+    /// Whether IP_TRANSPARENT was granted: then [`connector`] may use foreign source addresses in this namespace.
+    pub transparent: bool,
+}
+
+/// Listens on one address.
+///
+/// # Errors
+/// When the address is taken or isn't there, or the caller lacks CAP_NET_ADMIN for the mark.
+pub fn listen(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOptions) -> Result<Listener> {
+    let fail = |e| Error::system(format!("listening on {address} in {namespace}"), e);
+    let socket = create(namespace, address, Type::STREAM, Protocol::TCP).map_err(fail)?;
+    listen_on(socket, address, options).map_err(fail)
+}
+
+/// Listens on a port of all addresses, IPv6 and IPv4 by one socket; IPv4 only where the kernel has no IPv6.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_wildcard(namespace: &NetworkNamespace, port: u16, options: &ListenOptions) -> Result<Listener> {
+    let outcome = listen(namespace, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), options);
+    match outcome {
+        // EADDRNOTAVAIL: IPv6 is compiled in but switched off for this namespace by sysctl.
+        Err(error) if matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            listen(namespace, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), options)
+        }
+        other => other,
+    }
+}
+
+fn listen_on(socket: Socket, address: SocketAddr, options: &ListenOptions) -> io::Result<Listener> {
+    if address.is_ipv6() {
+        // Only the wildcard can take both families; the distribution's default (bindv6only) must not decide.
+        socket.set_only_v6(address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED))?;
+    }
+    // A restarted proxy must not wait a minute for the last one's connections to leave TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(options.reuse_port)?;
+    if let Some(mark) = options.mark {
+        socket.set_mark(mark)?;
+    }
+    let transparent = options.transparent && set_transparent(&socket, address).is_ok();
+    set_connection_defaults(&socket)?;
+    socket.bind(&address.into())?;
+    socket.listen(options.backlog)?;
+    Ok(Listener { socket: socket.into(), transparent })
+}
+
+/// The sockets of a pod's DNS server, on the loopback address of each family that the pod has.
+#[derive(Debug)]
+pub struct DnsSockets {
+    /// For datagrams; at least one, IPv4 first.
+    pub udp: Vec<UdpSocket>,
+    /// For connections; at least one, IPv4 first.
+    pub tcp: Vec<Listener>,
+}
+
+/// Opens a pod's DNS server sockets. IPv6 is left out when the pod's loopback has none: one pod without IPv6 must not keep
+/// the node's proxy from serving it.
+///
+/// # Errors
+/// When the port is taken or the caller lacks CAP_NET_ADMIN for the mark.
+pub fn listen_dns(namespace: &NetworkNamespace, port: u16, options: &ListenOptions) -> Result<DnsSockets> {
+    let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut sockets = DnsSockets {
+        udp: vec![udp(namespace, v4, options)?],
+        tcp: vec![listen(namespace, v4, options)?],
+    };
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+    match udp(namespace, v6, options).and_then(|udp| Ok((udp, listen(namespace, v6, options)?))) {
+        Ok((udp, tcp)) => {
+            sockets.udp.push(udp);
+            sockets.tcp.push(tcp);
+        }
+        Err(error) if matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            tracing::debug!(%namespace, %error, "no IPv6 loopback here; serving DNS on IPv4 only");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(sockets)
+}
+
+/// Opens a datagram socket bound to an address; port 0 lets the kernel choose. For queries to a resolver, bind to the
+/// unspecified address of the resolver's family.
+///
+/// # Errors
+/// When the address is taken or isn't there, or the caller lacks CAP_NET_ADMIN for the mark.
+pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOptions) -> Result<UdpSocket> {
+    let fail = |e| Error::system(format!("binding UDP {address} in {namespace}"), e);
+    let socket = create(namespace, address, Type::DGRAM, Protocol::UDP).map_err(fail)?;
+    let bind = || -> io::Result<()> {
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        // Two sockets of one process on a kernel-chosen port would be a bug, so sharing is for fixed ports only.
+        socket.set_reuse_port(options.reuse_port && address.port() != 0)?;
+        if let Some(mark) = options.mark {
+            socket.set_mark(mark)?;
+        }
+        socket.bind(&address.into())
+    };
+    bind().map_err(fail)?;
+    Ok(socket.into())
+}
+
+/// A TCP socket that is about to connect to `destination` from inside the namespace, marked with [`PROXY_MARK`].
+///
+/// With a `source`, the connection comes from that address although it isn't the namespace's own: this is how an application
+/// sees its client instead of the proxy. A source port of 0 is chosen at connect time, per destination, so that one source
+/// address isn't limited to one ephemeral range for all destinations.
+///
+/// # Errors
+/// When the families differ or the caller lacks CAP_NET_ADMIN.
+pub fn connector(namespace: &NetworkNamespace, destination: SocketAddr, source: Option<SocketAddr>) -> Result<Socket> {
+    let fail = |e| Error::system(format!("opening a socket towards {destination} in {namespace}"), e);
+    let destination_ip = destination.ip().to_canonical();
+    let socket = create(namespace, SocketAddr::new(destination_ip, 0), Type::STREAM, Protocol::TCP).map_err(fail)?;
+    let prepare = || -> io::Result<()> {
+        socket.set_mark(PROXY_MARK)?;
+        set_connection_defaults(&socket)?;
+        let Some(source) = source else { return Ok(()) };
+        let source = SocketAddr::new(source.ip().to_canonical(), source.port());
+        set_transparent(&socket, source)?;
+        let (level, freebind) =
+            if source.is_ipv6() { (libc::SOL_IPV6, IPV6_FREEBIND) } else { (libc::SOL_IP, libc::IP_FREEBIND) };
+        set_option(&socket, level, freebind, 1)?;
+        if source.port() == 0 {
+            set_option(&socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
+        }
+        socket.bind(&source.into())
+    };
+    prepare().map_err(fail)?;
+    Ok(socket)
+}
+
+fn create(namespace: &NetworkNamespace, like: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+    let kind = kind.nonblocking().cloexec();
+    namespace.run(|| Socket::new(Domain::for_address(like), kind, Some(protocol)))?
+}
+
+fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        set_option(socket, libc::SOL_IPV6, IPV6_TRANSPARENT, 1)
+    } else {
+        set_option(socket, libc::SOL_IP, libc::IP_TRANSPARENT, 1)
+    }
+}
+
+/// What connections inherit from their listener, and connectors set for themselves.
+fn set_connection_defaults(socket: &Socket) -> io::Result<()> {
+    // The proxy writes what it read, in whole chunks; waiting for more would add up to 40 ms per exchange.
+    socket.set_tcp_nodelay(true)?;
+    let (time, interval, retries) = KEEPALIVE;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries))
+}
+
+/// Where the client wanted to go before a rule redirected it here; for a connection that wasn't redirected, the address at
+/// which it arrived. IPv4 addresses are never returned in their IPv6-mapped form.
+///
+/// # Errors
+/// When the socket isn't a connected TCP socket.
+pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    let local = SockRef::from(socket)
+        .local_addr()?
+        .as_socket()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an internet socket"))?;
+    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+    // The family is that of the connection, not of the socket: a dual-stack socket answers the IPv4 question for an IPv6
+    // connection with whatever its unused IPv4 fields match.
+    let tracked = if local.is_ipv4() {
+        get_option::<16>(socket, libc::SOL_IP, SO_ORIGINAL_DST).map(|address| {
+            let [_, _, high, low, a, b, c, d, ..] = address;
+            SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])))
+        })
+    } else {
+        get_option::<28>(socket, libc::SOL_IPV6, IP6T_SO_ORIGINAL_DST).map(|address| {
+            let mut ip = [0; 16];
+            ip.copy_from_slice(&address[8..24]);
+            SocketAddr::from((Ipv6Addr::from(ip), u16::from_be_bytes([address[2], address[3]])))
+        })
+    };
+    match tracked {
+        Ok(original) => Ok(original),
+        // ENOENT: not tracked. ENOPROTOOPT: the namespace has no connection tracking at all. Either way not redirected.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => Ok(local),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+#[path = "sockets_tests.rs"]
+mod tests;

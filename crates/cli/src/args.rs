@@ -1,0 +1,434 @@
+//! Every command and flag, once: parsing, help and shell completion come from here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::sample::SampleCommand;
+
+/// What was typed. `N` are the settings of the node proxy, which its own crate declares.
+#[derive(Debug, Parser)]
+#[command(
+    name = "leno",
+    version,
+    about = "An ambient service mesh in one binary",
+    long_about = "An ambient service mesh in one binary: it encrypts, authorises and shows the traffic between \
+                  programs, with no sidecars and no change to the programs. On one machine it plays Kubernetes \
+                  manifests by itself.",
+    after_help = "Examples:\n  \
+                  leno demo                          see it work, in under a minute\n  \
+                  leno up -f samples/emojivoto       run the sample application\n  \
+                  leno ps                            what runs where, and what is in the mesh\n  \
+                  leno explain emojivoto/snoop emojivoto/voting-svc:8080\n\n\
+                  Exit status: 0 done, 1 failed, 2 wrong usage. `leno exec` exits as its command does.",
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli<N: Args> {
+    #[command(subcommand)]
+    pub(crate) command: Command<N>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command<N: Args> {
+    /// Show the mesh at work on a sample application, and check every claim it makes
+    #[command(after_help = "Examples:\n  \
+        sudo leno demo\n  \
+        sudo leno demo --duration 60          longer phases\n  \
+        sudo leno demo --keep                 leave it running; then leno ps, leno explain, leno down\n  \
+        sudo leno demo -o json | jq .phases")]
+    Demo(DemoArgs),
+
+    /// Run manifests on this machine: nodes and pods as network namespaces, containers as processes
+    #[command(after_help = "Examples:\n  \
+        sudo leno up -f samples/emojivoto\n  \
+        sudo leno up -f app.yaml -f policies/ --nodes 3\n  \
+        sudo leno up -f app.yaml --detach\n  \
+        sudo leno up -f app.yaml --node-proxy node-2=/usr/local/bin/ztunnel\n\n\
+        Edits to the files take effect while it runs. Ctrl-C stops it and removes what it made.")]
+    Up(UpArgs),
+
+    /// Stop what `leno up` runs and remove what it made, also after a crash
+    #[command(after_help = "Examples:\n  sudo leno down\n  sudo leno down --name test")]
+    Down(StageArgs),
+
+    /// List nodes and pods
+    #[command(after_help = "Examples:\n  leno ps\n  leno ps -o json | jq '.pods[] | select(.in_mesh)'")]
+    Ps(PsArgs),
+
+    /// Run a command in a pod
+    #[command(after_help = "Examples:\n  \
+        sudo leno exec emojivoto/web -- curl -s http://emoji-svc:8080\n  \
+        sudo leno exec emojivoto/web -- sh\n\n\
+        POD may be the beginning of a pod's name where only one pod begins so.")]
+    Exec(ExecArgs),
+
+    /// Set how many pods a Deployment has
+    #[command(after_help = "Examples:\n  sudo leno scale emojivoto/voting 3\n  sudo leno scale emojivoto/snoop 0")]
+    Scale(ScaleArgs),
+
+    /// Print what a pod's processes wrote, or a node's proxy, or the stage itself
+    #[command(after_help = "Examples:\n  \
+        leno logs emojivoto/vote-bot\n  \
+        leno logs -f emojivoto/web\n  \
+        leno logs --node node-1        the node's proxy, with its access log\n  \
+        leno logs                      the stage: what it started, restarted and refused")]
+    Logs(LogsArgs),
+
+    /// Tell which way a connection would take and which policy would allow or deny it
+    #[command(after_help = "Examples:\n  \
+        leno explain emojivoto/web emojivoto/voting-svc:8080\n  \
+        leno explain emojivoto/snoop emojivoto/voting-svc:8080 -o json\n\n\
+        SRC is a pod. DST is a pod or a Service. Exit status 0 also when the answer is \"denied\".")]
+    Explain(ExplainArgs),
+
+    /// Run the proxy of one node
+    #[command(after_help = "Examples:\n  \
+        NODE_NAME=node-1 XDS_ADDRESS=https://10.0.0.1:15012 leno node\n  \
+        leno node --node node-1 --xds-address https://10.0.0.1:15012 --xds-root-ca root-cert.pem\n\n\
+        The environment variables are ztunnel's: what starts a ztunnel can start this.")]
+    Node(N),
+
+    /// Run the control plane by itself, with objects from files
+    #[command(after_help = "Examples:\n  \
+        leno control -f mesh/ --ca-dir /var/lib/leno/ca --tokens tokens\n  \
+        leno control -f mesh/ --ca-dir ca --tokens tokens --listen 10.0.0.1:15012 --server-name 10.0.0.1\n\n\
+        Each line of the token file lets one node proxy in: TOKEN NAMESPACE/SERVICE_ACCOUNT NODE")]
+    Control(ControlArgs),
+
+    /// Run one part of the sample application
+    #[command(hide = true)]
+    Sample {
+        #[command(subcommand)]
+        part: SampleCommand,
+    },
+
+    /// Print the version
+    #[command(after_help = "Examples:\n  leno version\n  leno version -o json")]
+    Version(OutputArgs),
+
+    /// Print a completion script for a shell
+    #[command(after_help = "Examples:\n  \
+        source <(leno completion bash)\n  \
+        leno completion fish > ~/.config/fish/completions/leno.fish")]
+    Completion {
+        /// Shell to write it for
+        shell: clap_complete::Shell,
+    },
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object, with keys that stay
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StageArgs {
+    /// Which stage, where several run on one machine
+    #[arg(long, env = "LENO_STAGE", default_value = "default")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Seconds of measured traffic, shared by the phases
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(4..=3600))]
+    pub(crate) duration: u64,
+
+    /// Leave the sample running, for a look around; `leno down --name demo` ends it
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Manifest, or directory of *.yaml; may be given again
+    #[arg(short, long = "file", value_name = "PATH", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// How many nodes, called node-1, node-2, …
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) nodes: u16,
+
+    /// Proxy of a node instead of Leno's own, for example a ztunnel; may be given again
+    #[arg(long, value_name = "NODE=PATH", value_parser = node_proxy)]
+    pub(crate) node_proxy: Vec<(String, PathBuf)>,
+
+    /// Return as soon as everything is ready and leave it running
+    #[arg(long)]
+    pub(crate) detach: bool,
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The pod
+    #[arg(value_name = "NS/POD", value_parser = object)]
+    pub(crate) pod: ObjectName,
+
+    /// Command and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScaleArgs {
+    /// The Deployment
+    #[arg(value_name = "NS/DEPLOYMENT", value_parser = object)]
+    pub(crate) deployment: ObjectName,
+
+    /// Pods it shall have
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub(crate) replicas: u32,
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The pod; without it, the stage's own log
+    #[arg(value_name = "NS/POD", value_parser = object)]
+    pub(crate) pod: Option<ObjectName>,
+
+    /// Proxy of this node
+    #[arg(long, conflicts_with = "pod")]
+    pub(crate) node: Option<String>,
+
+    /// Go on with what is written from now on
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Pod that connects
+    #[arg(value_name = "SRC", value_parser = object)]
+    pub(crate) source: ObjectName,
+
+    /// Pod or Service it connects to, with port
+    #[arg(value_name = "DST:PORT", value_parser = object_port)]
+    pub(crate) destination: (ObjectName, u16),
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Settings of a control plane that runs by itself.
+#[derive(Debug, Clone, Args)]
+#[non_exhaustive]
+pub struct ControlArgs {
+    /// Manifest, or directory of *.yaml; may be given again
+    #[arg(short, long = "file", value_name = "PATH", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Address for discovery and certificates
+    #[arg(long, default_value = "[::]:15012")]
+    pub listen: SocketAddr,
+
+    /// Directory of the CA's keys and certificates; made if missing
+    #[arg(long, value_name = "DIR")]
+    pub ca_dir: PathBuf,
+
+    /// Trust domain of every identity issued
+    #[arg(long, env = "TRUST_DOMAIN", default_value = "cluster.local")]
+    pub trust_domain: String,
+
+    /// DNS suffix of the cluster's services
+    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// This cluster's id, which proxies must present
+    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
+    pub cluster_id: String,
+
+    /// Name or address for the control plane's own certificate; may be given again
+    #[arg(long = "server-name", value_name = "NAME", default_value = "localhost")]
+    pub server_names: Vec<String>,
+
+    /// File of the tokens that proxies may present: lines of TOKEN NAMESPACE/SERVICE_ACCOUNT NODE
+    #[arg(long, value_name = "PATH")]
+    pub tokens: PathBuf,
+}
+
+/// Namespace and name of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ObjectName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl std::fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+fn object(text: &str) -> Result<ObjectName, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err(format!("write NAMESPACE/NAME, for example default/{}", text.trim_matches('/'))),
+    }
+}
+
+fn object_port(text: &str) -> Result<(ObjectName, u16), String> {
+    let (name, port) = text.rsplit_once(':').ok_or("the port is missing; write NAMESPACE/NAME:PORT")?;
+    let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| format!("{port:?} is not a port"))?;
+    Ok((object(name)?, port))
+}
+
+fn node_proxy(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((node, path)) if !node.is_empty() && !path.is_empty() => Ok((node.to_owned(), PathBuf::from(path))),
+        _ => Err("write NODE=PATH, for example node-2=/usr/local/bin/ztunnel".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[derive(Debug, Args)]
+    struct NoSettings {}
+
+    fn parse(line: &str) -> Result<Cli<NoSettings>, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::<NoSettings>::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        for command in Cli::<NoSettings>::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn lines_that_parse() {
+        for line in [
+            "leno up -f a.yaml -f b/ --nodes 3 --node-proxy node-2=/bin/ztunnel --detach --name x",
+            "leno down",
+            "leno ps -o json",
+            "leno exec ns/pod -- curl -s http://a",
+            "leno scale ns/web 0",
+            "leno logs -f ns/pod",
+            "leno logs --node node-1",
+            "leno logs",
+            "leno explain ns/a ns/b:80 --output json",
+            "leno demo --duration 9 --keep -o json",
+            "leno node",
+            "leno version",
+            "leno completion bash",
+            "leno sample web --port 1",
+        ] {
+            if let Err(error) = parse(line) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lines_are_usage_errors() {
+        for line in [
+            "leno",
+            "leno up",
+            "leno up -f a --nodes 0",
+            "leno up -f a --node-proxy node-2",
+            "leno exec ns/pod",
+            "leno exec pod -- true",
+            "leno exec a/b/c -- true",
+            "leno explain ns/a ns/b",
+            "leno explain ns/a ns/b:0",
+            "leno ps -o yaml",
+            "leno scale ns/web -1",
+            "leno logs ns/pod --node node-1",
+        ] {
+            let error = parse(line).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+
+    /// The command in a line of a document or help text, without what a shell would take away.
+    fn example(line: &str) -> Option<String> {
+        let line = line.trim().replace("cargo run --release -- ", "leno ");
+        let words: Vec<_> = line
+            .split(['|', '#', '>'])
+            .next()?
+            // Two spaces set a remark apart.
+            .split("  ")
+            .next()?
+            .split(' ')
+            .skip_while(|word| *word == "sudo" || word.contains('='))
+            .filter(|word| !word.is_empty())
+            .collect();
+        (words.first() == Some(&"leno") && words.len() > 1).then(|| words.join(" "))
+    }
+
+    #[test]
+    fn examples_are_valid() {
+        let mut text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+        let command = Cli::<NoSettings>::command();
+        for help in command.get_subcommands().chain([&command]).filter_map(|command| command.get_after_help()) {
+            text.push_str(&help.to_string());
+            text.push('\n');
+        }
+        let examples: Vec<_> = text.lines().filter_map(example).collect();
+        assert!(examples.len() > 25, "{examples:?}");
+        for line in examples.iter().filter(|line| !line.starts_with("leno node")) {
+            if let Err(error) = parse(line) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(object("a/b").map(|name| name.to_string()), Ok("a/b".to_owned()));
+        assert!(object("a").is_err_and(|hint| hint.contains("default/a")));
+        assert_eq!(object_port("a/b:80").map(|(_, port)| port), Ok(80));
+    }
+}

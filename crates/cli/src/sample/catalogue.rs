@@ -1,0 +1,17 @@
+//! The emoji one can vote for.
+
+/// Shortcode and character of each emoji.
+pub(super) const EMOJI: [(&str, &str); 12] = [
+    ("doughnut", "🍩"),
+    ("joy", "😂"),
+    ("rocket", "🚀"),
+    ("tada", "🎉"),
+    ("cat", "🐱"),
+    ("dog", "🐶"),
+    ("pizza", "🍕"),
+    ("taco", "🌮"),
+    ("spider", "🕷"),
+    ("yarn", "🧶"),
+    ("thread", "🧵"),
+    ("lock", "🔒"),
+];

@@ -1,0 +1,159 @@
+//! Who may have which certificate.
+//!
+//! A node proxy asks for the certificates of the pods on its node, with keys it made itself. It
+//! gets those and no others: a node that is taken over can be whoever runs there anyway, not the
+//! rest of the mesh.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leno_model::Identity;
+use leno_tls::CertificateAuthority;
+use leno_xds::server::{Caller, SignError, Signer};
+use tokio::time::timeout;
+
+use crate::controller::Controller;
+use crate::objects::{Pod, PodPhase};
+
+/// Accounts of the node proxies that are trusted unless told otherwise: Leno's own and, so that
+/// a real ztunnel works too, Istio's (`CA_TRUSTED_NODE_ACCOUNTS` of its chart).
+pub const DEFAULT_NODE_ACCOUNTS: [&str; 2] = ["leno-system/leno-node", "istio-system/ztunnel"];
+
+/// A proxy can hear of a pod from the node before this control plane hears of it from its feed.
+/// Waiting this long for the news spares the proxy a refusal, and the pod the proxy's back-off.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Signs for those who may ask.
+#[derive(Debug)]
+pub struct CertificatePolicy {
+    controller: Controller,
+    authority: Arc<CertificateAuthority>,
+    /// `namespace/account`.
+    node_accounts: Vec<String>,
+    patience: Duration,
+}
+
+impl CertificatePolicy {
+    /// Signs with `authority` for the pods that `controller` knows, on request of the
+    /// [`DEFAULT_NODE_ACCOUNTS`].
+    pub fn new(controller: Controller, authority: Arc<CertificateAuthority>) -> Self {
+        let node_accounts = DEFAULT_NODE_ACCOUNTS.map(str::to_owned).to_vec();
+        Self { controller, authority, node_accounts, patience: PATIENCE }
+    }
+
+    /// Trusts these accounts instead, each `namespace/account`.
+    #[must_use]
+    pub fn with_node_accounts(mut self, accounts: Vec<String>) -> Self {
+        self.node_accounts = accounts;
+        self
+    }
+
+    /// Waits this long for a pod to become known before a request for it is refused.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Whether `caller` may have a certificate for `identity`.
+    ///
+    /// # Errors
+    /// If it may not; the text says why and what to do about it.
+    pub async fn authorize(&self, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
+        let own_domain = self.authority.trust_domain();
+        if identity.trust_domain() != own_domain {
+            return Err(SignError::Denied(format!(
+                "{identity} is of another trust domain; this control plane's is {own_domain}: give the proxy and the \
+                 control plane the same one"
+            )));
+        }
+        if **identity.namespace() == *caller.namespace && **identity.service_account() == *caller.service_account {
+            return Ok(());
+        }
+        let account = format!("{}/{}", caller.namespace, caller.service_account);
+        if !self.node_accounts.contains(&account) {
+            return Err(SignError::Denied(format!(
+                "account {account} asked for {identity}, but may only ask for its own identity; node proxies run as {}: \
+                 run the proxy as one of these or add its account to the trusted node accounts",
+                self.node_accounts.join(" or ")
+            )));
+        }
+        let mut applied = self.controller.applied();
+        let known = async { while self.runs_on_node(caller, identity).is_err() && applied.changed().await.is_ok() {} };
+        // Either way, what counts is how things are now.
+        let _ = timeout(self.patience, known).await;
+        self.runs_on_node(caller, identity)
+    }
+
+    fn runs_on_node(&self, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
+        self.controller.with_store(|store| {
+            let of_pod = || {
+                let pod = Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?;
+                Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty())
+            };
+            let node = caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).ok_or_else(|| {
+                SignError::Denied(format!(
+                    "node proxy {}/{} asked for {identity}, but its token does not say which node it serves: use a \
+                     token that is bound to the proxy's pod",
+                    caller.namespace, caller.service_account
+                ))
+            })?;
+            let mut elsewhere = None;
+            for pod in Pod::list(store, identity.namespace()) {
+                let ended = matches!(pod.status.phase, PodPhase::Failed | PodPhase::Succeeded);
+                if *pod.spec.account() != **identity.service_account() || ended {
+                    continue;
+                }
+                if pod.spec.node_name == node {
+                    return Ok(());
+                }
+                elsewhere = Some(pod.metadata.name.clone());
+            }
+            let account = format!("{}/{}", identity.namespace(), identity.service_account());
+            let hint = match elsewhere {
+                Some(pod) => format!(
+                    "such pods (e.g. {pod}) run on other nodes only; if one was just bound to this node, this resolves \
+                     itself: retry"
+                ),
+                None => "if the pod was just created, this resolves itself: retry; else check the pod's \
+                         serviceAccountName"
+                    .to_owned(),
+            };
+            Err(SignError::Denied(format!(
+                "node {node} asked for {identity}, but no pod with service account {account} runs there; {hint}"
+            )))
+        })
+    }
+}
+
+impl Signer for CertificatePolicy {
+    fn sign<'a>(
+        &'a self,
+        caller: &'a Caller,
+        csr_pem: &'a str,
+        impersonated: Option<Identity>,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>, SignError>> {
+        Box::pin(async move {
+            let identity = match impersonated {
+                Some(identity) => identity,
+                None => Identity::new(
+                    self.authority.trust_domain().clone(),
+                    caller.namespace.as_str(),
+                    caller.service_account.as_str(),
+                )
+                .map_err(|error| SignError::Invalid(error.to_string()))?,
+            };
+            self.authorize(caller, &identity).await?;
+            self.authority.sign(csr_pem, &identity, ttl).map_err(|error| match error {
+                leno_tls::Error::Request(_) | leno_tls::Error::Malformed { .. } => SignError::Invalid(error.to_string()),
+                other => SignError::Unavailable(other.to_string()),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "certificates_tests.rs"]
+mod tests;

@@ -1,0 +1,232 @@
+//! Takes changes of objects in and publishes what they mean, to consumers in the process as a
+//! [`Mesh`] and to proxies as xDS resources.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_model::Mesh;
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+use leno_xds::{Resource, Resources};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::objects::{Object, ObjectKey};
+use crate::store::{Change, ObjectStore};
+use crate::translate::{self, Delta, Translator};
+
+/// Changes this close together are published as one: a rollout touches many objects in a few
+/// milliseconds. (istiod waits 100 ms, which a person who edits a file would notice next to
+/// everything else that happens.)
+pub const QUIET: Duration = Duration::from_millis(10);
+/// Changes that never pause are published at least this often.
+pub const MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// The control plane's state: objects in, mesh and resources out. Cheap to clone; clones are one
+/// controller.
+///
+/// [`apply`](Self::apply) works at once and without a runtime; [`run`](Self::run) must be
+/// running for the results to be published.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    /// Counts calls of `apply`.
+    applied: watch::Sender<u64>,
+    mesh: watch::Sender<Arc<Mesh>>,
+    resources: watch::Sender<Arc<Resources>>,
+    /// Whether the feed has given its first state and that is published.
+    published: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State {
+    translator: Translator,
+    unpublished: Delta,
+    resources: Resources,
+}
+
+impl Controller {
+    /// A controller without objects.
+    pub fn new(options: translate::Options) -> Self {
+        let state = State {
+            translator: Translator::new(options),
+            unpublished: Delta::default(),
+            resources: Resources::default(),
+        };
+        let inner = Inner {
+            state: Mutex::new(state),
+            applied: watch::Sender::new(0),
+            mesh: watch::Sender::default(),
+            resources: watch::Sender::default(),
+            published: watch::Sender::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Takes changes in, all at once. They are published a moment later.
+    ///
+    /// The first call must bring all objects there are at the time, or be empty if there are
+    /// none: it says that the feed is there, and only then are proxies served. (A proxy that
+    /// reconnects to a control plane that seems to have no objects would drop all it knows.)
+    pub fn apply(&self, changes: impl IntoIterator<Item = Change>) {
+        {
+            let mut state = self.inner.state.lock();
+            let delta = state.translator.apply(changes);
+            state.unpublished.merge(delta);
+        }
+        self.inner.applied.send_modify(|count| *count += 1);
+    }
+
+    /// Takes in whatever changes turn the present objects into `objects`.
+    pub fn replace(&self, objects: impl IntoIterator<Item = Object>) {
+        let changes = self.inner.state.lock().translator.store().changes_to(objects);
+        self.apply(changes);
+    }
+
+    /// Publishes the results of `apply` until the future is dropped.
+    pub async fn run(&self) {
+        let mut applied = self.inner.applied.subscribe();
+        // What came before this call is as new as what comes after.
+        applied.mark_changed();
+        loop {
+            // The sender lives in `self`.
+            if applied.changed().await.is_err() {
+                return;
+            }
+            if *applied.borrow_and_update() == 0 {
+                continue;
+            }
+            let latest = Instant::now() + MAX_DELAY;
+            loop {
+                let quiet = (Instant::now() + QUIET).min(latest);
+                tokio::select! {
+                    _ = applied.changed() => if Instant::now() >= latest {
+                        break;
+                    },
+                    () = sleep_until(quiet) => break,
+                }
+            }
+            self.publish();
+        }
+    }
+
+    /// Publishes what is not yet published, now.
+    pub fn publish(&self) {
+        let mut state = self.inner.state.lock();
+        let first = *self.inner.applied.borrow() > 0 && !*self.inner.published.borrow();
+        let delta = std::mem::take(&mut state.unpublished);
+        if !delta.is_empty() || first {
+            let mesh = state.translator.mesh().clone();
+            encode(&mesh, &delta, &mut state.resources);
+            let generation = state.resources.generation() + 1;
+            state.resources.set_generation(generation);
+            tracing::debug!(
+                generation,
+                workloads = delta.workloads.len(),
+                services = delta.services.len(),
+                policies = delta.policies.len(),
+                "publishing changes"
+            );
+            self.inner.mesh.send_replace(Arc::new(mesh));
+            // Still under the lock, or a later snapshot could be overtaken by an earlier one.
+            self.inner.resources.send_replace(Arc::new(state.resources.clone()));
+        }
+        if first {
+            self.inner.published.send_replace(true);
+        }
+    }
+
+    /// Returns once the first state is published.
+    pub async fn ready(&self) {
+        // The sender lives in `self`.
+        let _ = self.inner.published.subscribe().wait_for(|published| *published).await;
+    }
+
+    /// The published mesh.
+    pub fn mesh(&self) -> watch::Receiver<Arc<Mesh>> {
+        self.inner.mesh.subscribe()
+    }
+
+    /// The published resources.
+    pub fn resources(&self) -> watch::Receiver<Arc<Resources>> {
+        self.inner.resources.subscribe()
+    }
+
+    /// Number of the snapshot published last; a proxy whose status bears it (or a later one) is
+    /// up to date with everything published so far.
+    pub fn generation(&self) -> u64 {
+        self.inner.resources.borrow().generation()
+    }
+
+    /// Changes whenever `apply` took something in, published or not.
+    pub fn applied(&self) -> watch::Receiver<u64> {
+        self.inner.applied.subscribe()
+    }
+
+    /// The objects as of now.
+    pub fn store(&self) -> ObjectStore {
+        self.inner.state.lock().translator.store().clone()
+    }
+
+    /// Looks at the objects without copying them.
+    pub fn with_store<T>(&self, look: impl FnOnce(&ObjectStore) -> T) -> T {
+        look(self.inner.state.lock().translator.store())
+    }
+
+    /// What the translation depends on besides the objects.
+    pub fn options(&self) -> translate::Options {
+        self.inner.state.lock().translator.options().clone()
+    }
+
+    /// What the authors of objects should know about how they were understood, by object.
+    pub fn warnings(&self) -> BTreeMap<ObjectKey, Vec<String>> {
+        self.inner.state.lock().translator.warnings().clone()
+    }
+}
+
+/// Brings the resources in step with those parts of the mesh that changed.
+fn encode(mesh: &Mesh, delta: &Delta, resources: &mut Resources) {
+    for id in &delta.policies {
+        let name = id.to_string();
+        match mesh.policy(id) {
+            Some(policy) => {
+                let body = leno_proto::authorization_to_proto(policy).encode_to_vec();
+                resources.upsert(AUTHORIZATION_TYPE, name, Resource::new(body));
+            }
+            None => drop(resources.remove(AUTHORIZATION_TYPE, &name)),
+        }
+    }
+    for id in &delta.services {
+        let name = id.to_string();
+        match mesh.service(id) {
+            Some(service) => {
+                let body = leno_proto::service_to_address(service).encode_to_vec();
+                let aliases = service.addresses.iter().map(ToString::to_string).collect();
+                resources.upsert(ADDRESS_TYPE, name, Resource::new(body).with_aliases(aliases));
+            }
+            None => drop(resources.remove(ADDRESS_TYPE, &name)),
+        }
+    }
+    for uid in &delta.workloads {
+        match mesh.workload(uid) {
+            Some(workload) => {
+                let body = leno_proto::workload_to_address(workload).encode_to_vec();
+                let alias = |address| format!("{}/{address}", workload.network);
+                let aliases = workload.addresses.iter().map(alias).collect();
+                resources.upsert(ADDRESS_TYPE, uid.clone(), Resource::new(body).with_aliases(aliases));
+            }
+            None => drop(resources.remove(ADDRESS_TYPE, uid)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "controller_tests.rs"]
+mod tests;

@@ -1,0 +1,483 @@
+//! How the objects are read: any serde format in, with errors and warnings that name the field.
+//!
+//! serde's derive can say that a field is unknown, but not which field was probably meant, nor
+//! that a field is well known in Kubernetes and merely without effect here. [`object!`] writes a
+//! decoder that does both, and runs a field's check while the format still knows the line it is
+//! on.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::Kind;
+use crate::suggest::did_you_mean;
+
+/// What a decoder carries along: where it is, and what it has to say when it is done.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// The kind of the object being read.
+    pub(super) kind: Kind,
+    path: Vec<Segment>,
+    pub(super) warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Segment {
+    Field(Cow<'static, str>),
+    Index(usize),
+}
+
+impl Context {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self { kind, path: Vec::new(), warnings: Vec::new() }
+    }
+
+    fn within<T>(&mut self, segment: Segment, inside: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(segment);
+        let out = inside(self);
+        self.path.pop();
+        out
+    }
+
+    /// The path of the field being read, such as `spec.containers[0].name`.
+    pub(super) fn path(&self) -> String {
+        let mut out = String::new();
+        for segment in &self.path {
+            match segment {
+                Segment::Field(name) if out.is_empty() => out.push_str(name),
+                Segment::Field(name) => {
+                    out.push('.');
+                    out.push_str(name);
+                }
+                Segment::Index(index) => out.push_str(&format!("[{index}]")),
+            }
+        }
+        out
+    }
+
+    /// A field the owner of the format knows and this mesh has no use for.
+    pub(super) fn ignored(&mut self, field: &'static str) {
+        let path = self.within(Segment::Field(field.into()), |cx| cx.path());
+        self.warnings.push(format!("{path} is not used by Leno and ignored"));
+    }
+
+    pub(super) fn unknown(&mut self, field: &str, known: &[&'static str], ignored: &[&'static str]) -> String {
+        let path = self.within(Segment::Field(field.to_owned().into()), |cx| cx.path());
+        let all = known.iter().chain(ignored).copied();
+        match did_you_mean(field, all) {
+            Some(meant) => format!("unknown field {path}; did you mean {meant}?"),
+            None => format!("unknown field {path}; fields here are: {}", known.join(", ")),
+        }
+    }
+
+    pub(super) fn missing(&mut self, field: &'static str) -> String {
+        let path = self.within(Segment::Field(field.into()), |cx| cx.path());
+        format!("{path} is required")
+    }
+}
+
+/// What a check has to object to.
+#[derive(Debug)]
+pub(super) struct Problem {
+    /// Path below the checked field, such as `[1].name`; empty for the field itself.
+    pub(super) at: String,
+    pub(super) message: String,
+}
+
+impl Problem {
+    pub(super) fn here(message: impl Into<String>) -> Self {
+        Self { at: String::new(), message: message.into() }
+    }
+
+    pub(super) fn at(at: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { at: at.into(), message: message.into() }
+    }
+}
+
+/// A type that can stand in a field.
+pub(super) trait Field<'de>: Sized {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error>;
+}
+
+/// A rule for the value of a field.
+pub(super) type Check<T> = fn(&T, &mut Context) -> Result<(), Problem>;
+
+/// Seed for a field's value. `null` counts as absent, as it does in Kubernetes.
+///
+/// The check runs here, and an unknown key is refused in [`Key`], because a format attaches a
+/// line only to what fails inside the seed it was given.
+pub(super) struct At<'c, T>(pub(super) &'c mut Context, pub(super) &'static str, pub(super) Option<Check<T>>);
+
+impl<'de, T: Field<'de>> DeserializeSeed<'de> for At<'_, T> {
+    type Value = Option<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
+        let Self(cx, name, check) = self;
+        cx.within(Segment::Field(name.into()), |cx| {
+            let value = from.deserialize_option(Nullable(cx, PhantomData))?;
+            if let (Some(value), Some(check)) = (&value, check) {
+                check(value, cx)
+                    .map_err(|problem| D::Error::custom(format!("{}{}: {}", cx.path(), problem.at, problem.message)))?;
+            }
+            Ok(value)
+        })
+    }
+}
+
+/// Seed for a field's name.
+pub(super) struct Key<'c> {
+    pub(super) cx: &'c mut Context,
+    pub(super) known: &'static [&'static str],
+    pub(super) ignored: &'static [&'static str],
+    pub(super) silent: &'static [&'static str],
+}
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
+        let key = <String as Deserialize>::deserialize(from)?;
+        if [self.known, self.ignored, self.silent].iter().any(|list| list.contains(&key.as_str())) {
+            return Ok(key);
+        }
+        Err(D::Error::custom(self.cx.unknown(&key, self.known, self.ignored)))
+    }
+}
+
+struct Nullable<'c, T>(&'c mut Context, PhantomData<T>);
+
+impl<'de, T: Field<'de>> Visitor<'de> for Nullable<'_, T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or null")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        T::decode(from, self.0).map(Some)
+    }
+}
+
+/// Skips a value; whether there was one other than `null`.
+pub(super) fn skip<'de, A: MapAccess<'de>>(map: &mut A) -> Result<bool, A::Error> {
+    map.next_value::<Option<IgnoredAny>>().map(|value| value.is_some())
+}
+
+/// The decoder of one struct: `visit_map` is what differs.
+pub(super) trait Struct<'de>: Sized {
+    const NAME: &'static str;
+    fn read<A: MapAccess<'de>>(map: A, cx: &mut Context) -> Result<Self, A::Error>;
+}
+
+pub(super) struct StructVisitor<'c, T>(pub(super) &'c mut Context, pub(super) PhantomData<T>);
+
+impl<'de, T: Struct<'de>> Visitor<'de> for StructVisitor<'_, T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a mapping with the fields of {}", T::NAME)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::read(map, self.0)
+    }
+}
+
+impl<'de, T: Field<'de>> Field<'de> for Option<T> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        T::decode(from, cx).map(Some)
+    }
+}
+
+impl<'de, T: Field<'de>> Field<'de> for Vec<T> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        from.deserialize_seq(List(cx, PhantomData))
+    }
+}
+
+struct List<'c, T>(&'c mut Context, PhantomData<T>);
+
+impl<'de, T: Field<'de>> Visitor<'de> for List<'_, T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+        let mut out = Vec::new();
+        while let Some(item) = seq.next_element_seed(Item(self.0, Segment::Index(out.len()), PhantomData))? {
+            out.push(item);
+        }
+        Ok(out)
+    }
+}
+
+struct Item<'c, T>(&'c mut Context, Segment, PhantomData<T>);
+
+impl<'de, T: Field<'de>> DeserializeSeed<'de> for Item<'_, T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
+        let Self(cx, segment, _) = self;
+        cx.within(segment, |cx| T::decode(from, cx))
+    }
+}
+
+impl<'de, K: MapKey, T: Field<'de>> Field<'de> for BTreeMap<K, T> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        from.deserialize_map(Entries(cx, PhantomData))
+    }
+}
+
+struct Entries<'c, K, T>(&'c mut Context, PhantomData<(K, T)>);
+
+impl<'de, K: MapKey, T: Field<'de>> Visitor<'de> for Entries<'_, K, T> {
+    type Value = BTreeMap<K, T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut out = BTreeMap::new();
+        while let Some(raw) = map.next_key::<String>()? {
+            let key = K::parse(&raw).map_err(|message| {
+                let path = self.0.within(Segment::Field(raw.clone().into()), |cx| cx.path());
+                A::Error::custom(format!("{path}: {message}"))
+            })?;
+            let value = map.next_value_seed(Item(self.0, Segment::Field(raw.into()), PhantomData))?;
+            out.insert(key, value);
+        }
+        Ok(out)
+    }
+}
+
+/// A type that can be the key of a mapping; every format's keys are text.
+pub(super) trait MapKey: Ord + Sized {
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+impl MapKey for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+/// Strings are asked for as "anything", so that `8080` and `true` are refused where Kubernetes
+/// would refuse them, instead of working here and failing there.
+impl<'de> Field<'de> for String {
+    fn decode<D: Deserializer<'de>>(from: D, _: &mut Context) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = String;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string (put it in quotes)")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<String, E> {
+                Ok(text.to_owned())
+            }
+            fn visit_string<E>(self, text: String) -> Result<String, E> {
+                Ok(text)
+            }
+        }
+        from.deserialize_any(Text)
+    }
+}
+
+impl<'de> Field<'de> for bool {
+    fn decode<D: Deserializer<'de>>(from: D, _: &mut Context) -> Result<Self, D::Error> {
+        Self::deserialize(from)
+    }
+}
+
+/// Whole numbers of a given range.
+pub(super) struct Integer {
+    pub(super) what: &'static str,
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
+impl Visitor<'_> for Integer {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {} to {}", self.what, self.min, self.max)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<u64, E> {
+        if (self.min..=self.max).contains(&value) {
+            Ok(value)
+        } else {
+            Err(E::invalid_value(serde::de::Unexpected::Unsigned(value), &self))
+        }
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<u64, E> {
+        match u64::try_from(value) {
+            Ok(value) => self.visit_u64(value),
+            Err(_) => Err(E::invalid_value(serde::de::Unexpected::Signed(value), &self)),
+        }
+    }
+}
+
+impl<'de> Field<'de> for u32 {
+    fn decode<D: Deserializer<'de>>(from: D, _: &mut Context) -> Result<Self, D::Error> {
+        let max = i32::MAX.unsigned_abs();
+        let value = from.deserialize_any(Integer { what: "a whole number", min: 0, max: max.into() })?;
+        Ok(u32::try_from(value).unwrap_or(max))
+    }
+}
+
+/// Declares the struct of an object or of a part of one, with its decoder.
+///
+/// Each field is `name: Type = "keyInTheManifest"`, then optionally in parentheses `required`,
+/// `default VALUE`, or `check FUNCTION` (also `required check FUNCTION`). `ignored` lists fields
+/// that exist in the standard and have no effect here: they warn. `silent` lists those that are
+/// written by the system, or say nothing a mesh could act on: they pass.
+macro_rules! object {
+    (
+        $(#[$meta:meta])*
+        pub struct $Name:ident {
+            $( $(#[$fmeta:meta])* $field:ident : $ty:ty = $key:literal $(($($flag:tt)*))? ),* $(,)?
+        }
+        $(ignored [ $($ignored:literal),* $(,)? ])?
+        $(silent [ $($silent:literal),* $(,)? ])?
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $Name {
+            $( $(#[$fmeta])* pub $field: $ty, )*
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                Self { $( $field: object!(@default $($($flag)*)?), )* }
+            }
+        }
+
+        impl<'de> $crate::objects::decode::Struct<'de> for $Name {
+            const NAME: &'static str = stringify!($Name);
+
+            #[allow(unused_mut, unused_variables, clippy::needless_pass_by_ref_mut)]
+            fn read<A: serde::de::MapAccess<'de>>(
+                mut map: A,
+                cx: &mut $crate::objects::decode::Context,
+            ) -> Result<Self, A::Error> {
+                const KNOWN: &[&str] = &[$($key),*];
+                const IGNORED: &[&str] = &[$($($ignored),*)?];
+                const SILENT: &[&str] = &[$($($silent),*)?];
+                let mut out = Self::default();
+                let mut seen: [bool; KNOWN.len()] = [false; KNOWN.len()];
+                loop {
+                    let seed = $crate::objects::decode::Key { cx, known: KNOWN, ignored: IGNORED, silent: SILENT };
+                    let Some(key) = map.next_key_seed(seed)? else { break };
+                    match key.as_str() {
+                        $($key => {
+                            let check: Option<$crate::objects::decode::Check<$ty>> = object!(@check $($($flag)*)?);
+                            if let Some(value) = map.next_value_seed($crate::objects::decode::At::<$ty>(cx, $key, check))? {
+                                out.$field = value;
+                                if let Some(seen) = KNOWN.iter().position(|k| *k == $key).and_then(|i| seen.get_mut(i)) {
+                                    *seen = true;
+                                }
+                            }
+                        })*
+                        $($($ignored => {
+                            if $crate::objects::decode::skip(&mut map)? {
+                                cx.ignored($ignored);
+                            }
+                        })*)?
+                        _ => {
+                            $crate::objects::decode::skip(&mut map)?;
+                        }
+                    }
+                }
+                $(object!(@required A, cx, $key, KNOWN, seen, $($($flag)*)?);)*
+                Ok(out)
+            }
+        }
+
+        impl<'de> $crate::objects::decode::Field<'de> for $Name {
+            fn decode<D: serde::Deserializer<'de>>(
+                from: D,
+                cx: &mut $crate::objects::decode::Context,
+            ) -> Result<Self, D::Error> {
+                from.deserialize_map($crate::objects::decode::StructVisitor(cx, std::marker::PhantomData))
+            }
+        }
+    };
+
+    (@default default $value:expr) => { $value };
+    (@default $($other:tt)*) => { Default::default() };
+
+    (@check check $check:path) => { Some($check) };
+    (@check required check $check:path) => { Some($check) };
+    (@check $($other:tt)*) => { None };
+
+    (@required $A:ident, $cx:ident, $key:literal, $known:ident, $seen:ident, required $($other:tt)*) => {
+        if !$known.iter().zip($seen).any(|(key, seen)| seen && *key == $key) {
+            return Err(serde::de::Error::custom($cx.missing($key)));
+        }
+    };
+    (@required $A:ident, $cx:ident, $key:literal, $known:ident, $seen:ident, $($other:tt)*) => {};
+}
+pub(super) use object;
+
+/// Declares an enum that stands for one of a fixed set of words.
+macro_rules! word {
+    (
+        $(#[$meta:meta])*
+        pub enum $Name:ident { $( $(#[$vmeta:meta])* $Variant:ident = $text:literal ),* $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub enum $Name { $( $(#[$vmeta])* $Variant ),* }
+
+        impl $Name {
+            /// The word, as written in a manifest.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$Variant => $text),* }
+            }
+        }
+
+        impl std::fmt::Display for $Name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl<'de> $crate::objects::decode::Field<'de> for $Name {
+            fn decode<D: serde::Deserializer<'de>>(
+                from: D,
+                cx: &mut $crate::objects::decode::Context,
+            ) -> Result<Self, D::Error> {
+                use serde::de::Error as _;
+                let text = String::decode(from, cx)?;
+                match text.as_str() {
+                    $($text => Ok(Self::$Variant),)*
+                    other => Err(D::Error::custom($crate::objects::decode::unknown_word(other, &[$($text),*], cx))),
+                }
+            }
+        }
+    };
+}
+pub(super) use word;
+
+pub(super) fn unknown_word(word: &str, known: &[&'static str], cx: &Context) -> String {
+    let path = cx.path();
+    match did_you_mean(word, known.iter().copied()) {
+        Some(meant) => format!("{path}: unknown value {word:?}; did you mean {meant}?"),
+        None => format!("{path}: unknown value {word:?}; possible are: {}", known.join(", ")),
+    }
+}

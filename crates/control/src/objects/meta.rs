@@ -1,0 +1,138 @@
+//! What every object has: names, labels, owners and selectors.
+
+use std::collections::BTreeMap;
+
+use super::decode::{object, word};
+use super::scalars::Timestamp;
+use super::validate;
+
+/// Labels or annotations.
+pub type Labels = BTreeMap<String, String>;
+
+object! {
+    /// Who an object is.
+    pub struct ObjectMeta {
+        /// Name; unique per kind and namespace.
+        name: String = "name" (check validate::object_name),
+        /// Namespace; empty for kinds that have none.
+        namespace: String = "namespace" (check validate::namespace_name),
+        /// Labels: what selectors look at.
+        labels: Labels = "labels" (check validate::labels),
+        /// Annotations.
+        annotations: Labels = "annotations" (check validate::annotations),
+        /// When it was created.
+        creation_timestamp: Option<Timestamp> = "creationTimestamp",
+        /// When it was asked to go away; `None` while nobody did.
+        deletion_timestamp: Option<Timestamp> = "deletionTimestamp",
+        /// The objects it belongs to.
+        owner_references: Vec<OwnerReference> = "ownerReferences",
+        /// Unique over time, where a name can come back.
+        uid: String = "uid",
+    }
+    ignored ["generateName"]
+    silent ["resourceVersion", "generation", "managedFields", "selfLink", "finalizers", "deletionGracePeriodSeconds"]
+}
+
+impl ObjectMeta {
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(String::as_str)
+    }
+}
+
+object! {
+    /// An object that another one belongs to.
+    pub struct OwnerReference {
+        /// API group and version.
+        api_version: String = "apiVersion",
+        /// Kind.
+        kind: String = "kind" (required),
+        /// Name, in the same namespace.
+        name: String = "name" (required),
+        /// Unique id.
+        uid: String = "uid",
+        /// Whether the owner manages the object.
+        controller: bool = "controller",
+        /// Whether the owner waits for the object at deletion.
+        block_owner_deletion: bool = "blockOwnerDeletion",
+    }
+}
+
+object! {
+    /// A condition on labels. Empty selects everything.
+    pub struct LabelSelector {
+        /// Labels that must be there with these values.
+        match_labels: Labels = "matchLabels" (check validate::labels),
+        /// Further conditions; all must hold.
+        match_expressions: Vec<LabelExpression> = "matchExpressions" (check validate::label_expressions),
+    }
+}
+
+object! {
+    /// A condition on one label.
+    pub struct LabelExpression {
+        /// Label.
+        key: String = "key" (required),
+        /// What must hold.
+        operator: LabelOperator = "operator" (required),
+        /// Operands of `In` and `NotIn`.
+        values: Vec<String> = "values",
+    }
+}
+
+word! {
+    /// What a label condition asks.
+    pub enum LabelOperator {
+        /// The value is one of those listed.
+        #[default]
+        In = "In",
+        /// The value is none of those listed, or there is no such label.
+        NotIn = "NotIn",
+        /// There is such a label.
+        Exists = "Exists",
+        /// There is no such label.
+        DoesNotExist = "DoesNotExist",
+    }
+}
+
+impl LabelSelector {
+    /// Whether `labels` are selected.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        selects(&self.match_labels, labels)
+            && self.match_expressions.iter().all(|expression| {
+                let value = labels.get(&expression.key);
+                let listed = value.is_some_and(|value| expression.values.contains(value));
+                match expression.operator {
+                    LabelOperator::In => listed,
+                    LabelOperator::NotIn => !listed,
+                    LabelOperator::Exists => value.is_some(),
+                    LabelOperator::DoesNotExist => value.is_none(),
+                }
+            })
+    }
+}
+
+/// Whether `labels` have every label of `wanted`. Nothing wanted selects everything.
+pub fn selects(wanted: &Labels, labels: &Labels) -> bool {
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+object! {
+    /// One condition of an object's status.
+    pub struct Condition {
+        /// What it is about, such as `Ready`.
+        kind: String = "type" (required),
+        /// `True`, `False` or `Unknown`.
+        status: String = "status" (required),
+        /// Reason, in one word.
+        reason: String = "reason",
+        /// Reason, in a sentence.
+        message: String = "message",
+    }
+    silent ["lastTransitionTime", "lastProbeTime", "lastHeartbeatTime", "lastUpdateTime", "observedGeneration"]
+}

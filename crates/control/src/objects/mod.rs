@@ -1,0 +1,210 @@
+//! The Kubernetes and Istio objects this control plane understands, read from any serde format.
+//!
+//! [`decode`] is strict where a slip would change what the mesh does: an unknown field is an
+//! error that says which field was probably meant. Fields that the standard knows and Leno has
+//! no use for are accepted and reported, so that manifests written for a cluster can be used as
+//! they are without anybody believing that everything in them took effect.
+
+mod decode;
+mod meta;
+mod network;
+mod scalars;
+mod security;
+mod validate;
+mod workload;
+
+use std::fmt;
+
+use serde::Deserializer;
+
+use decode::{Context, Field as _};
+
+pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels, ObjectMeta, OwnerReference, selects};
+pub use network::{
+    AddressType, EndpointConditions, EndpointSlice, HEADLESS, IpFamily, IpFamilyPolicy, ObjectReference,
+    SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TrafficPolicy,
+};
+pub use scalars::{IntOrString, IpBlock, PortNumber, Timestamp};
+pub use security::{
+    AuthorizationPolicy, AuthorizationPolicySpec, ExtensionProvider, From, MutualTls, MutualTlsMode, Operation,
+    PeerAuthentication, PeerAuthenticationSpec, PolicyAction, PolicyTargetReference, Rule, Source, To, When,
+    WorkloadSelector,
+};
+pub use workload::{
+    Container, ContainerPort, Deployment, DeploymentSpec, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpHeader,
+    HttpScheme, Namespace, Node, NodeAddress, NodeStatus, ObjectFieldSelector, Pod, PodIp, PodPhase, PodSpec,
+    PodStatus, PodTemplateSpec, Probe, Protocol, RestartPolicy, ServiceAccount, TcpSocketAction,
+};
+
+/// Namespace of an object that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// Declares [`Kind`] and [`Object`], one variant per kind, so that neither can forget one.
+macro_rules! kinds {
+    ($( $(#[$meta:meta])* $Kind:ident: [$($version:literal),+], $plural:literal, namespaced: $namespaced:literal; )*) => {
+        /// A kind of object this control plane understands.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Kind { $( $(#[$meta])* $Kind ),* }
+
+        impl Kind {
+            /// All kinds.
+            pub const ALL: &[Self] = &[$(Self::$Kind),*];
+
+            /// The kind of an object with these two fields, or `None` if it is not understood.
+            pub fn from_api(api_version: &str, kind: &str) -> Option<Self> {
+                match (kind, api_version) {
+                    $( (stringify!($Kind), $($version)|+) => Some(Self::$Kind), )*
+                    _ => None,
+                }
+            }
+
+            /// `kind`, as written in a manifest.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$Kind => stringify!($Kind)),* }
+            }
+
+            /// The `apiVersion` to write.
+            pub fn api_version(self) -> &'static str {
+                match self { $(Self::$Kind => first(&[$($version),+])),* }
+            }
+
+            /// Lower-case plural, as in a resource path.
+            pub fn plural(self) -> &'static str {
+                match self { $(Self::$Kind => $plural),* }
+            }
+
+            /// Whether objects of this kind belong to a namespace.
+            pub fn is_namespaced(self) -> bool {
+                match self { $(Self::$Kind => $namespaced),* }
+            }
+        }
+
+        /// An object of any kind.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant, reason = "held behind an Arc")]
+        pub enum Object { $( $(#[$meta])* $Kind($Kind) ),* }
+
+        impl Object {
+            /// Its kind.
+            pub fn kind(&self) -> Kind {
+                match self { $(Self::$Kind(_) => Kind::$Kind),* }
+            }
+
+            /// Its metadata.
+            pub fn metadata(&self) -> &ObjectMeta {
+                match self { $(Self::$Kind(object) => &object.metadata),* }
+            }
+
+            /// Its metadata, to change.
+            pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                match self { $(Self::$Kind(object) => &mut object.metadata),* }
+            }
+        }
+
+        $(
+            impl std::convert::From<$Kind> for Object {
+                fn from(object: $Kind) -> Self { Self::$Kind(object) }
+            }
+        )*
+
+        fn decode_kind<'de, D: Deserializer<'de>>(cx: &mut Context, from: D) -> Result<Object, D::Error> {
+            match cx.kind { $(Kind::$Kind => $Kind::decode(from, cx).map(Object::$Kind)),* }
+        }
+    };
+}
+
+const fn first(versions: &[&'static str]) -> &'static str {
+    versions[0]
+}
+
+kinds! {
+    /// A namespace.
+    Namespace: ["v1"], "namespaces", namespaced: false;
+    /// A service account.
+    ServiceAccount: ["v1"], "serviceaccounts", namespaced: true;
+    /// A node.
+    Node: ["v1"], "nodes", namespaced: false;
+    /// A pod.
+    Pod: ["v1"], "pods", namespaced: true;
+    /// A number of equal pods.
+    Deployment: ["apps/v1"], "deployments", namespaced: true;
+    /// A service.
+    Service: ["v1"], "services", namespaced: true;
+    /// Endpoints of a service.
+    EndpointSlice: ["discovery.k8s.io/v1"], "endpointslices", namespaced: true;
+    /// Which connections are let in.
+    AuthorizationPolicy: ["security.istio.io/v1", "security.istio.io/v1beta1"], "authorizationpolicies", namespaced: true;
+    /// Whether plain connections are let in.
+    PeerAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "peerauthentications", namespaced: true;
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Object {
+    /// What it is filed under.
+    pub fn key(&self) -> ObjectKey {
+        let metadata = self.metadata();
+        ObjectKey { kind: self.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() }
+    }
+}
+
+/// What an object is filed under.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Kind.
+    pub kind: Kind,
+    /// Namespace; empty for kinds that have none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The key of `name` in `namespace`.
+    pub fn new(kind: Kind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { kind, namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{} {}", self.kind, self.name)
+        } else {
+            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        }
+    }
+}
+
+/// An object, and what its author should know about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoded {
+    /// The object; its namespace is set if its kind has one.
+    pub object: Object,
+    /// Sentences, each naming the field it is about.
+    pub warnings: Vec<String>,
+}
+
+/// Reads an object of the given kind; `apiVersion` and `kind` may be among its fields.
+///
+/// # Errors
+/// Unknown fields, values of the wrong type, and values or combinations that the API server
+/// would refuse. The text starts with or names the field's path; where the format knows lines,
+/// its error has the line of that field.
+pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, from: D) -> Result<Decoded, D::Error> {
+    let mut cx = Context::new(kind);
+    let mut object = decode_kind(&mut cx, from)?;
+    let metadata = object.metadata_mut();
+    if kind.is_namespaced() && metadata.namespace.is_empty() {
+        DEFAULT_NAMESPACE.clone_into(&mut metadata.namespace);
+    }
+    Ok(Decoded { object, warnings: cx.warnings })
+}
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

@@ -1,0 +1,384 @@
+//! What runs: Namespace, ServiceAccount, Node, Pod and Deployment.
+
+use std::net::IpAddr;
+
+use super::decode::{object, word};
+use super::meta::{Condition, LabelSelector, ObjectMeta};
+use super::scalars::{IntOrString, PortNumber};
+use super::validate;
+
+object! {
+    /// A namespace.
+    pub struct Namespace {
+        /// Name, labels (`istio.io/dataplane-mode`), annotations.
+        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+    }
+    silent ["apiVersion", "kind", "spec", "status"]
+}
+
+object! {
+    /// A service account: with its namespace, the identity of the pods that run as it.
+    pub struct ServiceAccount {
+        /// Name and namespace.
+        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+    }
+    silent ["apiVersion", "kind", "secrets", "imagePullSecrets", "automountServiceAccountToken"]
+}
+
+object! {
+    /// A node.
+    pub struct Node {
+        /// Name and topology labels.
+        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        /// State.
+        status: NodeStatus = "status",
+    }
+    silent ["apiVersion", "kind", "spec"]
+}
+
+object! {
+    /// State of a node.
+    pub struct NodeStatus {
+        /// Its addresses.
+        addresses: Vec<NodeAddress> = "addresses",
+        /// Conditions, of which `Ready` matters.
+        conditions: Vec<Condition> = "conditions",
+    }
+    silent [
+        "capacity", "allocatable", "phase", "daemonEndpoints", "nodeInfo", "images", "volumesInUse", "volumesAttached",
+        "config", "runtimeHandlers", "features", "declaredFeatures",
+    ]
+}
+
+object! {
+    /// An address of a node.
+    pub struct NodeAddress {
+        /// `InternalIP`, `Hostname`, ...
+        kind: String = "type" (required),
+        /// The address or name.
+        address: String = "address" (required),
+    }
+}
+
+object! {
+    /// A pod.
+    pub struct Pod {
+        /// Name, namespace, labels, annotations.
+        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        /// What it should be.
+        spec: PodSpec = "spec" (required),
+        /// What it is.
+        status: PodStatus = "status",
+    }
+    silent ["apiVersion", "kind"]
+}
+
+object! {
+    /// The pods a Deployment makes.
+    pub struct PodTemplateSpec {
+        /// Labels and annotations of each pod.
+        metadata: ObjectMeta = "metadata",
+        /// What each pod should be.
+        spec: PodSpec = "spec" (required),
+    }
+}
+
+object! {
+    /// What a pod should be.
+    pub struct PodSpec {
+        /// Its processes.
+        containers: Vec<Container> = "containers" (required check validate::containers),
+        /// Node it is bound to; empty until somebody binds it.
+        node_name: String = "nodeName",
+        /// Account it runs as; empty means `default`.
+        service_account_name: String = "serviceAccountName" (check validate::subdomain_field),
+        /// Old name of `serviceAccountName`.
+        service_account: String = "serviceAccount" (check validate::subdomain_field),
+        /// Whether it shares the node's network.
+        host_network: bool = "hostNetwork",
+        /// Whether a container that ends is started again.
+        restart_policy: RestartPolicy = "restartPolicy",
+        /// Seconds between SIGTERM and SIGKILL.
+        termination_grace_period_seconds: u32 = "terminationGracePeriodSeconds" (default 30),
+    }
+    ignored [
+        "activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
+        "ephemeralContainers", "hostAliases", "hostIPC", "hostPID", "hostUsers", "hostname", "hostnameOverride",
+        "imagePullSecrets", "initContainers", "nodeSelector", "os", "overhead", "preemptionPolicy", "priority",
+        "priorityClassName", "readinessGates", "resourceClaims", "resources", "runtimeClassName", "schedulerName",
+        "schedulingGates", "securityContext", "setHostnameAsFQDN", "shareProcessNamespace", "subdomain", "tolerations",
+        "topologySpreadConstraints", "volumes", "workloadRef",
+    ]
+}
+
+impl PodSpec {
+    /// The service account, never empty.
+    pub fn account(&self) -> &str {
+        [self.service_account_name.as_str(), self.service_account.as_str()]
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .unwrap_or("default")
+    }
+}
+
+word! {
+    /// When a container that ended is started again.
+    pub enum RestartPolicy {
+        /// Whatever way it ended.
+        #[default]
+        Always = "Always",
+        /// If it failed.
+        OnFailure = "OnFailure",
+        /// Not.
+        Never = "Never",
+    }
+}
+
+object! {
+    /// A process of a pod.
+    pub struct Container {
+        /// Name, unique in the pod.
+        name: String = "name" (required check validate::label_field),
+        /// Image.
+        image: String = "image",
+        /// Program and its first arguments.
+        command: Vec<String> = "command",
+        /// Further arguments.
+        args: Vec<String> = "args",
+        /// Environment.
+        env: Vec<EnvVar> = "env" (check validate::env),
+        /// Directory it starts in; empty for the default.
+        working_dir: String = "workingDir",
+        /// Ports it listens on; a Service's `targetPort` may name one.
+        ports: Vec<ContainerPort> = "ports" (check validate::container_ports),
+        /// How to tell that it can serve.
+        readiness_probe: Option<Probe> = "readinessProbe",
+    }
+    ignored [
+        "envFrom", "imagePullPolicy", "lifecycle", "livenessProbe", "resizePolicy", "resources", "restartPolicy",
+        "restartPolicyRules", "securityContext", "startupProbe", "stdin", "stdinOnce", "terminationMessagePath",
+        "terminationMessagePolicy", "tty", "volumeDevices", "volumeMounts",
+    ]
+}
+
+object! {
+    /// A variable of the environment.
+    pub struct EnvVar {
+        /// Name.
+        name: String = "name" (required check validate::env_name),
+        /// Value.
+        value: Option<String> = "value",
+        /// Where the value comes from instead.
+        value_from: Option<EnvVarSource> = "valueFrom",
+    }
+}
+
+object! {
+    /// Where a variable's value comes from.
+    pub struct EnvVarSource {
+        /// A field of the pod.
+        field_ref: Option<ObjectFieldSelector> = "fieldRef",
+    }
+    ignored ["configMapKeyRef", "secretKeyRef", "resourceFieldRef", "fileKeyRef"]
+}
+
+object! {
+    /// A field of the pod itself.
+    pub struct ObjectFieldSelector {
+        /// Version the path is written for.
+        api_version: String = "apiVersion",
+        /// Path, such as `status.podIP`.
+        field_path: String = "fieldPath" (required),
+    }
+}
+
+word! {
+    /// Transport protocol of a port. The mesh carries TCP.
+    pub enum Protocol {
+        /// TCP.
+        #[default]
+        Tcp = "TCP",
+        /// UDP.
+        Udp = "UDP",
+        /// SCTP.
+        Sctp = "SCTP",
+    }
+}
+
+object! {
+    /// A port a container listens on.
+    pub struct ContainerPort {
+        /// Name, unique in the pod; empty for none.
+        name: String = "name" (check validate::port_name_field),
+        /// Number.
+        container_port: PortNumber = "containerPort" (required),
+        /// Transport.
+        protocol: Protocol = "protocol",
+    }
+    ignored ["hostPort", "hostIP"]
+}
+
+object! {
+    /// A question asked of a container again and again.
+    pub struct Probe {
+        /// A GET that must answer 200 to 399.
+        http_get: Option<HttpGetAction> = "httpGet",
+        /// A connection that must succeed.
+        tcp_socket: Option<TcpSocketAction> = "tcpSocket",
+        /// A command that must end with 0.
+        exec: Option<ExecAction> = "exec",
+        /// Seconds before the first try.
+        initial_delay_seconds: u32 = "initialDelaySeconds",
+        /// Seconds between tries.
+        period_seconds: u32 = "periodSeconds" (default 10),
+        /// Seconds a try may take.
+        timeout_seconds: u32 = "timeoutSeconds" (default 1),
+        /// Successes in a row that make it ready.
+        success_threshold: u32 = "successThreshold" (default 1),
+        /// Failures in a row that make it unready.
+        failure_threshold: u32 = "failureThreshold" (default 3),
+    }
+    ignored ["grpc", "terminationGracePeriodSeconds"]
+}
+
+object! {
+    /// An HTTP probe.
+    pub struct HttpGetAction {
+        /// Path; empty means `/`.
+        path: String = "path",
+        /// Port, by number or by the container's name for it.
+        port: IntOrString = "port" (required),
+        /// Address to ask instead of the pod's.
+        host: String = "host",
+        /// `HTTP` or `HTTPS`.
+        scheme: HttpScheme = "scheme",
+        /// Headers to send.
+        http_headers: Vec<HttpHeader> = "httpHeaders",
+    }
+}
+
+word! {
+    /// Scheme of an HTTP probe.
+    pub enum HttpScheme {
+        /// Plain.
+        #[default]
+        Http = "HTTP",
+        /// TLS, certificate not checked.
+        Https = "HTTPS",
+    }
+}
+
+object! {
+    /// A header of an HTTP probe.
+    pub struct HttpHeader {
+        /// Name.
+        name: String = "name" (required),
+        /// Value.
+        value: String = "value" (required),
+    }
+}
+
+object! {
+    /// A TCP probe.
+    pub struct TcpSocketAction {
+        /// Port, by number or by the container's name for it.
+        port: IntOrString = "port" (required),
+        /// Address to connect to instead of the pod's.
+        host: String = "host",
+    }
+}
+
+object! {
+    /// A command as probe.
+    pub struct ExecAction {
+        /// Program and arguments; run without a shell.
+        command: Vec<String> = "command" (required),
+    }
+}
+
+object! {
+    /// What a pod is.
+    pub struct PodStatus {
+        /// How far it came.
+        phase: PodPhase = "phase",
+        /// First address.
+        pod_ip: Option<IpAddr> = "podIP",
+        /// All addresses.
+        pod_ips: Vec<PodIp> = "podIPs",
+        /// Conditions, of which `Ready` matters.
+        conditions: Vec<Condition> = "conditions",
+    }
+    silent [
+        "hostIP", "hostIPs", "startTime", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses",
+        "qosClass", "message", "reason", "nominatedNodeName", "observedGeneration", "resize", "resourceClaimStatuses",
+        "extendedResourceClaimStatus", "allocatedResources", "resources",
+    ]
+}
+
+impl PodStatus {
+    /// Whether the `Ready` condition holds.
+    pub fn is_ready(&self) -> bool {
+        self.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
+    }
+
+    /// All addresses, the first one first, each once.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut out: Vec<IpAddr> = Vec::new();
+        for ip in self.pod_ip.into_iter().chain(self.pod_ips.iter().filter_map(|ip| ip.ip)) {
+            let ip = ip.to_canonical();
+            if !out.contains(&ip) {
+                out.push(ip);
+            }
+        }
+        out
+    }
+}
+
+word! {
+    /// How far a pod came.
+    pub enum PodPhase {
+        /// Not all containers run yet.
+        #[default]
+        Pending = "Pending",
+        /// At least one container runs.
+        Running = "Running",
+        /// All ended well and none will start again.
+        Succeeded = "Succeeded",
+        /// All ended, one badly, and none will start again.
+        Failed = "Failed",
+        /// The node does not say.
+        Unknown = "Unknown",
+    }
+}
+
+object! {
+    /// An address of a pod.
+    pub struct PodIp {
+        /// The address.
+        ip: Option<IpAddr> = "ip",
+    }
+}
+
+object! {
+    /// A number of equal pods.
+    pub struct Deployment {
+        /// Name and namespace.
+        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        /// What should be.
+        spec: DeploymentSpec = "spec" (required check validate::deployment_spec),
+    }
+    silent ["apiVersion", "kind", "status"]
+}
+
+object! {
+    /// What a Deployment should be.
+    pub struct DeploymentSpec {
+        /// Number of pods.
+        replicas: u32 = "replicas" (default 1),
+        /// Which pods are its own.
+        selector: LabelSelector = "selector" (required),
+        /// What each pod should be.
+        template: PodTemplateSpec = "template" (required),
+    }
+    ignored ["strategy", "minReadySeconds", "revisionHistoryLimit", "paused", "progressDeadlineSeconds"]
+}

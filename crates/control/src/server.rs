@@ -1,0 +1,81 @@
+//! The control plane as proxies meet it: discovery and certificates on one port.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use leno_tls::ControlAcceptor;
+use leno_xds::server::{Authenticator, CaService, ProxyStatus, Service, Services, Signer};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::controller::Controller;
+
+/// A control plane that can serve on any number of listeners. Cheap to clone; clones are one
+/// control plane.
+#[derive(Clone, Debug)]
+pub struct ControlPlane {
+    controller: Controller,
+    services: Services,
+}
+
+impl ControlPlane {
+    /// A control plane that hands out what `controller` publishes, signs what `signer` allows,
+    /// and lets in whom `authenticator` knows.
+    pub fn new(controller: Controller, authenticator: Arc<dyn Authenticator>, signer: Arc<dyn Signer>) -> Self {
+        let discovery = Service::new(controller.resources(), authenticator.clone());
+        let certificates = CaService::new(authenticator, signer);
+        Self { controller, services: Services { discovery, certificates } }
+    }
+
+    /// The state it serves.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// Serves connections from `listener` until `shutdown` completes, then lets requests under
+    /// way end and returns. [`Controller::run`] must be running beside it.
+    ///
+    /// Waits, with connections queueing at the listener, until the controller has published its
+    /// first state: a proxy that was told "there is nothing" would drop what it knows.
+    pub async fn serve(&self, listener: TcpListener, acceptor: ControlAcceptor, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        tokio::select! {
+            () = self.controller.ready() => {}
+            () = &mut shutdown => return,
+        }
+        leno_xds::server::serve(listener, acceptor, self.services.clone(), shutdown).await;
+    }
+
+    /// All connected proxies and how far each is.
+    pub fn proxies(&self) -> Vec<ProxyStatus> {
+        self.services.discovery.sync_status()
+    }
+
+    /// Wakes whenever [`Self::proxies`] changes.
+    pub fn proxy_changes(&self) -> watch::Receiver<u64> {
+        self.services.discovery.sync_changes()
+    }
+
+    /// Publishes everything applied so far and returns once every proxy connected at the time
+    /// has accepted it (or is gone). For whoever must know that a change took effect.
+    pub async fn settled(&self) {
+        self.controller.publish();
+        let wanted = self.controller.generation();
+        let mut changes = self.proxy_changes();
+        let awaited: Vec<String> = self.proxies().into_iter().map(|proxy| proxy.id).collect();
+        loop {
+            changes.mark_unchanged();
+            let behind = |proxy: &ProxyStatus| {
+                awaited.contains(&proxy.id) && proxy.generation.is_none_or(|generation| generation < wanted)
+            };
+            // The service lives in `self`, so waiting never fails.
+            if !self.proxies().iter().any(behind) || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

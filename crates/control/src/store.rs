@@ -1,0 +1,217 @@
+//! The objects as they were last given, by key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::objects::{
+    AuthorizationPolicy, Deployment, EndpointSlice, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod,
+    Service, ServiceAccount,
+};
+
+/// A change to one object.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// Adds or replaces.
+    Upsert(Object),
+    /// Removes.
+    Remove(ObjectKey),
+}
+
+/// All objects, by kind, namespace and name.
+///
+/// Cheap to clone: a clone is a consistent view that later changes don't reach.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectStore {
+    objects: Arc<BTreeMap<ObjectKey, Arc<Object>>>,
+    generation: u64,
+}
+
+impl ObjectStore {
+    /// Adds or replaces an object; returns the one it replaced. An equal object changes nothing.
+    pub fn upsert(&mut self, object: Object) -> Option<Arc<Object>> {
+        let key = object.key();
+        if let Some(old) = self.objects.get(&key)
+            && **old == object
+        {
+            return Some(old.clone());
+        }
+        self.generation += 1;
+        Arc::make_mut(&mut self.objects).insert(key, Arc::new(object))
+    }
+
+    /// Removes an object and returns it.
+    pub fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Object>> {
+        if !self.objects.contains_key(key) {
+            return None;
+        }
+        self.generation += 1;
+        Arc::make_mut(&mut self.objects).remove(key)
+    }
+
+    /// The changes that turn what is stored into `wanted`, nothing for what is equal. Of two
+    /// objects with one key the later counts.
+    pub fn changes_to(&self, wanted: impl IntoIterator<Item = Object>) -> Vec<Change> {
+        let wanted: BTreeMap<ObjectKey, Object> = wanted.into_iter().map(|object| (object.key(), object)).collect();
+        let gone = self.objects.keys().filter(|key| !wanted.contains_key(*key)).cloned().map(Change::Remove);
+        let mut changes: Vec<Change> = gone.collect();
+        for (key, object) in wanted {
+            if self.objects.get(&key).is_none_or(|old| **old != object) {
+                changes.push(Change::Upsert(object));
+            }
+        }
+        changes
+    }
+
+    /// Counts the changes so far; equal generations of one store mean equal contents.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// An object by key.
+    pub fn get(&self, key: &ObjectKey) -> Option<&Arc<Object>> {
+        self.objects.get(key)
+    }
+
+    /// All objects, by kind, namespace and name.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<Object>)> {
+        self.objects.iter()
+    }
+
+    /// All objects of one kind, by namespace and name.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Arc<Object>> {
+        let start = ObjectKey::new(kind, "", "");
+        self.objects.range(start..).take_while(move |(key, _)| key.kind == kind).map(|(_, object)| object)
+    }
+
+    /// All objects of one kind in one namespace, by name.
+    pub fn in_namespace<'a>(&'a self, kind: Kind, namespace: &str) -> impl Iterator<Item = &'a Arc<Object>> {
+        let start = ObjectKey::new(kind, namespace, "");
+        let namespace = namespace.to_owned();
+        self.objects
+            .range(start..)
+            .take_while(move |(key, _)| key.kind == kind && key.namespace == namespace)
+            .map(|(_, object)| object)
+    }
+}
+
+/// Typed access, one pair of functions per kind.
+macro_rules! typed {
+    ($($Kind:ident: $all:ident;)*) => {
+        impl ObjectStore {
+            $(
+                #[doc = concat!("All objects of kind ", stringify!($Kind), ", by namespace and name.")]
+                pub fn $all(&self) -> impl Iterator<Item = &$Kind> {
+                    self.of_kind(Kind::$Kind).filter_map(|object| $Kind::of(object))
+                }
+            )*
+        }
+        $(
+            impl $Kind {
+                /// The object, if it is of this kind.
+                pub fn of(object: &Object) -> Option<&Self> {
+                    match object {
+                        Object::$Kind(object) => Some(object),
+                        _ => None,
+                    }
+                }
+
+                /// The object of this kind with that key, from a store.
+                pub fn get<'s>(store: &'s ObjectStore, namespace: &str, name: &str) -> Option<&'s Self> {
+                    store.get(&ObjectKey::new(Kind::$Kind, namespace, name)).and_then(|object| Self::of(object))
+                }
+
+                /// The objects of this kind in one namespace of a store, by name.
+                pub fn list<'s>(store: &'s ObjectStore, namespace: &str) -> impl Iterator<Item = &'s Self> {
+                    store.in_namespace(Kind::$Kind, namespace).filter_map(|object| Self::of(object))
+                }
+            }
+        )*
+    };
+}
+
+typed! {
+    Namespace: namespaces;
+    ServiceAccount: service_accounts;
+    Node: nodes;
+    Pod: pods;
+    Deployment: deployments;
+    Service: services;
+    EndpointSlice: endpoint_slices;
+    AuthorizationPolicy: authorization_policies;
+    PeerAuthentication: peer_authentications;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
+        let mut object = Namespace::default();
+        object.metadata.name = name.to_owned();
+        object.metadata.labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        object.into()
+    }
+
+    fn account(namespace: &str, name: &str) -> Object {
+        let mut object = ServiceAccount::default();
+        object.metadata.namespace = namespace.to_owned();
+        object.metadata.name = name.to_owned();
+        object.into()
+    }
+
+    #[test]
+    fn only_real_changes_count() {
+        let mut store = ObjectStore::default();
+        assert!(store.upsert(namespace("a", &[])).is_none());
+        let view = store.clone();
+        assert!(store.upsert(namespace("a", &[])).is_some());
+        assert_eq!(store.generation(), 1);
+        store.upsert(namespace("a", &[("x", "y")]));
+        assert_eq!(store.generation(), 2);
+        assert!(view.namespaces().all(|ns| ns.metadata.labels.is_empty()));
+        assert!(store.remove(&ObjectKey::new(Kind::Namespace, "", "b")).is_none());
+        assert_eq!(store.generation(), 2);
+    }
+
+    #[test]
+    fn listing_keeps_to_kind_and_namespace() {
+        let mut store = ObjectStore::default();
+        for object in [account("a", "x"), account("a", "y"), account("ab", "z"), namespace("a", &[])] {
+            store.upsert(object);
+        }
+        let names = |ns| ServiceAccount::list(&store, ns).map(|a| a.metadata.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names("a"), ["x", "y"]);
+        assert_eq!(names("ab"), ["z"]);
+        assert_eq!(store.service_accounts().count(), 3);
+        assert!(ServiceAccount::get(&store, "ab", "z").is_some());
+        assert!(ServiceAccount::get(&store, "ab", "x").is_none());
+    }
+
+    #[test]
+    fn changes_to_a_wanted_state() {
+        let mut store = ObjectStore::default();
+        for object in [account("a", "stays"), account("a", "goes"), namespace("a", &[])] {
+            store.upsert(object);
+        }
+        let wanted = [account("a", "stays"), namespace("a", &[("x", "y")]), account("a", "comes")];
+        let changes = store.changes_to(wanted.clone());
+        assert_eq!(changes.len(), 3);
+        for change in changes {
+            match change {
+                Change::Upsert(object) => drop(store.upsert(object)),
+                Change::Remove(key) => assert!(store.remove(&key).is_some()),
+            }
+        }
+        assert!(store.changes_to(wanted).is_empty());
+    }
+}

@@ -1,0 +1,292 @@
+//! Objects to mesh: what the objects mean, in the words of the data plane.
+//!
+//! [`Translator`] keeps the mesh in step with the objects at the cost of what a change touches:
+//! a pod that becomes ready is one pod's work among however many. What a change touches is
+//! decided in [`dirt`], what an object becomes in the other modules, which are pure.
+
+mod authorization;
+mod dirt;
+mod peer_authentication;
+mod service;
+mod workload;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, PolicyName, ServiceName, WorkloadUid};
+
+use crate::objects::{
+    AuthorizationPolicy, EndpointSlice, Kind, Namespace, Node, ObjectKey, PeerAuthentication, Pod, Service,
+};
+use crate::store::{Change, ObjectStore};
+use dirt::{Dirt, Index};
+use workload::Surroundings;
+
+pub use workload::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
+
+/// What a translation depends on besides the objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Id of the cluster; first part of a workload's uid.
+    pub cluster_id: Name,
+    /// Network id; empty for the default network.
+    pub network: Name,
+    /// Trust domain of the mesh's identities.
+    pub trust_domain: Name,
+    /// DNS domain of services.
+    pub cluster_domain: Name,
+    /// Namespace whose policies without a selector apply to the whole mesh.
+    pub root_namespace: Name,
+}
+
+impl Default for Options {
+    /// Istio's defaults: `Kubernetes`, `cluster.local` twice, `istio-system`.
+    fn default() -> Self {
+        Self {
+            cluster_id: "Kubernetes".into(),
+            network: "".into(),
+            trust_domain: DEFAULT_TRUST_DOMAIN.into(),
+            cluster_domain: "cluster.local".into(),
+            root_namespace: "istio-system".into(),
+        }
+    }
+}
+
+/// What one call to [`Translator::apply`] changed in the mesh: added, replaced or removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// Workloads by uid.
+    pub workloads: BTreeSet<WorkloadUid>,
+    /// Services by name.
+    pub services: BTreeSet<ServiceName>,
+    /// Policies by name.
+    pub policies: BTreeSet<PolicyName>,
+}
+
+impl Delta {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.workloads.is_empty() && self.services.is_empty() && self.policies.is_empty()
+    }
+
+    /// Adds the changes of a later call.
+    pub fn merge(&mut self, later: Self) {
+        self.workloads.extend(later.workloads);
+        self.services.extend(later.services);
+        self.policies.extend(later.policies);
+    }
+}
+
+/// The objects, and the mesh they mean.
+#[derive(Debug, Default)]
+pub struct Translator {
+    options: Options,
+    store: ObjectStore,
+    index: Index,
+    mesh: Mesh,
+    // Only non-empty lists.
+    warnings: BTreeMap<ObjectKey, Vec<String>>,
+    slice_workloads: BTreeMap<(String, String), Vec<WorkloadUid>>,
+}
+
+impl Translator {
+    /// A translator without objects.
+    pub fn new(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// What the translation depends on besides the objects.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The objects.
+    pub fn store(&self) -> &ObjectStore {
+        &self.store
+    }
+
+    /// The mesh they mean.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// What the authors of the objects should know about how they were understood, by object.
+    pub fn warnings(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
+        &self.warnings
+    }
+
+    /// Takes changes in, all at once, and brings the mesh in step.
+    pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Delta {
+        let mut dirt = Dirt::default();
+        for change in changes {
+            let key = match &change {
+                Change::Upsert(object) => object.key(),
+                Change::Remove(key) => key.clone(),
+            };
+            let generation = self.store.generation();
+            let old = match change {
+                Change::Upsert(object) => self.store.upsert(object),
+                Change::Remove(key) => self.store.remove(&key),
+            };
+            if self.store.generation() == generation {
+                continue;
+            }
+            let new = self.store.get(&key).cloned();
+            self.index.update(&key, old.as_deref(), new.as_deref());
+            dirt.mark(&self.options, &self.store, &self.index, &key, old.as_deref(), new.as_deref());
+        }
+        self.clean(&dirt)
+    }
+
+    fn clean(&mut self, dirt: &Dirt) -> Delta {
+        let mut delta = Delta::default();
+        for (namespace, name) in &dirt.policies {
+            self.refresh_policy(namespace, name, &mut delta);
+        }
+        self.refresh_peer_authentications(dirt, &mut delta);
+        for (namespace, name) in &dirt.services {
+            self.refresh_service(namespace, name, &mut delta);
+        }
+        for slice in &dirt.slices {
+            self.refresh_slice(slice, &mut delta);
+        }
+        for (namespace, name) in &dirt.pods {
+            self.refresh_pod(namespace, name, &mut delta);
+        }
+        delta
+    }
+
+    fn refresh_policy(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
+        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, name);
+        let policy = AuthorizationPolicy::get(&self.store, namespace, name);
+        let (policy, warnings) =
+            policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
+        self.warn(key, warnings);
+        self.put_policy(PolicyName { namespace: namespace.into(), name: name.into() }, policy, delta);
+    }
+
+    fn put_policy(&mut self, id: PolicyName, policy: Option<leno_model::Authorization>, delta: &mut Delta) {
+        if self.mesh.policy(&id).map(|old| &**old) == policy.as_ref() {
+            return;
+        }
+        match policy {
+            Some(policy) => self.mesh.upsert_policy(Arc::new(policy)),
+            None => drop(self.mesh.remove_policy(&id)),
+        }
+        delta.policies.insert(id);
+    }
+
+    fn refresh_peer_authentications(&mut self, dirt: &Dirt, delta: &mut Delta) {
+        if dirt.peers.is_empty() {
+            return;
+        }
+        let options = &self.options;
+        let any = self.store.peer_authentications().next().is_some();
+        let mut wanted =
+            vec![(peer_authentication::static_strict_name(options), any.then(|| peer_authentication::static_strict(options)))];
+        for (namespace, name) in &dirt.peers {
+            let peer = PeerAuthentication::get(&self.store, namespace, name);
+            let policy = peer.and_then(|peer| peer_authentication::converted(options, &self.store, peer));
+            wanted.push((peer_authentication::converted_name(namespace, name), policy));
+        }
+        for (id, policy) in wanted {
+            self.put_policy(id, policy, delta);
+        }
+    }
+
+    fn refresh_service(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
+        let annotations = Namespace::get(&self.store, "", namespace).map(|namespace| &namespace.metadata.annotations);
+        let service = Service::get(&self.store, namespace, name)
+            .and_then(|service| service::service(&self.options, service, annotations));
+        let id = service::service_name(&self.options, namespace, name);
+        if self.mesh.service(&id).map(|old| &**old) == service.as_ref() {
+            return;
+        }
+        match service {
+            Some(service) => self.mesh.upsert_service(Arc::new(service)),
+            None => drop(self.mesh.remove_service(&id)),
+        }
+        delta.services.insert(id);
+    }
+
+    fn refresh_slice(&mut self, key: &(String, String), delta: &mut Delta) {
+        let slice = EndpointSlice::get(&self.store, &key.0, &key.1);
+        let service = slice.and_then(|slice| Service::get(&self.store, &key.0, slice.service()?));
+        let workloads = match (slice, service) {
+            (Some(slice), Some(service)) => workload::bare_endpoints(&self.options, slice, service),
+            _ => Vec::new(),
+        };
+        let uids: Vec<WorkloadUid> = workloads.iter().map(|workload| workload.uid.clone()).collect();
+        let before = if uids.is_empty() {
+            self.slice_workloads.remove(key)
+        } else {
+            self.slice_workloads.insert(key.clone(), uids.clone())
+        };
+        for uid in before.into_iter().flatten().filter(|uid| !uids.contains(uid)) {
+            self.put_workload(uid, None, delta);
+        }
+        for workload in workloads {
+            self.put_workload(workload.uid.clone(), Some(workload), delta);
+        }
+    }
+
+    fn refresh_pod(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
+        let pod = Pod::get(&self.store, namespace, name);
+        let workload = pod.and_then(|pod| workload::pod(&self.options, pod, self.surroundings(pod)));
+        self.put_workload(workload::pod_uid(&self.options, namespace, name), workload, delta);
+    }
+
+    fn surroundings(&self, pod: &Pod) -> Surroundings<'_> {
+        let store = &self.store;
+        let metadata = &pod.metadata;
+        let namespace = metadata.namespace.as_str();
+        let slices = self.index.slices_of_pod(namespace, &metadata.name).filter_map(|(namespace, name)| {
+            let slice = EndpointSlice::get(store, namespace, name)?;
+            Some((slice, Service::get(store, namespace, slice.service()?)?))
+        });
+        let mut policies: Vec<PolicyName> = self
+            .index
+            .selector_policies([namespace, &self.options.root_namespace])
+            .filter_map(|(namespace, name)| AuthorizationPolicy::get(store, namespace, name))
+            .filter(|policy| authorization::is_enforced(policy))
+            .filter(|policy| {
+                authorization::selector(policy).is_some_and(|labels| crate::objects::selects(labels, &metadata.labels))
+            })
+            .map(authorization::policy_name)
+            .collect();
+        policies.extend(peer_authentication::policy_for(&self.options, store, pod));
+        Surroundings {
+            node: Node::get(store, "", &pod.spec.node_name),
+            services: Service::list(store, namespace).collect(),
+            slices: slices.collect(),
+            policies,
+        }
+    }
+
+    fn put_workload(&mut self, uid: WorkloadUid, workload: Option<leno_model::Workload>, delta: &mut Delta) {
+        if self.mesh.workload(&uid).map(|old| &**old) == workload.as_ref() {
+            return;
+        }
+        match workload {
+            Some(workload) => self.mesh.upsert_workload(Arc::new(workload)),
+            None => drop(self.mesh.remove_workload(&uid)),
+        }
+        delta.workloads.insert(uid);
+    }
+
+    fn warn(&mut self, key: ObjectKey, warnings: Vec<String>) {
+        if warnings.is_empty() {
+            self.warnings.remove(&key);
+        } else {
+            self.warnings.insert(key, warnings);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "translate_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "authorization_tests.rs"]
+mod authorization_tests;

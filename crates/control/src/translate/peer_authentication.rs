@@ -1,0 +1,100 @@
+//! PeerAuthentication to policies that deny connections without a mesh identity.
+//!
+//! The proxies know no modes. `STRICT` is a DENY policy for peers without a principal, listed
+//! by every workload it applies to; other modes are the absence of that policy.
+
+use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
+
+use super::Options;
+use crate::objects::{Labels, MutualTlsMode, PeerAuthentication, Pod, selects};
+use crate::store::ObjectStore;
+
+/// Name of the policy that is `STRICT` (Istio's).
+const STATIC_STRICT: &str = "istio_converted_static_strict";
+/// Start of the name of a policy made from one with modes per port (Istio's).
+const CONVERTED: &str = "converted_peer_authentication_";
+
+/// Name of the policy that is `STRICT`. It can't clash with a user's: `_` is not allowed there.
+pub(super) fn static_strict_name(options: &Options) -> PolicyName {
+    PolicyName { namespace: options.root_namespace.clone(), name: STATIC_STRICT.into() }
+}
+
+/// The policy that is `STRICT`: deny whoever has no identity.
+pub(super) fn static_strict(options: &Options) -> Authorization {
+    deny(static_strict_name(options), Match::default())
+}
+
+/// Name of the policy made from a PeerAuthentication with modes per port.
+pub(super) fn converted_name(namespace: &str, name: &str) -> PolicyName {
+    PolicyName { namespace: namespace.into(), name: format!("{CONVERTED}{name}").into() }
+}
+
+fn deny(id: PolicyName, also: Match) -> Authorization {
+    let matches = Match { not_principals: vec![StringMatch::Presence], ..also };
+    let rules = vec![Rule { clauses: vec![Clause { matches: vec![matches] }] }];
+    Authorization { id, scope: Scope::WorkloadSelector, action: Action::Deny, rules, dry_run: false }
+}
+
+/// The labels it selects by; `None` if it applies to a whole namespace or mesh.
+pub(super) fn selector(peer: &PeerAuthentication) -> Option<&Labels> {
+    peer.spec.selector.as_ref().map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
+}
+
+/// Of several at one level the oldest counts; of equally old ones the first by name.
+fn oldest<'a>(peers: impl Iterator<Item = &'a PeerAuthentication>) -> Option<&'a PeerAuthentication> {
+    peers.min_by_key(|peer| (peer.metadata.creation_timestamp, &peer.metadata.name))
+}
+
+/// Mode of workloads of a namespace that no selector singles out.
+fn namespace_mode(options: &Options, store: &ObjectStore, namespace: &str) -> MutualTlsMode {
+    let wide = |namespace: &str| {
+        oldest(PeerAuthentication::list(store, namespace).filter(|peer| selector(peer).is_none()))
+            .map(|peer| peer.spec.mtls.mode)
+            .filter(|mode| *mode != MutualTlsMode::Unset)
+    };
+    wide(namespace).or_else(|| wide(&options.root_namespace)).unwrap_or(MutualTlsMode::Permissive)
+}
+
+fn is_strict(mode: MutualTlsMode, inherited: bool) -> bool {
+    match mode {
+        MutualTlsMode::Unset => inherited,
+        MutualTlsMode::Strict => true,
+        MutualTlsMode::Permissive | MutualTlsMode::Disable => false,
+    }
+}
+
+/// The policy made from a PeerAuthentication whose ports don't all have the same mode; `None`
+/// if they do.
+pub(super) fn converted(options: &Options, store: &ObjectStore, peer: &PeerAuthentication) -> Option<Authorization> {
+    selector(peer)?;
+    let namespace = &peer.metadata.namespace;
+    let inherited = namespace_mode(options, store, namespace) == MutualTlsMode::Strict;
+    let base = is_strict(peer.spec.mtls.mode, inherited);
+    let exceptions = peer.spec.port_level_mtls.iter().filter(|(_, mtls)| is_strict(mtls.mode, base) != base);
+    let ports: Vec<u16> = exceptions.map(|(port, _)| port.0).collect();
+    if ports.is_empty() {
+        return None;
+    }
+    let also = if base {
+        Match { not_destination_ports: ports, ..Match::default() }
+    } else {
+        Match { destination_ports: ports, ..Match::default() }
+    };
+    Some(deny(converted_name(namespace, &peer.metadata.name), also))
+}
+
+/// The policy through which PeerAuthentications apply to a pod, if any does.
+pub(super) fn policy_for(options: &Options, store: &ObjectStore, pod: &Pod) -> Option<PolicyName> {
+    let namespace = &pod.metadata.namespace;
+    let selecting = PeerAuthentication::list(store, namespace)
+        .filter(|peer| selector(peer).is_some_and(|labels| selects(labels, &pod.metadata.labels)));
+    let inherited = namespace_mode(options, store, namespace);
+    let (own, mode) = match oldest(selecting) {
+        Some(peer) => (converted(options, store, peer), peer.spec.mtls.mode),
+        None => (None, MutualTlsMode::Unset),
+    };
+    match own {
+        Some(policy) => Some(policy.id),
+        None => is_strict(mode, inherited == MutualTlsMode::Strict).then(|| static_strict_name(options)),
+    }
+}

@@ -1,0 +1,140 @@
+//! Service to service: names, virtual addresses, ports and the preference among endpoints.
+
+use leno_model::{
+    AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, NetworkAddress, Port, RoutingScope,
+    Service, ServiceName,
+};
+
+use super::Options;
+use crate::objects::{self, IntOrString, IpFamily, Labels, Protocol, ServicePort, ServiceType, TrafficPolicy};
+
+/// Annotation, on a Service or its Namespace, for clusters whose API server drops
+/// `trafficDistribution`.
+const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
+
+/// Key of the service `name` in `namespace`.
+pub(super) fn service_name(options: &Options, namespace: &str, name: &str) -> ServiceName {
+    ServiceName {
+        namespace: namespace.into(),
+        hostname: format!("{name}.{namespace}.svc.{}", options.cluster_domain).into(),
+    }
+}
+
+/// Whether the service is part of the mesh: an `ExternalName` is only an alias in DNS.
+pub(super) fn is_in_mesh(service: &objects::Service) -> bool {
+    service.spec.kind != ServiceType::ExternalName
+}
+
+/// Whether its endpoints are given by EndpointSlices.
+pub(super) fn has_manual_endpoints(service: &objects::Service) -> bool {
+    service.spec.selector.is_empty()
+}
+
+/// The service as proxies see it; `None` if they don't. `namespace_annotations` are those of
+/// its Namespace.
+pub(super) fn service(
+    options: &Options,
+    service: &objects::Service,
+    namespace_annotations: Option<&Labels>,
+) -> Option<Service> {
+    if !is_in_mesh(service) {
+        return None;
+    }
+    let metadata = &service.metadata;
+    let id = service_name(options, &metadata.namespace, &metadata.name);
+    let mut out = Service::new(id.namespace.clone(), metadata.name.as_str(), id.hostname);
+    out.addresses = service
+        .spec
+        .virtual_addresses()
+        .into_iter()
+        .map(|address| NetworkAddress { network: options.network.clone(), address })
+        .collect();
+    out.ports = tcp_ports(service)
+        .map(|port| Port {
+            service_port: port.port.0,
+            target_port: match &port.target_port {
+                None => port.port.0,
+                Some(IntOrString::Int(number)) => *number,
+                Some(IntOrString::String(_)) => 0,
+            },
+            app_protocol: app_protocol(port),
+        })
+        .collect();
+    out.load_balancing = load_balancing(service, namespace_annotations);
+    out.ip_families = match service.spec.ip_families[..] {
+        [] => IpFamilies::Automatic,
+        [IpFamily::Ipv4] => IpFamilies::Ipv4Only,
+        [IpFamily::Ipv6] => IpFamilies::Ipv6Only,
+        _ => IpFamilies::Dual,
+    };
+    out.canonical = true;
+    Some(out)
+}
+
+/// The ports the mesh carries.
+pub(super) fn tcp_ports(service: &objects::Service) -> impl Iterator<Item = &ServicePort> {
+    service.spec.ports.iter().filter(|port| port.protocol == Protocol::Tcp)
+}
+
+/// The declared protocol: `appProtocol`, else the part of the port's name before the first `-`
+/// (Istio's convention).
+pub(super) fn app_protocol(port: &ServicePort) -> AppProtocol {
+    let declared = match &port.app_protocol {
+        Some(declared) => declared.as_str(),
+        None => port.name.split('-').next().unwrap_or_default(),
+    };
+    match declared.to_ascii_lowercase().as_str() {
+        "http" => AppProtocol::Http11,
+        "http2" | "kubernetes.io/h2c" => AppProtocol::Http2,
+        "grpc" => AppProtocol::Grpc,
+        "tcp" => AppProtocol::Tcp,
+        "tls" | "https" => AppProtocol::Tls,
+        _ => AppProtocol::Unknown,
+    }
+}
+
+fn load_balancing(service: &objects::Service, namespace_annotations: Option<&Labels>) -> LoadBalancing {
+    let health_policy = if service.spec.publish_not_ready_addresses {
+        HealthPolicy::AllowAll
+    } else {
+        HealthPolicy::OnlyHealthy
+    };
+    let near = [RoutingScope::Network, RoutingScope::Region, RoutingScope::Zone];
+    let nearest = [&near[..], &[RoutingScope::Subzone, RoutingScope::Node]].concat();
+    let (mode, routing_preference) = if service.spec.internal_traffic_policy == TrafficPolicy::Local {
+        (LoadBalancingMode::Strict, vec![RoutingScope::Node])
+    } else {
+        match distribution(service, namespace_annotations) {
+            Distribution::Any => (LoadBalancingMode::Unspecified, Vec::new()),
+            Distribution::SameZone => (LoadBalancingMode::Failover, near.to_vec()),
+            Distribution::SameNode => (LoadBalancingMode::Failover, nearest),
+        }
+    };
+    LoadBalancing { routing_preference, mode, health_policy }
+}
+
+enum Distribution {
+    Any,
+    SameZone,
+    SameNode,
+}
+
+/// The field, else the Service's annotation, else the Namespace's.
+fn distribution(service: &objects::Service, namespace_annotations: Option<&Labels>) -> Distribution {
+    let said = [
+        service.spec.traffic_distribution.as_deref(),
+        service.metadata.annotation(TRAFFIC_DISTRIBUTION),
+        namespace_annotations.and_then(|annotations| annotations.get(TRAFFIC_DISTRIBUTION)).map(String::as_str),
+    ];
+    match said.into_iter().flatten().next().map(str::to_ascii_lowercase).as_deref() {
+        Some("preferclose" | "prefersamezone") => Distribution::SameZone,
+        Some("prefersamenode") => Distribution::SameNode,
+        _ => Distribution::Any,
+    }
+}
+
+/// Whether two Namespaces mean the same for the services in them.
+pub(super) fn same_defaults(a: Option<&Labels>, b: Option<&Labels>) -> bool {
+    let said = |annotations: Option<&Labels>| annotations.and_then(|all| all.get(TRAFFIC_DISTRIBUTION).cloned());
+    said(a) == said(b)
+}

@@ -1,0 +1,483 @@
+use leno_model::{
+    AppProtocol, Health, HealthPolicy, IpFamilies, LoadBalancingMode, NetworkMode, Port, RoutingScope, TunnelProtocol,
+    Workload,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::objects::Object;
+use crate::testing::{load, upserts};
+
+fn translate(yaml: &str) -> Translator {
+    let mut translator = Translator::new(Options::default());
+    translator.apply(upserts(yaml));
+    translator
+}
+
+fn pod_workload(translator: &Translator, name: &str) -> Arc<Workload> {
+    let uid = format!("Kubernetes//Pod/{name}");
+    translator.mesh().workload(&uid).unwrap_or_else(|| panic!("no {uid}")).clone()
+}
+
+fn named(service: &str) -> ServiceName {
+    service::service_name(&Options::default(), "default", service)
+}
+
+const NODE: &str = r#"
+---
+apiVersion: v1
+kind: Node
+metadata:
+  name: node-1
+  labels: {topology.kubernetes.io/region: r, topology.kubernetes.io/zone: z, topology.istio.io/subzone: s}
+"#;
+
+const WEB: &str = r#"
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web-1
+  labels: {app: web, version: v2, pod-template-hash: abc}
+  annotations: {ambient.istio.io/redirection: enabled}
+  ownerReferences: [{kind: ReplicaSet, name: web-deployment-abc, controller: true}]
+spec:
+  nodeName: node-1
+  serviceAccountName: web
+  containers:
+  - name: c
+    ports: [{name: http, containerPort: 8080}, {name: dns, containerPort: 53, protocol: UDP}]
+status:
+  phase: Running
+  podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]
+  conditions: [{type: Ready, status: "True"}]
+"#;
+
+const WEB_SERVICE: &str = r#"
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 10.1.0.1
+  clusterIPs: [10.1.0.1, "fd01::1"]
+  ipFamilies: [IPv4, IPv6]
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports:
+  - {name: http, port: 80, targetPort: http}
+  - {name: grpc-api, port: 81, targetPort: 9090}
+  - {name: same, port: 82, appProtocol: kubernetes.io/h2c}
+  - {name: missing, port: 83, targetPort: nowhere}
+  - {name: dns, port: 53, protocol: UDP, targetPort: dns}
+"#;
+
+#[test]
+fn a_pod_becomes_a_workload() {
+    let translator = translate(&[NODE, WEB, WEB_SERVICE].concat());
+    let workload = pod_workload(&translator, "default/web-1");
+    assert_eq!(workload.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+    assert_eq!(workload.tunnel_protocol, TunnelProtocol::Hbone);
+    assert_eq!(workload.health, Health::Healthy);
+    assert_eq!(workload.network_mode, NetworkMode::Standard);
+    assert_eq!(&*workload.service_account, "web");
+    assert_eq!(&*workload.node, "node-1");
+    assert_eq!(&*workload.workload_name, "web-deployment");
+    assert_eq!((&*workload.canonical_name, &*workload.canonical_revision), ("web", "v2"));
+    let locality = &workload.locality;
+    assert_eq!((&*locality.region, &*locality.zone, &*locality.subzone), ("r", "z", "s"));
+    let port = |service_port, target_port, app_protocol| Port { service_port, target_port, app_protocol };
+    assert_eq!(
+        workload.services[&named("web")],
+        [port(80, 8080, AppProtocol::Http11), port(81, 9090, AppProtocol::Grpc), port(82, 82, AppProtocol::Http2)]
+    );
+    assert_eq!(translator.mesh().endpoints(&named("web")).count(), 1);
+}
+
+#[test]
+fn a_service_becomes_a_service() {
+    let translator = translate(WEB_SERVICE);
+    let service = translator.mesh().service(&named("web")).expect("there");
+    assert_eq!(&*service.id.hostname, "web.default.svc.cluster.local");
+    assert!(service.canonical);
+    assert_eq!(service.addresses.len(), 2);
+    assert_eq!(service.ip_families, IpFamilies::Dual);
+    let targets: Vec<_> = service.ports.iter().map(|port| (port.service_port, port.target_port)).collect();
+    assert_eq!(targets, [(80, 0), (81, 9090), (82, 82), (83, 0)]);
+    assert_eq!(service.load_balancing, leno_model::LoadBalancing::default());
+}
+
+/// What a pod's state makes of its health, tunnel and existence.
+#[test]
+fn states_of_a_pod() {
+    type Edit = fn(&mut Pod);
+    let cases: [(&str, Edit, Option<(Health, TunnelProtocol)>); 9] = [
+        ("as it is", |_| {}, Some((Health::Healthy, TunnelProtocol::Hbone))),
+        ("not captured", |p| p.metadata.annotations.clear(), Some((Health::Healthy, TunnelProtocol::None))),
+        (
+            "native tunnel",
+            |p| {
+                p.metadata.annotations.clear();
+                p.metadata.labels.insert("networking.istio.io/tunnel".into(), "http".into());
+            },
+            Some((Health::Healthy, TunnelProtocol::Hbone)),
+        ),
+        ("not ready", |p| p.status.conditions.clear(), Some((Health::Unhealthy, TunnelProtocol::Hbone))),
+        (
+            "going",
+            |p| p.metadata.deletion_timestamp = "2026-01-01T00:00:00Z".parse().ok(),
+            Some((Health::Unhealthy, TunnelProtocol::Hbone)),
+        ),
+        ("pending with address", |p| p.status.phase = crate::objects::PodPhase::Pending, Some((Health::Healthy, TunnelProtocol::Hbone))),
+        ("without address", |p| p.status.pod_ips.clear(), None),
+        ("succeeded", |p| p.status.phase = crate::objects::PodPhase::Succeeded, None),
+        ("failed", |p| p.status.phase = crate::objects::PodPhase::Failed, None),
+    ];
+    for (what, edit, expected) in cases {
+        let Some(Object::Pod(mut pod)) = load(WEB).pop() else { panic!("a pod") };
+        edit(&mut pod);
+        let mut translator = Translator::new(Options::default());
+        translator.apply([Change::Upsert(pod.into())]);
+        let got = translator.mesh().workloads().next().map(|w| (w.health, w.tunnel_protocol));
+        assert_eq!(got, expected, "{what}");
+    }
+}
+
+#[test]
+fn canonical_names_by_precedence() {
+    let cases: [(&[(&str, &str)], &str, &str); 5] = [
+        (&[], "web-1", "latest"),
+        (&[("app", "a"), ("version", "1")], "a", "1"),
+        (&[("app", "a"), ("app.kubernetes.io/name", "b"), ("app.kubernetes.io/version", "2"), ("version", "1")], "b", "2"),
+        (
+            &[("app.kubernetes.io/name", "b"), ("service.istio.io/canonical-name", "c")],
+            "c",
+            "latest",
+        ),
+        (&[("service.istio.io/canonical-revision", "3"), ("version", "1")], "web-1", "3"),
+    ];
+    for (labels, name, revision) in cases {
+        let Some(Object::Pod(mut pod)) = load(WEB).pop() else { panic!("a pod") };
+        pod.metadata.owner_references.clear();
+        pod.metadata.labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut translator = Translator::new(Options::default());
+        translator.apply([Change::Upsert(pod.into())]);
+        let workload = pod_workload(&translator, "default/web-1");
+        assert_eq!((&*workload.canonical_name, &*workload.canonical_revision), (name, revision), "{labels:?}");
+        assert_eq!(&*workload.workload_name, "web-1");
+    }
+}
+
+#[test]
+fn preferences_of_a_service() {
+    use RoutingScope::{Network, Node, Region, Subzone, Zone};
+    let near = [Network, Region, Zone];
+    let nearest = [Network, Region, Zone, Subzone, Node];
+    let namespace = |value: &str| {
+        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: default, annotations: {{networking.istio.io/traffic-distribution: {value}}}}}\n---\n")
+    };
+    let service = |annotations: &str, spec: &str| {
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: a, annotations: {{{annotations}}}}}\nspec: {{ports: [{{port: 1}}], {spec}}}\n")
+    };
+    let cases: [(String, LoadBalancingMode, &[RoutingScope]); 9] = [
+        (service("", ""), LoadBalancingMode::Unspecified, &[]),
+        (service("", "internalTrafficPolicy: Local"), LoadBalancingMode::Strict, &[Node]),
+        (service("", "trafficDistribution: PreferClose"), LoadBalancingMode::Failover, &near),
+        (service("", "trafficDistribution: PreferSameZone"), LoadBalancingMode::Failover, &near),
+        (service("", "trafficDistribution: PreferSameNode"), LoadBalancingMode::Failover, &nearest),
+        (
+            service("networking.istio.io/traffic-distribution: PreferClose", "trafficDistribution: PreferSameNode"),
+            LoadBalancingMode::Failover,
+            &nearest,
+        ),
+        (service("networking.istio.io/traffic-distribution: PreferClose", ""), LoadBalancingMode::Failover, &near),
+        (namespace("PreferClose") + &service("", ""), LoadBalancingMode::Failover, &near),
+        (
+            namespace("PreferClose") + &service("networking.istio.io/traffic-distribution: Any", ""),
+            LoadBalancingMode::Unspecified,
+            &[],
+        ),
+    ];
+    for (yaml, mode, scopes) in cases {
+        let translator = translate(&yaml);
+        let service = translator.mesh().service(&named("a")).expect("there");
+        assert_eq!((service.load_balancing.mode, &service.load_balancing.routing_preference[..]), (mode, scopes), "{yaml}");
+    }
+    let all = translate(&service("", "publishNotReadyAddresses: true, clusterIP: None, ipFamilies: [IPv6]"));
+    let all = all.mesh().service(&named("a")).expect("there");
+    assert_eq!(all.load_balancing.health_policy, HealthPolicy::AllowAll);
+    assert!(all.addresses.is_empty());
+    assert_eq!(all.ip_families, IpFamilies::Ipv6Only);
+}
+
+#[test]
+fn external_names_are_left_out() {
+    let translator = translate(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {type: ExternalName, externalName: example.com}\n",
+    );
+    assert_eq!(translator.mesh().services().count(), 0);
+}
+
+const MANUAL: &str = r#"
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {clusterIP: 10.1.0.2, ports: [{name: sql, port: 5432}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-1, labels: {kubernetes.io/service-name: db}}
+addressType: IPv4
+ports: [{name: sql, port: 6432}, {name: other, port: 1}]
+endpoints:
+- {addresses: [10.0.0.1], targetRef: {kind: Pod, name: web-1}}
+- {addresses: [192.0.2.1], zone: z9, conditions: {ready: false}}
+- {addresses: [192.0.2.2], targetRef: {kind: Pod, name: web-1, namespace: elsewhere}}
+"#;
+
+#[test]
+fn endpoints_by_hand() {
+    let mut translator = translate(&[WEB, MANUAL].concat());
+    let ports = [Port { service_port: 5432, target_port: 6432, app_protocol: AppProtocol::Unknown }];
+    assert_eq!(pod_workload(&translator, "default/web-1").services[&named("db")], ports);
+    let uid = "Kubernetes/discovery.k8s.io/EndpointSlice/default/db-1/192.0.2.1";
+    let bare = translator.mesh().workload(uid).expect("there").clone();
+    assert_eq!(bare.network_mode, NetworkMode::HostNetwork);
+    assert_eq!(bare.tunnel_protocol, TunnelProtocol::None);
+    assert_eq!(bare.health, Health::Unhealthy);
+    assert_eq!(&*bare.locality.zone, "z9");
+    assert_eq!(bare.services[&named("db")], ports);
+    // A pod of another namespace is not enlisted; its address is only an address.
+    assert_eq!(translator.mesh().endpoints(&named("db")).count(), 3);
+
+    // With a selector the slices are Kubernetes' own writing and say nothing new.
+    let selecting = "apiVersion: v1\nkind: Service\nmetadata: {name: db}\nspec: {selector: {x: other}, ports: [{name: sql, port: 5432}]}\n";
+    translator.apply(upserts(selecting));
+    assert_eq!(translator.mesh().endpoints(&named("db")).count(), 0);
+    translator.apply([Change::Remove(ObjectKey::new(Kind::EndpointSlice, "default", "db-1"))]);
+    assert_eq!(translator.mesh().workloads().count(), 1);
+}
+
+/// Effective mode for each combination of modes on the three levels.
+#[test]
+fn peer_authentication_precedence() {
+    const MODES: [Option<&str>; 5] = [None, Some("UNSET"), Some("DISABLE"), Some("PERMISSIVE"), Some("STRICT")];
+    let peer = |namespace: &str, selector: &str, mode: Option<&str>| {
+        mode.map_or(String::new(), |mode| {
+            format!(
+                "\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: p{}, namespace: {namespace}}}\nspec:\n  mtls: {{mode: {mode}}}\n{selector}",
+                selector.len()
+            )
+        })
+    };
+    for mesh in MODES {
+        for namespace in MODES {
+            for workload in MODES {
+                let yaml = [
+                    WEB.to_owned(),
+                    peer("istio-system", "", mesh),
+                    peer("default", "", namespace),
+                    peer("default", "  selector: {matchLabels: {app: web}}\n", workload),
+                    peer("default", "  selector: {matchLabels: {app: another}}\n", Some("STRICT")),
+                    peer("elsewhere", "", Some("STRICT")),
+                ]
+                .concat();
+                let said = |level: Option<&'static str>| level.filter(|mode| *mode != "UNSET");
+                let effective = said(workload).or(said(namespace)).or(said(mesh));
+                let translator = translate(&yaml);
+                let policies: Vec<String> =
+                    pod_workload(&translator, "default/web-1").authorization_policies.iter().map(ToString::to_string).collect();
+                let strict: &[&str] = &["istio-system/istio_converted_static_strict"];
+                let expected = if effective == Some("STRICT") { strict } else { &[] };
+                assert_eq!(policies, expected, "{mesh:?} {namespace:?} {workload:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_oldest_peer_authentication_counts() {
+    let peer = |name: &str, mode: &str, created: &str| {
+        format!("\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: {name}, creationTimestamp: \"{created}\"}}\nspec: {{mtls: {{mode: {mode}}}}}\n")
+    };
+    let strict = |yaml: String| {
+        !pod_workload(&translate(&(WEB.to_owned() + &yaml)), "default/web-1").authorization_policies.is_empty()
+    };
+    assert!(strict(peer("b", "STRICT", "2020-01-01T00:00:00Z") + &peer("a", "PERMISSIVE", "2021-01-01T00:00:00Z")));
+    assert!(!strict(peer("b", "STRICT", "2022-01-01T00:00:00Z") + &peer("a", "PERMISSIVE", "2021-01-01T00:00:00Z")));
+    assert!(strict(peer("a", "STRICT", "2022-01-01T00:00:00Z") + &peer("b", "PERMISSIVE", "2022-01-01T00:00:00Z")));
+}
+
+#[test]
+fn modes_per_port() {
+    let peer = |mode: &str, ports: &str| {
+        format!("\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: p}}\nspec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}, portLevelMtls: {{{ports}}}}}\n")
+    };
+    // Base, ports, expected policy, ports it names, whether those are excepted.
+    let cases: [(&str, &str, Option<&str>, &[u16], bool); 6] = [
+        ("STRICT", "8080: {mode: PERMISSIVE}, 9090: {mode: DISABLE}", Some("converted"), &[8080, 9090], true),
+        ("STRICT", "8080: {mode: STRICT}", Some("static"), &[], false),
+        ("STRICT", "8080: {mode: UNSET}", Some("static"), &[], false),
+        ("PERMISSIVE", "8080: {mode: STRICT}, 9090: {mode: UNSET}", Some("converted"), &[8080], false),
+        ("UNSET", "8080: {mode: STRICT}", Some("converted"), &[8080], false),
+        ("DISABLE", "8080: {mode: PERMISSIVE}", None, &[], false),
+    ];
+    for (mode, ports, kind, named, excepted) in cases {
+        let translator = translate(&(WEB.to_owned() + &peer(mode, ports)));
+        let workload = pod_workload(&translator, "default/web-1");
+        let policy = workload.authorization_policies.first().map(|id| {
+            assert_eq!(workload.authorization_policies.len(), 1);
+            translator.mesh().policy(id).expect("sent").clone()
+        });
+        match (kind, policy) {
+            (None, None) => {}
+            (Some("static"), Some(policy)) => assert_eq!(&*policy.id.name, "istio_converted_static_strict", "{mode} {ports}"),
+            (Some("converted"), Some(policy)) => {
+                assert_eq!(&*policy.id.name, "converted_peer_authentication_p", "{mode} {ports}");
+                let matches = &policy.rules[0].clauses[0].matches[0];
+                let (named_ports, other) = if excepted {
+                    (&matches.not_destination_ports, &matches.destination_ports)
+                } else {
+                    (&matches.destination_ports, &matches.not_destination_ports)
+                };
+                assert_eq!((&named_ports[..], other.len()), (named, 0), "{mode} {ports}");
+            }
+            other => panic!("{mode} {ports}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_selector_policy_is_listed_by_its_workloads() {
+    let policy = |namespace: &str, name: &str, spec: &str| {
+        format!("\n---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{spec}}}\n")
+    };
+    let yaml = [
+        WEB.to_owned(),
+        policy("default", "mine", "selector: {matchLabels: {app: web}}"),
+        policy("default", "other", "selector: {matchLabels: {app: db}}"),
+        policy("default", "wide", ""),
+        policy("istio-system", "root", "selector: {matchLabels: {app: web}}"),
+        policy("elsewhere", "foreign", "selector: {matchLabels: {app: web}}"),
+        policy("default", "audit", "action: AUDIT, selector: {matchLabels: {app: web}}"),
+    ]
+    .concat();
+    let mut translator = translate(&yaml);
+    let listed = |translator: &Translator| -> Vec<String> {
+        pod_workload(translator, "default/web-1").authorization_policies.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(listed(&translator), ["default/mine", "istio-system/root"]);
+    assert!(translator.mesh().policy(&PolicyName { namespace: "default".into(), name: "audit".into() }).is_none());
+    let delta = translator.apply(upserts(&policy("default", "mine", "action: DENY, selector: {matchLabels: {app: web}}")));
+    assert!(delta.workloads.is_empty(), "the pod lists the same policies as before");
+    assert_eq!(delta.policies.len(), 1);
+    translator.apply([Change::Remove(ObjectKey::new(Kind::AuthorizationPolicy, "default", "mine"))]);
+    assert_eq!(listed(&translator), ["istio-system/root"]);
+}
+
+#[test]
+fn a_change_touches_only_what_it_must() {
+    let pods: String = (0..50)
+        .map(|i| {
+            WEB.replace("web-1", &format!("web-{i}")).replace("10.0.0.1", &format!("10.0.1.{i}")).replace("fd00::1", &format!("fd00::1:{i}"))
+        })
+        .collect();
+    let mut translator = translate(&[NODE, &pods, WEB_SERVICE].concat());
+    let ready = WEB.replace("web-1", "web-7").replace("10.0.0.1", "10.0.1.7").replace("fd00::1", "fd00::1:7").replace("\"True\"", "\"False\"");
+    let delta = translator.apply(upserts(&ready));
+    assert_eq!(delta.workloads.iter().map(|uid| uid.to_string()).collect::<Vec<_>>(), ["Kubernetes//Pod/default/web-7"]);
+    assert!(delta.services.is_empty() && delta.policies.is_empty());
+    assert!(translator.apply(upserts(&ready)).is_empty(), "the same again is no change");
+    let delta = translator.apply(upserts(&NODE.replace("zone: z,", "zone: far,")));
+    assert_eq!(delta.workloads.len(), 50);
+    assert!(translator.apply(upserts(&NODE.replace("zone: z,", "zone: far,").replace("{topo", "{other: label, topo"))).is_empty());
+}
+
+/// Objects that refer to each other in every way translation knows.
+fn pool() -> Vec<Object> {
+    let pod = |ns: &str, name: &str, app: &str, ip: u8, node: &str| {
+        WEB.replace("name: web-1", &format!("name: {name}\n  namespace: {ns}"))
+            .replace("app: web", &format!("app: {app}"))
+            .replace("10.0.0.1", &format!("10.0.0.{ip}"))
+            .replace("fd00::1", &format!("fd00::{ip}"))
+            .replace("node-1", node)
+    };
+    let security = |kind: &str, ns: &str, name: &str, spec: &str| {
+        format!("\n---\napiVersion: security.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {ns}}}\nspec: {{{spec}}}\n")
+    };
+    let selector = "selector: {matchLabels: {app: web}}";
+    let yaml = [
+        NODE.to_owned(),
+        NODE.replace("zone: z,", "zone: far,"),
+        NODE.replace("node-1", "node-2"),
+        pod("default", "web-1", "web", 1, "node-1"),
+        pod("default", "web-1", "db", 1, "node-2"),
+        pod("default", "web-2", "web", 2, "node-1"),
+        pod("istio-system", "web-1", "web", 3, "node-2"),
+        WEB_SERVICE.to_owned(),
+        WEB_SERVICE.replace("app: web", "app: db"),
+        WEB_SERVICE.replace("  selector: {app: web}\n", ""),
+        MANUAL.to_owned(),
+        MANUAL.replace("service-name: db", "service-name: web").replace("db-1", "web-x").replace("name: sql", "name: http"),
+        MANUAL.replace("name: web-1}", "name: web-2}"),
+        "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n".to_owned(),
+        "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, annotations: {networking.istio.io/traffic-distribution: PreferClose}}\n".to_owned(),
+        security("AuthorizationPolicy", "default", "a", selector),
+        security("AuthorizationPolicy", "default", "a", "action: AUDIT"),
+        security("AuthorizationPolicy", "default", "a", ""),
+        security("AuthorizationPolicy", "istio-system", "a", selector),
+        security("AuthorizationPolicy", "istio-system", "a", ""),
+        security("PeerAuthentication", "default", "p", "mtls: {mode: STRICT}"),
+        security("PeerAuthentication", "default", "p", "mtls: {mode: PERMISSIVE}"),
+        security("PeerAuthentication", "default", "q", &format!("{selector}, portLevelMtls: {{80: {{mode: STRICT}}}}")),
+        security("PeerAuthentication", "default", "q", &format!("{selector}, portLevelMtls: {{80: {{mode: PERMISSIVE}}}}")),
+        security("PeerAuthentication", "istio-system", "p", "mtls: {mode: STRICT}"),
+        security("PeerAuthentication", "istio-system", "p", selector),
+    ]
+    .concat();
+    load(&yaml)
+}
+
+fn assert_same_mesh(got: &Mesh, wanted: &Mesh) {
+    let workloads = |mesh: &Mesh| mesh.workloads().map(|w| (w.uid.clone(), w.clone())).collect::<BTreeMap<_, _>>();
+    let services = |mesh: &Mesh| mesh.services().map(|s| (s.id.clone(), s.clone())).collect::<BTreeMap<_, _>>();
+    let policies = |mesh: &Mesh| mesh.policies().map(|p| (p.id.clone(), p.clone())).collect::<BTreeMap<_, _>>();
+    assert_eq!(workloads(got), workloads(wanted));
+    assert_eq!(services(got), services(wanted));
+    assert_eq!(policies(got), policies(wanted));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// However the objects got there, in whatever batches: the mesh is that of a fresh start, and
+    /// the delta names exactly what differs.
+    #[test]
+    fn step_by_step_equals_from_scratch(steps in prop::collection::vec(prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..4), 1..25)) {
+        let pool = pool();
+        let mut translator = Translator::new(Options::default());
+        for batch in steps {
+            let before = translator.mesh().clone();
+            let delta = translator.apply(batch.iter().map(|(index, keep)| {
+                let object = index.get(&pool).clone();
+                if *keep { Change::Upsert(object) } else { Change::Remove(object.key()) }
+            }));
+            let mut fresh = Translator::new(Options::default());
+            fresh.apply(translator.store().iter().map(|(_, object)| Change::Upsert((**object).clone())));
+            assert_same_mesh(translator.mesh(), fresh.mesh());
+            prop_assert_eq!(translator.warnings(), fresh.warnings());
+            let after = translator.mesh();
+            for workload in before.workloads().chain(after.workloads()) {
+                let differs = before.workload(&workload.uid) != after.workload(&workload.uid);
+                prop_assert_eq!(differs, delta.workloads.contains(&workload.uid));
+            }
+            for service in before.services().chain(after.services()) {
+                prop_assert_eq!(before.service(&service.id) != after.service(&service.id), delta.services.contains(&service.id));
+            }
+            for policy in before.policies().chain(after.policies()) {
+                prop_assert_eq!(before.policy(&policy.id) != after.policy(&policy.id), delta.policies.contains(&policy.id));
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Pod and EndpointSlice endpoint to workload.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use leno_model::{
+    Health, Locality, Name, NetworkMode, PolicyName, Port, ServiceName, TunnelProtocol, Workload, WorkloadType,
+    WorkloadUid,
+};
+
+use super::Options;
+use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, service_name, tcp_ports};
+use crate::objects::{
+    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Protocol, Service, ServicePort, SliceEndpoint,
+    selects,
+};
+
+/// Annotation a node agent writes when the pod's traffic is captured: only then may peers tunnel
+/// to it.
+pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
+/// Value of [`REDIRECTION_ANNOTATION`] that says so.
+pub const REDIRECTION_ENABLED: &str = "enabled";
+/// Label of a pod that terminates the tunnel by itself, with value `http`.
+const TUNNEL_LABEL: &str = "networking.istio.io/tunnel";
+
+const REGION_LABEL: &str = "topology.kubernetes.io/region";
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+const SUBZONE_LABEL: &str = "topology.istio.io/subzone";
+
+/// Key of the workload of a pod.
+pub(super) fn pod_uid(options: &Options, namespace: &str, name: &str) -> WorkloadUid {
+    format!("{}//Pod/{namespace}/{name}", options.cluster_id).into()
+}
+
+/// What a pod's workload takes from other objects.
+pub(super) struct Surroundings<'a> {
+    /// The Node it is bound to, if that is known.
+    pub(super) node: Option<&'a Node>,
+    /// Services of its namespace.
+    pub(super) services: Vec<&'a Service>,
+    /// EndpointSlices that name it, with their services.
+    pub(super) slices: Vec<(&'a EndpointSlice, &'a Service)>,
+    /// Selector policies that select it.
+    pub(super) policies: Vec<PolicyName>,
+}
+
+/// The workload of a pod; `None` while it has no address, and after its end.
+pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Option<Workload> {
+    let addresses = pod.status.addresses();
+    if addresses.is_empty() || matches!(pod.status.phase, PodPhase::Succeeded | PodPhase::Failed) {
+        return None;
+    }
+    let metadata = &pod.metadata;
+    let uid = pod_uid(options, &metadata.namespace, &metadata.name);
+    let mut out = Workload::new(uid, metadata.namespace.as_str(), metadata.name.as_str());
+    out.native_tunnel = metadata.label(TUNNEL_LABEL) == Some("http");
+    let captured = metadata.annotation(REDIRECTION_ANNOTATION) == Some(REDIRECTION_ENABLED);
+    out.tunnel_protocol = if captured || out.native_tunnel { TunnelProtocol::Hbone } else { TunnelProtocol::None };
+    out.network_mode = if pod.spec.host_network { NetworkMode::HostNetwork } else { NetworkMode::Standard };
+    let takes_connections = pod.status.is_ready() && metadata.deletion_timestamp.is_none();
+    out.health = if takes_connections { Health::Healthy } else { Health::Unhealthy };
+    out.network = options.network.clone();
+    out.cluster_id = options.cluster_id.clone();
+    out.trust_domain = options.trust_domain.clone();
+    out.service_account = pod.spec.account().into();
+    out.node = pod.spec.node_name.as_str().into();
+    out.locality = around.node.map(locality).unwrap_or_default();
+    // As Istio's control plane, whatever the owner is.
+    out.workload_type = WorkloadType::Pod;
+    let owner = owner_name(metadata);
+    out.canonical_name = first_label(
+        metadata,
+        &["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"],
+    )
+    .unwrap_or(owner)
+    .into();
+    out.canonical_revision = first_label(
+        metadata,
+        &["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"],
+    )
+    .unwrap_or("latest")
+    .into();
+    out.workload_name = owner.into();
+    out.services = services(options, pod, &around);
+    out.authorization_policies = around.policies;
+    out.addresses = addresses;
+    Some(out)
+}
+
+/// Where a node is.
+pub(super) fn locality(node: &Node) -> Locality {
+    let label = |key| node.metadata.label(key).unwrap_or_default().into();
+    Locality { region: label(REGION_LABEL), zone: label(ZONE_LABEL), subzone: label(SUBZONE_LABEL) }
+}
+
+fn first_label<'a>(metadata: &'a ObjectMeta, keys: &[&str]) -> Option<&'a str> {
+    keys.iter().find_map(|key| metadata.label(key)).filter(|value| !value.is_empty())
+}
+
+/// Name of what manages the pod: the Deployment behind a ReplicaSet, any other owner, else the
+/// pod itself.
+fn owner_name(metadata: &ObjectMeta) -> &str {
+    let owner = metadata.owner_references.iter().find(|owner| owner.controller).or(metadata.owner_references.first());
+    let Some(owner) = owner else { return &metadata.name };
+    // A ReplicaSet of a Deployment is called `<deployment>-<pod template hash>`.
+    let deployment = metadata
+        .label("pod-template-hash")
+        .filter(|_| owner.kind == "ReplicaSet")
+        .and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
+    deployment.unwrap_or(&owner.name)
+}
+
+fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap<ServiceName, Vec<Port>> {
+    let mut out: BTreeMap<ServiceName, Vec<Port>> = BTreeMap::new();
+    let selecting = around.services.iter().filter(|service| {
+        is_in_mesh(service)
+            && !has_manual_endpoints(service)
+            && selects(&service.spec.selector, &pod.metadata.labels)
+    });
+    for service in selecting {
+        let name = service_name(options, &service.metadata.namespace, &service.metadata.name);
+        out.insert(name, tcp_ports(service).filter_map(|port| pod_port(pod, port)).collect());
+    }
+    for (slice, service) in &around.slices {
+        let named = slice.endpoints.iter().any(|endpoint| {
+            let is_this = target_pod(slice, endpoint) == Some((&pod.metadata.namespace, &pod.metadata.name));
+            let counts = endpoint.conditions.ready != Some(false) || service.spec.publish_not_ready_addresses;
+            is_this && counts
+        });
+        if named && is_in_mesh(service) && has_manual_endpoints(service) {
+            let name = service_name(options, &service.metadata.namespace, &service.metadata.name);
+            let ports = out.entry(name).or_default();
+            for port in slice_ports(slice, service) {
+                if !ports.iter().any(|known| known.service_port == port.service_port) {
+                    ports.push(port);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The pod's port for a port of a service; `None` if that is named and the pod has no such name.
+fn pod_port(pod: &Pod, port: &ServicePort) -> Option<Port> {
+    let target_port = match &port.target_port {
+        None => port.port.0,
+        Some(IntOrString::Int(number)) => *number,
+        Some(IntOrString::String(name)) => {
+            let all = pod.spec.containers.iter().flat_map(|container| &container.ports);
+            let mut named = all.filter(|own| own.name == *name && own.protocol == Protocol::Tcp);
+            named.next()?.container_port.0
+        }
+    };
+    Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port) })
+}
+
+/// The pod an endpoint of a slice stands for, as namespace and name: one of the same namespace,
+/// or whoever may write slices in one namespace could enlist pods of another.
+pub(super) fn target_pod<'a>(slice: &'a EndpointSlice, endpoint: &'a SliceEndpoint) -> Option<(&'a String, &'a String)> {
+    let own = &slice.metadata.namespace;
+    let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod")?;
+    (target.namespace.is_empty() || target.namespace == *own).then_some((own, &target.name))
+}
+
+/// Ports of a slice's endpoints for the service: joined by name, as Kubernetes does.
+fn slice_ports(slice: &EndpointSlice, service: &Service) -> Vec<Port> {
+    tcp_ports(service)
+        .filter_map(|port| {
+            let own = slice.ports.iter().find(|own| own.name == port.name && own.protocol == Protocol::Tcp)?;
+            // No number means every port.
+            let target_port = own.port.map_or(port.port.0, |port| port.0);
+            Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port) })
+        })
+        .collect()
+}
+
+/// The workloads of those endpoints of a slice that are no pods: plain TCP, no identity, and
+/// not to be found by address, for a pod may have the same one.
+pub(super) fn bare_endpoints(options: &Options, slice: &EndpointSlice, service: &Service) -> Vec<Workload> {
+    if slice.address_type == AddressType::Fqdn || !is_in_mesh(service) || !has_manual_endpoints(service) {
+        return Vec::new();
+    }
+    let metadata = &slice.metadata;
+    let key = service_name(options, &service.metadata.namespace, &service.metadata.name);
+    let ports = slice_ports(slice, service);
+    let mut out: BTreeMap<IpAddr, Workload> = BTreeMap::new();
+    for endpoint in slice.endpoints.iter().filter(|endpoint| target_pod(slice, endpoint).is_none()) {
+        let Some(address) = endpoint.addresses.first().and_then(|text| text.parse::<IpAddr>().ok()) else { continue };
+        let uid = format!(
+            "{}/discovery.k8s.io/EndpointSlice/{}/{}/{address}",
+            options.cluster_id, metadata.namespace, metadata.name
+        );
+        let mut workload = Workload::new(uid, metadata.namespace.as_str(), metadata.name.as_str());
+        workload.addresses = vec![address.to_canonical()];
+        workload.network = options.network.clone();
+        workload.network_mode = NetworkMode::HostNetwork;
+        workload.cluster_id = options.cluster_id.clone();
+        workload.trust_domain = options.trust_domain.clone();
+        workload.workload_type = WorkloadType::Pod;
+        workload.workload_name = metadata.name.as_str().into();
+        workload.canonical_name = service.metadata.name.as_str().into();
+        workload.canonical_revision = Name::from("latest");
+        workload.node = endpoint.node_name.as_str().into();
+        workload.locality.zone = endpoint.zone.as_str().into();
+        let ready = endpoint.conditions.ready != Some(false);
+        workload.health = if ready { Health::Healthy } else { Health::Unhealthy };
+        workload.services.insert(key.clone(), ports.clone());
+        out.insert(address, workload);
+    }
+    out.into_values().collect()
+}

@@ -1,0 +1,10 @@
+//! `leno node`: the proxy of one node.
+
+use leno_node::Config;
+
+/// Runs until told to stop.
+pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+    let log = leno_node::init_log(&config)?;
+    leno_node::run(config, &log)?;
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! What a person gets wrong: each refusal names the place, the reason and the way out.
+
+use crate::stage::{Stage, eventually, leno, run, skip};
+use crate::topology;
+
+/// (what, manifest, words the error must hold)
+const REFUSED: &[(&str, &str, &[&str])] = &[
+    ("no YAML", "kind: [", &["bad.yaml:1"]),
+    ("no kind", "apiVersion: v1\nmetadata: {name: a}\n", &["bad.yaml", "kind"]),
+    (
+        "an unknown field",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec:\n  replica: 2\n",
+        &["bad.yaml:5", "replica", "replicas"],
+    ),
+    (
+        "a duplicate name",
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
+        &["bad.yaml", "twice"],
+    ),
+    (
+        "a node there is not",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: node-9, containers: [{name: a, command: [sleep, '9']}]}\n",
+        &["bad.yaml", "node-9", "node-1"],
+    ),
+    (
+        "a service account there is not",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {serviceAccountName: ghost, containers: [{name: a, command: [sleep, '9']}]}\n",
+        &["bad.yaml", "ghost"],
+    ),
+    (
+        "an image without a command",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: nginx}]}\n",
+        &["bad.yaml", "command"],
+    ),
+    (
+        "a bad address block",
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a}\nspec: {rules: [{from: [{source: {ipBlocks: [10.0.0.0/99]}}]}]}\n",
+        &["bad.yaml", "10.0.0.0/99"],
+    ),
+    (
+        "a port out of range",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {selector: {a: b}, ports: [{port: 70000}]}\n",
+        &["bad.yaml", "70000"],
+    ),
+];
+
+#[test]
+fn a_bad_manifest_is_refused_with_file_and_reason() {
+    for (what, text, words) in REFUSED {
+        let stage = Stage::prepare(&[("bad.yaml", text)]);
+        let ran = run(stage.up_command(&[]));
+        assert_ne!(ran.code, 0, "{what} was accepted");
+        for word in *words {
+            assert!(ran.stderr.contains(word), "{what}: no {word:?} in: {}", ran.stderr);
+        }
+        assert!(!ran.stderr.contains("panicked"), "{what}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_bad_edit_leaves_the_last_good_state() {
+    if skip("a_bad_edit_leaves_the_last_good_state", &[]) {
+        return;
+    }
+    let stage = topology::up(&[], &[]);
+    stage.write("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: mesh}\nspec: {containres: []}\n");
+    let complaint = eventually("the edit to be refused", || {
+        let log = run(&mut stage.command("logs")).stdout;
+        log.lines().find(|l| l.contains("containres")).map(str::to_owned).ok_or(log)
+    });
+    assert!(complaint.contains("more.yaml:4"), "{complaint}");
+    stage.exec("mesh/far", &["true"]).ok();
+    stage.write("more.yaml", &topology::client("mesh", "late", "node-2"));
+    stage.wait("the mended edit", |ps| {
+        ps["pods"].as_array()?.iter().find(|p| p["name"] == "late" && p["ready"] == true).map(|_| ())
+    });
+}
+
+#[test]
+fn kinds_that_are_not_understood_are_named() {
+    if skip("kinds_that_are_not_understood_are_named", &[]) {
+        return;
+    }
+    let text = format!("{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{b: c}}\n", topology::NAMESPACES);
+    let stage = Stage::prepare(&[("all.yaml", &text)]);
+    let ran = run(stage.up_command(&[])).ok();
+    assert!(ran.stderr.contains("ConfigMap") && ran.stderr.contains("all.yaml"), "{}", ran.stderr);
+}
+
+#[test]
+fn wrong_words_on_the_command_line_are_answered_with_usage() {
+    for argv in [&["upp"][..], &["up"], &["up", "-f", "/nonexistent"], &["exec"], &["scale", "a"], &["explain", "a"]] {
+        let ran = run(leno().args(argv));
+        assert_ne!(ran.code, 0, "{argv:?}");
+        assert!(!ran.stderr.is_empty() && !ran.stderr.contains("panicked"), "{argv:?}: {}", ran.stderr);
+    }
+    let ran = run(leno().args(["up", "-f", "/nonexistent"]));
+    assert!(ran.stderr.contains("/nonexistent"), "{}", ran.stderr);
+}

@@ -1,0 +1,176 @@
+//! When something is missing or dies, nothing passes in the clear.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::stage::{Stage, eventually, skip};
+use crate::topology::{self, Server};
+
+const NEEDS: &[&str] = &["socat", "tcpdump", "nsenter", "curl"];
+const CANARY: &str = "canary-6f1e0b";
+const ECHO: Server<'static> =
+    Server { name: "echo", node: "node-2", port: 7000, command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat" };
+
+/// Watches everything that passes between the nodes.
+struct Capture {
+    child: std::process::Child,
+}
+
+impl Capture {
+    fn start(stage: &Stage) -> Self {
+        let netns = format!("--net=/run/netns/{}", stage.netns("fabric"));
+        let mut child = Command::new("nsenter")
+            .args([&netns, "tcpdump", "-i", "any", "-U", "-s0", "-w", "-"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It says "listening on" once its socket is open.
+        let mut said = String::new();
+        let mut err = child.stderr.take().unwrap();
+        let mut byte = [0];
+        while !said.contains("listening") {
+            assert_eq!(err.read(&mut byte).unwrap(), 1, "tcpdump: {said}");
+            said.push(byte[0] as char);
+        }
+        Self { child }
+    }
+
+    /// The bytes seen.
+    fn stop(mut self) -> Vec<u8> {
+        let mut out = self.child.stdout.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            out.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+        self.child.wait().unwrap();
+        reader.join().unwrap()
+    }
+}
+
+fn contains(haystack: &[u8], needle: &str) -> bool {
+    haystack.windows(needle.len()).any(|w| w == needle.as_bytes())
+}
+
+fn send_canary(stage: &Stage, client: &str, server: &str) -> bool {
+    let line = format!("echo {CANARY} | socat -t 3 - TCP:{server}:7000,connect-timeout=5");
+    stage.sh(client, &line).stdout.trim() == CANARY
+}
+
+#[test]
+fn the_capture_sees_what_is_in_the_clear_and_not_what_is_encrypted() {
+    if skip("the_capture_sees_what_is_in_the_clear_and_not_what_is_encrypted", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    let capture = Capture::start(&stage);
+    assert!(send_canary(&stage, "plain/outsider", "echo.plain"));
+    assert!(contains(&capture.stop(), CANARY), "a capture that can't see plaintext proves nothing");
+    let capture = Capture::start(&stage);
+    assert!(send_canary(&stage, "mesh/far", "echo.mesh"));
+    assert!(!contains(&capture.stop(), CANARY));
+}
+
+#[test]
+fn a_killed_proxy_leaks_nothing_and_is_back_within_a_second() {
+    if skip("a_killed_proxy_leaks_nothing_and_is_back_within_a_second", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    assert!(send_canary(&stage, "mesh/far", "echo.mesh"));
+    let capture = Capture::start(&stage);
+    let mut outages = Vec::new();
+    for node in ["node-1", "node-2", "node-1"] {
+        let pid = proxy_pid(&stage, node);
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        let killed = Instant::now();
+        let mut lost = 0;
+        eventually("traffic to be back", || {
+            if send_canary(&stage, "mesh/far", "echo.mesh") {
+                return Ok(());
+            }
+            lost += 1;
+            Err("still refused".to_owned())
+        });
+        outages.push((node, killed.elapsed(), lost));
+        assert_ne!(proxy_pid(&stage, node), pid);
+    }
+    assert!(!contains(&capture.stop(), CANARY), "plaintext on the wire while a proxy was dead");
+    for (node, outage, lost) in outages {
+        // One second is the promise; the rest is what `exec` and a shell cost on a busy machine.
+        assert!(outage < Duration::from_secs(3), "{node} took {outage:?}, {lost} connections refused");
+        eprintln!("{node}: back after {outage:?}, {lost} connections refused meanwhile");
+    }
+}
+
+fn proxy_pid(stage: &Stage, node: &str) -> i32 {
+    stage.wait("the proxy's pid", |ps| {
+        let found = ps["nodes"].as_array()?.iter().find(|n| n["name"] == node)?;
+        i32::try_from(found["pid"].as_i64()?).ok().filter(|_| found["ready"] == true)
+    })
+}
+
+/// A node proxy whose environment is changed before it starts.
+fn wrapper(dir: &Path, change: &str) -> String {
+    let path = dir.join("proxy");
+    let text = format!("#!/bin/sh\n{change}\nexec {} node\n", env!("CARGO_BIN_EXE_leno"));
+    std::fs::write(&path, text).unwrap();
+    std::os::unix::fs::chown(&path, None, None).unwrap();
+    let mut permissions = std::fs::metadata(&path).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    std::fs::set_permissions(&path, permissions).unwrap();
+    path.display().to_string()
+}
+
+fn crippled(test: &str, change: &str) {
+    if skip(test, NEEDS) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let stage = Stage::prepare(&[]);
+    let mut text = topology::NAMESPACES.to_owned();
+    text.push_str(&topology::client("mesh", "far", "node-1"));
+    text.push_str(&topology::client("plain", "outsider", "node-1"));
+    text.push_str(&ECHO.manifest("mesh"));
+    text.push_str(&ECHO.manifest("plain"));
+    stage.write("all.yaml", &text);
+    let flag = format!("--node-proxy=node-1={}", wrapper(dir.path(), change));
+    // A node whose proxy never gets ready may well be reported by `up`; the stage stays.
+    let _ = crate::stage::run(stage.up_command(&[&flag]));
+    stage.wait("pods to run", |ps| {
+        let pods = ps["pods"].as_array()?;
+        let ready = |ns: &str, name: &str| pods.iter().any(|p| p["namespace"] == ns && p["name"] == name && p["ready"] == true);
+        (ready("mesh", "echo") && ready("plain", "outsider")).then_some(())
+    });
+    let capture = Capture::start(&stage);
+    for server in ["echo.mesh", "echo.plain"] {
+        let ran = stage.sh("mesh/far", &format!("echo {CANARY} | socat -t 3 - TCP:{server}:7000,connect-timeout=15"));
+        assert_ne!(ran.stdout.trim(), CANARY, "a proxy that knows nothing let a connection pass");
+    }
+    assert!(!contains(&capture.stop(), CANARY));
+    assert!(send_canary(&stage, "plain/outsider", "echo.plain"), "pods outside the mesh are not concerned");
+}
+
+#[test]
+fn without_a_control_plane_nothing_passes() {
+    crippled("without_a_control_plane_nothing_passes", "export XDS_ADDRESS=https://127.0.0.1:1 CA_ADDRESS=https://127.0.0.1:1");
+}
+
+#[test]
+fn without_a_certificate_nothing_passes_to_the_mesh() {
+    if skip("without_a_certificate_nothing_passes_to_the_mesh", NEEDS) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let flag = format!("--node-proxy=node-1={}", wrapper(dir.path(), "export CA_ADDRESS=https://127.0.0.1:1 LENO_CERTIFICATE_TIMEOUT=2s"));
+    let stage = topology::up(&[ECHO], &[&flag]);
+    let capture = Capture::start(&stage);
+    assert!(!send_canary(&stage, "mesh/far", "echo.mesh"));
+    assert!(!contains(&capture.stop(), CANARY));
+    let log = stage.node_log("node-1");
+    assert!(log.contains("certificate"), "the log must say why:\n{log}");
+}

@@ -1,0 +1,109 @@
+//! What the proxy costs when nothing happens, asserted so that it can't grow unseen.
+//!
+//! Memory is anonymous memory (RssAnon): what the proxy allocates. A debug build's text is many
+//! times the release's and is shared with the page cache.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use crate::stage::{Stage, eventually, skip};
+use crate::topology::{self, Server};
+
+const NEEDS: &[&str] = &["socat", "/usr/bin/python3"];
+
+fn anonymous_kib(stage: &Stage, node: &str) -> u64 {
+    let pid = stage.wait("a ready proxy", |ps| {
+        let found = ps["nodes"].as_array()?.iter().find(|n| n["name"] == node)?;
+        found["pid"].as_i64().filter(|_| found["ready"] == true)
+    });
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|l| l.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn fifty_idle_pods_fit_in_25_mib() {
+    if skip("fifty_idle_pods_fit_in_25_mib", &[]) {
+        return;
+    }
+    let mut text = topology::NAMESPACES.to_owned();
+    for i in 0..50 {
+        write!(text, "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{i}, namespace: mesh}}\nspec: {{nodeName: node-1, containers: [{{name: c, command: [sleep, infinity]}}]}}\n").unwrap();
+    }
+    let stage = Stage::up(&[("all.yaml", &text)], &[]);
+    let used = anonymous_kib(&stage, "node-1");
+    eprintln!("50 idle pods: {used} KiB");
+    assert!(used <= 25 * 1024, "{used} KiB");
+}
+
+#[test]
+fn an_idle_connection_costs_each_proxy_at_most_16_kib() {
+    if skip("an_idle_connection_costs_each_proxy_at_most_16_kib", NEEDS) {
+        return;
+    }
+    const CONNECTIONS: u64 = 2000;
+    let echo = Server {
+        name: "echo",
+        node: "node-2",
+        port: 7000,
+        command: "exec /usr/bin/python3 -c '
+import socket
+s = socket.create_server((\"\", 7000), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+import selectors
+sel = selectors.DefaultSelector(); sel.register(s, selectors.EVENT_READ)
+while True:
+    for k, _ in sel.select():
+        if k.fileobj is s:
+            c, _ = s.accept(); sel.register(c, selectors.EVENT_READ)
+        else:
+            d = k.fileobj.recv(4096)
+            if d: k.fileobj.sendall(d)
+            else: sel.unregister(k.fileobj); k.fileobj.close()
+'",
+    };
+    let client = format!(
+        "
+import socket, sys, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+socks = [socket.create_connection((sys.argv[1], 7000), timeout=60) for _ in range({CONNECTIONS})]
+for s in socks: s.sendall(b'x')
+for s in socks: assert s.recv(1) == b'x'
+print('open', flush=True)
+sys.stdin.read(1)"
+    );
+    let stage = topology::up(&[echo], &[]);
+    stage.sh("mesh/far", "echo hi | socat -t 5 - TCP:echo.mesh:7000").ok();
+    let before = (anonymous_kib(&stage, "node-1"), anonymous_kib(&stage, "node-2"));
+    let mut child = stage.spawn("mesh/far", &["/usr/bin/python3", "-c", &client, "echo.mesh"]);
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
+    assert_eq!(line, "open\n");
+    let after = (anonymous_kib(&stage, "node-1"), anonymous_kib(&stage, "node-2"));
+    let _ = child.kill();
+    let _ = child.wait();
+    for (node, before, after) in [("node-1", before.0, after.0), ("node-2", before.1, after.1)] {
+        let each = (after.saturating_sub(before)) as f64 / CONNECTIONS as f64;
+        eprintln!("{node}: {each:.1} KiB per idle connection");
+        assert!(each <= 16.0, "{node}: {each:.1} KiB per idle connection");
+    }
+}
+
+#[test]
+fn a_new_pods_first_encrypted_byte_comes_within_a_second() {
+    if skip("a_new_pods_first_encrypted_byte_comes_within_a_second", NEEDS) {
+        return;
+    }
+    let echo = Server { name: "echo", node: "node-2", port: 7000, command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat" };
+    let stage = topology::up(&[echo], &[]);
+    // A pod with an identity nobody has asked for yet, and nothing warm.
+    stage.write("late.yaml", &topology::client("mesh", "late", "node-1"));
+    stage.wait("the new pod", |ps| ps["pods"].as_array()?.iter().find(|p| p["name"] == "late" && p["ready"] == true).map(|_| ()));
+    let start = Instant::now();
+    eventually("the first answer", || {
+        let ran = stage.sh("mesh/late", "echo hi | socat -t 5 - TCP:echo.mesh:7000");
+        if ran.stdout == "hi\n" { Ok(()) } else { Err(ran.stderr) }
+    });
+    let took = start.elapsed();
+    eprintln!("first encrypted byte after {took:?}");
+    assert!(took.as_secs_f64() < 1.0 + 1.0, "{took:?}, of which a second is allowed to `exec` on a busy machine");
+}

@@ -1,0 +1,164 @@
+//! Pods come, go and change sides without a restart and without loss.
+
+use crate::stage::{eventually, leno, run, skip};
+use crate::topology::{self, Server};
+
+const NEEDS: &[&str] = &["curl", "socat", "nsenter", "/usr/bin/python3"];
+const WEB: Server<'static> = Server {
+    name: "web",
+    node: "node-2",
+    port: 8080,
+    command: r#"exec /usr/bin/python3 -c '
+import http.server, socketserver
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200); self.send_header("content-length", "3"); self.end_headers(); self.wfile.write(b"hi\n")
+    def log_message(self, *a): pass
+class S(http.server.ThreadingHTTPServer):
+    request_queue_size = 512
+S(("", 8080), H).serve_forever()'"#,
+};
+
+const STEADY: &str = "
+import urllib.request, time, sys
+bad = n = 0
+end = time.time() + float(sys.argv[2])
+while time.time() < end:
+    n += 1
+    try:
+        assert urllib.request.urlopen(sys.argv[1], timeout=5).read() == b'hi\\n'
+    except Exception as e:
+        bad += 1; print(n, repr(e), file=sys.stderr)
+    time.sleep(0.005)
+print(n, bad)";
+
+#[test]
+fn joining_and_leaving_the_mesh_loses_no_request_and_restarts_nothing() {
+    if skip("joining_and_leaving_the_mesh_loses_no_request_and_restarts_nothing", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[WEB], &[]);
+    let started = |name: &str| stage.pod("plain", name)["restarts"].clone();
+    let before = (started("web"), started("outsider"));
+    let client = stage.spawn("plain/outsider", &["/usr/bin/python3", "-c", STEADY, "http://web.plain:8080/", "12"]);
+    let in_mesh = |wanted: bool| {
+        stage.wait("all pods of plain to change sides", |ps| {
+            ps["pods"].as_array()?.iter().filter(|p| p["namespace"] == "plain").all(|p| p["in_mesh"] == wanted).then_some(())
+        });
+    };
+    let text = std::fs::read_to_string(stage.dir.path().join("all.yaml")).unwrap();
+    let joined = text.replace("metadata: {name: plain}", "metadata: {name: plain, labels: {istio.io/dataplane-mode: ambient}}");
+    for round in 0..2 {
+        stage.write("all.yaml", &joined);
+        in_mesh(true);
+        eventually("encrypted traffic", || {
+            let metrics = stage.node_get("node-2", 15020, "/metrics");
+            let seen = metrics.lines().any(|l| {
+                l.starts_with("istio_tcp_connections_opened_total") && l.contains("ns/plain/sa/outsider") && l.contains("mutual_tls")
+            });
+            if seen { Ok(()) } else { Err(format!("round {round}")) }
+        });
+        stage.write("all.yaml", &text);
+        in_mesh(false);
+    }
+    let out = client.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let [requests, failed] = said.split_whitespace().map(|n| n.parse::<u32>().unwrap()).collect::<Vec<_>>()[..] else {
+        panic!("{said} {}", String::from_utf8_lossy(&out.stderr));
+    };
+    assert!(requests > 100 && failed == 0, "{failed} of {requests} failed: {}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!((started("web"), started("outsider")), before);
+}
+
+#[test]
+fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
+    if skip("a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[WEB], &[]);
+    let namespaces = || {
+        let prefix = format!("leno-{}.", stage.name());
+        std::fs::read_dir("/run/netns").unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with(&prefix)).count()
+    };
+    let pid = stage.ps()["pid"].as_i64().expect("ps tells the stage's pid");
+    let kill = |pid: i64| {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap()), nix::sys::signal::Signal::SIGKILL).unwrap();
+    };
+    kill(pid);
+    run(stage.up_command(&[])).ok();
+    stage.wait("pods to be ready again", |ps| ps["pods"].as_array()?.iter().all(|p| p["ready"] == true).then_some(()));
+    stage.exec("mesh/far", &["curl", "-sS", "-m", "10", "http://web.mesh:8080/"]).ok();
+    kill(stage.ps()["pid"].as_i64().unwrap());
+    stage.down().ok();
+    assert_eq!(namespaces(), 0);
+    let left = run(std::process::Command::new("pgrep").args(["-f", &format!("--name {}", stage.name())])).stdout;
+    assert_eq!(left, "", "processes left behind");
+}
+
+#[test]
+fn scaling_and_service_endpoints_follow() {
+    if skip("scaling_and_service_endpoints_follow", NEEDS) {
+        return;
+    }
+    let text = format!(
+        "{}{}---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: who, namespace: mesh}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: who}}}}
+  template:
+    metadata: {{labels: {{app: who}}}}
+    spec:
+      containers:
+      - name: who
+        command: [sh, -c, 'exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork SYSTEM:\"echo $ME\"']
+        env: [{{name: ME, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}]
+        readinessProbe: {{tcpSocket: {{port: 7000}}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: who, namespace: mesh}}
+spec: {{selector: {{app: who}}, ports: [{{name: tcp, port: 80, targetPort: 7000}}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: who-headless, namespace: mesh}}
+spec: {{selector: {{app: who}}, clusterIP: None, ports: [{{name: tcp, port: 7000}}]}}
+",
+        topology::NAMESPACES,
+        topology::client("mesh", "far", "node-1"),
+    );
+    let stage = crate::stage::Stage::up(&[("all.yaml", &text)], &[]);
+    let answers = |n: usize| {
+        eventually(&format!("{n} different pods to answer"), || {
+            let ran = stage.sh("mesh/far", "for i in $(seq 30); do socat -t 3 - TCP:who:80,connect-timeout=5 </dev/null; done | sort -u");
+            let seen = ran.stdout.lines().count();
+            if seen == n { Ok(()) } else { Err(format!("{seen}: {} {}", ran.stdout, ran.stderr)) }
+        });
+    };
+    answers(2);
+    let headless = stage.sh("mesh/far", "getent ahostsv4 who-headless | awk '{print $1}' | sort -u | wc -l").ok();
+    assert_eq!(headless.stdout.trim(), "2");
+    stage.sh("mesh/far", "socat -t 3 - TCP:who-headless:7000 </dev/null | grep -q who-").ok();
+    run(stage.command("scale").args(["mesh/who", "4"])).ok();
+    answers(4);
+    run(stage.command("scale").args(["mesh/who", "1"])).ok();
+    answers(1);
+}
+
+#[test]
+fn a_second_up_of_the_same_name_is_refused_with_the_way_out() {
+    if skip("a_second_up_of_the_same_name_is_refused_with_the_way_out", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[], &[]);
+    let again = run(stage.up_command(&[]));
+    assert_ne!(again.code, 0);
+    assert!(again.stderr.contains("leno down"), "{}", again.stderr);
+    let ran = run(leno().args(["ps", "--name", "no-such-stage"]));
+    assert_ne!(ran.code, 0);
+    assert!(ran.stderr.contains("leno up"), "{}", ran.stderr);
+}

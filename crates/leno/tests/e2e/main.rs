@@ -1,0 +1,16 @@
+//! The whole product on real network namespaces: the `leno` binary as a user runs it, with
+//! programs that know nothing of it. Needs root (or user namespaces) and the programs; what is
+//! missing is told on a line that starts with `SKIP`, which the project's CI does not accept.
+//!
+//! With `LENO_ZTUNNEL=PATH` the same tests run with Istio's node proxy on one node and on both.
+
+#![allow(clippy::unwrap_used, reason = "a test that can't go on must panic")]
+
+mod bad_input;
+mod fail_closed;
+mod footprint;
+mod lifecycle;
+mod policy;
+mod programs;
+mod stage;
+mod topology;

@@ -1,0 +1,158 @@
+//! Who may talk to whom, decided on arrival and again when the rules change.
+
+use std::io::{BufRead, BufReader};
+
+use crate::stage::{Stage, eventually, run, skip};
+use crate::topology::{self, Server};
+
+const NEEDS: &[&str] = &["socat", "curl", "nsenter"];
+const ECHO: Server<'static> =
+    Server { name: "echo", node: "node-2", port: 7000, command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat" };
+
+const DENY_FAR: &str = "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: no-far, namespace: mesh}
+spec:
+  selector: {matchLabels: {app: echo}}
+  action: DENY
+  rules:
+  - from: [{source: {principals: [cluster.local/ns/mesh/sa/far]}}]
+    to: [{operation: {ports: ['7000']}}]
+";
+
+fn echo_works(stage: &Stage, client: &str) -> bool {
+    stage.sh(client, "echo hi | socat -t 5 - TCP:echo.mesh:7000").stdout == "hi\n"
+}
+
+#[track_caller]
+fn becomes(stage: &Stage, client: &str, works: bool) {
+    eventually(&format!("{client} works: {works}"), || {
+        if echo_works(stage, client) == works { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+}
+
+#[test]
+fn a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words() {
+    if skip("a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    assert!(echo_works(&stage, "mesh/far") && echo_works(&stage, "mesh/near"));
+    stage.write("deny.yaml", DENY_FAR);
+    becomes(&stage, "mesh/far", false);
+    assert!(echo_works(&stage, "mesh/near"), "the policy is about far");
+    assert!(echo_works(&stage, "plain/outsider"), "the policy is about far");
+
+    let log = stage.node_log("node-2");
+    let denied = log.lines().find(|l| l.contains("mesh/no-far") && l.contains("sa/far")).unwrap_or_else(|| panic!("no denial in:\n{log}"));
+    let explained = run(stage.command("explain").args(["mesh/far", "mesh/echo:7000", "-o", "json"])).stdout;
+    let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
+    let reason = find_reason(&explained).unwrap_or_else(|| panic!("no reason in {explained:#}"));
+    assert!(denied.contains(&reason), "explain says {reason:?}, the access log {denied}");
+    let metrics = stage.node_get("node-2", 15020, "/metrics");
+    assert!(metrics.lines().any(|l| l.starts_with("istio_tcp_connections_failed_total") && l.contains("response_flags=\"DENY\"")), "{metrics}");
+
+    stage.remove("deny.yaml");
+    becomes(&stage, "mesh/far", true);
+}
+
+/// The first string anywhere in the answer that names the policy.
+fn find_reason(value: &serde_json::Value) -> Option<String> {
+    match value {
+        serde_json::Value::String(s) if s.contains("mesh/no-far") && s.contains("den") => Some(s.clone()),
+        serde_json::Value::Array(values) => values.iter().find_map(find_reason),
+        serde_json::Value::Object(map) => map.get("reason").and_then(find_reason).or_else(|| map.values().find_map(find_reason)),
+        _ => None,
+    }
+}
+
+#[test]
+fn an_allow_policy_refuses_everyone_it_does_not_name() {
+    if skip("an_allow_policy_refuses_everyone_it_does_not_name", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    stage.write(
+        "allow.yaml",
+        "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: only-near, namespace: mesh}
+spec:
+  action: ALLOW
+  rules:
+  - from: [{source: {serviceAccounts: [near]}}]
+",
+    );
+    becomes(&stage, "mesh/far", false);
+    becomes(&stage, "plain/outsider", false);
+    assert!(echo_works(&stage, "mesh/near"));
+    stage.write("allow.yaml", "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: only-near, namespace: mesh, annotations: {istio.io/dry-run: 'true'}}
+spec:
+  action: ALLOW
+  rules:
+  - from: [{source: {serviceAccounts: [near]}}]
+");
+    becomes(&stage, "mesh/far", true);
+}
+
+#[test]
+fn strict_mtls_refuses_plaintext_but_not_the_probes() {
+    if skip("strict_mtls_refuses_plaintext_but_not_the_probes", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    assert!(echo_works(&stage, "plain/outsider"));
+    stage.write(
+        "strict.yaml",
+        "
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: mesh}
+spec: {mtls: {mode: STRICT}}
+",
+    );
+    becomes(&stage, "plain/outsider", false);
+    assert!(echo_works(&stage, "mesh/far") && echo_works(&stage, "mesh/near"));
+    let explained = stage.explain("plain/outsider", "mesh/echo:7000");
+    assert!(explained.to_lowercase().contains("mtls"), "{explained}");
+    // Three probe periods later it would have been taken out.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(stage.pod("mesh", "echo")["ready"], true);
+}
+
+#[test]
+fn a_live_connection_is_closed_when_a_new_policy_denies_it() {
+    if skip("a_live_connection_is_closed_when_a_new_policy_denies_it", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    let hold = |client: &str| {
+        let mut child = stage.spawn(client, &["socat", "-t", "60", "-", "TCP:echo.mesh:7000"]);
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, b"one\n").unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "one\n");
+        (child, stdin, out)
+    };
+    let (mut denied, _denied_in, mut denied_out) = hold("mesh/far");
+    let (mut kept, mut kept_in, mut kept_out) = hold("mesh/near");
+    stage.write("deny.yaml", DENY_FAR);
+    let mut rest = String::new();
+    // Ends, by an end of file or a reset, only because the connection was closed.
+    let _ = std::io::Read::read_to_string(&mut denied_out, &mut rest);
+    std::io::Write::write_all(&mut kept_in, b"two\n").unwrap();
+    let mut line = String::new();
+    kept_out.read_line(&mut line).unwrap();
+    assert_eq!(line, "two\n");
+    for child in [&mut denied, &mut kept] {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

@@ -1,0 +1,100 @@
+//! The stage most tests play on: two nodes, servers and clients inside and outside the mesh.
+
+use crate::stage::Stage;
+
+/// Namespaces: `mesh` is enrolled, `plain` is not.
+pub const NAMESPACES: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: mesh, labels: {istio.io/dataplane-mode: ambient}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: plain}
+";
+
+/// A pod that only waits to be told what to run.
+pub fn client(namespace: &str, name: &str, node: &str) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: {name}, namespace: {namespace}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {name}}}}}
+spec:
+  serviceAccountName: {name}
+  nodeName: {node}
+  containers:
+  - {{name: wait, command: [sleep, infinity]}}
+"
+    )
+}
+
+/// One server program: its command, and a port with a name.
+pub struct Server<'a> {
+    pub name: &'a str,
+    pub node: &'a str,
+    pub port: u16,
+    pub command: &'a str,
+}
+
+impl Server<'_> {
+    /// A pod and a dual-stack Service of the same name.
+    pub fn manifest(&self, namespace: &str) -> String {
+        let Server { name, node, port, command } = self;
+        let command = serde_json::to_string(command).unwrap();
+        format!(
+            "---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: {name}, namespace: {namespace}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {name}}}}}
+spec:
+  serviceAccountName: {name}
+  nodeName: {node}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: server
+    command: [sh, -c, {command}]
+    readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1, failureThreshold: 60}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  selector: {{app: {name}}}
+  ipFamilyPolicy: PreferDualStack
+  ports: [{{name: tcp, port: {port}}}]
+"
+        )
+    }
+}
+
+/// Clients on both nodes in the mesh, one outside; `servers` in both namespaces.
+pub fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
+    let mut text = NAMESPACES.to_owned();
+    text.push_str(&client("mesh", "near", "node-2"));
+    text.push_str(&client("mesh", "far", "node-1"));
+    text.push_str(&client("plain", "outsider", "node-1"));
+    for server in servers {
+        text.push_str(&server.manifest("mesh"));
+        text.push_str(&server.manifest("plain"));
+    }
+    Stage::up(&[("all.yaml", &text)], args)
+}
+
+/// Who talks to whom: (client pod, namespace of the server). Across nodes and within one; both
+/// in the mesh, only the client, only the server.
+pub const PAIRS: [(&str, &str); 5] = [
+    ("mesh/far", "mesh"),
+    ("mesh/near", "mesh"),
+    ("mesh/far", "plain"),
+    ("plain/outsider", "mesh"),
+    ("plain/outsider", "plain"),
+];

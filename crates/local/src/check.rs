@@ -1,0 +1,219 @@
+//! What only the whole set of manifests can show: references to nothing, addresses and ports
+//! claimed twice. And the defaults an API server would fill in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_control::objects::{
+    IntOrString, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec, Protocol, Service, ServiceType, selects,
+};
+use leno_model::RESERVED_PORTS;
+
+use crate::Error;
+use crate::addresses::{CLUSTER_DNS, VirtualAddresses};
+use crate::feed::{Manifests, Sourced};
+
+/// Namespaces every cluster has without anybody declaring them.
+const GIVEN: [&str; 3] = ["default", "istio-system", "kube-system"];
+
+/// Checks a set of manifests against the stage's nodes and completes it: namespaces that are
+/// used but not declared, and virtual addresses of services. Returns further warnings.
+///
+/// # Errors
+/// [`Error::Manifest`] with every mistake on its own line, each starting with its place.
+pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) -> Result<Vec<String>, Error> {
+    let mut problems = Vec::new();
+    let mut warnings = Vec::new();
+    namespaces(manifests, &mut warnings);
+    for (place, key, metadata, spec) in pods(manifests) {
+        let at = format!("{place}{key}");
+        if spec.host_network {
+            problems.push(format!("{at}: spec.hostNetwork is not possible here: every pod has its own network"));
+        }
+        if !spec.node_name.is_empty() && !nodes.contains(&spec.node_name) {
+            let list = nodes.join(", ");
+            problems.push(format!("{at}: there is no node {}; the nodes are {list} (see --nodes)", spec.node_name));
+        }
+        let account = ObjectKey::new(Kind::ServiceAccount, &metadata.namespace, spec.account());
+        if spec.account() != "default" && !manifests.objects.contains_key(&account) {
+            warnings.push(format!("{at}: {account} is not declared; the pod gets its identity all the same"));
+        }
+        container_ports(&at, spec, &mut problems, &mut warnings);
+    }
+    services(manifests, &mut problems, &mut warnings);
+    if !problems.is_empty() {
+        return Err(Error::Manifest(problems.join("\n")));
+    }
+    assign_addresses(manifests, ipv6);
+    Ok(warnings)
+}
+
+/// Every pod specification there is, own or in a template: place, object, metadata, spec.
+fn pods(manifests: &Manifests) -> Vec<(String, ObjectKey, ObjectMeta, &PodSpec)> {
+    let mut found = Vec::new();
+    for (key, sourced) in &manifests.objects {
+        let place = place(sourced);
+        match &*sourced.object {
+            Object::Pod(pod) => found.push((place, key.clone(), pod.metadata.clone(), &pod.spec)),
+            Object::Deployment(deployment) => {
+                let mut metadata = deployment.spec.template.metadata.clone();
+                metadata.namespace.clone_from(&key.namespace);
+                found.push((place, key.clone(), metadata, &deployment.spec.template.spec));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn place(sourced: &Sourced) -> String {
+    sourced.origin.as_ref().map_or_else(String::new, |origin| format!("{origin}: "))
+}
+
+fn namespaces(manifests: &mut Manifests, warnings: &mut Vec<String>) {
+    let mut used: BTreeMap<String, String> = GIVEN.iter().map(|name| ((*name).to_owned(), String::new())).collect();
+    for (key, sourced) in &manifests.objects {
+        if key.kind.is_namespaced() {
+            used.entry(key.namespace.clone()).or_insert_with(|| place(sourced));
+        }
+    }
+    for (name, place) in used {
+        let key = ObjectKey::new(Kind::Namespace, "", &name);
+        if manifests.objects.contains_key(&key) {
+            continue;
+        }
+        if !GIVEN.contains(&name.as_str()) {
+            warnings.push(format!("{place}Namespace {name} is not declared; it is made without labels"));
+        }
+        let mut metadata = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
+        // As the API server labels every namespace; selectors may ask for it.
+        metadata.labels.insert("kubernetes.io/metadata.name".to_owned(), name);
+        let object = Arc::new(Object::Namespace(Namespace { metadata }));
+        manifests.objects.insert(key, Sourced { object, origin: None });
+    }
+}
+
+fn container_ports(at: &str, spec: &PodSpec, problems: &mut Vec<String>, warnings: &mut Vec<String>) {
+    let mut taken: BTreeMap<(u16, &'static str), &str> = BTreeMap::new();
+    for container in &spec.containers {
+        for port in &container.ports {
+            let number = port.container_port.0;
+            if let Some(other) = taken.insert((number, port.protocol.as_str()), &container.name) {
+                let name = &container.name;
+                problems.push(format!(
+                    "{at}: port {number}/{} is claimed by container {other} and container {name}; containers of a pod \
+                     share its ports",
+                    port.protocol
+                ));
+            }
+            if RESERVED_PORTS.contains(&number) && port.protocol == Protocol::Tcp {
+                warnings.push(format!(
+                    "{at}: container {} listens on {number}, which a pod in the mesh can't be reached on",
+                    container.name
+                ));
+            }
+        }
+    }
+}
+
+fn services(manifests: &Manifests, problems: &mut Vec<String>, warnings: &mut Vec<String>) {
+    let mut addresses: BTreeMap<IpAddr, ObjectKey> = BTreeMap::new();
+    for (key, sourced) in &manifests.objects {
+        let at = format!("{}{key}", place(sourced));
+        let Object::Service(service) = &*sourced.object else { continue };
+        for address in service.spec.virtual_addresses() {
+            if address == IpAddr::from(CLUSTER_DNS) {
+                problems.push(format!("{at}: clusterIP {address} is the cluster's DNS server"));
+            }
+            if let Some(other) = addresses.insert(address, key.clone()) {
+                problems.push(format!("{at}: clusterIP {address} is taken by {other}"));
+            }
+        }
+        endpoints(manifests, key, &at, service, warnings);
+    }
+}
+
+/// A service nobody serves, or a port name nobody has, is legal but seldom meant.
+fn endpoints(manifests: &Manifests, key: &ObjectKey, at: &str, service: &Service, warnings: &mut Vec<String>) {
+    if service.spec.kind == ServiceType::ExternalName {
+        warnings.push(format!("{at}: type ExternalName has no effect here: there is no world outside the stage"));
+        return;
+    }
+    let slices = manifests.objects.values().any(|sourced| {
+        matches!(&*sourced.object, Object::EndpointSlice(slice)
+            if slice.metadata.namespace == key.namespace && slice.service() == Some(&key.name))
+    });
+    if slices {
+        return;
+    }
+    if service.spec.selector.is_empty() {
+        warnings.push(format!("{at}: has neither a selector nor an EndpointSlice, so it has no endpoints"));
+        return;
+    }
+    let selected: Vec<_> = pods(manifests)
+        .into_iter()
+        .filter(|(_, _, metadata, _)| {
+            metadata.namespace == key.namespace && selects(&service.spec.selector, &metadata.labels)
+        })
+        .collect();
+    if selected.is_empty() {
+        warnings.push(format!("{at}: no pod has the labels it selects, so it has no endpoints"));
+        return;
+    }
+    for port in &service.spec.ports {
+        let Some(IntOrString::String(name)) = &port.target_port else { continue };
+        let has = |spec: &PodSpec| {
+            spec.containers.iter().flat_map(|container| &container.ports).any(|port| port.name == *name)
+        };
+        if !selected.iter().any(|(_, _, _, spec)| has(spec)) {
+            let number = port.port;
+            warnings.push(format!("{at}: no container it selects has a port named {name}, so port {number} leads nowhere"));
+        }
+    }
+}
+
+fn assign_addresses(manifests: &mut Manifests, ipv6: bool) {
+    let mut pool = VirtualAddresses::default();
+    for sourced in manifests.objects.values() {
+        if let Object::Service(service) = &*sourced.object {
+            for address in service.spec.virtual_addresses() {
+                pool.reserve(address);
+            }
+        }
+    }
+    let mut done = BTreeSet::new();
+    for (key, sourced) in &mut manifests.objects {
+        let Object::Service(service) = &*sourced.object else { continue };
+        let spec = &service.spec;
+        let settled = spec.is_headless()
+            || spec.kind == ServiceType::ExternalName
+            || !spec.virtual_addresses().is_empty()
+            || !done.insert(key.clone());
+        if settled {
+            continue;
+        }
+        let (v4, v6) = pool.allocate(&key.namespace, &key.name);
+        let mut service = service.clone();
+        let families = &service.spec.ip_families;
+        let wants = |family: &str| families.is_empty() || families.iter().any(|wanted| wanted.as_str() == family);
+        let mut addresses = Vec::new();
+        if wants("IPv4") || !ipv6 {
+            addresses.push(v4.to_string());
+        }
+        // A service with both by default, unlike in a cluster: pods have both here.
+        if wants("IPv6") && ipv6 {
+            addresses.push(v6.to_string());
+        }
+        if families.first().is_some_and(|first| first.as_str() == "IPv6") {
+            addresses.reverse();
+        }
+        service.spec.cluster_ip = addresses.first().cloned().unwrap_or_default();
+        service.spec.cluster_ips = addresses;
+        sourced.object = Arc::new(Object::Service(service));
+    }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

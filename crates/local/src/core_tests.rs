@@ -1,0 +1,36 @@
+use super::*;
+
+fn pod(labels: &[(&str, &str)]) -> ObjectMeta {
+    let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    ObjectMeta { name: "p".into(), namespace: "shop".into(), labels, ..ObjectMeta::default() }
+}
+
+#[test]
+fn the_pods_label_decides_over_its_namespaces() {
+    let ambient = Labels::from([(MODE_LABEL.to_owned(), "ambient".to_owned())]);
+    let none = Labels::new();
+    assert!(is_enrolled(&pod(&[]), &ambient));
+    assert!(!is_enrolled(&pod(&[]), &none));
+    assert!(!is_enrolled(&pod(&[(MODE_LABEL, "none")]), &ambient));
+    assert!(is_enrolled(&pod(&[(MODE_LABEL, "ambient")]), &none));
+    let mut system = pod(&[(MODE_LABEL, "ambient")]);
+    system.namespace = "kube-system".into();
+    assert!(!is_enrolled(&system, &ambient));
+}
+
+#[test]
+fn replicas_name_their_deployment() {
+    let key = ObjectKey::new(Kind::Deployment, "shop", "web");
+    let pod = replica(&key, &Deployment::default(), "abc", "web-abc-x".into());
+    assert_eq!(pod.metadata.label(TEMPLATE_LABEL), Some("abc"));
+    assert_eq!(pod.metadata.owner_references[0].name, "web-abc");
+    assert_eq!(pod.metadata.namespace, "shop");
+}
+
+#[test]
+fn ids_are_never_the_same() {
+    let metadata = pod(&[]);
+    let (one, other) = (unique_id(&metadata, 1), unique_id(&metadata, 2));
+    assert_ne!(one, other);
+    assert_eq!(one.len(), 36);
+}

@@ -1,0 +1,174 @@
+//! The cluster's DNS names: what kube-dns would answer for the services of a mesh (Kubernetes
+//! DNS-based service discovery), as a pure function, and the wire format around it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA, SRV};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use leno_model::{Health, HealthPolicy, Mesh, Service};
+
+/// Seconds an answer may be kept: kube-dns' own, short enough that a replaced pod is noticed.
+const TTL: u32 = 5;
+/// Largest UDP answer to a client that doesn't say it takes more (RFC 1035 §4.2.1).
+const PLAIN_UDP: u16 = 512;
+/// Largest UDP answer at all: what passes every link unfragmented (DNS flag day 2020).
+const EDNS_UDP: u16 = 1232;
+
+/// What a name means.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Addresses, endpoints and ports behind the name; some may be empty.
+    Found { addresses: Vec<IpAddr>, targets: Vec<(String, u16)> },
+    /// There is no such name.
+    Unknown,
+}
+
+/// Looks a name up. `name` is fully qualified, lower case, without the last dot.
+pub(crate) fn lookup(mesh: &Mesh, cluster_domain: &str, name: &str) -> Answer {
+    let Some(rest) = name.strip_suffix(cluster_domain).and_then(|rest| rest.strip_suffix('.')) else {
+        return Answer::Unknown;
+    };
+    let labels: Vec<_> = rest.split('.').collect();
+    let found = |addresses| Answer::Found { addresses, targets: Vec::new() };
+    match labels.as_slice() {
+        // An empty answer instead of "no such name" keeps resolvers from giving up on all below.
+        ["svc"] | [_, "svc"] | ["pod"] | [_, "pod"] => found(Vec::new()),
+        [service, namespace, "svc"] => match service_of(mesh, cluster_domain, namespace, service) {
+            Some(service) => found(addresses(mesh, service)),
+            None => Answer::Unknown,
+        },
+        [port, protocol, service, namespace, "svc"] if port.starts_with('_') && protocol.starts_with('_') => {
+            match service_of(mesh, cluster_domain, namespace, service) {
+                Some(service) => targets(service, port),
+                None => Answer::Unknown,
+            }
+        }
+        [endpoint, service, namespace, "svc"] => {
+            let Some(service) = service_of(mesh, cluster_domain, namespace, service) else { return Answer::Unknown };
+            let own: Vec<_> = mesh
+                .endpoints(&service.id)
+                .filter(|e| &*e.workload.name == *endpoint)
+                .flat_map(|e| e.workload.addresses.iter().copied())
+                .collect();
+            if own.is_empty() { Answer::Unknown } else { found(own) }
+        }
+        [dashed, _, "pod"] => match dashed_address(dashed) {
+            Some(address) => found(vec![address]),
+            None => Answer::Unknown,
+        },
+        _ => Answer::Unknown,
+    }
+}
+
+fn service_of<'a>(mesh: &'a Mesh, domain: &str, namespace: &str, name: &str) -> Option<&'a Service> {
+    let id = leno_model::ServiceName {
+        namespace: namespace.into(),
+        hostname: format!("{name}.{namespace}.svc.{domain}").into(),
+    };
+    mesh.service(&id).map(std::convert::AsRef::as_ref)
+}
+
+/// Virtual addresses, or those of the ready endpoints of a headless service.
+fn addresses(mesh: &Mesh, service: &Service) -> Vec<IpAddr> {
+    if !service.addresses.is_empty() {
+        return service.addresses.iter().map(|address| address.address).collect();
+    }
+    let all = service.load_balancing.health_policy == HealthPolicy::AllowAll;
+    let mut found: Vec<_> = mesh
+        .endpoints(&service.id)
+        .filter(|endpoint| all || endpoint.workload.health == Health::Healthy)
+        .flat_map(|endpoint| endpoint.workload.addresses.iter().copied())
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// SRV records name the port by number here: the mesh model has no port names.
+fn targets(service: &Service, port: &str) -> Answer {
+    let wanted = port.trim_start_matches('_').parse::<u16>().ok();
+    let ports = service.ports.iter().filter(|port| wanted.is_none_or(|wanted| wanted == port.service_port));
+    let targets: Vec<_> = ports.map(|port| (service.id.hostname.to_string(), port.service_port)).collect();
+    // A port name that isn't a number can only be meant when there is one port.
+    if targets.is_empty() || (wanted.is_none() && targets.len() > 1) {
+        return Answer::Unknown;
+    }
+    Answer::Found { addresses: Vec::new(), targets }
+}
+
+fn dashed_address(text: &str) -> Option<IpAddr> {
+    text.replace('-', ".")
+        .parse::<Ipv4Addr>()
+        .map(IpAddr::from)
+        .ok()
+        .or_else(|| text.replace('-', ":").parse::<Ipv6Addr>().map(IpAddr::from).ok())
+}
+
+/// Answers one DNS message; `None` if it isn't a question, which must not be answered lest two
+/// servers talk to each other for ever. `shuffle` rotates addresses, so that clients of a
+/// headless service spread. `udp` bounds the size.
+pub(crate) fn respond(mesh: &Mesh, cluster_domain: &str, query: &[u8], udp: bool, shuffle: usize) -> Option<Vec<u8>> {
+    let query = Message::from_vec(query).ok()?;
+    if query.metadata.message_type != MessageType::Query {
+        return None;
+    }
+    let mut response = Message::response(query.metadata.id, query.metadata.op_code);
+    response.metadata.recursion_desired = query.metadata.recursion_desired;
+    response.metadata.recursion_available = true;
+    response.metadata.authoritative = true;
+    response.metadata.response_code = match (query.metadata.op_code, query.queries.as_slice()) {
+        (OpCode::Query, [question]) if question.query_class() == DNSClass::IN => {
+            response.add_query(question.clone());
+            let name = question.name().to_lowercase().to_ascii();
+            match lookup(mesh, cluster_domain, name.trim_end_matches('.')) {
+                Answer::Unknown => ResponseCode::NXDomain,
+                Answer::Found { mut addresses, targets } => {
+                    if let Some(by) = shuffle.checked_rem(addresses.len()) {
+                        addresses.rotate_left(by);
+                    }
+                    response.add_answers(records(question.name(), question.query_type(), &addresses, &targets));
+                    ResponseCode::NoError
+                }
+            }
+        }
+        (OpCode::Query, _) => ResponseCode::Refused,
+        _ => ResponseCode::NotImp,
+    };
+    let limit = if query.edns.is_some() { query.max_payload().clamp(PLAIN_UDP, EDNS_UDP) } else { PLAIN_UDP };
+    if let Some(theirs) = &query.edns {
+        let mut ours = hickory_proto::op::Edns::new();
+        ours.set_max_payload(EDNS_UDP).set_version(theirs.version().min(0));
+        response.set_edns(ours);
+    }
+    let bytes = response.to_vec().ok()?;
+    if udp && bytes.len() > usize::from(limit) {
+        response.answers.clear();
+        response.metadata.truncation = true;
+        return response.to_vec().ok();
+    }
+    Some(bytes)
+}
+
+fn records(name: &Name, kind: RecordType, addresses: &[IpAddr], targets: &[(String, u16)]) -> Vec<Record> {
+    let mut data = Vec::new();
+    for address in addresses {
+        match (address, kind) {
+            (IpAddr::V4(v4), RecordType::A) => data.push(RData::A(A(*v4))),
+            (IpAddr::V6(v6), RecordType::AAAA) => data.push(RData::AAAA(AAAA(*v6))),
+            _ => {}
+        }
+    }
+    if kind == RecordType::SRV {
+        for (target, port) in targets {
+            if let Ok(target) = Name::from_ascii(format!("{target}.")) {
+                data.push(RData::SRV(SRV::new(0, 100, *port, target)));
+            }
+        }
+    }
+    data.into_iter().map(|data| Record::from_rdata(name.clone(), TTL, data)).collect()
+}
+
+#[cfg(test)]
+#[path = "dns_tests.rs"]
+mod tests;

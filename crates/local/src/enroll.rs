@@ -1,0 +1,126 @@
+//! Bringing a pod's traffic into the mesh and out of it: the rules inside its namespace, and the
+//! node's proxy that serves it.
+
+use std::sync::Arc;
+
+use leno_capture::NetworkNamespace;
+use leno_capture::pod_rules::{self, PodRules};
+use crate::agent_shim::{Agent, PodInfo};
+
+use crate::pod::PodPlan;
+
+/// One pod's enrollment.
+pub(crate) struct Enrollment {
+    agent: Arc<Agent>,
+    namespace: NetworkNamespace,
+    info: PodInfo,
+    rules: PodRules,
+    node: String,
+    /// Whether rules were put in place, fully or not.
+    closed: bool,
+    announced: bool,
+}
+
+impl Enrollment {
+    pub(crate) fn new(plan: &PodPlan, namespace: NetworkNamespace, ipv6: bool) -> Self {
+        let metadata = &plan.pod.metadata;
+        Self {
+            agent: plan.node.agent.clone(),
+            namespace,
+            info: PodInfo {
+                uid: plan.uid.clone(),
+                name: metadata.name.clone(),
+                namespace: metadata.namespace.clone(),
+                service_account: plan.pod.spec.account().to_owned(),
+            },
+            rules: PodRules { ipv6, ..PodRules::default() },
+            node: plan.node.name.clone(),
+            closed: false,
+            announced: false,
+        }
+    }
+
+    /// For a pod that has no process yet: rules first, so that nothing can slip out.
+    pub(crate) async fn close_and_announce(&mut self) -> Result<(), String> {
+        self.close().await?;
+        self.announce().await
+    }
+
+    /// For a running pod: the proxy first, so that no connection finds the door shut.
+    pub(crate) async fn announce_and_close(&mut self) -> Result<(), String> {
+        self.announce().await?;
+        self.close().await
+    }
+
+    /// For a running pod whose peers no longer send HBONE. Connections that run through the proxy
+    /// keep the rules they need until the proxy has let them go.
+    pub(crate) async fn open_and_withdraw(&mut self) -> Result<(), String> {
+        self.blocking(|namespace, _| pod_rules::remove_redirect(namespace)).await?;
+        self.closed = false;
+        self.withdraw().await;
+        Ok(())
+    }
+
+    /// For a pod that was never started enrolled: as if nothing had been.
+    pub(crate) async fn abandon(&mut self) {
+        if self.closed {
+            let _ = self.blocking(|namespace, _| pod_rules::remove(namespace)).await;
+            self.closed = false;
+        }
+        self.withdraw().await;
+    }
+
+    /// For a pod whose processes are gone. The rules go with the namespace.
+    pub(crate) async fn forget(&mut self) {
+        self.withdraw().await;
+    }
+
+    /// Resolves when a proxy connected or left.
+    pub(crate) async fn proxy_changed(&self) {
+        let mut connected = self.agent.connected();
+        connected.borrow_and_update();
+        if connected.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), String> {
+        if !self.closed {
+            self.blocking(pod_rules::install).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
+            self.closed = true;
+        }
+        Ok(())
+    }
+
+    async fn announce(&mut self) -> Result<(), String> {
+        if self.announced {
+            return Ok(());
+        }
+        let fd = self.namespace.try_clone_fd().map_err(|reason| reason.to_string())?;
+        self.agent
+            .add(self.info.clone(), fd)
+            .await
+            .map_err(|reason| format!("the proxy of {}: {reason}", self.node))?;
+        self.announced = true;
+        Ok(())
+    }
+
+    async fn withdraw(&mut self) {
+        // Also after a failed announcement: the agent may have kept the pod for later.
+        if let Err(reason) = self.agent.remove(&self.info.uid).await {
+            tracing::debug!(%reason, pod = %self.info.name, "the proxy did not confirm that a pod is gone");
+        }
+        self.announced = false;
+    }
+
+    async fn blocking(
+        &self,
+        work: impl FnOnce(&NetworkNamespace, &PodRules) -> leno_capture::Result<()> + Send + 'static,
+    ) -> Result<(), String> {
+        let (namespace, rules) = (self.namespace.clone(), self.rules.clone());
+        tokio::task::spawn_blocking(move || work(&namespace, &rules))
+            .await
+            .map_err(|reason| reason.to_string())?
+            .map_err(|reason| reason.to_string())
+    }
+}

@@ -1,0 +1,132 @@
+//! What can go wrong on the stage, in words an operator can act on.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the stage could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A manifest is wrong. The text starts with `file:line:column` where a position is known.
+    #[error("{0}")]
+    Manifest(String),
+    /// Another supervisor holds the lock of this stage.
+    #[error("stage {name:?} is already running (pid {pid}); stop it with `leno down{flag}`, or choose another --name",
+        flag = name_flag(name))]
+    AlreadyRunning {
+        /// Name of the stage.
+        name: String,
+        /// Process id of its supervisor, or 0 if the lock file doesn't say.
+        pid: i32,
+    },
+    /// No supervisor answers for this stage.
+    #[error("stage {name:?} is not running; start it with `leno up{flag}`", flag = name_flag(name))]
+    NotRunning {
+        /// Name of the stage.
+        name: String,
+    },
+    /// The kernel denied a namespace.
+    #[error("{0}")]
+    Privilege(String),
+    /// A name given by the user fits nothing.
+    #[error("{0}")]
+    NotFound(String),
+    /// The supervisor refused a request; its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The stage did not reach the expected state in time.
+    #[error("{0}")]
+    Timeout(String),
+    /// An operation of the kernel failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted, with the object's name.
+        what: String,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A network namespace, link or rule could not be made.
+    #[error("{what}: {source}")]
+    Network {
+        /// What was attempted, with the object's name.
+        what: String,
+        /// The reason.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The control plane could not be started or refused an object.
+    #[error("{what}: {source}")]
+    Control {
+        /// What was attempted.
+        what: String,
+        /// The reason.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+fn name_flag(name: &str) -> String {
+    if name == crate::names::DEFAULT_STAGE { String::new() } else { format!(" --name {name}") }
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Timeout(_) => true,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::TimedOut)
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn network<E>(what: impl Into<String>) -> impl FnOnce(E) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let what = what.into();
+        move |source| Self::Network { what, source: source.into() }
+    }
+
+    pub(crate) fn control<E>(what: impl Into<String>) -> impl FnOnce(E) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let what = what.into();
+        move |source| Self::Control { what, source: source.into() }
+    }
+
+    pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source: source.into() }
+    }
+}
+
+/// Writes a whole file with the given mode, naming the path in the error.
+pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let attempt = || -> io::Result<()> {
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        file.write_all(content)
+    };
+    attempt().map_err(Error::io(format!("cannot write {}", path.display())))
+}
+
+/// Creates a directory and its parents, mode 0700 for those it makes.
+pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(Error::io(format!("cannot create the directory {}", path.display())))?;
+    Ok(path.to_owned())
+}

@@ -1,0 +1,97 @@
+//! What `leno ps` shows.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The stage as it is now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// Name of the stage.
+    pub stage: String,
+    /// Process id of the supervisor.
+    pub supervisor: u32,
+    /// Nodes in order.
+    pub nodes: Vec<NodeListing>,
+    /// Pods by namespace and name.
+    pub pods: Vec<PodListing>,
+    /// Why the newest edit of the manifests did not take effect; empty if it did.
+    pub refused: String,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeListing {
+    /// Its name.
+    pub name: String,
+    /// Program of its proxy.
+    pub proxy: String,
+    /// Whether the proxy is ready.
+    pub ready: bool,
+    /// Addresses on the link between the nodes.
+    pub ips: Vec<IpAddr>,
+    /// Network namespace.
+    pub netns: String,
+    /// Process id of the proxy.
+    pub pid: Option<i32>,
+    /// How often the proxy was started again.
+    pub restarts: u32,
+    /// Why the proxy doesn't run.
+    pub message: String,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodListing {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Node it runs on.
+    pub node: String,
+    /// Addresses, IPv4 first.
+    pub ips: Vec<IpAddr>,
+    /// Whether its traffic goes through the mesh.
+    pub in_mesh: bool,
+    /// Whether it takes connections.
+    pub ready: bool,
+    /// One word, as `kubectl get pods` shows it.
+    pub status: String,
+    /// How often its containers were started again.
+    pub restarts: u32,
+    /// Why it isn't what it should be.
+    pub message: String,
+    /// Whether it should be in the mesh.
+    pub wants_mesh: bool,
+    /// Network namespace.
+    pub netns: String,
+    /// Process id of its first process.
+    pub pid: Option<i32>,
+}
+
+impl PodListing {
+    /// Whether nothing is left to wait for: it serves, or it ended as it should.
+    pub fn is_settled(&self) -> bool {
+        (self.ready && self.in_mesh == self.wants_mesh) || self.status == "Completed"
+    }
+}
+
+impl Listing {
+    /// Whether every node's proxy and every pod is what it should be.
+    pub fn is_ready(&self) -> bool {
+        self.nodes.iter().all(|node| node.ready) && self.pods.iter().all(PodListing::is_settled)
+    }
+
+    /// What is still missing, for an operator who waits.
+    pub fn missing(&self) -> String {
+        let nodes = self.nodes.iter().filter(|node| !node.ready).map(|node| {
+            let why = if node.message.is_empty() { "not ready yet" } else { &node.message };
+            format!("the proxy of {}: {why}", node.name)
+        });
+        let pods = self.pods.iter().filter(|pod| !pod.is_settled()).map(|pod| {
+            let why = if pod.message.is_empty() { String::new() } else { format!(": {}", pod.message) };
+            format!("pod {}/{} is {}{why}", pod.namespace, pod.name, pod.status)
+        });
+        nodes.chain(pods).collect::<Vec<_>>().join("; ")
+    }
+}

@@ -1,0 +1,81 @@
+//! A node of the stage: a namespace with a proxy, a DNS server and the rules for services.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::agent_shim::Agent;
+use leno_model::Mesh;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+
+use crate::Error;
+use crate::addresses::{CLUSTER_DNS, NodeAddresses};
+use crate::network::Named;
+use crate::proxy::ProxyState;
+use crate::services::{self, ServiceRule, UdpPorts};
+
+/// A node.
+pub(crate) struct Node {
+    pub name: String,
+    pub addresses: NodeAddresses,
+    pub network: Named,
+    /// Announces pods to the node's proxy.
+    pub agent: Arc<Agent>,
+    /// The proxy as it is now.
+    pub proxy: watch::Receiver<ProxyState>,
+    /// Token, socket, log and resolv.conf of the proxy.
+    pub dir: PathBuf,
+}
+
+/// Opens the node's DNS server and returns its task.
+///
+/// # Errors
+/// If the sockets can't be bound.
+pub(crate) fn serve_dns(
+    network: &Named,
+    mesh: watch::Receiver<Arc<Mesh>>,
+    cluster_domain: Arc<str>,
+) -> Result<impl Future<Output = ()> + Send + use<>, Error> {
+    let what = "cannot open the cluster's DNS server";
+    let (udp, tcp) = network
+        .namespace
+        .run(|| crate::dns_server::bind(SocketAddr::new(CLUSTER_DNS.into(), 53)))
+        .map_err(Error::network(what))?
+        .map_err(Error::io(what))?;
+    let udp = UdpSocket::from_std(udp).map_err(Error::io(what))?;
+    let tcp = TcpListener::from_std(tcp).map_err(Error::io(what))?;
+    Ok(crate::dns_server::serve(udp, tcp, mesh, cluster_domain))
+}
+
+/// Keeps the node's service rules as the mesh says, until the mesh's publisher is gone. Tells
+/// which mesh is in force.
+pub(crate) async fn keep_services(
+    name: String,
+    network: Named,
+    addresses: NodeAddresses,
+    mut mesh: watch::Receiver<Arc<Mesh>>,
+    mut udp: watch::Receiver<Arc<UdpPorts>>,
+    in_force: watch::Sender<Arc<Mesh>>,
+) {
+    let mut installed: Option<Vec<ServiceRule>> = None;
+    loop {
+        let now = mesh.borrow_and_update().clone();
+        let declared = udp.borrow_and_update().clone();
+        let wanted = services::plan(&now, &declared, &name);
+        if installed.as_ref() != Some(&wanted) {
+            let (namespace, rules) = (network.namespace.clone(), wanted.clone());
+            let done = tokio::task::spawn_blocking(move || services::install(&namespace, addresses, &rules)).await;
+            match done {
+                Ok(Ok(())) => installed = Some(wanted),
+                Ok(Err(reason)) => tracing::error!(node = name, %reason, "services are not reachable as they should be"),
+                Err(_) => return,
+            }
+        }
+        in_force.send_replace(now);
+        tokio::select! {
+            changed = mesh.changed() => if changed.is_err() { return },
+            changed = udp.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! The life of one pod: network, enrollment, processes, and the way out.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_control::objects::{self, PodPhase};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::Error;
+use crate::container::{News, Runner, Running, State};
+use crate::enroll::Enrollment;
+use crate::environment::{Facts, command_line, variables};
+use crate::error::{make_dir, write_file};
+use crate::init::PodFiles;
+use crate::network::Named;
+use crate::node::Node;
+use crate::probes::Surroundings;
+use crate::sandbox::Sandbox;
+use crate::stage::Context;
+
+/// How long to wait before trying again what the node or its proxy refused.
+const RETRY: Duration = Duration::from_millis(300);
+
+/// What the stage wants of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub in_mesh: bool,
+    pub stop: Option<Stop>,
+}
+
+/// How a pod is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stop {
+    /// Time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// Whether others go on, and so must have stopped sending before it ends.
+    pub drain: bool,
+}
+
+/// What is known of a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
+    pub phase: PodPhase,
+    pub ready: bool,
+    /// Whether the node's proxy has it and the rules are in place.
+    pub enrolled: bool,
+    pub restarts: u32,
+    /// One word, as `kubectl get pods` shows it.
+    pub status: String,
+    /// Why it isn't what it should be.
+    pub message: String,
+    /// Its processes, while there are any.
+    pub sandbox: Option<Sandbox>,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self {
+            phase: PodPhase::Pending,
+            ready: false,
+            enrolled: false,
+            restarts: 0,
+            status: "Pending".to_owned(),
+            message: String::new(),
+            sandbox: None,
+        }
+    }
+}
+
+/// News of a pod for the stage.
+#[derive(Debug)]
+pub(crate) enum PodEvent {
+    Changed { uid: String, report: Box<Report> },
+    Gone { uid: String },
+    /// Everything told before is published when this is answered.
+    Barrier { reached: oneshot::Sender<()> },
+}
+
+impl std::fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sandbox({})", self.pid())
+    }
+}
+
+/// A pod that is bound to a node.
+pub(crate) struct PodPlan {
+    pub pod: objects::Pod,
+    pub uid: String,
+    pub node: Arc<Node>,
+    pub slot: u8,
+    pub ips: Vec<IpAddr>,
+    /// Logs and scratch directory.
+    pub dir: PathBuf,
+}
+
+impl PodPlan {
+    fn label(&self) -> String {
+        format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
+    }
+
+    /// Environment of a container, also for what is run in it later.
+    pub(crate) fn environment(&self, container: &objects::Container, ctx: &Context) -> Result<Vec<(String, String)>, String> {
+        let facts = Facts {
+            metadata: &self.pod.metadata,
+            uid: &self.uid,
+            spec: &self.pod.spec,
+            node: &self.node.name,
+            node_ip: self.node.addresses.fabric_v4().into(),
+            ips: &self.ips,
+        };
+        variables(container, &facts, &ctx.programs, |name| std::env::var(name).ok())
+    }
+
+    /// Directory a container starts in: its own scratch directory unless it says otherwise, so
+    /// that what programs drop there doesn't litter the machine.
+    pub(crate) fn directory(&self, container: &objects::Container, ctx: &Context) -> PathBuf {
+        if container.working_dir.is_empty() { self.dir.join("work") } else { ctx.started_in.join(&container.working_dir) }
+    }
+
+    /// Log of a container.
+    pub(crate) fn log(&self, container: &str) -> PathBuf {
+        self.dir.join(format!("{container}.log"))
+    }
+}
+
+pub(crate) struct PodActor {
+    pub plan: Arc<PodPlan>,
+    pub ctx: Arc<Context>,
+    pub wish: watch::Receiver<Wish>,
+    pub events: mpsc::UnboundedSender<PodEvent>,
+    pub report: Report,
+    pub network: Option<Named>,
+    pub enrollment: Option<Enrollment>,
+}
+
+/// Why the pod's processes are no longer looked after.
+enum Over {
+    Asked,
+    Died,
+}
+
+impl PodActor {
+    /// Lives until asked to stop, then leaves nothing behind.
+    pub(crate) async fn run(mut self) {
+        self.live().await;
+        self.leave().await;
+        let _ = self.events.send(PodEvent::Gone { uid: self.plan.uid.clone() });
+    }
+
+    async fn live(&mut self) {
+        loop {
+            match self.make_network().await {
+                Ok(()) => break,
+                Err(reason) => self.say("NetworkError", reason.to_string()),
+            }
+            if self.rest(Duration::from_secs(1)).await {
+                return;
+            }
+        }
+        if self.wish.borrow().in_mesh && self.enroll_before_start().await {
+            return;
+        }
+        let mut pause = RETRY;
+        loop {
+            match self.play().await {
+                Ok(Over::Asked) => return,
+                Ok(Over::Died) => {
+                    self.report.restarts += 1;
+                    self.say("Error", "all processes of the pod were killed; it is started again".to_owned());
+                }
+                Err(reason) => self.say("CreatePodError", reason.to_string()),
+            }
+            if self.rest(pause).await {
+                return;
+            }
+            pause = (pause * 2).min(Duration::from_secs(10));
+        }
+    }
+
+    async fn make_network(&mut self) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        make_dir(&plan.dir.join("work"))?;
+        let metadata = &plan.pod.metadata;
+        let mut resolv = format!("nameserver {}\n", crate::addresses::CLUSTER_DNS);
+        let domain = &self.ctx.cluster_domain;
+        resolv.push_str(&format!("search {}.svc.{domain} svc.{domain} {domain}\noptions ndots:5\n", metadata.namespace));
+        write_file(&plan.dir.join("resolv.conf"), resolv.as_bytes(), 0o644)?;
+        let mut hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
+        for ip in &plan.ips {
+            hosts.push_str(&format!("{ip} {}\n", metadata.name));
+        }
+        write_file(&plan.dir.join("hosts"), hosts.as_bytes(), 0o644)?;
+
+        let networks = self.ctx.networks.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let metadata = &plan.pod.metadata;
+            networks.create_pod(&plan.node.network, plan.node.addresses, plan.slot, &metadata.namespace, &metadata.name)
+        })
+        .await
+        .map_err(|reason| Error::Timeout(reason.to_string()))??;
+        self.enrollment = Some(Enrollment::new(&self.plan, made.namespace.clone(), self.ctx.networks.ipv6));
+        self.network = Some(made);
+        Ok(())
+    }
+
+    /// Rules and proxy before the first process, so that no byte leaves in the clear. True if the
+    /// pod was asked to stop meanwhile.
+    async fn enroll_before_start(&mut self) -> bool {
+        let Some(mut enrollment) = self.enrollment.take() else { return false };
+        let stopped = loop {
+            let mut wish = self.wish.clone();
+            if wish.borrow_and_update().stop.is_some() {
+                break true;
+            }
+            if !wish.borrow().in_mesh {
+                enrollment.abandon().await;
+                break false;
+            }
+            let reason = tokio::select! {
+                done = enrollment.close_and_announce() => match done {
+                    Ok(()) => {
+                        self.report.enrolled = true;
+                        self.say("ContainerCreating", String::new());
+                        break false;
+                    }
+                    Err(reason) => reason,
+                },
+                _ = wish.changed() => continue,
+            };
+            self.say("WaitingForProxy", reason);
+            tokio::select! {
+                () = enrollment.proxy_changed() => {}
+                () = tokio::time::sleep(RETRY) => {}
+                _ = wish.changed() => {}
+            }
+        };
+        self.enrollment = Some(enrollment);
+        stopped
+    }
+
+    /// Starts the pod's processes and looks after them.
+    async fn play(&mut self) -> Result<Over, Error> {
+        let plan = self.plan.clone();
+        let Some(network) = self.network.clone() else { return Ok(Over::Asked) };
+        let label = plan.label();
+        let netns = network.namespace.try_clone_fd().map_err(Error::network(format!("cannot start pod {label}")))?;
+        let file = |name: &str| plan.dir.join(name).display().to_string();
+        let mut binds = vec![
+            (file("resolv.conf"), "/etc/resolv.conf".to_owned()),
+            (file("hosts"), "/etc/hosts".to_owned()),
+        ];
+        if let Some(nsswitch) = &self.ctx.nsswitch {
+            binds.push((nsswitch.display().to_string(), "/etc/nsswitch.conf".to_owned()));
+        }
+        let files = PodFiles { binds, own_pids: true };
+        let sandbox =
+            Sandbox::start(&self.ctx.executable, &label, &plan.pod.metadata.name, netns, &files).await?;
+        if let Some(warning) = &sandbox.warning {
+            tracing::warn!(pod = label, "{warning}");
+        }
+        self.report.sandbox = Some(sandbox.clone());
+
+        let (news, mut heard) = mpsc::unbounded_channel();
+        let running = Arc::new(Running::default());
+        let mut tasks = JoinSet::new();
+        let mut states = Vec::new();
+        for (index, container) in plan.pod.spec.containers.iter().enumerate() {
+            states.push(State::Waiting { reason: "ContainerCreating", message: String::new() });
+            let env = plan.environment(container, &self.ctx);
+            let argv = env.clone().and_then(|env| command_line(container, &env));
+            let env = env.unwrap_or_default();
+            let pod_ip = plan.ips.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]));
+            tasks.spawn(
+                Runner {
+                    index,
+                    container: container.clone(),
+                    policy: plan.pod.spec.restart_policy,
+                    argv,
+                    env: env.clone(),
+                    cwd: plan.directory(container, &self.ctx),
+                    log: plan.log(&container.name),
+                    sandbox: sandbox.clone(),
+                    around: Surroundings {
+                        node: plan.node.network.namespace.clone(),
+                        pod_ip,
+                        sandbox: sandbox.clone(),
+                        env,
+                    },
+                    news: news.clone(),
+                    running: running.clone(),
+                    restarts: 0,
+                }
+                .run(),
+            );
+        }
+        let earlier = self.report.restarts;
+        let mut restarts = vec![0; states.len()];
+        let mut wish = self.wish.clone();
+        loop {
+            let wanted = *wish.borrow_and_update();
+            if let Some(stop) = wanted.stop {
+                self.stop(stop, &running, &mut heard, &mut states).await;
+                return Ok(Over::Asked);
+            }
+            let behind = wanted.in_mesh != self.report.enrolled;
+            if behind {
+                self.follow(wanted.in_mesh).await;
+            }
+            let behind = wanted.in_mesh != self.report.enrolled;
+            tokio::select! {
+                _ = wish.changed() => {}
+                Some(News { index, restarts: count, state }) = heard.recv() => {
+                    states[index] = state;
+                    restarts[index] = count;
+                    self.report.restarts = earlier + restarts.iter().sum::<u32>();
+                    self.summarise(&states);
+                }
+                () = sandbox.gone() => {
+                    self.report.sandbox = None;
+                    return Ok(Over::Died);
+                }
+                () = tokio::time::sleep(RETRY), if behind => {}
+            }
+        }
+    }
+
+    /// Moves a running pod into the mesh or out of it without touching its processes.
+    async fn follow(&mut self, in_mesh: bool) {
+        let Some(mut enrollment) = self.enrollment.take() else { return };
+        if in_mesh {
+            // The proxy listens before the rules send it anything: nothing is refused meanwhile.
+            match enrollment.announce_and_close().await {
+                Ok(()) => {
+                    self.report.enrolled = true;
+                    self.report.message.clear();
+                }
+                Err(reason) => self.report.message = format!("not in the mesh yet: {reason}"),
+            }
+            self.tell();
+        } else {
+            // Others must have stopped sending HBONE before nobody takes it any more.
+            self.report.enrolled = false;
+            self.tell();
+            self.settled().await;
+            if let Err(reason) = enrollment.open_and_withdraw().await {
+                self.report.message = format!("not out of the mesh yet: {reason}");
+                self.tell();
+            }
+        }
+        self.enrollment = Some(enrollment);
+    }
+
+    async fn stop(
+        &mut self,
+        stop: Stop,
+        running: &Running,
+        heard: &mut mpsc::UnboundedReceiver<News>,
+        states: &mut [State],
+    ) {
+        self.report.ready = false;
+        self.say("Terminating", String::new());
+        if stop.drain {
+            self.settled().await;
+        }
+        running.terminate().await;
+        let ended = async {
+            let alive = |states: &[State]| states.iter().any(|state| matches!(state, State::Running { .. }));
+            while alive(states) {
+                let Some(News { index, state, .. }) = heard.recv().await else { return };
+                states[index] = state;
+            }
+        };
+        let begun = tokio::time::Instant::now();
+        let mut wish = self.wish.clone();
+        let mut ended = std::pin::pin!(ended);
+        loop {
+            // Who is in more of a hurry may shorten it.
+            let grace = wish.borrow_and_update().stop.map_or(stop.grace, |stop| stop.grace);
+            tokio::select! {
+                () = &mut ended => break,
+                () = tokio::time::sleep_until(begun + grace) => break,
+                Ok(()) = wish.changed() => {}
+            }
+        }
+        if let Some(sandbox) = self.report.sandbox.take() {
+            sandbox.kill();
+            sandbox.gone().await;
+        }
+    }
+
+    async fn leave(&mut self) {
+        if let Some(sandbox) = self.report.sandbox.take() {
+            sandbox.kill();
+            sandbox.gone().await;
+        }
+        if let Some(mut enrollment) = self.enrollment.take() {
+            enrollment.forget().await;
+        }
+        if let Some(network) = self.network.take() {
+            let (networks, plan) = (self.ctx.networks.clone(), self.plan.clone());
+            let _ = tokio::task::spawn_blocking(move || {
+                networks.disconnect_pod(&plan.node.network, plan.slot);
+                networks.remove(&network.name);
+            })
+            .await;
+        }
+        let _ = std::fs::remove_dir_all(&self.plan.dir);
+    }
+
+    fn summarise(&mut self, states: &[State]) {
+        let over = states.iter().all(|state| matches!(state, State::Ended { .. }));
+        let failed = states.iter().any(|state| matches!(state, State::Ended { code } if *code != 0));
+        self.report.phase = match (over, failed) {
+            (true, true) => PodPhase::Failed,
+            (true, false) => PodPhase::Succeeded,
+            _ if states.iter().any(|state| matches!(state, State::Running { .. })) => PodPhase::Running,
+            _ => self.report.phase,
+        };
+        self.report.ready = states.iter().all(|state| matches!(state, State::Running { ready: true, .. }));
+        let worst = states.iter().find_map(|state| match state {
+            State::Waiting { reason, message } => Some((*reason, message.clone())),
+            _ => None,
+        });
+        let unready = states.iter().find_map(|state| match state {
+            State::Running { ready: false, message } => Some(message.clone()),
+            State::Ended { code } if *code != 0 => Some(format!("ended with exit code {code}")),
+            _ => None,
+        });
+        let (status, message) = match worst {
+            Some((reason, message)) => (reason.to_owned(), message),
+            None if over => (if failed { "Error" } else { "Completed" }.to_owned(), unready.unwrap_or_default()),
+            None => ("Running".to_owned(), unready.unwrap_or_default()),
+        };
+        self.say(&status, message);
+    }
+
+    /// Waits; true if asked to stop meanwhile.
+    async fn rest(&mut self, time: Duration) -> bool {
+        let mut wish = self.wish.clone();
+        let stopped = wish.wait_for(|wish| wish.stop.is_some());
+        tokio::time::timeout(time, stopped).await.is_ok()
+    }
+
+    /// Waits until what was told has reached the proxies and the nodes' rules.
+    async fn settled(&self) {
+        let (reached, reaching) = oneshot::channel();
+        if self.events.send(PodEvent::Barrier { reached }).is_ok() && reaching.await.is_ok() {
+            self.ctx.settled().await;
+        }
+    }
+
+    fn say(&mut self, status: &str, message: String) {
+        status.clone_into(&mut self.report.status);
+        self.report.message = message;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let event = PodEvent::Changed { uid: self.plan.uid.clone(), report: Box::new(self.report.clone()) };
+        let _ = self.events.send(event);
+    }
+}

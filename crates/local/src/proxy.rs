@@ -1,0 +1,230 @@
+//! The proxy process of a node: started, watched, and started again the moment it dies.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use leno_capture::NetworkNamespace;
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+use tokio::sync::watch;
+
+use crate::logs;
+use crate::spawn::{Spawn, Spawned, spawn};
+
+/// Port of a proxy's readiness answer, as ztunnel's.
+const READINESS_PORT: u16 = 15021;
+/// Between looks at a proxy that isn't ready, and at one that is.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
+/// A proxy that dies younger than this is given a pause before the next.
+const INFANT: Duration = Duration::from_secs(1);
+/// What a proxy gets to end by itself when the stage goes. Its pods are gone by then.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A proxy as it is now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyState {
+    /// Program.
+    pub program: String,
+    /// Process id on the machine; `None` while it doesn't run.
+    pub pid: Option<i32>,
+    /// Whether it answers that it is ready.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Why it doesn't run.
+    pub message: String,
+}
+
+/// What a proxy is told. All of it goes through ztunnel's environment variables, so that any
+/// ambient node proxy can be started.
+#[derive(Debug, Clone)]
+pub(crate) struct ProxySettings {
+    pub program: PathBuf,
+    pub node: String,
+    pub namespace: NetworkNamespace,
+    pub node_ip: std::net::IpAddr,
+    /// `host:port` of discovery and certificates.
+    pub control: SocketAddr,
+    pub root_cert: PathBuf,
+    pub token: PathBuf,
+    pub zds_socket: PathBuf,
+    pub resolv_conf: PathBuf,
+    pub log: PathBuf,
+    pub trust_domain: String,
+    pub cluster_domain: String,
+    pub ipv6: bool,
+    /// Variables of the supervisor that are handed on as they are.
+    pub inherited: Vec<(String, String)>,
+}
+
+impl ProxySettings {
+    /// The environment.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let path = |path: &Path| path.display().to_string();
+        let control = format!("https://{}", self.control);
+        let mut all: Vec<(String, String)> = [
+            ("LENO_ROLE", "node".to_owned()),
+            ("PROXY_MODE", "shared".to_owned()),
+            ("NODE_NAME", self.node.clone()),
+            ("POD_NAME", format!("ztunnel-{}", self.node)),
+            ("POD_NAMESPACE", "istio-system".to_owned()),
+            ("SERVICE_ACCOUNT", "ztunnel".to_owned()),
+            ("INSTANCE_IP", self.node_ip.to_string()),
+            ("CLUSTER_ID", "Kubernetes".to_owned()),
+            ("ISTIO_META_CLUSTER_ID", "Kubernetes".to_owned()),
+            ("ISTIO_META_DNS_CAPTURE", "true".to_owned()),
+            ("XDS_ADDRESS", control.clone()),
+            ("CA_ADDRESS", control),
+            ("XDS_ROOT_CA", path(&self.root_cert)),
+            ("CA_ROOT_CA", path(&self.root_cert)),
+            ("AUTH_TOKEN", path(&self.token)),
+            ("INPOD_UDS", path(&self.zds_socket)),
+            ("TRUST_DOMAIN", self.trust_domain.clone()),
+            ("CLUSTER_DOMAIN", self.cluster_domain.clone()),
+            ("IPV6_ENABLED", self.ipv6.to_string()),
+            ("TERMINATION_GRACE_PERIOD_SECONDS", "30".to_owned()),
+            ("RUST_LOG", "info".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        for (name, value) in &self.inherited {
+            match all.iter_mut().find(|(known, _)| known == name) {
+                // The operator's level of detail wins; what ties the proxy to this stage doesn't.
+                Some(known) if name == "RUST_LOG" => known.1.clone_from(value),
+                Some(_) => {}
+                None => all.push((name.clone(), value.clone())),
+            }
+        }
+        all
+    }
+}
+
+/// Names of variables that a proxy inherits from the supervisor: those that tune a ztunnel, and
+/// what every process needs.
+pub(crate) fn is_inherited(name: &str) -> bool {
+    const EXACT: [&str; 16] = [
+        "PATH", "HOME", "RUST_LOG", "RUST_BACKTRACE", "LOG_FORMAT", "ZTUNNEL_WORKER_THREADS", "SECRET_TTL",
+        "CONNECTION_TERMINATION_DEADLINE", "ENABLE_ORIG_SRC", "LOCALHOST_APP_TUNNEL", "ENABLE_RESPONSE_BAGGAGE",
+        "TLS12_ENABLED", "COMPLIANCE_POLICY", "AUTHZ_POLICY_INFO_LOGGING", "TERMINATION_GRACE_PERIOD_SECONDS", "TZ",
+    ];
+    const PREFIXES: [&str; 4] = ["POOL_", "HTTP2_", "KEEPALIVE_", "LENO_NODE_"];
+    EXACT.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Keeps a proxy running until told to stop.
+pub(crate) async fn supervise(settings: ProxySettings, state: watch::Sender<ProxyState>, mut stop: watch::Receiver<bool>) {
+    let mut pause = Duration::ZERO;
+    state.send_modify(|state| state.program = settings.program.display().to_string());
+    while !*stop.borrow_and_update() {
+        let born = Instant::now();
+        let message = match start(&settings).await {
+            Ok(proxy) => {
+                state.send_modify(|state| {
+                    state.pid = Some(proxy.pid);
+                    state.message.clear();
+                });
+                match attend(proxy, &settings, &state, &mut stop).await {
+                    Some(code) => format!("the proxy ended with {}; its log is {}", told(code), settings.log.display()),
+                    None => return,
+                }
+            }
+            Err(reason) => reason,
+        };
+        pause = if born.elapsed() >= INFANT { Duration::ZERO } else { next_pause(pause) };
+        tracing::warn!(node = settings.node, "{message}");
+        state.send_modify(|state| {
+            state.pid = None;
+            state.ready = false;
+            state.restarts += 1;
+            state.message = message;
+        });
+        let _ = tokio::time::timeout(pause, stop.wait_for(|stop| *stop)).await;
+    }
+}
+
+/// The first replacement comes at once, however young the dead one was.
+fn next_pause(last: Duration) -> Duration {
+    if last.is_zero() { Duration::from_millis(50) } else { (last * 2).min(Duration::from_secs(2)) }
+}
+
+fn told(code: i32) -> String {
+    if code > 128 { format!("signal {}", code - 128) } else { format!("exit code {code}") }
+}
+
+async fn start(settings: &ProxySettings) -> Result<Spawned, String> {
+    let output = logs::capture(&settings.log).map_err(|reason| format!("cannot open the proxy's log: {reason}"))?;
+    let errors = output.try_clone().map_err(|reason| reason.to_string())?;
+    let netns = settings.namespace.try_clone_fd().map_err(|reason| reason.to_string())?;
+    spawn(Spawn {
+        label: format!("the proxy of {} ({})", settings.node, settings.program.display()),
+        program: settings.program.clone(),
+        args: Vec::new(),
+        env: settings.environment(),
+        cwd: settings.log.parent().map(Path::to_owned),
+        netns,
+        binds: vec![(settings.resolv_conf.display().to_string(), "/etc/resolv.conf".to_owned())],
+        isolated: None,
+        stdin: Stdio::null(),
+        stdout: output.into(),
+        stderr: errors.into(),
+    })
+    .await
+    .map_err(|reason| reason.to_string())
+}
+
+/// Watches a running proxy; its exit code, or `None` if it was ended because the stage goes.
+async fn attend(
+    mut proxy: Spawned,
+    settings: &ProxySettings,
+    state: &watch::Sender<ProxyState>,
+    stop: &mut watch::Receiver<bool>,
+) -> Option<i32> {
+    let looking = async {
+        loop {
+            let ready = is_ready(&settings.namespace).await;
+            state.send_if_modified(|state| {
+                let changed = state.ready != ready;
+                state.ready = ready;
+                changed
+            });
+            tokio::time::sleep(if ready { LOOKS.1 } else { LOOKS.0 }).await;
+        }
+    };
+    tokio::select! {
+        code = &mut proxy.ended => return Some(code.unwrap_or(1)),
+        () = looking => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    proxy.handle.signal(Signal::SIGTERM);
+    if tokio::time::timeout(GRACE, &mut proxy.ended).await.is_err() {
+        proxy.handle.signal(Signal::SIGKILL);
+        let _ = proxy.ended.await;
+    }
+    state.send_modify(|state| {
+        state.pid = None;
+        state.ready = false;
+    });
+    None
+}
+
+/// Asks the proxy in its node's namespace.
+async fn is_ready(namespace: &NetworkNamespace) -> bool {
+    let ask = async {
+        let socket = namespace.run(TcpSocket::new_v4).map_err(io::Error::other)??;
+        let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], READINESS_PORT))).await?;
+        stream.write_all(b"GET /healthz/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await?;
+        io::Result::Ok(head.ends_with(b" 200"))
+    };
+    matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
+}
+
+#[cfg(test)]
+#[path = "proxy_tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! Virtual addresses of services on a node, for pods outside the mesh and for UDP: what
+//! kube-proxy does, as nf_tables rules inside the node's namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use leno_capture::NetworkNamespace;
+use leno_capture::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, Rule, Table};
+use leno_control::objects::{self, IntOrString, Object, Pod};
+use leno_model::{Endpoint, Health, HealthPolicy, LoadBalancingMode, Mesh, RoutingScope, Service, ServiceName};
+
+use crate::addresses::NodeAddresses;
+
+/// Name of the table in the node's namespace.
+const TABLE: &str = "leno-services";
+
+/// UDP ports of services. The mesh carries TCP only, so its model doesn't know them.
+pub(crate) type UdpPorts = Vec<UdpPort>;
+
+/// A UDP port of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UdpPort {
+    pub service: ServiceName,
+    pub port: u16,
+    pub target: UdpTarget,
+}
+
+/// Where a UDP port leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum UdpTarget {
+    /// The same port of every endpoint.
+    Number(u16),
+    /// What each pod calls by that name, by pod.
+    Named(BTreeMap<String, u16>),
+}
+
+/// One virtual address and port, and who serves it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServiceRule {
+    pub address: SocketAddr,
+    pub udp: bool,
+    /// Empty: connections are refused at once instead of timing out.
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// The UDP ports of all declared services; `pods` are those that run.
+pub(crate) fn udp_ports<'a>(
+    objects: impl Iterator<Item = &'a Object>,
+    pods: &[&Pod],
+    cluster_domain: &str,
+) -> UdpPorts {
+    let mut found = UdpPorts::new();
+    for object in objects {
+        let Object::Service(service) = object else { continue };
+        let (namespace, name) = (&service.metadata.namespace, &service.metadata.name);
+        for port in service.spec.ports.iter().filter(|port| port.protocol == objects::Protocol::Udp) {
+            let target = match &port.target_port {
+                None => UdpTarget::Number(port.port.0),
+                Some(IntOrString::Int(number)) => UdpTarget::Number(*number),
+                Some(IntOrString::String(wanted)) => {
+                    let of_pod = |pod: &&&Pod| pod.metadata.namespace == *namespace;
+                    let named = |pod: &&Pod| {
+                        let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
+                        let port = ports.find(|port| port.name == *wanted)?;
+                        Some((pod.metadata.name.clone(), port.container_port.0))
+                    };
+                    UdpTarget::Named(pods.iter().filter(of_pod).filter_map(named).collect())
+                }
+            };
+            let hostname = format!("{name}.{namespace}.svc.{cluster_domain}");
+            let service = ServiceName { namespace: namespace.as_str().into(), hostname: hostname.into() };
+            found.push(UdpPort { service, port: port.port.0, target });
+        }
+    }
+    found
+}
+
+/// What a node's rules should be.
+pub(crate) fn plan(mesh: &Mesh, udp: &[UdpPort], node: &str) -> Vec<ServiceRule> {
+    let mut rules = BTreeSet::new();
+    for service in mesh.services() {
+        let sockets = |target: &dyn Fn(&Endpoint) -> Option<u16>| -> BTreeSet<SocketAddr> {
+            eligible(mesh, service, node)
+                .filter_map(|endpoint| Some((endpoint, target(endpoint)?)))
+                .flat_map(|(endpoint, port)| endpoint.workload.addresses.iter().map(move |ip| SocketAddr::new(*ip, port)))
+                .collect()
+        };
+        let mut add = |port: u16, udp: bool, endpoints: &BTreeSet<SocketAddr>| {
+            for ip in service.addresses.iter().map(|address| address.address) {
+                rules.insert(ServiceRule {
+                    address: SocketAddr::new(ip, port),
+                    udp,
+                    endpoints: endpoints.iter().copied().filter(|to| to.is_ipv4() == ip.is_ipv4()).collect(),
+                });
+            }
+        };
+        for port in &service.ports {
+            add(port.service_port, false, &sockets(&|endpoint| endpoint.target_port(port)));
+        }
+        for port in udp.iter().filter(|port| port.service == service.id) {
+            let target = |endpoint: &Endpoint| match &port.target {
+                UdpTarget::Number(number) => Some(*number),
+                UdpTarget::Named(by_pod) => by_pod.get(&*endpoint.workload.name).copied(),
+            };
+            add(port.port, true, &sockets(&target));
+        }
+    }
+    rules.into_iter().collect()
+}
+
+fn eligible<'a>(mesh: &'a Mesh, service: &'a Service, node: &'a str) -> impl Iterator<Item = &'a Endpoint> {
+    let balancing = &service.load_balancing;
+    // internalTrafficPolicy: Local.
+    let local =
+        balancing.mode == LoadBalancingMode::Strict && balancing.routing_preference.contains(&RoutingScope::Node);
+    let all = balancing.health_policy == HealthPolicy::AllowAll;
+    mesh.endpoints(&service.id).filter(move |endpoint| {
+        let workload = &endpoint.workload;
+        (all || workload.health == Health::Healthy) && (!local || &*workload.node == node)
+    })
+}
+
+/// Puts the rules in place, all at once: a packet meets the old ones or the new ones.
+///
+/// # Errors
+/// If the kernel refuses a rule; then the old ones stay.
+pub(crate) fn install(
+    namespace: &NetworkNamespace,
+    node: NodeAddresses,
+    rules: &[ServiceRule],
+) -> leno_capture::Result<()> {
+    let table = Table::new(Family::Inet, TABLE);
+    let mut batch = Batch::new();
+    batch.replace_table(&table);
+    // Kubernetes' order: destinations are translated before routing (-100), sources after (100).
+    batch.add_chain(&table, Chain::base("prerouting", ChainType::Nat, Hook::Prerouting, -100));
+    batch.add_chain(&table, Chain::base("output", ChainType::Nat, Hook::Output, -100));
+    batch.add_chain(&table, Chain::base("postrouting", ChainType::Nat, Hook::Postrouting, 100));
+    batch.add_chain(&table, Chain::base("refuse-forwarded", ChainType::Filter, Hook::Prerouting, 0));
+    batch.add_chain(&table, Chain::base("refuse-own", ChainType::Filter, Hook::Output, 0));
+    batch.add_chain(&table, Chain::regular("services"));
+    batch.add_chain(&table, Chain::regular("refuse"));
+    for chain in ["prerouting", "output"] {
+        batch.add_rule(&table, chain, Rule::new().jump("services"));
+    }
+    for chain in ["refuse-forwarded", "refuse-own"] {
+        batch.add_rule(&table, chain, Rule::new().jump("refuse"));
+    }
+    let mut hairpins = BTreeSet::new();
+    for rule in rules {
+        let protocol = if rule.udp { Protocol::Udp } else { Protocol::Tcp };
+        if rule.endpoints.is_empty() {
+            batch.add_rule(&table, "refuse", Rule::new().l4proto(protocol).to(rule.address).reject());
+        }
+        for balanced in nft::balance(protocol, rule.address, &rule.endpoints) {
+            batch.add_rule(&table, "services", balanced);
+        }
+        hairpins.extend(rule.endpoints.iter().map(SocketAddr::ip));
+    }
+    // A pod that reaches itself through a service would answer itself directly, and the answer
+    // would come from the wrong address.
+    for ip in hairpins {
+        let own: IpAddr = if ip.is_ipv4() { node.gateway_v4().into() } else { node.gateway_v6().into() };
+        batch.add_rule(&table, "postrouting", Rule::new().saddr(ip).daddr(ip).snat(SocketAddr::new(own, 0)));
+    }
+    batch.commit(namespace)
+}
+
+#[cfg(test)]
+#[path = "services_tests.rs"]
+mod tests;

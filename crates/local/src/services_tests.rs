@@ -1,0 +1,88 @@
+use std::sync::Arc;
+
+use leno_model::{AppProtocol, NetworkAddress, Port, Workload};
+
+use super::*;
+
+fn service(name: &str, address: &str) -> Service {
+    let mut service = Service::new("shop", name, format!("{name}.shop.svc.cluster.local"));
+    service.addresses.push(NetworkAddress { network: "".into(), address: address.parse().unwrap() });
+    service.ports.push(Port { service_port: 80, target_port: 8080, app_protocol: AppProtocol::Unknown });
+    service
+}
+
+fn pod(mesh: &mut Mesh, service: &Service, name: &str, node: &str, addresses: &[&str], health: Health) {
+    let mut pod = Workload::new(format!("c//Pod/shop/{name}"), "shop", name);
+    pod.addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+    pod.node = node.into();
+    pod.health = health;
+    pod.services.insert(service.id.clone(), Vec::new());
+    mesh.upsert_workload(Arc::new(pod));
+}
+
+fn endpoints(rules: &[ServiceRule]) -> Vec<String> {
+    rules.iter().flat_map(|rule| rule.endpoints.iter().map(ToString::to_string)).collect()
+}
+
+#[test]
+fn ready_endpoints_of_the_right_family() {
+    let mut mesh = Mesh::default();
+    let web = service("web", "10.96.1.1");
+    pod(&mut mesh, &web, "a", "node-1", &["10.244.1.10", "fd00:10:244:1::a"], Health::Healthy);
+    pod(&mut mesh, &web, "b", "node-2", &["10.244.2.10"], Health::Unhealthy);
+    mesh.upsert_service(Arc::new(web));
+    let rules = plan(&mesh, &[], "node-1");
+    assert_eq!(rules.len(), 1);
+    assert_eq!(rules[0].address.to_string(), "10.96.1.1:80");
+    assert_eq!(endpoints(&rules), ["10.244.1.10:8080"]);
+}
+
+#[test]
+fn local_services_stay_on_the_node() {
+    let mut mesh = Mesh::default();
+    let mut web = service("web", "10.96.1.1");
+    web.load_balancing.mode = LoadBalancingMode::Strict;
+    web.load_balancing.routing_preference = vec![RoutingScope::Node];
+    pod(&mut mesh, &web, "a", "node-1", &["10.244.1.10"], Health::Healthy);
+    pod(&mut mesh, &web, "b", "node-2", &["10.244.2.10"], Health::Healthy);
+    mesh.upsert_service(Arc::new(web));
+    assert_eq!(endpoints(&plan(&mesh, &[], "node-2")), ["10.244.2.10:8080"]);
+    let elsewhere = plan(&mesh, &[], "node-3");
+    assert!(elsewhere.len() == 1 && elsewhere[0].endpoints.is_empty());
+}
+
+#[test]
+fn unready_endpoints_count_where_published() {
+    let mut mesh = Mesh::default();
+    let mut web = service("web", "10.96.1.1");
+    web.load_balancing.health_policy = HealthPolicy::AllowAll;
+    pod(&mut mesh, &web, "a", "node-1", &["10.244.1.10"], Health::Unhealthy);
+    mesh.upsert_service(Arc::new(web));
+    assert_eq!(endpoints(&plan(&mesh, &[], "node-1")), ["10.244.1.10:8080"]);
+}
+
+#[test]
+fn udp_ports_come_from_the_objects() {
+    let manifests = crate::feed::parse(
+        "a.yaml",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: shop}\nspec:\n  ports:\n  - {name: a, port: 53, \
+         protocol: UDP, targetPort: q}\n  - {name: b, port: 54, protocol: UDP}\n  - {name: c, port: 80}\n---\napiVersion: \
+         v1\nkind: Pod\nmetadata: {name: p, namespace: shop}\nspec: {containers: [{name: c, ports: [{name: q, \
+         containerPort: 5353, protocol: UDP}]}]}\n",
+    )
+    .unwrap();
+    let objects: Vec<&Object> = manifests.objects.values().map(|sourced| &*sourced.object).collect();
+    let pods: Vec<&Pod> = objects.iter().filter_map(|object| Pod::of(object)).collect();
+    let udp = udp_ports(objects.iter().copied(), &pods, "cluster.local");
+    assert_eq!(udp.len(), 2);
+
+    let mut mesh = Mesh::default();
+    let mut dns = service("dns", "10.96.1.1");
+    dns.ports.clear();
+    pod(&mut mesh, &dns, "p", "node-1", &["10.244.1.10"], Health::Healthy);
+    pod(&mut mesh, &dns, "without", "node-1", &["10.244.1.11"], Health::Healthy);
+    mesh.upsert_service(Arc::new(dns));
+    let rules = plan(&mesh, &udp, "node-1");
+    assert!(rules.iter().all(|rule| rule.udp));
+    assert_eq!(endpoints(&rules), ["10.244.1.10:5353", "10.244.1.10:54", "10.244.1.11:54"]);
+}

@@ -1,0 +1,122 @@
+//! What a stage leaves on disk for `leno down` to find if the supervisor is killed.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::error::write_file;
+use crate::names::StageName;
+
+/// Held by a running supervisor; the kernel releases it however the supervisor ends.
+pub(crate) struct Lock(Flock<File>);
+
+/// Who holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Nobody,
+    /// 0 if the file doesn't say.
+    Process(i32),
+}
+
+impl Lock {
+    /// Takes the lock of a stage.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRunning`] if somebody holds it.
+    pub(crate) fn take(run_dir: &Path, name: &StageName) -> Result<Self, Error> {
+        match Flock::lock(open(run_dir)?, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                let record = || -> std::io::Result<()> {
+                    lock.set_len(0)?;
+                    lock.rewind()?;
+                    lock.write_all(format!("{}\n", std::process::id()).as_bytes())
+                };
+                let mut record = record;
+                record().map_err(Error::io("cannot write the lock file"))?;
+                Ok(Self(lock))
+            }
+            Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
+                Err(Error::AlreadyRunning { name: name.as_str().to_owned(), pid: pid_in(file) })
+            }
+            Err((_, reason)) => Err(Error::errno("cannot lock the stage")(reason)),
+        }
+    }
+
+    /// Who holds the lock of a stage now.
+    pub(crate) fn holder(run_dir: &Path) -> Holder {
+        let Ok(file) = File::open(run_dir.join("lock")) else { return Holder::Nobody };
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
+            Ok(_) => Holder::Nobody,
+            Err((file, _)) => Holder::Process(pid_in(file)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Lock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lock({:?})", *self.0)
+    }
+}
+
+fn open(run_dir: &Path) -> Result<File, Error> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let path = run_dir.join("lock");
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(Error::io(format!("cannot open {}", path.display())))
+}
+
+fn pid_in(mut file: File) -> i32 {
+    let mut text = String::new();
+    let _ = file.rewind();
+    let _ = file.read_to_string(&mut text);
+    text.trim().parse().unwrap_or(0)
+}
+
+/// What `leno down` must know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// Where the stage's network namespaces have their names.
+    pub netns_dir: PathBuf,
+}
+
+impl State {
+    pub(crate) fn write(&self, run_dir: &Path) -> Result<(), Error> {
+        let text = serde_json::to_vec(self).map_err(std::io::Error::other).map_err(Error::io("cannot write the state"))?;
+        write_file(&run_dir.join("state.json"), &text, 0o600)
+    }
+
+    pub(crate) fn read(run_dir: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(run_dir.join("state.json")).ok()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = StageName::new("x").unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
+        let lock = Lock::take(dir.path(), &name).unwrap();
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Process(me));
+        let refused = Lock::take(dir.path(), &name).unwrap_err();
+        assert!(matches!(refused, Error::AlreadyRunning { pid, .. } if pid == me));
+        assert!(refused.to_string().contains("leno down --name x"));
+        drop(lock);
+        assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
+        Lock::take(dir.path(), &name).unwrap();
+    }
+}

@@ -1,0 +1,194 @@
+//! Settings of the node proxy: one declaration for flag, environment variable, default and help.
+//!
+//! The environment variables are ztunnel's, so that whatever starts a ztunnel can start this.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Settings of the node proxy. Durations are given as `10s`, `5m`, `24h`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Config {
+    /// Name of the node whose pods this proxy carries.
+    #[arg(long, env = "NODE_NAME")]
+    pub node: String,
+
+    /// Control plane for discovery (delta ADS over TLS).
+    #[arg(long, env = "XDS_ADDRESS", default_value = "https://istiod.istio-system.svc:15012")]
+    pub xds_address: String,
+
+    /// Control plane for certificates; the discovery address unless given.
+    #[arg(long, env = "CA_ADDRESS")]
+    pub ca_address: Option<String>,
+
+    /// Roots that the control plane's certificate must chain to: a path, inline PEM, or SYSTEM.
+    #[arg(long, env = "XDS_ROOT_CA", default_value = "./var/run/secrets/istio/root-cert.pem")]
+    pub xds_root_ca: String,
+
+    /// Roots for the certificate service; those of discovery unless given.
+    #[arg(long, env = "CA_ROOT_CA")]
+    pub ca_root_ca: Option<String>,
+
+    /// Name the discovery server's certificate must carry instead of the address's host.
+    #[arg(long, env = "ALT_XDS_HOSTNAME")]
+    pub alt_xds_hostname: Option<String>,
+
+    /// Name the certificate server's certificate must carry instead of the address's host.
+    #[arg(long, env = "ALT_CA_HOSTNAME")]
+    pub alt_ca_hostname: Option<String>,
+
+    /// Bearer token for the control plane: a path, read anew for each request, or the token.
+    #[arg(long, env = "AUTH_TOKEN", default_value = "./var/run/secrets/tokens/istio-token", hide_env_values = true)]
+    pub auth_token: String,
+
+    /// This cluster's id.
+    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
+    pub cluster_id: String,
+
+    /// DNS suffix of the cluster's services.
+    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// Network id of this node; empty for the default network.
+    #[arg(long, env = "NETWORK", default_value = "")]
+    pub network: String,
+
+    /// Name of the pod this proxy runs as.
+    #[arg(long, env = "POD_NAME", default_value = "")]
+    pub pod_name: String,
+
+    /// Namespace of the pod this proxy runs as.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "")]
+    pub pod_namespace: String,
+
+    /// Address of the pod this proxy runs as.
+    #[arg(long, env = "INSTANCE_IP", default_value = "1.1.1.1")]
+    pub instance_ip: IpAddr,
+
+    /// Socket on which the node agent hands pods over.
+    #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
+    pub inpod_uds: PathBuf,
+
+    /// Data-path threads: a number; 0 for one per core.
+    #[arg(long, env = "ZTUNNEL_WORKER_THREADS", default_value_t = 0)]
+    pub worker_threads: usize,
+
+    /// Lifetime asked for in certificate requests.
+    #[arg(long, env = "SECRET_TTL", default_value = "24h", value_parser = duration)]
+    pub secret_ttl: Duration,
+
+    /// How long a connection waits for its own pod to become known by discovery.
+    #[arg(long, env = "LENO_WORKLOAD_TIMEOUT", default_value = "5s", value_parser = duration)]
+    pub workload_timeout: Duration,
+
+    /// How long a connection waits for its pod's first certificate.
+    #[arg(long, env = "LENO_CERTIFICATE_TIMEOUT", default_value = "10s", value_parser = duration)]
+    pub certificate_timeout: Duration,
+
+    /// How long a TCP connect may take, to a peer or to the local program.
+    #[arg(long, env = "LENO_CONNECT_TIMEOUT", default_value = "10s", value_parser = duration)]
+    pub connect_timeout: Duration,
+
+    /// How long a TLS handshake may take.
+    #[arg(long, env = "LENO_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration)]
+    pub handshake_timeout: Duration,
+
+    /// Streams on one HBONE connection before another is opened.
+    #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
+    pub pool_max_streams: usize,
+
+    /// How long an HBONE connection without streams is kept.
+    #[arg(long, env = "POOL_UNUSED_RELEASE_TIMEOUT", default_value = "60s", value_parser = duration)]
+    pub pool_idle_timeout: Duration,
+
+    /// After SIGTERM, how long live connections may take to end before they are cut.
+    #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", default_value = "25s", value_parser = duration)]
+    pub drain_deadline: Duration,
+
+    /// Give the local program the caller's own address as source: auto, true or false.
+    #[arg(long, env = "ENABLE_ORIG_SRC", default_value = "auto")]
+    pub original_source: OriginalSource,
+
+    /// Whether pods may use IPv6.
+    #[arg(long, env = "IPV6_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
+    pub ipv6: bool,
+
+    /// Whether the pods' DNS is answered here.
+    #[arg(long, env = "ISTIO_META_DNS_CAPTURE", default_value_t = true, action = clap::ArgAction::Set)]
+    pub dns: bool,
+
+    /// Tell the caller in the response headers which workload it reached.
+    #[arg(long, env = "ENABLE_RESPONSE_BAGGAGE", default_value_t = true, action = clap::ArgAction::Set)]
+    pub response_baggage: bool,
+
+    /// Log lines as `plain` text or `json`.
+    #[arg(long, env = "LOG_FORMAT", default_value = "plain")]
+    pub log_format: String,
+
+    /// Port of the admin endpoint, on loopback.
+    #[arg(long, env = "ADMIN_PORT", default_value_t = 15000)]
+    pub admin_port: u16,
+
+    /// Port of the metrics endpoint.
+    #[arg(long, env = "STATS_PORT", default_value_t = 15020)]
+    pub stats_port: u16,
+
+    /// Port of the readiness endpoint.
+    #[arg(long, env = "READINESS_PORT", default_value_t = 15021)]
+    pub readiness_port: u16,
+}
+
+/// Whether the local program sees the caller's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OriginalSource {
+    /// If the kernel allows it in the pod's namespace.
+    Auto,
+    /// Always; a pod where it isn't allowed does not start.
+    True,
+    /// Never: it sees the pod's own address.
+    False,
+}
+
+/// `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a duration; write for example 250ms, 10s, 5m or 24h");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    let seconds = |n: u64| number.checked_mul(n).map(Duration::from_secs).ok_or_else(bad);
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "" | "s" => seconds(1),
+        "m" => seconds(60),
+        "h" => seconds(3600),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    #[test]
+    fn a_node_name_is_enough() {
+        let cli = <Cli as clap::Parser>::try_parse_from(["node", "--node", "a"]).expect("parses");
+        assert_eq!(cli.config.secret_ttl, Duration::from_secs(24 * 3600));
+        assert!(cli.config.ipv6 && cli.config.dns);
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        for bad in ["", "s", "5 s", "-1s", "5d", "99999999999999999999s", "9999999999999999999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The live connections of one pod: who must be asked again when a policy changes, who is still
+//! there when the proxy drains, what `/config_dump` shows.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use leno_model::{Identity, Mesh, Workload};
+use leno_policy::{Connection, Verdict};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The live connections of one pod.
+#[derive(Default)]
+pub(crate) struct Connections {
+    inbound: Mutex<HashMap<u64, Live>>,
+    outbound: Mutex<HashMap<u64, OutboundConnection>>,
+    next: AtomicU64,
+    count: watch::Sender<usize>,
+}
+
+struct Live {
+    connection: InboundConnection,
+    cut: Arc<Cut>,
+}
+
+/// What a policy decides about, kept to be decided again.
+#[derive(Debug, Clone)]
+pub(crate) struct InboundConnection {
+    /// The caller's identity; `None` for plaintext.
+    pub(crate) source: Option<Identity>,
+    /// The caller's address.
+    pub(crate) source_ip: IpAddr,
+    /// The program's address.
+    pub(crate) destination: SocketAddr,
+}
+
+impl InboundConnection {
+    pub(crate) fn for_policy(&self) -> Connection<'_> {
+        Connection { source: self.source.as_ref(), source_ip: self.source_ip, destination: self.destination }
+    }
+}
+
+/// What is shown of an outbound connection.
+#[derive(Debug, Clone)]
+pub(crate) struct OutboundConnection {
+    /// The program's address.
+    pub(crate) source: SocketAddr,
+    /// What the program asked for.
+    pub(crate) original: SocketAddr,
+    /// Where it went.
+    pub(crate) actual: SocketAddr,
+}
+
+/// Ends one connection from outside it, with a reason.
+#[derive(Default)]
+pub(crate) struct Cut {
+    token: CancellationToken,
+    reason: Mutex<Option<String>>,
+}
+
+impl Cut {
+    /// Resolves when the connection must end.
+    pub(crate) async fn cut(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Why it was ended, if it was.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.reason.lock().clone()
+    }
+
+    fn now(&self, reason: String) {
+        self.reason.lock().get_or_insert(reason);
+        self.token.cancel();
+    }
+}
+
+/// Keeps a connection listed while it lives.
+pub(crate) struct Listed {
+    connections: Arc<Connections>,
+    id: u64,
+    inbound: bool,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if self.inbound {
+            self.connections.inbound.lock().remove(&self.id);
+        } else {
+            self.connections.outbound.lock().remove(&self.id);
+        }
+        self.connections.count.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Connections {
+    /// Lists an inbound connection. From here on a policy change can cut it; the caller must
+    /// decide about it *after* listing, or a change in between would be missed.
+    pub(crate) fn list_inbound(self: &Arc<Self>, connection: InboundConnection) -> (Listed, Arc<Cut>) {
+        let cut = Arc::new(Cut::default());
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.inbound.lock().insert(id, Live { connection, cut: cut.clone() });
+        self.count.send_modify(|count| *count += 1);
+        (Listed { connections: self.clone(), id, inbound: true }, cut)
+    }
+
+    /// Lists an outbound connection.
+    pub(crate) fn list_outbound(self: &Arc<Self>, connection: OutboundConnection) -> Listed {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.outbound.lock().insert(id, connection);
+        self.count.send_modify(|count| *count += 1);
+        Listed { connections: self.clone(), id, inbound: false }
+    }
+
+    /// Asks the policies again about every inbound connection and cuts those now denied. Returns
+    /// how many.
+    pub(crate) fn reevaluate(&self, mesh: &Mesh, workload: &Workload) -> usize {
+        let mut cut = 0;
+        for live in self.inbound.lock().values() {
+            let decision = leno_policy::authorize(mesh, workload, &live.connection.for_policy());
+            if let Verdict::Deny(reason) = decision.verdict {
+                live.cut.now(format!("closed after a policy change: {reason}"));
+                cut += 1;
+            }
+        }
+        cut
+    }
+
+    /// Resolves when no connection is left.
+    pub(crate) async fn drained(&self) {
+        let mut count = self.count.subscribe();
+        // The sender lives as long as `self`, so waiting can't fail.
+        let _ = count.wait_for(|count| *count == 0).await;
+    }
+
+    /// What is live now, for `/config_dump`.
+    pub(crate) fn dump(&self) -> (Vec<InboundConnection>, Vec<OutboundConnection>) {
+        let inbound = self.inbound.lock().values().map(|live| live.connection.clone()).collect();
+        let outbound = self.outbound.lock().values().cloned().collect();
+        (inbound, outbound)
+    }
+}

@@ -1,0 +1,64 @@
+//! Connections out of a pod's namespace: to peers, and to the pod's own program.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_capture::sockets;
+use leno_model::Identity;
+use leno_tls::TlsStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+use crate::pod::Pod;
+
+/// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that
+/// must prove one of the same identities.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TunnelKey {
+    /// The pod's namespace: an address may be reused by another pod, a
+    /// namespace isn't while somebody holds it.
+    pub(crate) pod: leno_capture::NamespaceId,
+    /// Who we are. A new certificate for the same identity may use an old tunnel until it ends.
+    pub(crate) source: Identity,
+    /// Who the peer must be.
+    pub(crate) expected: Vec<Identity>,
+    /// Uid of the peer's workload: an address that has passed to another pod makes another key.
+    pub(crate) peer: leno_model::WorkloadUid,
+    /// The peer's HBONE address.
+    pub(crate) address: SocketAddr,
+}
+
+/// Connects from the pod's namespace; with `source`, from an address that need not be its own.
+pub(crate) async fn tcp(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
+    let source = source.map(|ip| SocketAddr::new(ip, 0));
+    let socket = sockets::connector(pod.netns(), address, source).map_err(|e| Failure::Socket(Arc::new(e)))?;
+    let socket = TcpSocket::from_std_stream(socket.into());
+    let wait = pod.context().config.connect_timeout;
+    match timeout(wait, socket.connect(address)).await {
+        Ok(connected) => connected.map_err(|e| Failure::Connect { address, source: Arc::new(e) }),
+        Err(_) => Err(Failure::ConnectTimeout { address, waited: wait }),
+    }
+}
+
+/// Connects to a peer's HBONE port and proves both sides.
+pub(crate) async fn tls(
+    pod: &Pod,
+    identity: &leno_tls::MeshIdentity,
+    address: SocketAddr,
+    expected: &[Identity],
+) -> Result<TlsStream<TcpStream>, Failure> {
+    let stream = tcp(pod, address, None).await?;
+    let wait = pod.context().config.handshake_timeout;
+    let connected = identity.connect(stream, expected, wait).await;
+    connected.map(|(stream, _)| stream).map_err(|e| Failure::Handshake { address, source: Arc::new(e) })
+}
+
+/// Closes a connection so that the program at its other end sees a reset, not the end of a
+/// complete answer.
+pub(crate) fn reset(stream: TcpStream) {
+    if let Err(error) = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "connection can't be closed with a reset");
+    }
+}

@@ -1,0 +1,214 @@
+//! The pods' DNS: services of the mesh are answered here, everything else goes on to the
+//! resolvers of the node, asked from the pod's own namespace so that it is the pod that asks.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::RecordType;
+use leno_capture::sockets::{self, ListenOptions};
+use leno_policy::dns::{DnsAnswer, Family};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::dns_message::{self, Parsed, Question};
+use crate::pod::Pod;
+
+/// Questions of one pod under way at once. Past it they wait in the socket's buffer, then drop:
+/// a pod that floods its resolver slows itself, not the node.
+const CONCURRENT: usize = 256;
+/// How long a TCP client may say nothing (RFC 7766 §6.2.3 asks for seconds).
+const TCP_IDLE: Duration = Duration::from_secs(5);
+/// How long one resolver may take before the next is asked.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Answers on one UDP socket until the pod stops.
+pub(crate) async fn serve_udp(pod: Arc<Pod>, socket: UdpSocket) {
+    let socket = Arc::new(socket);
+    let permits = Arc::new(Semaphore::new(CONCURRENT));
+    let mut packet = vec![0; 4096];
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let received = tokio::select! {
+            received = socket.recv_from(&mut packet) => received,
+            () = pod.stopping() => return,
+        };
+        // An ICMP error of an earlier reply shows up here; it says nothing about the next query.
+        let Ok((length, client)) = received else { continue };
+        let query = packet[..length].to_vec();
+        let (pod, socket) = (pod.clone(), socket.clone());
+        tokio::spawn(async move {
+            if let Some(reply) = reply(&pod, &query, Transport::Udp).await {
+                let _ = socket.send_to(&reply, client).await;
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Answers on one TCP listener until the pod stops.
+pub(crate) async fn serve_tcp(pod: Arc<Pod>, listener: TcpListener) {
+    let permits = Arc::new(Semaphore::new(CONCURRENT));
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = pod.stopping() => return,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let pod = pod.clone();
+        tokio::spawn(async move {
+            // A client that breaks off or is idle for too long ends its connection, no more.
+            let _ = serve_tcp_client(&pod, stream).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn serve_tcp_client(pod: &Pod, mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let length = timeout(TCP_IDLE, stream.read_u16()).await??;
+        let mut query = vec![0; usize::from(length)];
+        timeout(TCP_IDLE, stream.read_exact(&mut query)).await??;
+        let Some(reply) = reply(pod, &query, Transport::Tcp).await else { return Ok(()) };
+        let Ok(length) = u16::try_from(reply.len()) else { return Ok(()) };
+        let mut framed = Vec::with_capacity(2 + reply.len());
+        framed.extend_from_slice(&length.to_be_bytes());
+        framed.extend_from_slice(&reply);
+        timeout(TCP_IDLE, stream.write_all(&framed)).await??;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Udp,
+    Tcp,
+}
+
+async fn reply(pod: &Pod, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    let question = match dns_message::parse(query) {
+        Parsed::Question(question) => question,
+        Parsed::Refusal(refusal) => return Some(refusal),
+        Parsed::Garbage => return None,
+    };
+    if let Some(local) = local_answer(pod, &question, transport).await {
+        return Some(local);
+    }
+    match forward(pod, query, transport).await {
+        Some(reply) => Some(reply),
+        None => Some(question.error(ResponseCode::ServFail)),
+    }
+}
+
+async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> Option<Vec<u8>> {
+    let family = match question.record_type() {
+        RecordType::A => Family::V4,
+        RecordType::AAAA => Family::V6,
+        _ => return None,
+    };
+    let Ok((mesh, client)) = pod.workload().await else {
+        // Who asks decides what a name means; a guess could send the pod to another's service.
+        return Some(question.error(ResponseCode::ServFail));
+    };
+    let domain = &pod.context().config.cluster_domain;
+    let mut random = rand::random::<u64>;
+    let answer = leno_policy::dns::resolve(
+        &mesh,
+        &client.namespace,
+        &client.network,
+        domain,
+        &question.name(),
+        family,
+        &mut random,
+    );
+    let udp = transport == Transport::Udp;
+    match answer {
+        DnsAnswer::Records { cname, addresses } => {
+            let usable: Vec<IpAddr> =
+                addresses.into_iter().filter(|ip| ip.is_ipv4() || pod.context().config.ipv6).collect();
+            Some(question.answer(cname.as_deref(), &usable, udp))
+        }
+        DnsAnswer::NoData => Some(question.answer(None, &[], udp)),
+        DnsAnswer::NotMine => None,
+    }
+}
+
+async fn forward(pod: &Pod, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    for resolver in &pod.context().resolvers {
+        let attempt = async {
+            match transport {
+                Transport::Udp => ask_udp(pod, *resolver, query).await,
+                Transport::Tcp => ask_tcp(pod, *resolver, query).await,
+            }
+        };
+        match timeout(UPSTREAM_TIMEOUT, attempt).await {
+            Ok(Ok(reply)) => return Some(reply),
+            Ok(Err(error)) => tracing::debug!(%resolver, %error, "resolver failed"),
+            Err(_) => tracing::debug!(%resolver, "resolver did not answer"),
+        }
+    }
+    None
+}
+
+async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
+    let any = match resolver {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let options = ListenOptions { reuse_port: false, transparent: false, ..ListenOptions::default() };
+    let socket = sockets::udp(pod.netns(), any, &options).map_err(std::io::Error::other)?;
+    let socket = UdpSocket::from_std(socket)?;
+    socket.connect(resolver).await?;
+    socket.send(query).await?;
+    let mut reply = vec![0; 4096];
+    loop {
+        let length = socket.recv(&mut reply).await?;
+        if dns_message::answers(query, &reply[..length]) {
+            reply.truncate(length);
+            return Ok(reply);
+        }
+    }
+}
+
+async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = crate::dial::tcp(pod, resolver, None).await.map_err(std::io::Error::other)?;
+    let length = u16::try_from(query.len()).map_err(std::io::Error::other)?;
+    let mut framed = length.to_be_bytes().to_vec();
+    framed.extend_from_slice(query);
+    stream.write_all(&framed).await?;
+    let length = stream.read_u16().await?;
+    let mut reply = vec![0; usize::from(length)];
+    stream.read_exact(&mut reply).await?;
+    if dns_message::answers(query, &reply) {
+        Ok(reply)
+    } else {
+        Err(std::io::Error::other("not an answer to the question"))
+    }
+}
+
+/// The resolvers named in a `resolv.conf` (resolv.conf(5)); those without a usable address are
+/// skipped.
+pub(crate) fn resolvers(resolv_conf: &str) -> Vec<SocketAddr> {
+    resolv_conf
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok())
+        .map(|ip| SocketAddr::new(ip, 53))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolv_conf() {
+        let text = "# c\nnameserver 10.0.0.1\n  nameserver fd00::1\nnameserver junk\nsearch a b\n";
+        assert_eq!(resolvers(text), ["10.0.0.1:53".parse().expect("addr"), "[fd00::1]:53".parse().expect("addr")]);
+    }
+}

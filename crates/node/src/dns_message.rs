@@ -1,0 +1,147 @@
+//! DNS messages (RFC 1035) as far as a mesh needs them: one question in, addresses or an error
+//! out. What the answer *is* comes from [`leno_policy::dns`].
+
+use std::net::IpAddr;
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType, rdata};
+
+/// Time to live of answers about the mesh, in seconds: short, for they follow the mesh.
+const TTL: u32 = 30;
+
+/// Largest UDP payload offered to a client that takes part in EDNS (RFC 6891); above the usual
+/// MTU answers would be fragmented.
+const MAX_UDP_PAYLOAD: u16 = 1232;
+
+/// A message that asks something.
+pub struct Question {
+    message: Message,
+    query: Query,
+}
+
+/// What a packet turned out to be.
+pub enum Parsed {
+    /// A question.
+    Question(Box<Question>),
+    /// Not one, but sound enough to answer: the bytes of the refusal.
+    Refusal(Vec<u8>),
+    /// Nothing that deserves an answer.
+    Garbage,
+}
+
+/// Reads a packet a client sent.
+pub fn parse(packet: &[u8]) -> Parsed {
+    let Ok(message) = Message::from_vec(packet) else {
+        // The id is all that is needed to say FORMERR; less than a header is noise.
+        return match packet {
+            [high, low, flags, ..] if packet.len() >= 12 && flags & 0x80 == 0 => {
+                let id = u16::from_be_bytes([*high, *low]);
+                refusal(&Message::error_msg(id, OpCode::Query, ResponseCode::FormErr))
+            }
+            _ => Parsed::Garbage,
+        };
+    };
+    if message.metadata.message_type == MessageType::Response {
+        // Answering a response would let two servers talk to each other for ever.
+        return Parsed::Garbage;
+    }
+    let error = |code| {
+        let mut reply = Message::error_msg(message.metadata.id, message.metadata.op_code, code);
+        reply.queries = message.queries.clone();
+        refusal(&reply)
+    };
+    if message.metadata.op_code != OpCode::Query {
+        return error(ResponseCode::NotImp);
+    }
+    match message.queries.as_slice() {
+        [query] if query.query_class() == DNSClass::IN => {
+            let query = query.clone();
+            Parsed::Question(Box::new(Question { message, query }))
+        }
+        [_] => error(ResponseCode::NotImp),
+        _ => error(ResponseCode::FormErr),
+    }
+}
+
+fn refusal(message: &Message) -> Parsed {
+    message.to_vec().map_or(Parsed::Garbage, Parsed::Refusal)
+}
+
+impl Question {
+    /// The name asked for, without its final dot, in lower case (RFC 4343).
+    pub fn name(&self) -> String {
+        let name = self.query.name().to_lowercase().to_ascii();
+        name.strip_suffix('.').unwrap_or(&name).to_owned()
+    }
+
+    /// The record type asked for.
+    pub fn record_type(&self) -> RecordType {
+        self.query.query_type()
+    }
+
+    /// Whether addresses of `ip`'s family were asked for.
+    pub fn wants(&self, ip: &IpAddr) -> bool {
+        matches!((self.record_type(), ip), (RecordType::A, IpAddr::V4(_)) | (RecordType::AAAA, IpAddr::V6(_)))
+    }
+
+    /// An authoritative answer: an optional alias and the addresses under it. Too long for the
+    /// client's UDP payload, it is cut with the truncation bit set; `udp` says whether that
+    /// limit holds.
+    pub fn answer(&self, cname: Option<&str>, addresses: &[IpAddr], udp: bool) -> Vec<u8> {
+        let mut reply = self.reply(ResponseCode::NoError);
+        reply.metadata.authoritative = true;
+        let mut owner = self.query.name().clone();
+        if let Some(target) = cname.and_then(|target| Name::from_ascii(format!("{target}.")).ok()) {
+            reply.add_answer(Record::from_rdata(owner, TTL, RData::CNAME(rdata::CNAME(target.clone()))));
+            owner = target;
+        }
+        for address in addresses.iter().filter(|ip| self.wants(ip)) {
+            let data = match address {
+                IpAddr::V4(v4) => RData::A(rdata::A(*v4)),
+                IpAddr::V6(v6) => RData::AAAA(rdata::AAAA(*v6)),
+            };
+            reply.add_answer(Record::from_rdata(owner.clone(), TTL, data));
+        }
+        self.encode(&reply, udp)
+    }
+
+    /// An answer without records and with a code.
+    pub fn error(&self, code: ResponseCode) -> Vec<u8> {
+        self.encode(&self.reply(code), true)
+    }
+
+    fn reply(&self, code: ResponseCode) -> Message {
+        let mut reply = Message::error_msg(self.message.metadata.id, OpCode::Query, code);
+        reply.metadata.recursion_desired = self.message.metadata.recursion_desired;
+        reply.metadata.recursion_available = true;
+        reply.queries = vec![self.query.clone()];
+        if self.message.edns.is_some() {
+            let mut edns = Edns::new();
+            edns.set_max_payload(MAX_UDP_PAYLOAD);
+            reply.set_edns(edns);
+        }
+        reply
+    }
+
+    fn encode(&self, reply: &Message, udp: bool) -> Vec<u8> {
+        let limit = self.message.edns.as_ref().map_or(512, |edns| edns.max_payload().clamp(512, MAX_UDP_PAYLOAD));
+        match reply.to_vec() {
+            Ok(bytes) if !udp || bytes.len() <= usize::from(limit) => bytes,
+            Ok(_) => reply.truncate().to_vec().unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+/// Whether `reply` answers `query`: same id, same question (RFC 5452 §4). Anything else is a
+/// forgery or a straggler.
+pub fn answers(query: &[u8], reply: &[u8]) -> bool {
+    let (Ok(query), Ok(reply)) = (Message::from_vec(query), Message::from_vec(reply)) else { return false };
+    reply.metadata.message_type == MessageType::Response
+        && query.metadata.id == reply.metadata.id
+        && query.queries == reply.queries
+}
+
+#[cfg(test)]
+#[path = "dns_message_tests.rs"]
+mod tests;

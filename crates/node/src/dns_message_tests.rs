@@ -1,0 +1,65 @@
+use super::*;
+use proptest::prelude::*;
+
+fn query(name: &str, kind: RecordType) -> Vec<u8> {
+    let mut message = Message::query();
+    message.metadata.id = 77;
+    message.add_query(Query::query(Name::from_ascii(name).expect("name"), kind));
+    message.to_vec().expect("encodes")
+}
+
+fn question(packet: &[u8]) -> Box<Question> {
+    match parse(packet) {
+        Parsed::Question(question) => question,
+        _ => panic!("not a question"),
+    }
+}
+
+#[test]
+fn an_answer_carries_the_family_asked_for_and_the_alias() {
+    let packet = query("Web.default.", RecordType::A);
+    let q = question(&packet);
+    assert_eq!(q.name(), "web.default");
+    let ips: Vec<IpAddr> = ["10.0.0.1", "fd00::1", "10.0.0.2"].map(|ip| ip.parse().expect("ip")).to_vec();
+    let bytes = q.answer(Some("web.default.svc.cluster.local"), &ips, true);
+    let reply = Message::from_vec(&bytes).expect("sound");
+    assert!(answers(&packet, &bytes));
+    assert_eq!(reply.answers.len(), 3);
+    assert!(reply.metadata.authoritative && reply.metadata.recursion_available);
+    assert_eq!(reply.answers[1].name.to_ascii(), "web.default.svc.cluster.local.");
+}
+
+#[test]
+fn what_does_not_fit_udp_is_truncated_and_fits_tcp() {
+    let q = question(&query("big.default.", RecordType::A));
+    let ips: Vec<IpAddr> = (0..200u8).map(|i| IpAddr::from([10, 0, 0, i])).collect();
+    let udp = Message::from_vec(&q.answer(None, &ips, true)).expect("sound");
+    assert!(udp.metadata.truncation && udp.answers.is_empty());
+    assert_eq!(Message::from_vec(&q.answer(None, &ips, false)).expect("sound").answers.len(), 200);
+}
+
+#[test]
+fn responses_and_noise_are_not_answered_and_bad_opcodes_are() {
+    let mut response = Message::response(1, OpCode::Query);
+    assert!(matches!(parse(&response.to_vec().expect("encodes")), Parsed::Garbage));
+    assert!(matches!(parse(b""), Parsed::Garbage));
+    response = Message::new(1, MessageType::Query, OpCode::Notify);
+    let Parsed::Refusal(bytes) = parse(&response.to_vec().expect("encodes")) else { panic!("must be refused") };
+    assert_eq!(Message::from_vec(&bytes).expect("sound").metadata.response_code, ResponseCode::NotImp);
+}
+
+#[test]
+fn a_reply_to_another_question_is_no_answer() {
+    let mine = query("a.", RecordType::A);
+    let other = question(&query("b.", RecordType::A)).answer(None, &[], true);
+    assert!(!answers(&mine, &other));
+}
+
+proptest! {
+    #[test]
+    fn no_packet_breaks_the_parser(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
+        if let Parsed::Question(q) = parse(&packet) {
+            let _ = q.answer(Some(&q.name()), &["10.0.0.1".parse().expect("ip")], true);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Why one connection could not be carried: the words in its log line, the flag in its metric,
+//! and whether another endpoint might do.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use leno_model::HBONE_PORT;
+use leno_policy::inbound::InboundRefusal;
+use leno_policy::{DenyReason, RouteError};
+use leno_telemetry::metrics::ResponseFlags;
+use leno_tls::{CertificateError, HandshakeError};
+use leno_tunnel::OpenError;
+
+/// Why one connection could not be carried. Cheap to clone: everybody who waited for the same
+/// tunnel is told the same.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("the connection's original destination can't be read: {0}")]
+    OriginalDestination(Arc<io::Error>),
+    #[error(
+        "pod {pod} is not known to the control plane after {waited:?}; is discovery connected (see /healthz/ready on 15021)?"
+    )]
+    UnknownWorkload { pod: String, waited: Duration },
+    #[error("workload {0} has names that form no SPIFFE id, so it can't prove who it is")]
+    NoIdentity(String),
+    #[error(transparent)]
+    Certificate(Arc<CertificateError>),
+    #[error(transparent)]
+    Route(Arc<RouteError>),
+    #[error("no way to the destination is known")]
+    NoRoute,
+    #[error(transparent)]
+    Socket(Arc<leno_capture::Error>),
+    #[error("connecting to {address} failed: {source}")]
+    Connect { address: SocketAddr, source: Arc<io::Error> },
+    #[error("connecting to {address} took longer than {waited:?}{}", network_policy_hint(.address))]
+    ConnectTimeout { address: SocketAddr, waited: Duration },
+    #[error("TLS with {address} failed: {source}")]
+    Handshake { address: SocketAddr, source: Arc<HandshakeError> },
+    #[error("tunnel to {address} failed: {reason}")]
+    Tunnel { address: SocketAddr, reason: String },
+    #[error("{address} refused the connection: {}", status_meaning(*.status))]
+    Refused { address: SocketAddr, status: StatusCode },
+    #[error("expected a CONNECT request, got {0}")]
+    NotConnect(String),
+    #[error(transparent)]
+    Inbound(Arc<InboundRefusal>),
+    #[error("{0} is a port of the proxy itself")]
+    ReservedPort(SocketAddr),
+    #[error("the workload asks for a PROXY protocol header, which this version can't write")]
+    ProxyProtocol,
+    #[error(transparent)]
+    Denied(Arc<DenyReason>),
+    #[error("{0}")]
+    Cut(String),
+    #[error("the pod left the mesh or the proxy is shutting down")]
+    Stopped,
+}
+
+fn network_policy_hint(address: &SocketAddr) -> &'static str {
+    if address.port() == HBONE_PORT { "; does a NetworkPolicy or firewall block port 15008?" } else { "" }
+}
+
+fn status_meaning(status: StatusCode) -> String {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            "denied by its authorization policies (401); its node's access log names the policy".to_owned()
+        }
+        StatusCode::SERVICE_UNAVAILABLE => "its program can't be reached (503)".to_owned(),
+        StatusCode::BAD_REQUEST => {
+            "it does not hold the address we asked for (400); our view of the mesh may be old".to_owned()
+        }
+        other => format!("HTTP status {other}"),
+    }
+}
+
+impl Failure {
+    pub(crate) fn tunnel(address: SocketAddr, error: OpenError<Self>) -> Self {
+        match error {
+            OpenError::Dial(failure) => failure,
+            OpenError::Refused { status, .. } => Self::Refused { address, status },
+            OpenError::Tunnel(error) => Self::Tunnel { address, reason: error.to_string() },
+        }
+    }
+
+    /// Whether the connection may be tried on another endpoint. Only where no byte of the
+    /// program's has left: nothing was asked twice. A denial is final: shopping around for an
+    /// endpoint that forgot its policy is not ours to do.
+    pub(crate) fn may_try_another_endpoint(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::ConnectTimeout { .. } | Self::Tunnel { .. } => true,
+            Self::Handshake { source, .. } => source.is_retryable(),
+            Self::Refused { status, .. } => *status != StatusCode::UNAUTHORIZED,
+            _ => false,
+        }
+    }
+
+    /// Istio's `response_flags` label.
+    pub(crate) fn response_flags(&self) -> ResponseFlags {
+        match self {
+            Self::Denied(_) | Self::Cut(_) | Self::Refused { status: StatusCode::UNAUTHORIZED, .. } => {
+                ResponseFlags::Deny
+            }
+            Self::Handshake { .. } => ResponseFlags::TlsFailure,
+            Self::Tunnel { .. } => ResponseFlags::H2Handshake,
+            Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
+            Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } => ResponseFlags::Identity,
+            _ => ResponseFlags::Connect,
+        }
+    }
+
+    /// The status a peer that asked by CONNECT gets.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::NotConnect(_) => StatusCode::BAD_REQUEST,
+            Self::Inbound(refusal) => StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST),
+            Self::Denied(_) | Self::Cut(_) => StatusCode::UNAUTHORIZED,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}

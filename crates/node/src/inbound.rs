@@ -1,0 +1,192 @@
+//! Connections peers open to a pod by HBONE: proven, authorised, and handed to the program.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::Method;
+use leno_model::Identity;
+use leno_policy::Verdict;
+use leno_policy::inbound::{InboundTarget, inbound_target};
+use leno_tunnel::relay;
+use leno_tunnel::server::{self, InboundConnect};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::connections::{Cut, InboundConnection, Listed};
+use crate::dial;
+use crate::failure::Failure;
+use crate::pod::Pod;
+use crate::report::{Direction, Report};
+use crate::request_headers;
+use crate::workers::accept_next;
+
+/// Accepts HBONE connections until the pod takes no more.
+pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
+    while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
+        tokio::spawn(serve(pod.clone(), stream, peer));
+    }
+}
+
+/// One TCP connection of a peer, and whom it proved to be.
+struct Tunnel {
+    pod: Arc<Pod>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    identity: Identity,
+}
+
+async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
+    let accepted = tokio::select! {
+        accepted = prove(&pod, stream, peer) => accepted,
+        () = pod.stopped() => return,
+    };
+    let (stream, tunnel) = match accepted {
+        Ok(accepted) => accepted,
+        Err((failure, local)) => {
+            let mut report = Report::new(&pod, Direction::Inbound, peer);
+            if let Some(local) = local {
+                report.destination_address(local);
+            }
+            if let Some((_, workload)) = pod.workload_now() {
+                report.destination_workload(&workload);
+            }
+            report.failed(&failure);
+            return;
+        }
+    };
+    let tunnel = Arc::new(tunnel);
+    let on_request = |request: InboundConnect| {
+        tokio::spawn(carry(tunnel.clone(), request));
+    };
+    let settings = &pod.context().tunnel;
+    tokio::select! {
+        served = server::serve(stream, settings, pod.draining(), on_request) => {
+            if let Err(error) = served.end {
+                tracing::debug!(%peer, %error, "HBONE connection ended with an error");
+            }
+        }
+        () = pod.stopped() => {}
+    }
+}
+
+type Accepted = (leno_tls::TlsStream<TcpStream>, Tunnel);
+
+async fn prove(pod: &Arc<Pod>, stream: TcpStream, peer: SocketAddr) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
+    let local = stream.local_addr().map_err(|e| (Failure::OriginalDestination(Arc::new(e)), None))?;
+    let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+    let (local, peer) = (canonical(local), canonical(peer));
+    let failed = |failure| (failure, Some(local));
+    let (_, workload) = pod.workload().await.map_err(failed)?;
+    let identity = pod.identity(&workload).await.map_err(failed)?;
+    let wait = pod.context().config.handshake_timeout;
+    let (stream, proven) = identity
+        .accept(stream, wait)
+        .await
+        .map_err(|source| failed(Failure::Handshake { address: peer, source: Arc::new(source) }))?;
+    Ok((stream, Tunnel { pod: pod.clone(), peer, local, identity: proven.identity }))
+}
+
+async fn carry(tunnel: Arc<Tunnel>, request: InboundConnect) {
+    let pod = &tunnel.pod;
+    let mut report = Report::new(pod, Direction::Inbound, tunnel.peer);
+    report.destination_address(tunnel.local);
+    report.source_identity(&tunnel.identity);
+    report.mutual_tls();
+    if let Some(trace) = request_headers::trace_of(request.headers()) {
+        report.trace(trace);
+    }
+    let connected = tokio::select! {
+        connected = connect(&tunnel, &request, &mut report) => connected,
+        () = pod.stopped() => Err(Failure::Stopped),
+    };
+    let Connected { program, cut, listed: _listed } = match connected {
+        Ok(connected) => connected,
+        Err(failure) => {
+            request.refuse(failure.status(), http::HeaderMap::new());
+            report.failed(&failure);
+            return;
+        }
+    };
+    let headers = if pod.context().config.response_baggage {
+        report.own_workload().map(request_headers::response).unwrap_or_default()
+    } else {
+        http::HeaderMap::new()
+    };
+    let stream = match request.accept(headers) {
+        Ok(stream) => stream,
+        Err(error) => {
+            dial::reset(program);
+            report.failed(&Failure::Tunnel { address: tunnel.peer, reason: error.to_string() });
+            return;
+        }
+    };
+    let counters = report.opened();
+    let ended = async {
+        tokio::select! {
+            () = cut.cut() => {}
+            () = pod.stopped() => {}
+        }
+    };
+    let outcome = relay::tcp_to_tunnel(program, stream, &counters, &pod.context().relay, ended).await;
+    report.finished(outcome, cut.reason());
+}
+
+struct Connected {
+    program: TcpStream,
+    cut: Arc<Cut>,
+    listed: Listed,
+}
+
+async fn connect(tunnel: &Tunnel, request: &InboundConnect, report: &mut Report) -> Result<Connected, Failure> {
+    if request.method() != Method::CONNECT {
+        return Err(Failure::NotConnect(request.method().to_string()));
+    }
+    let (mesh, workload) = tunnel.pod.workload().await?;
+    report.destination_workload(&workload);
+    report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
+    let authority = request.authority().unwrap_or_default();
+    let target = inbound_target(&mesh, &workload, authority, tunnel.local);
+    let InboundTarget { address, service, proxy_header } = target.map_err(|e| Failure::Inbound(Arc::new(e)))?;
+    if proxy_header.is_some() {
+        return Err(Failure::ProxyProtocol);
+    }
+    let service = service.or_else(|| {
+        let host = request_headers::forwarded_host(request.headers())?;
+        workload.services.keys().find(|id| *id.hostname == *host).and_then(|id| mesh.service(id)).cloned()
+    });
+    report.service(service.as_ref());
+    report.destination_address(address);
+    admit_and_dial(
+        &tunnel.pod,
+        InboundConnection { source: Some(tunnel.identity.clone()), source_ip: tunnel.peer.ip(), destination: address },
+    )
+    .await
+    .map(|(program, listed, cut)| Connected { program, cut, listed })
+}
+
+/// Lists the connection, asks the policies, and connects to the program with the caller's
+/// address as source.
+pub(crate) async fn admit_and_dial(
+    pod: &Arc<Pod>,
+    connection: InboundConnection,
+) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
+    let (source_ip, address) = (connection.source_ip, connection.destination);
+    // Listed first: a policy that arrives between the decision and the listing would otherwise
+    // never be asked about this connection.
+    let (listed, cut) = pod.connections().list_inbound(connection.clone());
+    let (mesh, workload) = pod.workload().await?;
+    let decision = leno_policy::authorize(&mesh, &workload, &connection.for_policy());
+    for note in &decision.dry_run {
+        tracing::info!(workload = %workload.uid, source = %source_ip, %note, "dry run");
+    }
+    if let Verdict::Deny(reason) = decision.verdict {
+        return Err(Failure::Denied(Arc::new(reason)));
+    }
+    // A pod that reaches itself through its own service can't have its own address as a foreign
+    // source: the packets would never leave the loopback path the rules watch.
+    let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
+    let program = tokio::select! {
+        program = dial::tcp(pod, address, source) => program?,
+        () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
+    };
+    Ok((program, listed, cut))
+}

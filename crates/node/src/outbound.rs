@@ -1,0 +1,141 @@
+//! Connections a pod's programs open: captured, routed, and carried to the peer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leno_capture::sockets;
+use leno_model::Workload;
+use leno_policy::{Route, route};
+use leno_tunnel::{ConnectRequest, TunnelStream, relay};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::connections::OutboundConnection;
+use crate::dial::{self, TunnelKey};
+use crate::failure::Failure;
+use crate::pod::{Pod, Worker};
+use crate::report::{Direction, Report};
+use crate::request_headers::{self, TraceId};
+use crate::workers::accept_next;
+
+/// Accepts captured connections until the pod takes no more.
+pub(crate) async fn accept(pod: Arc<Pod>, worker: Worker, listener: TcpListener) {
+    while let Some((stream, source)) = accept_next(&listener, pod.stopping()).await {
+        tokio::spawn(carry(pod.clone(), worker.clone(), stream, source));
+    }
+}
+
+/// The far end of a connection.
+enum Upstream {
+    Tunnel(TunnelStream),
+    Tcp(TcpStream),
+}
+
+async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
+    let mut report = Report::new(&pod, Direction::Outbound, source);
+    let original = match sockets::original_destination(&stream) {
+        Ok(original) => original,
+        Err(error) => {
+            dial::reset(stream);
+            report.failed(&Failure::OriginalDestination(Arc::new(error)));
+            return;
+        }
+    };
+    report.destination_address(original);
+    let connected = tokio::select! {
+        connected = connect(&pod, &worker, source, original, &mut report) => connected,
+        () = pod.stopped() => Err(Failure::Stopped),
+    };
+    let (upstream, actual) = match connected {
+        Ok(connected) => connected,
+        Err(failure) => {
+            // The program's connect has long succeeded; a reset is the nearest thing to the
+            // refusal it would have seen without us.
+            dial::reset(stream);
+            report.failed(&failure);
+            return;
+        }
+    };
+    let _listed = pod.connections().list_outbound(OutboundConnection { source, original, actual });
+    let counters = report.opened();
+    let options = &pod.context().relay;
+    let outcome = match upstream {
+        Upstream::Tunnel(tunnel) => relay::tcp_to_tunnel(stream, tunnel, &counters, options, pod.stopped()).await,
+        Upstream::Tcp(upstream) => relay::tcp_to_tcp(stream, upstream, &counters, options, pod.stopped()).await,
+    };
+    report.finished(outcome, None);
+}
+
+async fn connect(
+    pod: &Arc<Pod>,
+    worker: &Worker,
+    source: SocketAddr,
+    original: SocketAddr,
+    report: &mut Report,
+) -> Result<(Upstream, SocketAddr), Failure> {
+    let (mesh, workload) = pod.workload().await?;
+    report.source_workload(&workload);
+    let mut random = rand::random::<u64>;
+    let plan = route(&mesh, &workload, original, &mut random).map_err(|error| {
+        report.service(error.service().and_then(|id| mesh.service(id)));
+        Failure::Route(Arc::new(error))
+    })?;
+    let mut last = None;
+    for attempt in plan.attempts() {
+        match try_route(pod, worker, source, &workload, attempt, report).await {
+            Ok(connected) => return Ok(connected),
+            Err(failure) if failure.may_try_another_endpoint() => {
+                tracing::debug!(%original, %failure, "connect failed; trying another endpoint");
+                last = Some(failure);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(last.unwrap_or(Failure::NoRoute))
+}
+
+async fn try_route(
+    pod: &Arc<Pod>,
+    worker: &Worker,
+    source: SocketAddr,
+    workload: &Arc<Workload>,
+    route: &Route,
+    report: &mut Report,
+) -> Result<(Upstream, SocketAddr), Failure> {
+    match route {
+        Route::Passthrough { address } => {
+            report.upstream(*address, None, None);
+            Ok((Upstream::Tcp(dial::tcp(pod, *address, None).await?), *address))
+        }
+        Route::Plain { address, workload, service } => {
+            report.upstream(*address, workload.as_ref(), service.as_ref());
+            Ok((Upstream::Tcp(dial::tcp(pod, *address, None).await?), *address))
+        }
+        Route::Hbone { workload: peer, address, authority, expected, service, target, .. } => {
+            report.upstream(*target, Some(peer), service.as_ref());
+            report.tunnel_address(*address);
+            let identity = pod.identity(workload).await?;
+            report.source_identity(identity.identity());
+            let trace = TraceId::random();
+            report.trace(trace.trace());
+            let key = TunnelKey {
+                pod: pod.netns().id(),
+                source: identity.identity().clone(),
+                expected: expected.to_vec(),
+                peer: peer.uid.clone(),
+                address: *address,
+            };
+            let request = ConnectRequest {
+                authority: authority.clone(),
+                headers: request_headers::request(workload, source, service.as_deref(), &trace),
+            };
+            let dial = || dial::tls(pod, &identity, *address, expected);
+            let opened = worker.tunnels.open(&key, dial, request).await;
+            let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, error))?;
+            report.mutual_tls();
+            if let [only] = expected.as_slice() {
+                report.destination_identity(only);
+            }
+            Ok((Upstream::Tunnel(stream), *address))
+        }
+    }
+}

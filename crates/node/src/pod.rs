@@ -1,0 +1,256 @@
+//! One enrolled pod: what its connections share, and the listeners in its namespace.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use leno_capture::zds::PodInfo;
+use leno_capture::NetworkNamespace;
+use leno_capture::sockets::{self, DnsSockets, ListenOptions};
+use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
+use leno_telemetry::{AccessLog, Metrics};
+use leno_tls::{CertificateManager, MeshIdentity};
+use leno_tunnel::Pool;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::OriginalSource;
+use crate::connections::Connections;
+use crate::dial::TunnelKey;
+use crate::failure::Failure;
+use crate::state::MeshState;
+use crate::{Config, dns, inbound, inbound_plaintext, outbound};
+
+/// Ports opened in each pod's namespace.
+pub(crate) const OUTBOUND_PORT: u16 = 15001;
+pub(crate) const PLAINTEXT_PORT: u16 = 15006;
+pub(crate) const DNS_PORT: u16 = 15053;
+
+/// What all pods of the node share.
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) state: Arc<MeshState>,
+    pub(crate) certificates: Arc<CertificateManager>,
+    pub(crate) metrics: Metrics,
+    pub(crate) access_log: AccessLog,
+    pub(crate) tunnel: leno_tunnel::Settings,
+    pub(crate) relay: leno_tunnel::RelayOptions,
+    /// Where DNS questions about anything but the mesh go.
+    pub(crate) resolvers: Vec<SocketAddr>,
+}
+
+/// One data-path thread as a pod sees it.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    pub(crate) handle: Handle,
+    /// The tunnels opened on this thread, for all pods: the key tells them apart.
+    pub(crate) tunnels: Pool<TunnelKey, Failure>,
+}
+
+/// One enrolled pod.
+pub(crate) struct Pod {
+    info: PodInfo,
+    netns: NetworkNamespace,
+    context: Arc<Context>,
+    connections: Arc<Connections>,
+    /// No new connections; live ones go on.
+    draining: CancellationToken,
+    /// Live connections end too.
+    stop: CancellationToken,
+    /// Whether the kernel lets us use the caller's address towards the program.
+    spoofs_source: bool,
+    /// The workload this pod turned out to be, to find it again without a search.
+    uid: Mutex<Option<WorkloadUid>>,
+}
+
+impl Pod {
+    /// Opens the pod's listeners on every worker and starts accepting.
+    ///
+    /// # Errors
+    /// If a port is taken in the pod's namespace or the kernel refuses the socket; nothing is
+    /// left open then.
+    pub(crate) fn start(
+        info: PodInfo,
+        netns: NetworkNamespace,
+        context: Arc<Context>,
+        workers: &[Worker],
+    ) -> Result<Arc<Self>, String> {
+        let options = ListenOptions::default();
+        let listen = |port: u16| {
+            let listener = if context.config.ipv6 {
+                sockets::listen_wildcard(&netns, port, &options)
+            } else {
+                sockets::listen(&netns, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), &options)
+            };
+            listener.map_err(|e| e.to_string())
+        };
+        let mut listeners = Vec::new();
+        let mut transparent = true;
+        for _ in workers {
+            let outbound = listen(OUTBOUND_PORT)?;
+            let plaintext = listen(PLAINTEXT_PORT)?;
+            let hbone = listen(HBONE_PORT)?;
+            transparent &= hbone.transparent && plaintext.transparent;
+            listeners.push((outbound.socket, plaintext.socket, hbone.socket));
+        }
+        let spoofs_source = match context.config.original_source {
+            OriginalSource::False => false,
+            OriginalSource::Auto => transparent,
+            OriginalSource::True if transparent => true,
+            OriginalSource::True => {
+                return Err("ENABLE_ORIG_SRC=true, but the kernel refuses IP_TRANSPARENT in the pod's namespace \
+                            (needs CAP_NET_ADMIN there)"
+                    .to_owned());
+            }
+        };
+        let dns = if context.config.dns { open_dns(&netns) } else { None };
+        let pod = Arc::new(Self {
+            info,
+            netns,
+            context,
+            connections: Arc::default(),
+            draining: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            spoofs_source,
+            uid: Mutex::new(None),
+        });
+        for (worker, (outbound, plaintext, hbone)) in workers.iter().zip(listeners) {
+            // `from_std` registers with the reactor of the runtime it runs in.
+            let _on_worker = worker.handle.enter();
+            let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
+            let (outbound, plaintext, hbone) = (register(outbound)?, register(plaintext)?, register(hbone)?);
+            tokio::spawn(outbound::accept(pod.clone(), worker.clone(), outbound));
+            tokio::spawn(inbound_plaintext::accept(pod.clone(), plaintext));
+            tokio::spawn(inbound::accept(pod.clone(), hbone));
+        }
+        if let (Some(worker), Some(dns)) = (workers.first(), dns) {
+            let _on_worker = worker.handle.enter();
+            for socket in dns.udp {
+                let socket = UdpSocket::from_std(socket).map_err(|e| format!("can't register a socket: {e}"))?;
+                tokio::spawn(dns::serve_udp(pod.clone(), socket));
+            }
+            for listener in dns.tcp {
+                let listener =
+                    TcpListener::from_std(listener.socket).map_err(|e| format!("can't register a listener: {e}"))?;
+                tokio::spawn(dns::serve_tcp(pod.clone(), listener));
+            }
+        }
+        Ok(pod)
+    }
+
+    pub(crate) fn info(&self) -> &PodInfo {
+        &self.info
+    }
+
+    /// `namespace/name`, for logs.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.info.namespace, self.info.name)
+    }
+
+    pub(crate) fn netns(&self) -> &NetworkNamespace {
+        &self.netns
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
+    pub(crate) fn spoofs_source(&self) -> bool {
+        self.spoofs_source
+    }
+
+    /// The current mesh and this pod's workload in it. Waits for discovery to deliver it, for a
+    /// pod may open connections before the control plane has told of it.
+    pub(crate) async fn workload(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+        if let Some(found) = self.workload_now() {
+            return Ok(found);
+        }
+        let wait = self.context.config.workload_timeout;
+        let mut changes = self.context.state.subscribe();
+        let found = tokio::time::timeout(wait, async {
+            loop {
+                if let Some(found) = self.workload_now() {
+                    return Some(found);
+                }
+                changes.changed().await.ok()?;
+            }
+        });
+        found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload {
+            pod: self.name(),
+            waited: wait,
+        })
+    }
+
+    /// The current mesh and this pod's workload in it, if it is known.
+    pub(crate) fn workload_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
+        let mesh = self.context.state.load();
+        let is_ours = |w: &Workload| {
+            *w.name == *self.info.name
+                && *w.namespace == *self.info.namespace
+                && *w.service_account == *self.info.service_account
+                && *w.node == *self.context.config.node
+        };
+        let known = self.uid.lock().clone();
+        if let Some(workload) = known.and_then(|uid| mesh.workload(&uid)).filter(|w| is_ours(w)) {
+            let workload = workload.clone();
+            return Some((mesh, workload));
+        }
+        let workload = mesh
+            .workload_on_node(
+                &self.context.config.node,
+                &self.info.namespace,
+                &self.info.name,
+                &self.info.service_account,
+            )?
+            .clone();
+        *self.uid.lock() = Some(workload.uid.clone());
+        Some((mesh, workload))
+    }
+
+    /// The certificate the pod speaks with.
+    pub(crate) async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
+        let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
+        let held = self.context.certificates.identity(&identity).await;
+        held.map_err(|e| Failure::Certificate(Arc::new(e)))
+    }
+
+    /// Stops accepting and tells peers; live connections go on.
+    pub(crate) fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// When live tunnels must have ended, once the pod takes no new connections.
+    pub(crate) async fn draining(&self) -> Instant {
+        self.draining.cancelled().await;
+        Instant::now() + self.context.config.drain_deadline
+    }
+
+    /// Ends everything.
+    pub(crate) fn stop(&self) {
+        self.draining.cancel();
+        self.stop.cancel();
+    }
+
+    /// Resolves when the pod takes no new connections.
+    pub(crate) async fn stopping(&self) {
+        self.draining.cancelled().await;
+    }
+
+    /// Resolves when live connections must end.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+}
+
+/// Opens the pod's DNS sockets. A port in use is told and left at that: DNS must not cost a pod
+/// its mesh.
+fn open_dns(netns: &NetworkNamespace) -> Option<DnsSockets> {
+    let opened = sockets::listen_dns(netns, DNS_PORT, &ListenOptions::default());
+    opened.inspect_err(|error| tracing::warn!(%error, "the pod's DNS can't be answered; its queries will fail")).ok()
+}

@@ -1,0 +1,129 @@
+//! The pods of this node: started and stopped as the node agent says.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use leno_capture::NetworkNamespace;
+use leno_capture::zds::{ClientStatus, PodHandler, PodInfo};
+use leno_telemetry::Readiness;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::pod::{Context, Pod, Worker};
+
+/// The pods of this node by their Kubernetes UID.
+pub(crate) struct Pods {
+    context: Arc<Context>,
+    workers: Vec<Worker>,
+    running: Mutex<HashMap<String, Arc<Pod>>>,
+}
+
+impl Pods {
+    pub(crate) fn new(context: Arc<Context>, workers: Vec<Worker>) -> Arc<Self> {
+        Arc::new(Self { context, workers, running: Mutex::default() })
+    }
+
+    /// All running pods and their UIDs.
+    pub(crate) fn running(&self) -> Vec<(String, Arc<Pod>)> {
+        self.running.lock().iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
+    }
+
+    /// A removed pod's peers are told at once and its live connections get the drain deadline:
+    /// it may have been un-enrolled rather than deleted. A deleted pod's connections end by
+    /// themselves, for its sockets are gone.
+    fn take_out(&self, uid: &str) {
+        let Some(pod) = self.running.lock().remove(uid) else { return };
+        self.context.metrics.proxies_stopped().inc();
+        self.context.metrics.active_proxies().dec();
+        tracing::info!(pod = %pod.name(), "no longer carrying traffic of pod");
+        pod.drain();
+        for worker in &self.workers {
+            worker.tunnels.evict(|key| key.pod == pod.netns().id());
+        }
+        let deadline = self.context.config.drain_deadline;
+        tokio::spawn(async move {
+            // Past the deadline they are cut.
+            let _ = tokio::time::timeout(deadline, pod.connections().drained()).await;
+            pod.stop();
+        });
+    }
+
+    /// Asks the policies again about live connections whenever discovery changed something.
+    /// Never returns.
+    pub(crate) async fn reevaluate(self: Arc<Self>) {
+        let mut changes = self.context.state.subscribe();
+        let mut seen_policies = 0;
+        let mut seen = HashMap::new();
+        while changes.changed().await.is_ok() {
+            let policies = changes.borrow_and_update().policies;
+            let policies_changed = policies != seen_policies;
+            seen_policies = policies;
+            let mut still = HashMap::new();
+            for (uid, pod) in self.running() {
+                let Some((mesh, workload)) = pod.workload_now() else { continue };
+                // Which policies apply is part of the workload, so its change counts as well.
+                let same_workload = seen.get(&uid).is_some_and(|before| Arc::ptr_eq(before, &workload));
+                if policies_changed || !same_workload {
+                    let cut = pod.connections().reevaluate(&mesh, &workload);
+                    if cut > 0 {
+                        tracing::info!(workload = %workload.uid, connections = cut, "closed connections that policy no longer allows");
+                    }
+                }
+                still.insert(uid, workload);
+            }
+            seen = still;
+        }
+    }
+}
+
+impl PodHandler for Pods {
+    async fn add(&self, info: PodInfo, netns: NetworkNamespace) -> Result<(), String> {
+        let uid = info.uid.clone();
+        let mut running = self.running.lock();
+        if let Some(pod) = running.get(&uid) {
+            if pod.netns().id() == netns.id() {
+                return Ok(());
+            }
+            // The same pod in another namespace: its sandbox was made anew.
+            pod.stop();
+            running.remove(&uid);
+            self.context.metrics.proxies_stopped().inc();
+            self.context.metrics.active_proxies().dec();
+        }
+        let pod = Pod::start(info, netns, self.context.clone(), &self.workers)
+            .inspect_err(|error| tracing::error!(%uid, %error, "can't carry traffic of pod; trying again"))?;
+        tracing::info!(pod = %pod.name(), "carrying traffic of pod");
+        running.insert(uid, pod);
+        self.context.metrics.proxies_started().inc();
+        self.context.metrics.active_proxies().inc();
+        Ok(())
+    }
+
+    async fn remove(&self, uid: &str) {
+        self.take_out(uid);
+    }
+
+    async fn retain(&self, uids: HashSet<String>) {
+        let gone: Vec<String> = self.running.lock().keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.take_out(uid));
+    }
+}
+
+/// Keeps readiness and metrics in step with the node agent. A pod that can't be served is told
+/// there; it doesn't make the node unready, for the others are fine. Returns when the client is
+/// gone.
+pub(crate) async fn watch_agent(mut status: watch::Receiver<ClientStatus>, readiness: Readiness, context: Arc<Context>) {
+    let mut task = readiness.task("workload proxy manager");
+    loop {
+        let now = status.borrow_and_update().clone();
+        context.metrics.pending_proxies().set(i64::try_from(now.pending.len()).unwrap_or(i64::MAX));
+        if now.synced {
+            task.ready();
+        } else {
+            task.not_ready(now.error.unwrap_or_else(|| "the node agent has not named its pods yet".to_owned()));
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The node proxy as a whole: its parts, how they start, and how they end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_capture::zds;
+use leno_telemetry::access_log::{self, AccessLog, DEFAULT_CAPACITY};
+use leno_telemetry::logging::{self, LogHandle};
+use leno_telemetry::metrics::XdsTermination;
+use leno_telemetry::{Metrics, Readiness};
+use leno_tls::{CertificateManager, Options, RootSource};
+use leno_tunnel::{Pool, RelayOptions, Settings};
+use leno_xds::ca_client::CaClient;
+use leno_xds::client::{Client, NodeInfo, Observer, Termination};
+use leno_xds::{ChannelConfig, TokenSource};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::pod::{Context, Worker};
+use crate::pods::{self, Pods};
+use crate::state::{Feed, MeshState};
+use crate::workers::Workers;
+use crate::{Config, Error, admin, dns};
+
+/// Connection label sets kept at most. A node meets a few hundred peers; past this something
+/// makes up names, and memory and scrapes must not follow.
+const METRIC_SERIES: usize = 10_000;
+
+/// How long the last log lines may take to be written.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Runs the proxy until it is told to stop by SIGTERM, SIGINT or `/quitquitquit`, and then until
+/// its connections have ended or the drain deadline has passed.
+///
+/// # Errors
+/// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
+pub fn run(config: Config, log: &LogHandle) -> Result<(), Error> {
+    let workers = Workers::start(config.worker_threads)?;
+    // One thread for everything that is not a connection.
+    let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+    control.block_on(serve(config, &workers, log))
+}
+
+async fn serve(config: Config, workers: &Workers, log: &LogHandle) -> Result<(), Error> {
+    let drain = CancellationToken::new();
+    let stop = CancellationToken::new();
+    stop_on_signals(&drain)?;
+
+    let readiness = Readiness::default();
+    let metrics = Metrics::new("ztunnel", env!("CARGO_PKG_VERSION"), METRIC_SERIES);
+    let discovery = channel(&config, Service::Discovery)?;
+    let issuer = CaClient::new(channel(&config, Service::Certificates)?);
+    let options =
+        Options { ttl: config.secret_ttl, first_use_timeout: config.certificate_timeout, ..Options::default() };
+    let certificates = Arc::new(CertificateManager::new(Arc::new(issuer), options));
+    let tunnel = Settings {
+        streams_per_connection: config.pool_max_streams,
+        idle_timeout: config.pool_idle_timeout,
+        handshake_timeout: config.handshake_timeout,
+        ..Settings::default()
+    };
+    let format = setting("LOG_FORMAT", &config.log_format)?;
+    let level = access_log_level();
+    let dropped = metrics.access_log_dropped().clone();
+    let access_log = AccessLog::new(std::io::stdout(), format, level, DEFAULT_CAPACITY, dropped)
+        .map_err(|e| Error::Runtime(std::io::Error::other(e)))?;
+    let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let context = Arc::new(Context {
+        state: Arc::new(MeshState::default()),
+        certificates: certificates.clone(),
+        metrics: metrics.clone(),
+        access_log: access_log.clone(),
+        tunnel: tunnel.clone(),
+        relay: RelayOptions::default(),
+        resolvers: dns::resolvers(&resolv_conf),
+        config,
+    });
+    let config = &context.config;
+    let of_worker =
+        |handle: &tokio::runtime::Handle| Worker { handle: handle.clone(), tunnels: Pool::new(tunnel.clone()) };
+    let pods = Pods::new(context.clone(), workers.handles().iter().map(of_worker).collect());
+    let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
+    admin::start(&context, &pods, &agent, &readiness, log, &drain, &stop).await?;
+
+    let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(DiscoveryMetrics(metrics)));
+    let status = client.status();
+    tokio::spawn(client.run(Feed::new(context.state.clone(), certificates, config.node.clone())));
+    tokio::spawn(discovery_readiness(status, readiness.clone()));
+    tokio::spawn(pods.clone().reevaluate());
+    // At once, not after the first answer of discovery: until then pods wait, and their
+    // connections fail closed; but a pod can be handed over, and started.
+    tokio::spawn(pods::watch_agent(agent.status(), readiness, context.clone()));
+    let agent = tokio::spawn({
+        let pods = pods.clone();
+        async move { agent.run(&*pods).await }
+    });
+    tracing::info!(node = %config.node, workers = workers.handles().len(), "node proxy started");
+
+    drain.cancelled().await;
+    agent.abort();
+    tracing::info!(deadline = ?config.drain_deadline, "draining");
+    drain_all(&pods, config.drain_deadline).await;
+    stop.cancel();
+    access_log.flush(FLUSH);
+    tracing::info!("node proxy stopped");
+    Ok(())
+}
+
+async fn drain_all(pods: &Pods, deadline: Duration) {
+    let running = pods.running();
+    running.iter().for_each(|(_, pod)| pod.drain());
+    let drained = async {
+        for (_, pod) in &running {
+            pod.connections().drained().await;
+        }
+    };
+    if tokio::time::timeout(deadline, drained).await.is_err() {
+        tracing::warn!(
+            ?deadline,
+            "connections outlived the drain deadline and are cut (CONNECTION_TERMINATION_DEADLINE)"
+        );
+    }
+    running.iter().for_each(|(_, pod)| pod.stop());
+}
+
+fn stop_on_signals(drain: &CancellationToken) -> Result<(), Error> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind).map_err(Error::Signals)?;
+        let drain = drain.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            drain.cancel();
+            // Whoever asks twice does not want to wait.
+            signals.recv().await;
+            std::process::exit(130);
+        });
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum Service {
+    Discovery,
+    Certificates,
+}
+
+fn channel(config: &Config, service: Service) -> Result<ChannelConfig, Error> {
+    let (name, address, root, alt_hostname) = match service {
+        Service::Discovery => ("XDS_ADDRESS", &config.xds_address, &config.xds_root_ca, &config.alt_xds_hostname),
+        Service::Certificates => (
+            "CA_ADDRESS",
+            config.ca_address.as_ref().unwrap_or(&config.xds_address),
+            config.ca_root_ca.as_ref().unwrap_or(&config.xds_root_ca),
+            &config.alt_ca_hostname,
+        ),
+    };
+    let with_scheme = if address.contains("://") { address.clone() } else { format!("https://{address}") };
+    let Ok(root) = root.parse::<RootSource>();
+    Ok(ChannelConfig {
+        address: setting(name, &with_scheme)?,
+        root,
+        alt_hostname: alt_hostname.clone(),
+        token: token(&config.auth_token),
+        cluster_id: config.cluster_id.clone(),
+        headers: headers(match service {
+            Service::Discovery => "XDS_HEADER_",
+            Service::Certificates => "CA_HEADER_",
+        }),
+    })
+}
+
+/// A path if something is there or it looks like one, else the token itself.
+fn token(setting: &str) -> Option<TokenSource> {
+    match setting {
+        "" => None,
+        path if path.contains('/') && !path.contains(char::is_whitespace) => Some(TokenSource::File(path.into())),
+        literal => Some(TokenSource::Literal(literal.to_owned())),
+    }
+}
+
+fn headers(prefix: &str) -> Vec<(String, String)> {
+    std::env::vars().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), value))).collect()
+}
+
+fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(name: &'static str, value: &str) -> Result<T, Error> {
+    value.parse().map_err(|e: T::Err| Error::Setting { setting: name, value: value.to_owned(), reason: e.to_string() })
+}
+
+fn node_info(config: &Config) -> NodeInfo {
+    let metadata = std::env::vars()
+        .filter_map(|(key, value)| Some((key.strip_prefix("ISTIO_META_")?.to_owned(), value)))
+        .collect();
+    NodeInfo {
+        instance_ip: config.instance_ip.to_string(),
+        pod_name: config.pod_name.clone(),
+        pod_namespace: config.pod_namespace.clone(),
+        node_name: config.node.clone(),
+        cluster_id: config.cluster_id.clone(),
+        cluster_domain: config.cluster_domain.clone(),
+        metadata,
+    }
+}
+
+/// The access log follows the process log's `access` target, as ztunnel's does: `RUST_LOG` may
+/// hold `access=error`.
+fn access_log_level() -> access_log::Level {
+    let filter = std::env::var("RUST_LOG").unwrap_or_default();
+    filter.split(',').find_map(|part| part.trim().strip_prefix("access=")?.parse().ok()).unwrap_or_default()
+}
+
+async fn discovery_readiness(mut status: tokio::sync::watch::Receiver<leno_xds::client::Status>, readiness: Readiness) {
+    let mut task = readiness.task("state manager");
+    loop {
+        let now = status.borrow_and_update().clone();
+        if now.is_synced() {
+            // What was once known is served on even while the control plane is away.
+            task.ready();
+            return;
+        }
+        task.not_ready(format!("no answer from discovery yet ({:?})", now.connection));
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+struct DiscoveryMetrics(Metrics);
+
+impl Observer for DiscoveryMetrics {
+    fn message(&self, type_url: &str, bytes: usize, _resources: usize) {
+        self.0.xds_message(type_url, bytes as u64);
+    }
+
+    fn terminated(&self, reason: Termination) {
+        self.0.xds_terminated(match reason {
+            Termination::ConnectionError => XdsTermination::ConnectionError,
+            Termination::GrpcError => XdsTermination::Error,
+            Termination::Reconnect => XdsTermination::Reconnect,
+            Termination::Complete => XdsTermination::Complete,
+        });
+    }
+}
+
+/// Sets up the log as the settings say. To be called once, before [`run`].
+///
+/// # Errors
+/// If the format or the filter in `RUST_LOG` has no meaning.
+pub fn init_log(config: &Config) -> Result<LogHandle, Error> {
+    let format: logging::Format = setting("LOG_FORMAT", &config.log_format)?;
+    logging::init(format, logging::Target::Stdout, "info").map_err(|e| Error::Setting {
+        setting: "RUST_LOG",
+        value: std::env::var("RUST_LOG").unwrap_or_default(),
+        reason: e.to_string(),
+    })
+}

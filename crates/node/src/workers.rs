@@ -1,0 +1,87 @@
+//! The threads connections run on.
+//!
+//! One single-threaded runtime per core: a connection stays where it was accepted, and with it
+//! the tunnel it uses, so that no message has to wake another thread. Each pod's listeners are
+//! opened once per worker with `SO_REUSEPORT`; the kernel spreads connections over them.
+
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+
+/// The data-path threads. Dropped, they finish what they are polling and end.
+pub(crate) struct Workers {
+    handles: Vec<Handle>,
+    threads: Vec<JoinHandle<()>>,
+    stop: CancellationToken,
+}
+
+impl Workers {
+    /// Starts `count` threads; 0 for one per core.
+    pub(crate) fn start(count: usize) -> Result<Self, Error> {
+        let cores = || std::thread::available_parallelism().map_or(2, usize::from);
+        let count = if count == 0 { cores() } else { count };
+        let stop = CancellationToken::new();
+        let mut workers = Self { handles: Vec::new(), threads: Vec::new(), stop };
+        for index in 0..count {
+            let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+            workers.handles.push(runtime.handle().clone());
+            let stop = workers.stop.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || runtime.block_on(stop.cancelled()))
+                .map_err(Error::Runtime)?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// One handle per worker.
+    pub(crate) fn handles(&self) -> &[Handle] {
+        &self.handles
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has already told so; there is nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How long to wait when the kernel has no descriptor left for a new connection (EMFILE,
+/// ENFILE): long enough not to spin, short enough not to be noticed once one is free.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
+
+/// The next connection, or `None` once `stopping` resolves. A failure to accept is that
+/// connection's, never the listener's.
+pub(crate) async fn accept_next(
+    listener: &TcpListener,
+    stopping: impl Future<Output = ()>,
+) -> Option<(TcpStream, SocketAddr)> {
+    tokio::pin!(stopping);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stopping => return None,
+        };
+        match accepted {
+            Ok((stream, peer)) => return Some((stream, SocketAddr::new(peer.ip().to_canonical(), peer.port()))),
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) =>
+            {
+                tracing::warn!(%error, "can't accept connections; raise the limit on open files (ulimit -n)");
+                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+            }
+            Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
+        }
+    }
+}

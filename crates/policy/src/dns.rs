@@ -1,0 +1,179 @@
+//! What does a pod get that asks for a name? Services of the mesh by all the forms Kubernetes
+//! clients use, as Istio's DNS proxy answers them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_model::{Health, HealthPolicy, IpFamilies, Mesh, Name, Service};
+
+/// The family of addresses asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// A records.
+    V4,
+    /// AAAA records.
+    V6,
+}
+
+impl Family {
+    fn has(self, address: &IpAddr) -> bool {
+        match self {
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DnsAnswer {
+    /// Addresses, in the order to answer them.
+    Records {
+        /// Set when the asked name ends in a search domain: the name it is an alias of, which
+        /// the addresses belong to.
+        cname: Option<String>,
+        /// Never empty.
+        addresses: Vec<IpAddr>,
+    },
+    /// The name exists, but has no address of this family: an empty answer, not an error.
+    NoData,
+    /// The mesh knows nothing of it: somebody else is to be asked.
+    NotMine,
+}
+
+/// Answers a question of a client in `client_namespace` and `client_network`, whether or not it
+/// is in the mesh.
+///
+/// `name` may be in any case and end in a dot; `cluster_domain` is usually `cluster.local`.
+/// `random` decides the order of the addresses.
+pub fn resolve(
+    mesh: &Mesh,
+    client_namespace: &str,
+    client_network: &Name,
+    cluster_domain: &str,
+    name: &str,
+    family: Family,
+    random: &mut dyn FnMut() -> u64,
+) -> DnsAnswer {
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    for alias in aliases(&name, client_namespace, cluster_domain) {
+        let Some(found) = lookup(mesh, &alias.name, client_namespace, cluster_domain) else { continue };
+        let mut addresses = addresses_of(mesh, found.service, client_network, family);
+        if addresses.is_empty() {
+            return DnsAnswer::NoData;
+        }
+        shuffle(&mut addresses, random);
+        // An alias to a name that only exists as a wildcard would send the client in a circle.
+        let cname = alias.stripped.filter(|_| !found.wildcard);
+        return DnsAnswer::Records { cname, addresses };
+    }
+    DnsAnswer::NotMine
+}
+
+/// A name to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Alias {
+    name: String,
+    /// The asked name without a search domain, if one was taken off.
+    stripped: Option<String>,
+}
+
+/// All names a client may mean by `name`, the most literal first.
+fn aliases(name: &str, namespace: &str, domain: &str) -> Vec<Alias> {
+    let mut all: Vec<Alias> = Vec::new();
+    let mut add = |name: String, stripped: Option<&str>| {
+        if all.iter().all(|known| known.name != name) {
+            all.push(Alias { name, stripped: stripped.map(str::to_owned) });
+        }
+    };
+    add(name.to_owned(), None);
+    for expanded in kubernetes_names(name, namespace, domain) {
+        add(expanded, None);
+    }
+    // What a pod's resolv.conf says. Its stub resolver appends these one after the other; taking
+    // them off answers the first query instead of the fourth.
+    for search in [format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.to_owned()] {
+        let Some(stripped) = name.strip_suffix(&search).and_then(|rest| rest.strip_suffix('.')) else { continue };
+        add(stripped.to_owned(), Some(stripped));
+        for expanded in kubernetes_names(stripped, namespace, domain) {
+            add(expanded, Some(stripped));
+        }
+    }
+    all
+}
+
+/// The full names that a short one can stand for, by its number of labels.
+fn kubernetes_names(name: &str, namespace: &str, domain: &str) -> Vec<String> {
+    let service_form = name.ends_with(".svc");
+    match name.split('.').count() {
+        1 => vec![format!("{name}.{namespace}.svc.{domain}")],
+        2 => vec![format!("{name}.svc.{domain}"), format!("{name}.{namespace}.svc.{domain}")],
+        3 if service_form => vec![format!("{name}.{domain}"), format!("{name}.svc.{domain}")],
+        3 => vec![format!("{name}.svc.{domain}")],
+        4 if service_form => vec![format!("{name}.{domain}")],
+        _ => Vec::new(),
+    }
+}
+
+struct Found<'m> {
+    service: &'m Arc<Service>,
+    wildcard: bool,
+}
+
+/// The service called `name`, or the one with the closest wildcard above it.
+fn lookup<'m>(mesh: &'m Mesh, name: &str, namespace: &str, domain: &str) -> Option<Found<'m>> {
+    let eligible = |service: &&Arc<Service>| {
+        // Without an address it can only be answered by its endpoints, and that is right for
+        // headless Kubernetes services only: an external name belongs to its own DNS.
+        !service.addresses.is_empty() || in_domain(&service.id.hostname, domain)
+    };
+    if let Some(service) = mesh.service_by_hostname(name, namespace).filter(eligible) {
+        return Some(Found { service, wildcard: name.starts_with("*.") });
+    }
+    let mut rest = name;
+    while let Some((_, parent)) = rest.split_once('.') {
+        if let Some(service) = mesh.service_by_hostname(&format!("*.{parent}"), namespace).filter(eligible) {
+            return Some(Found { service, wildcard: true });
+        }
+        rest = parent;
+    }
+    None
+}
+
+fn in_domain(hostname: &str, domain: &str) -> bool {
+    hostname.strip_suffix(domain).is_some_and(|rest| rest.ends_with(".svc."))
+}
+
+fn addresses_of(mesh: &Mesh, service: &Service, network: &Name, family: Family) -> Vec<IpAddr> {
+    let excluded = match service.ip_families {
+        IpFamilies::Automatic | IpFamilies::Dual => false,
+        IpFamilies::Ipv4Only => family == Family::V6,
+        IpFamilies::Ipv6Only => family == Family::V4,
+    };
+    if excluded {
+        return Vec::new();
+    }
+    if !service.addresses.is_empty() {
+        let mine = service.addresses.iter().filter(|a| a.network == *network && family.has(&a.address));
+        return mine.map(|a| a.address).collect();
+    }
+    mesh.endpoints(&service.id)
+        .map(|endpoint| &endpoint.workload)
+        .filter(|w| w.network == *network)
+        .filter(|w| w.health == Health::Healthy || service.load_balancing.health_policy == HealthPolicy::AllowAll)
+        .filter_map(|w| w.addresses.iter().find(|a| family.has(a)).copied())
+        .collect()
+}
+
+/// Fisher and Yates' shuffle: resolvers and clients like to take the first address.
+fn shuffle(addresses: &mut [IpAddr], random: &mut dyn FnMut() -> u64) {
+    for last in (1..addresses.len()).rev() {
+        // The remainder is at most `last`, so it fits whatever it came from.
+        let other = usize::try_from(random() % (last as u64 + 1)).unwrap_or(0);
+        addresses.swap(last, other);
+    }
+}
+
+#[cfg(test)]
+#[path = "dns_tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+//! Which endpoints of a service a client may be sent to, and in which order.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use leno_model::{
+    Endpoint, Health, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Mesh, RoutingScope, Service, Workload,
+};
+use smallvec::SmallVec;
+
+/// An endpoint that can take the connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'m> {
+    pub(crate) workload: &'m Arc<Workload>,
+    /// Where the workload listens.
+    pub(crate) target: SocketAddr,
+    /// How close it is; the highest first.
+    pub(crate) rank: usize,
+}
+
+/// Most services have a handful of endpoints: those need no allocation.
+pub(crate) type Candidates<'m> = SmallVec<[Candidate<'m>; 8]>;
+
+/// Why the endpoints of a service can't be used, each counted once under the first reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EndpointCounts {
+    /// All endpoints, usable or not.
+    pub total: u32,
+    /// Not ready, or terminating.
+    pub unready: u32,
+    /// In another network.
+    pub other_network: u32,
+    /// Without an IP address of a family the service has.
+    pub without_address: u32,
+    /// Known by a DNS name only.
+    pub by_name_only: u32,
+    /// Not listening on the port.
+    pub without_port: u32,
+    /// Outside what the service's `STRICT` load balancing permits.
+    pub out_of_scope: u32,
+    /// With a weight of 0.
+    pub weightless: u32,
+}
+
+/// Who asks for endpoints.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A client of the service: the port must be the service's.
+    Service,
+    /// Traffic for another service, through this one. Clients never address its port, so an
+    /// endpoint with an application tunnel needs none.
+    Waypoint,
+}
+
+/// The endpoints of `service` that a connection of `source` to `destination` can be sent to.
+pub(crate) fn candidates<'m>(
+    mesh: &'m Mesh,
+    source: &Workload,
+    service: &Service,
+    port: u16,
+    purpose: Purpose,
+    destination: IpAddr,
+) -> (Candidates<'m>, EndpointCounts) {
+    let lb = &service.load_balancing;
+    let service_port = service.port(port);
+    let mut counts = EndpointCounts::default();
+    let mut found = Candidates::new();
+    for endpoint in mesh.endpoints(&service.id) {
+        counts.total += 1;
+        let workload = &endpoint.workload;
+        if workload.health == Health::Unhealthy && lb.health_policy == HealthPolicy::OnlyHealthy {
+            counts.unready += 1;
+            continue;
+        }
+        if workload.network != source.network {
+            counts.other_network += 1;
+            continue;
+        }
+        let Some(address) = address_of(workload, service.ip_families, destination) else {
+            if workload.addresses.is_empty() && !workload.hostname.is_empty() {
+                counts.by_name_only += 1;
+            } else {
+                counts.without_address += 1;
+            }
+            continue;
+        };
+        let target_port = match service_port {
+            Some(port) => endpoint.target_port(port),
+            None => port_without_service(endpoint, port, purpose),
+        };
+        let Some(target_port) = target_port else {
+            counts.without_port += 1;
+            continue;
+        };
+        let Some(rank) = rank(lb, source, workload) else {
+            counts.out_of_scope += 1;
+            continue;
+        };
+        if workload.capacity == 0 {
+            counts.weightless += 1;
+            continue;
+        }
+        found.push(Candidate { workload, target: SocketAddr::new(address, target_port), rank });
+    }
+    (found, counts)
+}
+
+fn port_without_service(endpoint: &Endpoint, port: u16, purpose: Purpose) -> Option<u16> {
+    (purpose == Purpose::Waypoint && endpoint.workload.application_tunnel.is_some()).then_some(port)
+}
+
+/// Takes one of the closest candidates, with a chance in proportion to its capacity.
+pub(crate) fn take<'m>(candidates: &mut Candidates<'m>, random: &mut dyn FnMut() -> u64) -> Option<Candidate<'m>> {
+    if candidates.len() == 1 {
+        return candidates.pop();
+    }
+    let best = candidates.iter().map(|c| c.rank).max()?;
+    let weight = |c: &Candidate<'_>| if c.rank == best { u64::from(c.workload.capacity) } else { 0 };
+    let total: u64 = candidates.iter().map(weight).sum();
+    // The sum of weights is far below 2^64, so the modulo favours no endpoint noticeably.
+    let mut ticket = random().checked_rem(total)?;
+    let index = candidates.iter().position(|c| {
+        let weight = weight(c);
+        let hit = ticket < weight;
+        ticket = ticket.saturating_sub(weight);
+        hit
+    })?;
+    Some(candidates.swap_remove(index))
+}
+
+/// How many leading scopes of the service's preference an endpoint shares with the source, or
+/// `None` if it must share more.
+fn rank(lb: &LoadBalancing, source: &Workload, endpoint: &Workload) -> Option<usize> {
+    match lb.mode {
+        LoadBalancingMode::Unspecified | LoadBalancingMode::Passthrough => return Some(0),
+        LoadBalancingMode::Strict | LoadBalancingMode::Failover => {}
+    }
+    let scopes = &lb.routing_preference;
+    // Istio lets a NETWORK scope in front outweigh all others together. Here it always matches:
+    // endpoints in other networks were left out before.
+    let same = |scope: &&RoutingScope| match scope {
+        RoutingScope::Region => source.locality.region == endpoint.locality.region,
+        RoutingScope::Zone => source.locality.zone == endpoint.locality.zone,
+        RoutingScope::Subzone => source.locality.subzone == endpoint.locality.subzone,
+        RoutingScope::Node => source.node == endpoint.node,
+        RoutingScope::Cluster => source.cluster_id == endpoint.cluster_id,
+        RoutingScope::Network => source.network == endpoint.network,
+    };
+    let shared = scopes.iter().take_while(same).count();
+    if lb.mode == LoadBalancingMode::Strict && shared < scopes.len() { None } else { Some(shared) }
+}
+
+/// The endpoint's address for a client that asked for `destination`: that very one if it is the
+/// endpoint's, else one that the service may have, of the client's family if possible.
+fn address_of(workload: &Workload, families: IpFamilies, destination: IpAddr) -> Option<IpAddr> {
+    if workload.addresses.contains(&destination) {
+        return Some(destination);
+    }
+    let permitted = |ip: &&IpAddr| match families {
+        IpFamilies::Automatic | IpFamilies::Dual => true,
+        IpFamilies::Ipv4Only => ip.is_ipv4(),
+        IpFamilies::Ipv6Only => ip.is_ipv6(),
+    };
+    let mut addresses = workload.addresses.iter().filter(permitted);
+    let first = addresses.clone().next()?;
+    Some(*addresses.find(|ip| ip.is_ipv4() == destination.is_ipv4()).unwrap_or(first))
+}
+
+impl fmt::Display for EndpointCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.total == 0 {
+            return f.write_str("it has no endpoints; check that its selector matches the labels of running pods");
+        }
+        let plural = if self.total == 1 { "" } else { "s" };
+        write!(f, "of {} endpoint{plural}", self.total)?;
+        let mut separator = ":";
+        for (count, what) in [
+            (self.unready, "not ready"),
+            (self.other_network, "in another network (which this version can't reach: no nested HBONE yet)"),
+            (self.without_address, "without an address of a permitted family"),
+            (self.by_name_only, "known only by a DNS name (which this version doesn't resolve)"),
+            (self.without_port, "without this port"),
+            (self.out_of_scope, "outside the locality its load balancing requires"),
+            (self.weightless, "with weight 0"),
+        ] {
+            if count > 0 {
+                write!(f, "{separator} {count} {what}")?;
+                separator = ",";
+            }
+        }
+        Ok(())
+    }
+}

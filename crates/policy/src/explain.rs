@@ -1,0 +1,405 @@
+//! Why does, or doesn't, this connection work? The path it takes, who answers, and what the
+//! policies say on arrival, from the very functions the proxy decides with and in their words.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use leno_model::{Action, Mesh, Service, TunnelProtocol, Workload};
+use serde::Serialize;
+
+use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
+use crate::endpoints::{self, Candidate, Candidates, Purpose};
+use crate::routing::{self, Addressed, Route, RouteError, Way};
+
+/// Everything there is to know about one connection before it is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// Who connects.
+    pub source: Party,
+    /// What to.
+    pub destination: SocketAddr,
+    /// The sum of all endpoints.
+    pub outcome: Outcome,
+    /// How the destination was understood, step by step.
+    pub steps: Vec<String>,
+    /// Why nothing is sent at all, if so.
+    pub refused: Option<String>,
+    /// Each endpoint that could be chosen, the preferred first.
+    pub endpoints: Vec<EndpointExplanation>,
+}
+
+/// One workload in an explanation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Party {
+    /// `namespace/name`.
+    pub workload: String,
+    /// Where it runs; empty if nobody said.
+    pub node: String,
+    /// Its SPIFFE id, if it is in the mesh.
+    pub identity: Option<String>,
+    /// Whether a proxy carries its connections.
+    pub in_mesh: bool,
+}
+
+/// What becomes of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every endpoint takes it.
+    Allowed,
+    /// No endpoint takes it.
+    Denied,
+    /// It depends on the endpoint.
+    Mixed,
+    /// The source's proxy doesn't send it.
+    Refused,
+    /// It leaves what the mesh decides: a waypoint chooses, or nobody checks.
+    Undecided,
+}
+
+/// One endpoint that could be chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EndpointExplanation {
+    /// Whose it is; `None` for a destination the mesh doesn't know.
+    pub workload: Option<Party>,
+    /// Where the bytes end up.
+    pub address: SocketAddr,
+    /// How they get there.
+    pub path: Path,
+    /// What is decided there; `None` where nobody decides.
+    pub arrival: Option<Arrival>,
+    /// What a reader should know besides.
+    pub notes: Vec<String>,
+}
+
+/// How bytes travel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Path {
+    /// Mutual TLS, in an HTTP/2 CONNECT tunnel.
+    Hbone {
+        /// Where the tunnel ends.
+        tunnel: SocketAddr,
+        /// What is asked for in it.
+        authority: String,
+        /// The SPIFFE ids the peer may have.
+        expected: Vec<String>,
+        /// A waypoint is the peer.
+        via_waypoint: bool,
+    },
+    /// Plain TCP.
+    Plaintext {
+        /// Why it isn't encrypted.
+        reason: String,
+    },
+}
+
+/// The authorisation decision at the destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Arrival {
+    /// Whether it passes.
+    pub allowed: bool,
+    /// The words that the access log uses too.
+    pub verdict: String,
+    /// Whom the connection is known to come from.
+    pub source_identity: Option<String>,
+    /// The policy that decided, if it was one.
+    pub decided_by: Option<String>,
+    /// The policies that were asked.
+    pub policies: Vec<PolicyCheck>,
+    /// What policies on trial would have done.
+    pub dry_run: Vec<String>,
+}
+
+/// One policy that was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PolicyCheck {
+    /// `namespace/name`.
+    pub policy: String,
+    /// `ALLOW`, `DENY`, or `unknown` for a policy that has not arrived.
+    pub action: &'static str,
+    /// Whether it matched.
+    pub matched: bool,
+    /// Whether it is on trial.
+    pub dry_run: bool,
+}
+
+/// Explains a connection of `source` to `destination`.
+///
+/// A source outside the mesh connects in plaintext, past any waypoint, to an endpoint that the
+/// node's own service routing chose.
+pub fn explain(mesh: &Mesh, source: &Workload, destination: SocketAddr) -> Explanation {
+    let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+    let mut explanation = Explanation {
+        source: party(source),
+        destination,
+        outcome: Outcome::Undecided,
+        steps: Vec::new(),
+        refused: None,
+        endpoints: Vec::new(),
+    };
+    describe(mesh, source, destination, &mut explanation.steps);
+    if source.tunnel_protocol == TunnelProtocol::Hbone {
+        from_mesh(mesh, source, destination, &mut explanation);
+    } else {
+        explanation.steps.push(format!(
+            "{}/{} is not in the mesh: it connects in plaintext and proves no identity",
+            source.namespace, source.name
+        ));
+        from_outside(mesh, source, destination, &mut explanation);
+    }
+    explanation.outcome = outcome(&explanation);
+    explanation
+}
+
+/// What the destination is.
+fn describe(mesh: &Mesh, source: &Workload, destination: SocketAddr, steps: &mut Vec<String>) {
+    let ip = destination.ip();
+    steps.push(match routing::addressed(mesh, source, destination) {
+        Addressed::Service(service) => format!("{ip} is service {}", service.id),
+        Addressed::Workload(workload) => format!("{ip} is workload {}/{}", workload.namespace, workload.name),
+        Addressed::Nobody => format!("{ip} belongs to no service or workload of the mesh"),
+    });
+}
+
+fn from_mesh(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
+    // The first waypoint with a weight stands for all: they differ in version, not in kind.
+    let way = match routing::way(mesh, source, destination, &mut || 0) {
+        Ok(way) => way,
+        Err(error) => return refuse(&error, out),
+    };
+    match way {
+        Way::Passthrough { service } => {
+            out.steps.push("it is left alone: plain TCP to the original destination".to_owned());
+            let route = routing::passthrough(service, destination);
+            push(mesh, source, Ok(route), out);
+        }
+        Way::Workload(workload) => {
+            push(mesh, source, routing::to_candidate(None, &routing::direct(workload, destination)), out);
+        }
+        Way::Endpoints { service, candidates } => {
+            out.steps.push(choice(service, &candidates));
+            for candidate in closest_first(candidates) {
+                push(mesh, source, routing::to_candidate(Some(service), &candidate), out);
+            }
+        }
+        Way::Waypoint { service, waypoint, candidates } => {
+            let name = waypoint.map_or_else(|| "by address".to_owned(), |s| s.id.to_string());
+            out.steps.push(format!("its traffic goes through waypoint {name}"));
+            if service.is_some_and(|s| s.weighted_waypoints.iter().filter(|w| w.weight > 0).count() > 1) {
+                out.steps.push("the waypoint is one of several that share its traffic by weight".to_owned());
+            }
+            for candidate in closest_first(candidates) {
+                push(mesh, source, routing::to_waypoint(service, waypoint, &candidate, destination), out);
+            }
+        }
+    }
+}
+
+fn from_outside(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
+    let reason = "the source is not in the mesh";
+    let plain = |candidate: &Candidate<'_>, out: &mut Explanation| {
+        out.endpoints.push(plaintext(mesh, source, candidate.workload, candidate.target, reason));
+    };
+    match routing::addressed(mesh, source, destination) {
+        Addressed::Nobody => out.endpoints.push(unknown(destination, reason)),
+        Addressed::Workload(workload) => {
+            bypassed(workload.waypoint.is_some(), out);
+            plain(&routing::direct(workload, destination), out);
+        }
+        Addressed::Service(service) => {
+            bypassed(service.waypoint.is_some() || !service.weighted_waypoints.is_empty(), out);
+            let port = destination.port();
+            let (candidates, counts) =
+                endpoints::candidates(mesh, source, service, port, Purpose::Service, destination.ip());
+            if candidates.is_empty() {
+                let error = match service.port(port) {
+                    Some(_) => RouteError::NoHealthyEndpoint { service: service.id.clone(), port, counts },
+                    None => RouteError::NoSuchPort {
+                        service: service.id.clone(),
+                        port,
+                        offered: service.ports.iter().map(|p| p.service_port).collect(),
+                    },
+                };
+                return refuse(&error, out);
+            }
+            out.steps.push(choice(service, &candidates));
+            for candidate in closest_first(candidates) {
+                plain(&candidate, out);
+            }
+        }
+    }
+}
+
+fn bypassed(has_waypoint: bool, out: &mut Explanation) {
+    if has_waypoint {
+        out.steps.push("its waypoint is not passed: only a source in the mesh is sent there".to_owned());
+    }
+}
+
+fn refuse(error: &RouteError, out: &mut Explanation) {
+    if let RouteError::Waypoint { waypoint, .. } = error {
+        out.steps.push(format!("its traffic goes through waypoint {waypoint}"));
+    }
+    out.refused = Some(error.to_string());
+}
+
+fn choice(service: &Service, candidates: &Candidates<'_>) -> String {
+    let best = candidates.iter().map(|c| c.rank).max().unwrap_or(0);
+    let first = candidates.iter().filter(|c| c.rank == best).count();
+    let all = candidates.len();
+    let plural = if all == 1 { "" } else { "s" };
+    let mut text = format!("{all} endpoint{plural} of {} can take the connection", service.name);
+    if first < all {
+        text.push_str(&format!("; the {first} closest to the source come first"));
+    }
+    text
+}
+
+fn closest_first(mut candidates: Candidates<'_>) -> Candidates<'_> {
+    candidates.sort_by(|a, b| b.rank.cmp(&a.rank).then_with(|| a.workload.uid.cmp(&b.workload.uid)));
+    candidates
+}
+
+fn push(mesh: &Mesh, source: &Workload, route: Result<Route, RouteError>, out: &mut Explanation) {
+    match route {
+        Ok(route) => out.endpoints.push(endpoint(mesh, source, route)),
+        Err(error) => refuse(&error, out),
+    }
+}
+
+fn endpoint(mesh: &Mesh, source: &Workload, route: Route) -> EndpointExplanation {
+    match route {
+        Route::Passthrough { address } => unknown(address, "the mesh knows nothing of the destination"),
+        Route::Plain { address, workload: Some(workload), .. } => {
+            plaintext(mesh, source, &workload, address, "the destination is not in the mesh")
+        }
+        Route::Plain { address, workload: None, .. } => unknown(address, "the service leaves its destinations alone"),
+        Route::Hbone { workload, address, authority, expected, target, via_waypoint, .. } => {
+            let mut notes = Vec::new();
+            let arrival = if via_waypoint {
+                notes.push(
+                    "the waypoint decides by its own policies and chooses the endpoint; the endpoint then sees the \
+                     waypoint's identity"
+                        .to_owned(),
+                );
+                None
+            } else {
+                let port = workload.application_tunnel.and_then(|t| t.port).unwrap_or(target.port());
+                Some(arrive(mesh, source, &workload, SocketAddr::new(target.ip(), port), true))
+            };
+            let expected = expected.iter().map(ToString::to_string).collect();
+            let path = Path::Hbone { tunnel: address, authority, expected, via_waypoint };
+            let address = if via_waypoint { address } else { target };
+            EndpointExplanation { workload: Some(party(&workload)), address, path, arrival, notes }
+        }
+    }
+}
+
+fn plaintext(
+    mesh: &Mesh,
+    source: &Workload,
+    workload: &Arc<Workload>,
+    address: SocketAddr,
+    reason: &str,
+) -> EndpointExplanation {
+    let mut notes = Vec::new();
+    let arrival = if workload.tunnel_protocol == TunnelProtocol::Hbone {
+        Some(arrive(mesh, source, workload, address, false))
+    } else {
+        let idle: Vec<String> = mesh
+            .policies_for(workload)
+            .map(|found| match found {
+                Ok(policy) => Named(&policy.id).to_string(),
+                Err(id) => Named(id).to_string(),
+            })
+            .collect();
+        notes.push("no proxy is there to check policies".to_owned());
+        if !idle.is_empty() {
+            notes.push(format!("these policies have no effect until it is in the mesh: {}", idle.join(", ")));
+        }
+        None
+    };
+    let path = Path::Plaintext { reason: reason.to_owned() };
+    EndpointExplanation { workload: Some(party(workload)), address, path, arrival, notes }
+}
+
+fn unknown(address: SocketAddr, reason: &str) -> EndpointExplanation {
+    EndpointExplanation {
+        workload: None,
+        address,
+        path: Path::Plaintext { reason: reason.to_owned() },
+        arrival: None,
+        notes: Vec::new(),
+    }
+}
+
+/// The decision of the destination's proxy.
+fn arrive(mesh: &Mesh, source: &Workload, to: &Workload, address: SocketAddr, proven: bool) -> Arrival {
+    let identity = if proven { source.identity() } else { None };
+    let connection =
+        Connection { source: identity.as_ref(), source_ip: address_of(source, address.ip()), destination: address };
+    let (decision, asked) = examine(mesh, to, &connection);
+    let decided_by = match &decision.verdict {
+        Verdict::Allow(AllowReason::Policy(policy)) => Some(policy),
+        Verdict::Allow(AllowReason::NoAllowPolicy) => None,
+        Verdict::Deny(reason) => reason.policy(),
+    };
+    Arrival {
+        allowed: decision.is_allowed(),
+        verdict: decision.to_string(),
+        source_identity: identity.as_ref().map(ToString::to_string),
+        decided_by: decided_by.map(ToString::to_string),
+        policies: asked
+            .iter()
+            .map(|check| PolicyCheck {
+                policy: check.policy.to_string(),
+                action: match check.action {
+                    Some(Action::Allow) => "ALLOW",
+                    Some(Action::Deny) => "DENY",
+                    None => "unknown",
+                },
+                matched: check.matched,
+                dry_run: check.dry_run,
+            })
+            .collect(),
+        dry_run: decision.dry_run.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The address the source will be seen with.
+fn address_of(source: &Workload, destination: IpAddr) -> IpAddr {
+    let same = source.addresses.iter().find(|ip| ip.is_ipv4() == destination.is_ipv4());
+    same.or(source.addresses.first()).copied().unwrap_or(match destination {
+        IpAddr::V4(_) => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+    })
+}
+
+fn party(workload: &Workload) -> Party {
+    let in_mesh = workload.tunnel_protocol == TunnelProtocol::Hbone;
+    Party {
+        workload: format!("{}/{}", workload.namespace, workload.name),
+        node: workload.node.to_string(),
+        identity: workload.identity().filter(|_| in_mesh).map(|id| id.to_string()),
+        in_mesh,
+    }
+}
+
+fn outcome(explanation: &Explanation) -> Outcome {
+    if explanation.endpoints.is_empty() {
+        return Outcome::Refused;
+    }
+    let decided: Option<Vec<bool>> =
+        explanation.endpoints.iter().map(|e| e.arrival.as_ref().map(|a| a.allowed)).collect();
+    match decided {
+        None => Outcome::Undecided,
+        Some(all) if all.iter().all(|allowed| *allowed) => Outcome::Allowed,
+        Some(all) if all.iter().any(|allowed| *allowed) => Outcome::Mixed,
+        Some(_) => Outcome::Denied,
+    }
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! An explanation as text for a terminal.
+
+use std::fmt;
+
+use crate::explain::{Explanation, Outcome, Party, Path, PolicyCheck};
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.workload)?;
+        if !self.node.is_empty() {
+            write!(f, " on {}", self.node)?;
+        }
+        match &self.identity {
+            Some(identity) => write!(f, " ({identity})"),
+            None => f.write_str(" (not in the mesh)"),
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hbone { tunnel, authority, expected, via_waypoint } => {
+                let peer = if *via_waypoint { "the waypoint" } else { "the peer" };
+                let expected = expected.join(" or ");
+                write!(f, "HBONE (mTLS) to {tunnel}, asking for {authority}; {peer} must prove to be {expected}")
+            }
+            Self::Plaintext { reason } => write!(f, "plaintext, because {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for PolicyCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, action, .. } = self;
+        let matched = if self.matched { "matches" } else { "does not match" };
+        let trial = if self.dry_run { ", dry run" } else { "" };
+        match *action {
+            "unknown" => write!(f, "{policy}: not arrived"),
+            action => write!(f, "{action} {policy}: {matched}{trial}"),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Mixed => "depends on the endpoint",
+            Self::Refused => "refused",
+            Self::Undecided => "not decided by this mesh's layer 4 policies",
+        })
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} to {}: {}", self.source, self.destination, self.outcome)?;
+        for step in &self.steps {
+            writeln!(f, "  {step}")?;
+        }
+        if let Some(reason) = &self.refused {
+            writeln!(f, "  refused: {reason}")?;
+        }
+        for endpoint in &self.endpoints {
+            match &endpoint.workload {
+                Some(workload) => writeln!(f, "endpoint {} at {workload}", endpoint.address)?,
+                None => writeln!(f, "endpoint {}", endpoint.address)?,
+            }
+            writeln!(f, "  path: {}", endpoint.path)?;
+            if let Some(arrival) = &endpoint.arrival {
+                writeln!(f, "  on arrival: {}", arrival.verdict)?;
+                for check in &arrival.policies {
+                    writeln!(f, "    {check}")?;
+                }
+                for note in &arrival.dry_run {
+                    writeln!(f, "    {note}")?;
+                }
+            }
+            for note in &endpoint.notes {
+                writeln!(f, "  note: {note}")?;
+            }
+        }
+        Ok(())
+    }
+}

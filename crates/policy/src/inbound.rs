@@ -1,0 +1,179 @@
+//! Where may an HBONE request lead? A peer names an address; it gets this workload's own and
+//! nothing else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use leno_model::{
+    ApplicationProtocol, GatewayAddress, GatewayDestination, Mesh, NetworkAddress, RESERVED_PORTS, Service,
+    ServiceName, Workload,
+};
+
+pub use crate::authority::parse_authority;
+use crate::authority::{Authority, AuthorityError};
+use crate::waypoint::is_waypoint;
+
+/// Where an accepted request leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InboundTarget {
+    /// The workload's own address and the port to connect to. Policies are asked about this one.
+    pub address: SocketAddr,
+    /// The service, if the peer named one.
+    pub service: Option<Arc<Service>>,
+    /// The workload wants a PROXY version 2 header that tells this destination before the bytes.
+    pub proxy_header: Option<SocketAddr>,
+}
+
+/// Why a request leads nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each field is named in its text")]
+pub enum InboundRefusal {
+    /// Not an authority.
+    #[error("malformed authority {authority:?}: {problem}")]
+    Malformed { authority: String, problem: AuthorityError },
+    /// Another address than the one the peer connected to.
+    #[error(
+        "authority {authority} is not an address of {workload}, which was reached at {reached}; \
+         the peer's view of the mesh is wrong or it probes"
+    )]
+    NotHere { authority: SocketAddr, reached: IpAddr, workload: String },
+    /// A host name that no service has.
+    #[error("no service is known as {host}; the control plane has not sent it, or it was removed")]
+    UnknownHost { host: String },
+    /// A service that this workload is not an endpoint of.
+    #[error("{workload} is not an endpoint of service {service}")]
+    NotAnEndpoint { service: ServiceName, workload: String },
+    /// A service port that leads nowhere here.
+    #[error("service {service} has no port {port} on {workload}")]
+    NoTargetPort { service: ServiceName, port: u16, workload: String },
+    /// A port of the proxy itself.
+    #[error("port {0} is the proxy's own and can't be reached through it")]
+    ReservedPort(u16),
+}
+
+impl InboundRefusal {
+    /// The HTTP status the peer gets, as a ztunnel would answer.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Malformed { .. } | Self::NotHere { .. } => 400,
+            Self::UnknownHost { .. }
+            | Self::NotAnEndpoint { .. }
+            | Self::NoTargetPort { .. }
+            | Self::ReservedPort(_) => 503,
+        }
+    }
+
+    /// Whether the same request may be accepted later, once configuration has arrived.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::UnknownHost { .. } | Self::NotAnEndpoint { .. } | Self::NoTargetPort { .. })
+    }
+}
+
+/// Decides where a CONNECT with `authority` leads that reached `workload` at `connection_dst`.
+///
+/// # Errors
+/// If it leads nowhere here. The caller answers with [`InboundRefusal::status`] and connects to
+/// nothing.
+pub fn inbound_target(
+    mesh: &Mesh,
+    workload: &Workload,
+    authority: &str,
+    connection_dst: SocketAddr,
+) -> Result<InboundTarget, InboundRefusal> {
+    let own = connection_dst.ip().to_canonical();
+    let parsed = parse_authority(authority)
+        .map_err(|problem| InboundRefusal::Malformed { authority: shortened(authority), problem })?;
+    let (port, service, announced) = match parsed {
+        Authority::Address(address) => {
+            let here = address.ip() == own
+                || workload.application_tunnel.is_some()
+                || is_waypoint_of_address(mesh, workload, address.ip());
+            if !here {
+                return Err(InboundRefusal::NotHere { authority: address, reached: own, workload: name(workload) });
+            }
+            (address.port(), None, address)
+        }
+        Authority::Host { host, port } => {
+            let service = mesh
+                .service_by_hostname(&host, &workload.namespace)
+                .ok_or_else(|| InboundRefusal::UnknownHost { host: host.clone() })?;
+            let target = service_port(mesh, workload, service, port)?;
+            // A PROXY header can't say a name, so it says an address of the service.
+            let vip = announced_vip(service, workload).unwrap_or(own);
+            (target, Some(service.clone()), SocketAddr::new(vip, port))
+        }
+    };
+    // Before the override below: it is the workload's own wish, this is the peer's.
+    if RESERVED_PORTS.contains(&port) {
+        return Err(InboundRefusal::ReservedPort(port));
+    }
+    let tunnel = workload.application_tunnel;
+    Ok(InboundTarget {
+        address: SocketAddr::new(own, tunnel.and_then(|t| t.port).unwrap_or(port)),
+        service,
+        proxy_header: tunnel.filter(|t| t.protocol == ApplicationProtocol::Proxy).map(|_| announced),
+    })
+}
+
+/// The workload's port for a service's: its own entry first, then the service's target.
+fn service_port(mesh: &Mesh, workload: &Workload, service: &Service, port: u16) -> Result<u16, InboundRefusal> {
+    let stands_for = || workload.application_tunnel.is_some() || is_waypoint_of_service(mesh, workload, service);
+    let own = workload.services.get(&service.id);
+    if own.is_none() && !stands_for() {
+        return Err(InboundRefusal::NotAnEndpoint { service: service.id.clone(), workload: name(workload) });
+    }
+    own.into_iter()
+        .flatten()
+        .find(|p| p.service_port == port)
+        .or_else(|| service.port(port))
+        .map(|p| p.target_port)
+        .filter(|target| *target != 0)
+        .ok_or_else(|| InboundRefusal::NoTargetPort { service: service.id.clone(), port, workload: name(workload) })
+}
+
+/// Whether `address` is somebody's whose traffic `workload` receives as waypoint.
+fn is_waypoint_of_address(mesh: &Mesh, workload: &Workload, address: IpAddr) -> bool {
+    let at = NetworkAddress { network: workload.network.clone(), address };
+    if let Some(service) = mesh.service_by_vip(&at.network, address, &workload.namespace)
+        && is_waypoint_of_service(mesh, workload, service)
+    {
+        return true;
+    }
+    mesh.workload_by_address(&at.network, address)
+        .and_then(|target| target.waypoint.as_ref())
+        .is_some_and(|gateway| is_waypoint_of(mesh, workload, gateway))
+}
+
+fn is_waypoint_of_service(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
+    let weighted = service.weighted_waypoints.iter().map(|w| &w.destination);
+    service.waypoint.iter().chain(weighted).any(|gateway| is_waypoint_of(mesh, workload, gateway))
+}
+
+fn is_waypoint_of(mesh: &Mesh, workload: &Workload, gateway: &GatewayAddress) -> bool {
+    // A waypoint that is named but not known is nobody.
+    if let GatewayDestination::Hostname(name) = &gateway.destination
+        && mesh.service(name).is_none()
+    {
+        return false;
+    }
+    is_waypoint(mesh, workload, gateway)
+}
+
+/// A service address to announce: of the workload's network if possible, then IPv4.
+fn announced_vip(service: &Service, workload: &Workload) -> Option<IpAddr> {
+    service.addresses.iter().max_by_key(|a| (a.network == workload.network, a.address.is_ipv4())).map(|a| a.address)
+}
+
+fn name(workload: &Workload) -> String {
+    format!("{}/{}", workload.namespace, workload.name)
+}
+
+/// What a stranger sent, cut to what a log line can bear.
+fn shortened(text: &str) -> String {
+    const KEPT: usize = 100;
+    text.chars().take(KEPT).collect()
+}
+
+#[cfg(test)]
+#[path = "inbound_tests.rs"]
+mod tests;

@@ -1,0 +1,391 @@
+//! Where does a connection go that a program opened? The outbound decision of Istio's ambient
+//! data plane, with alternatives to try when an endpoint doesn't answer.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leno_model::{
+    HBONE_PORT, Identity, LoadBalancingMode, Mesh, Name, Port, RESERVED_PORTS, Service, ServiceName, TunnelProtocol,
+    Workload,
+};
+use smallvec::SmallVec;
+
+use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
+use crate::waypoint::{self, WaypointProblem};
+
+/// Identities a peer may have; nearly always one.
+pub type Identities = SmallVec<[Identity; 1]>;
+
+/// One way to carry a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// Encrypted, in a tunnel.
+    Hbone {
+        /// The workload at the other end of the tunnel.
+        workload: Arc<Workload>,
+        /// Where the tunnel ends.
+        address: SocketAddr,
+        /// What to ask for in the tunnel (`:authority` of CONNECT).
+        authority: String,
+        /// The peer must prove to be one of these.
+        expected: Identities,
+        /// The service the client addressed, if it was one.
+        service: Option<Arc<Service>>,
+        /// The destination behind the tunnel.
+        target: SocketAddr,
+        /// The tunnel ends at a waypoint, which chooses the endpoint.
+        via_waypoint: bool,
+    },
+    /// Plain TCP to an endpoint that is known and speaks nothing better.
+    Plain {
+        /// The endpoint.
+        address: SocketAddr,
+        /// Whose it is.
+        workload: Option<Arc<Workload>>,
+        /// The service the client addressed, if it was one.
+        service: Option<Arc<Service>>,
+    },
+    /// Plain TCP to the original destination, of which the mesh knows nothing.
+    Passthrough {
+        /// The original destination.
+        address: SocketAddr,
+    },
+}
+
+/// Ways to carry one connection, the best first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoutePlan {
+    attempts: SmallVec<[Route; MAX_ATTEMPTS]>,
+    service: Option<Arc<Service>>,
+}
+
+/// One choice and two alternatives: enough to get past an endpoint that died unnoticed, few
+/// enough that a client waits for at most three connect timeouts.
+const MAX_ATTEMPTS: usize = 3;
+
+impl RoutePlan {
+    /// What to try, in order; never empty. The later ones are other endpoints for when a connect
+    /// fails, none of them preferred by the service's load balancing to the one before.
+    pub fn attempts(&self) -> &[Route] {
+        &self.attempts
+    }
+
+    /// The service the client addressed, if it was one.
+    pub fn service(&self) -> Option<&Arc<Service>> {
+        self.service.as_ref()
+    }
+}
+
+/// Why a connection is refused instead of carried.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each field is named in its text")]
+pub enum RouteError {
+    /// It would connect the proxy to itself.
+    #[error("{0} is one of the proxy's own ports on loopback; a program must not connect to it")]
+    ReservedPort(SocketAddr),
+    /// The service has no such port.
+    #[error("service {service} has no port {port}; it has {}", PortList(.offered))]
+    NoSuchPort { service: ServiceName, port: u16, offered: Vec<u16> },
+    /// Nobody can take the connection.
+    #[error("no healthy endpoint for service {service} port {port}: {counts}")]
+    NoHealthyEndpoint { service: ServiceName, port: u16, counts: EndpointCounts },
+    /// A waypoint must be passed and can't be.
+    #[error(
+        "waypoint {waypoint} of {owner} can't be used: {problem}; the connection is refused rather than sent around it"
+    )]
+    Waypoint { owner: String, service: Option<ServiceName>, waypoint: String, problem: WaypointProblem },
+    /// It is to be encrypted to somebody without a name.
+    #[error(
+        "workload {workload} takes only HBONE, but its trust domain, namespace and service account form no SPIFFE id; \
+         check what the control plane sends for it"
+    )]
+    NoIdentity { service: Option<ServiceName>, workload: Name },
+}
+
+impl RouteError {
+    /// Whether the same connection may succeed later without anybody changing the configuration.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NoHealthyEndpoint { .. } | Self::Waypoint { .. } => true,
+            Self::ReservedPort(_) | Self::NoSuchPort { .. } | Self::NoIdentity { .. } => false,
+        }
+    }
+
+    /// The service the client addressed, if it was one.
+    pub fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Self::NoSuchPort { service, .. } | Self::NoHealthyEndpoint { service, .. } => Some(service),
+            Self::Waypoint { service, .. } | Self::NoIdentity { service, .. } => service.as_ref(),
+            Self::ReservedPort(_) => None,
+        }
+    }
+}
+
+/// Decides how a connection that `source` opened to `destination` is carried.
+///
+/// `random` spreads connections over equal endpoints and over weighted waypoints.
+///
+/// # Errors
+/// If it must not be carried: see [`RouteError`]. Never falls back to plaintext for a destination
+/// that is to be encrypted, nor around a waypoint.
+pub fn route(
+    mesh: &Mesh,
+    source: &Workload,
+    destination: SocketAddr,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<RoutePlan, RouteError> {
+    let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+    let mut way = way(mesh, source, destination, random)?;
+    let service = way.service().cloned();
+    let mut attempts = SmallVec::new();
+    match &mut way {
+        Way::Passthrough { service } => attempts.push(passthrough(*service, destination)),
+        Way::Workload(workload) => attempts.push(to_candidate(None, &direct(workload, destination))?),
+        Way::Endpoints { service, candidates } => {
+            let mut refused = None;
+            while attempts.len() < MAX_ATTEMPTS
+                && let Some(candidate) = endpoints::take(candidates, random)
+            {
+                match to_candidate(Some(service), &candidate) {
+                    Ok(route) => attempts.push(route),
+                    Err(error) => refused = Some(error),
+                }
+            }
+            if let (true, Some(error)) = (attempts.is_empty(), refused) {
+                return Err(error);
+            }
+        }
+        Way::Waypoint { service, waypoint, candidates } => {
+            let mut refused = None;
+            while attempts.len() < MAX_ATTEMPTS
+                && let Some(candidate) = endpoints::take(candidates, random)
+            {
+                match to_waypoint(*service, *waypoint, &candidate, destination) {
+                    Ok(route) => attempts.push(route),
+                    Err(error) => refused = Some(error),
+                }
+            }
+            if let (true, Some(error)) = (attempts.is_empty(), refused) {
+                return Err(error);
+            }
+        }
+    }
+    Ok(RoutePlan { attempts, service })
+}
+
+/// What a destination is, before an endpoint is chosen.
+pub(crate) enum Way<'m> {
+    /// Unknown to the mesh, or of a service that leaves destinations alone.
+    Passthrough { service: Option<&'m Arc<Service>> },
+    /// One workload, by its own address.
+    Workload(&'m Arc<Workload>),
+    /// A service; never without candidates.
+    Endpoints { service: &'m Arc<Service>, candidates: Candidates<'m> },
+    /// Through a waypoint; never without candidates.
+    Waypoint {
+        /// The service addressed.
+        service: Option<&'m Arc<Service>>,
+        /// The waypoint's own service.
+        waypoint: Option<&'m Arc<Service>>,
+        candidates: Candidates<'m>,
+    },
+}
+
+impl<'m> Way<'m> {
+    fn service(&self) -> Option<&'m Arc<Service>> {
+        match self {
+            Self::Passthrough { service } | Self::Waypoint { service, .. } => *service,
+            Self::Endpoints { service, .. } => Some(service),
+            Self::Workload(_) => None,
+        }
+    }
+}
+
+/// What `destination` is for `source`.
+pub(crate) fn way<'m>(
+    mesh: &'m Mesh,
+    source: &Workload,
+    destination: SocketAddr,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<Way<'m>, RouteError> {
+    if destination.ip().is_loopback() && RESERVED_PORTS.contains(&destination.port()) {
+        return Err(RouteError::ReservedPort(destination));
+    }
+    match addressed(mesh, source, destination) {
+        Addressed::Service(service) => way_to_service(mesh, source, service, destination, random),
+        Addressed::Workload(workload) => way_to_workload(mesh, source, workload, destination),
+        Addressed::Nobody => Ok(Way::Passthrough { service: None }),
+    }
+}
+
+/// Whose address a destination is.
+pub(crate) enum Addressed<'m> {
+    Service(&'m Arc<Service>),
+    Workload(&'m Arc<Workload>),
+    Nobody,
+}
+
+/// Whose address `destination` is for `source`: a service's own address first, then a
+/// workload's, then a service's range. A range may cover the pods' addresses too; giving it
+/// precedence would take them out of the mesh.
+pub(crate) fn addressed<'m>(mesh: &'m Mesh, source: &Workload, destination: SocketAddr) -> Addressed<'m> {
+    let ip = destination.ip();
+    let service = mesh.service_by_vip(&source.network, ip, &source.namespace);
+    if let Some(service) = service
+        && service.addresses.iter().any(|a| a.address == ip && a.network == source.network)
+    {
+        return Addressed::Service(service);
+    }
+    if let Some(workload) = mesh.workload_by_address(&source.network, ip) {
+        return Addressed::Workload(workload);
+    }
+    service.map_or(Addressed::Nobody, Addressed::Service)
+}
+
+fn way_to_workload<'m>(
+    mesh: &'m Mesh,
+    source: &Workload,
+    workload: &'m Arc<Workload>,
+    destination: SocketAddr,
+) -> Result<Way<'m>, RouteError> {
+    let Some(gateway) = workload.waypoint.as_ref().filter(|g| !waypoint::is_waypoint(mesh, source, g)) else {
+        return Ok(Way::Workload(workload));
+    };
+    let (waypoint, candidates) =
+        waypoint::resolve(mesh, source, gateway, destination).map_err(|problem| RouteError::Waypoint {
+            owner: format!("workload {}/{}", workload.namespace, workload.name),
+            service: None,
+            waypoint: waypoint::Gateway(gateway).to_string(),
+            problem,
+        })?;
+    Ok(Way::Waypoint { service: None, waypoint, candidates })
+}
+
+fn way_to_service<'m>(
+    mesh: &'m Mesh,
+    source: &Workload,
+    service: &'m Arc<Service>,
+    destination: SocketAddr,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<Way<'m>, RouteError> {
+    if let Some(gateway) = waypoint::waypoint_of(service, random) {
+        let (waypoint, candidates) =
+            waypoint::resolve(mesh, source, gateway, destination).map_err(|problem| RouteError::Waypoint {
+                owner: format!("service {}", service.id),
+                service: Some(service.id.clone()),
+                waypoint: waypoint::Gateway(gateway).to_string(),
+                problem,
+            })?;
+        return Ok(Way::Waypoint { service: Some(service), waypoint, candidates });
+    }
+    if service.load_balancing.mode == LoadBalancingMode::Passthrough {
+        // Leaving the address alone must not mean plaintext to somebody who takes HBONE.
+        if let Some(workload) = mesh.workload_by_address(&source.network, destination.ip()) {
+            return way_to_workload(mesh, source, workload, destination);
+        }
+        return Ok(Way::Passthrough { service: Some(service) });
+    }
+    let port = destination.port();
+    if service.port(port).is_none() {
+        let offered = service.ports.iter().map(|p: &Port| p.service_port).collect();
+        return Err(RouteError::NoSuchPort { service: service.id.clone(), port, offered });
+    }
+    let (candidates, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Service, destination.ip());
+    if candidates.is_empty() {
+        return Err(RouteError::NoHealthyEndpoint { service: service.id.clone(), port, counts });
+    }
+    Ok(Way::Endpoints { service, candidates })
+}
+
+/// The address of a workload that was addressed by it.
+pub(crate) fn direct<'m>(workload: &'m Arc<Workload>, destination: SocketAddr) -> Candidate<'m> {
+    Candidate { workload, target: destination, rank: 0 }
+}
+
+/// A destination that is left as it is.
+pub(crate) fn passthrough(service: Option<&Arc<Service>>, destination: SocketAddr) -> Route {
+    match service {
+        Some(service) => Route::Plain { address: destination, workload: None, service: Some(service.clone()) },
+        None => Route::Passthrough { address: destination },
+    }
+}
+
+/// The route to one endpoint.
+pub(crate) fn to_candidate(service: Option<&Arc<Service>>, to: &Candidate<'_>) -> Result<Route, RouteError> {
+    let workload = to.workload;
+    match workload.tunnel_protocol {
+        TunnelProtocol::None => {
+            Ok(Route::Plain { address: to.target, workload: Some(workload.clone()), service: service.cloned() })
+        }
+        TunnelProtocol::Hbone => Ok(Route::Hbone {
+            workload: workload.clone(),
+            address: SocketAddr::new(to.target.ip(), HBONE_PORT),
+            authority: to.target.to_string(),
+            expected: expected(workload, service, service)?,
+            service: service.cloned(),
+            target: to.target,
+            via_waypoint: false,
+        }),
+    }
+}
+
+/// The route through one instance of a waypoint. It is always a tunnel: a waypoint that doesn't
+/// say so can't be anything else.
+pub(crate) fn to_waypoint(
+    service: Option<&Arc<Service>>,
+    waypoint: Option<&Arc<Service>>,
+    to: &Candidate<'_>,
+    destination: SocketAddr,
+) -> Result<Route, RouteError> {
+    Ok(Route::Hbone {
+        workload: to.workload.clone(),
+        address: to.target,
+        authority: destination.to_string(),
+        expected: expected(to.workload, waypoint, service)?,
+        service: service.cloned(),
+        target: destination,
+        via_waypoint: true,
+    })
+}
+
+/// Whom the workload may prove to be: itself, or what the service it answers for names. A name
+/// that is no SPIFFE id could never be proven, so leaving it out loses nothing.
+fn expected(
+    workload: &Workload,
+    names: Option<&Arc<Service>>,
+    addressed: Option<&Arc<Service>>,
+) -> Result<Identities, RouteError> {
+    let own = workload.identity().ok_or_else(|| RouteError::NoIdentity {
+        service: addressed.map(|s| s.id.clone()),
+        workload: workload.uid.clone(),
+    })?;
+    let mut all = Identities::from_iter([own]);
+    for name in names.into_iter().flat_map(|service| &service.subject_alt_names) {
+        if let Ok(identity) = name.parse()
+            && !all.contains(&identity)
+        {
+            all.push(identity);
+        }
+    }
+    Ok(all)
+}
+
+struct PortList<'a>(&'a [u16]);
+
+impl fmt::Display for PortList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, port) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{port}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! Which waypoint must a connection pass, and where is it?
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, Service, Workload};
+
+use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
+
+/// What is wrong with a waypoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WaypointProblem {
+    /// Nobody has that name or address.
+    #[error("no such service or workload is known; check that the Gateway exists and is programmed")]
+    NotFound,
+    /// It is in another network.
+    #[error("it is in another network, which needs nested HBONE tunnels; this version has none yet")]
+    OtherNetwork,
+    /// Nobody there can take the connection.
+    #[error("it has no usable endpoint: {0}")]
+    NoEndpoint(EndpointCounts),
+}
+
+/// The service's waypoint for one connection.
+pub(crate) fn waypoint_of<'m>(service: &'m Service, random: &mut dyn FnMut() -> u64) -> Option<&'m GatewayAddress> {
+    let total: u64 = service.weighted_waypoints.iter().map(|w| u64::from(w.weight)).sum();
+    if total == 0 {
+        return service.waypoint.as_ref();
+    }
+    let mut ticket = random() % total;
+    let chosen = service.weighted_waypoints.iter().find(|w| {
+        let weight = u64::from(w.weight);
+        let hit = ticket < weight;
+        ticket = ticket.saturating_sub(weight);
+        hit
+    });
+    chosen.map(|w| &w.destination).or(service.waypoint.as_ref())
+}
+
+/// The waypoint's own service, if it has one, and its instances.
+pub(crate) type Waypoint<'m> = (Option<&'m Arc<Service>>, Candidates<'m>);
+
+/// The instances of a waypoint that can take a connection to `destination`.
+pub(crate) fn resolve<'m>(
+    mesh: &'m Mesh,
+    source: &Workload,
+    gateway: &GatewayAddress,
+    destination: SocketAddr,
+) -> Result<Waypoint<'m>, WaypointProblem> {
+    // Older control planes leave the port out; there is only the one.
+    let port = if gateway.hbone_mtls_port == 0 { HBONE_PORT } else { gateway.hbone_mtls_port };
+    let service = match &gateway.destination {
+        GatewayDestination::Hostname(name) => mesh.service(name).ok_or(WaypointProblem::NotFound)?,
+        GatewayDestination::Address(a) if a.network != source.network => return Err(WaypointProblem::OtherNetwork),
+        GatewayDestination::Address(a) => {
+            let service = service_at(mesh, a, source);
+            let Some(service) = service else {
+                let workload = mesh.workload_by_address(&a.network, a.address).ok_or(WaypointProblem::NotFound)?;
+                let only = Candidate { workload, target: SocketAddr::new(a.address, port), rank: 0 };
+                return Ok((None, Candidates::from_iter([only])));
+            };
+            service
+        }
+    };
+    let (candidates, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Waypoint, destination.ip());
+    if candidates.is_empty() {
+        return Err(WaypointProblem::NoEndpoint(counts));
+    }
+    Ok((Some(service), candidates))
+}
+
+fn service_at<'m>(mesh: &'m Mesh, address: &NetworkAddress, client: &Workload) -> Option<&'m Arc<Service>> {
+    mesh.service_by_vip(&address.network, address.address, &client.namespace)
+        .filter(|service| service.addresses.contains(address))
+}
+
+/// Whether `workload` is (an instance of) the waypoint `gateway`. What it sends on must not come
+/// back to it.
+pub(crate) fn is_waypoint(mesh: &Mesh, workload: &Workload, gateway: &GatewayAddress) -> bool {
+    match &gateway.destination {
+        GatewayDestination::Hostname(name) => workload.services.contains_key(name),
+        GatewayDestination::Address(a) => match service_at(mesh, a, workload) {
+            Some(service) => workload.services.contains_key(&service.id),
+            None => workload.network == a.network && workload.addresses.contains(&a.address),
+        },
+    }
+}
+
+/// A gateway reference in words.
+pub(crate) struct Gateway<'a>(pub(crate) &'a GatewayAddress);
+
+impl fmt::Display for Gateway<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.destination {
+            GatewayDestination::Hostname(name) => name.fmt(f),
+            GatewayDestination::Address(a) => a.address.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! A small HTTP/1 server for metrics, readiness and debugging. It serves people and scrapers,
+//! not programs in the mesh: few connections, small requests, and no request can harm it.
+
+mod routes;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+pub use routes::{logging, metrics, readiness};
+
+/// What a handler answers.
+pub type Answer = Response<Full<Bytes>>;
+
+/// Connections served at once, at most; others wait in the listener's queue.
+const CONNECTIONS: usize = 64;
+
+/// Time for a request's head, and for the silence between requests.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a request's body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time one connection may last; a profile may take 300 s.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Largest request body, bytes.
+const BODY_LIMIT: usize = 64 << 10;
+
+/// Largest request head, bytes; hyper's minimum.
+const HEAD_LIMIT: usize = 8 << 10;
+
+/// How long connections may go on after shutdown was asked for.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A request, its body read.
+#[derive(Debug)]
+pub struct Request {
+    /// Method.
+    pub method: Method,
+    /// Path without the query.
+    pub path: String,
+    /// Query without the question mark; empty if there is none.
+    pub query: String,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// Value of the query parameter `name`, percent-decoded; empty if it has none.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        self.query.split('&').find_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (percent_decode(key) == name).then(|| percent_decode(value))
+        })
+    }
+}
+
+/// `application/x-www-form-urlencoded`; what is no valid escape stays as it is.
+fn percent_decode(text: &str) -> String {
+    let hex = |b: u8| char::from(b).to_digit(16).map(|digit| digit as u8);
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        match (bytes[i], bytes.get(i + 1).copied().and_then(hex), bytes.get(i + 2).copied().and_then(hex)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(high << 4 | low);
+                i += 2;
+            }
+            (b'+', ..) => out.push(b' '),
+            (byte, ..) => out.push(byte),
+        }
+        i += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// An answer with a text body.
+pub fn text(status: StatusCode, body: impl Into<String>) -> Answer {
+    typed(status, "text/plain; charset=utf-8", body.into())
+}
+
+/// An answer with a JSON body.
+pub fn json(value: &impl serde::Serialize) -> Answer {
+    match serde_json::to_string_pretty(value) {
+        Ok(body) => typed(StatusCode::OK, "application/json", body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("this has no JSON form: {error}\n")),
+    }
+}
+
+fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+type Handler = dyn Fn(Request) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync;
+
+/// What a server answers, and how.
+#[derive(Clone, Default)]
+pub struct Routes {
+    routes: Vec<(Method, String, Arc<Handler>)>,
+}
+
+impl Routes {
+    /// No routes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a handler for `method` on exactly `path`. HEAD is answered by the handler of GET.
+    #[must_use]
+    pub fn add<H, F>(mut self, method: Method, path: impl Into<String>, handler: H) -> Self
+    where
+        H: Fn(Request) -> F + Send + Sync + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.routes.push((method, path.into(), Arc::new(move |request| Box::pin(handler(request)))));
+        self
+    }
+
+    /// Adds a handler for GET on `path` that answers without waiting.
+    #[must_use]
+    pub fn get(self, path: impl Into<String>, handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> Self {
+        self.add(Method::GET, path, move |request| std::future::ready(handler(request)))
+    }
+
+    /// Adds a handler for POST on `path` that answers without waiting.
+    #[must_use]
+    pub fn post(self, path: impl Into<String>, handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> Self {
+        self.add(Method::POST, path, move |request| std::future::ready(handler(request)))
+    }
+
+    /// Everything of `other` too.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
+        self.routes.extend(other.routes);
+        self
+    }
+
+    async fn answer(&self, request: http::Request<Incoming>) -> Answer {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path();
+        let wanted = if head.method == Method::HEAD { &Method::GET } else { &head.method };
+        let here = || self.routes.iter().filter(|(_, route, _)| route == path);
+        let Some((.., handler)) = here().find(|(method, ..)| method == wanted) else {
+            let allowed: Vec<&str> = here().map(|(method, ..)| method.as_str()).collect();
+            return if allowed.is_empty() { self.not_found() } else { not_allowed(&allowed.join(", ")) };
+        };
+        let body = match timeout(BODY_TIMEOUT, Limited::new(body, BODY_LIMIT).collect()).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(_)) => return text(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too large or broken\n"),
+            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the request's body did not come\n"),
+        };
+        let request = Request {
+            path: path.to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            method: head.method,
+            headers: head.headers,
+            body,
+        };
+        // In a task, so that a handler that panics costs an answer and nothing more.
+        let handler = handler.clone();
+        match tokio::spawn(async move { handler(request).await }).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::error!(%error, "an admin handler failed");
+                text(StatusCode::INTERNAL_SERVER_ERROR, "the handler failed; see the log\n")
+            }
+        }
+    }
+
+    fn not_found(&self) -> Answer {
+        let mut body = "not found; there is:\n".to_owned();
+        for (method, path, _) in &self.routes {
+            body.extend([method.as_str(), " ", path, "\n"]);
+        }
+        text(StatusCode::NOT_FOUND, body)
+    }
+}
+
+fn not_allowed(allowed: &str) -> Answer {
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, format!("method not allowed; use {allowed}\n"));
+    if let Ok(value) = HeaderValue::from_str(allowed) {
+        answer.headers_mut().insert(ALLOW, value);
+    }
+    answer
+}
+
+/// Serves `routes` on `listener` until `shutdown` completes.
+pub async fn serve(listener: TcpListener, routes: Routes, shutdown: impl Future<Output = ()>) {
+    let routes = Arc::new(routes);
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut shutdown = pin!(shutdown);
+    let mut connections = tokio::task::JoinSet::new();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    loop {
+        while connections.try_join_next().is_some() {}
+        let next = async {
+            let place = places.clone().acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, io) = tokio::select! {
+            () = &mut shutdown => break,
+            (place, accepted) = next => match accepted {
+                Ok((io, _)) => (place, io),
+                Err(error) => {
+                    // Out of descriptors, most likely: trying again at once would spin.
+                    tracing::warn!(%error, "an admin connection can't be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        let (routes, stopped) = (routes.clone(), stopped.clone());
+        connections.spawn(async move {
+            let _place = place;
+            if timeout(CONNECTION_TIMEOUT, connection(io, routes, stopped)).await.is_err() {
+                tracing::debug!("an admin connection took too long");
+            }
+        });
+    }
+    // No more can be accepted while the last answers leave.
+    drop(listener);
+    stop.send_replace(true);
+    let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+async fn connection(io: tokio::net::TcpStream, routes: Arc<Routes>, mut stopped: tokio::sync::watch::Receiver<bool>) {
+    let service = service_fn(move |request| {
+        let routes = routes.clone();
+        async move { Ok::<_, Infallible>(routes.answer(request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = async { let _ = stopped.wait_for(|stopped| *stopped).await; } => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "an admin connection failed");
+    }
+}
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! Routes that every role has.
+
+use http::header::ACCEPT;
+use http::{Method, StatusCode};
+
+use super::{Answer, Request, Routes, text, typed};
+use crate::logging::LogHandle;
+use crate::metrics::{OPEN_METRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE};
+use crate::{Metrics, Readiness};
+
+/// `GET /healthz/ready`: 200 `ready`, or 500 with what is waited for.
+pub fn readiness(readiness: &Readiness) -> Routes {
+    let readiness = readiness.clone();
+    Routes::new().get("/healthz/ready", move |_| {
+        let pending = readiness.pending();
+        if pending.is_empty() {
+            return text(StatusCode::OK, "ready\n");
+        }
+        let mut body = "not ready, waiting for:\n".to_owned();
+        for (name, reason) in pending {
+            body.extend(["- ", &name, ": ", &reason, "\n"]);
+        }
+        text(StatusCode::INTERNAL_SERVER_ERROR, body)
+    })
+}
+
+/// `GET /metrics` and `GET /stats/prometheus`, in the format the scraper asks for.
+pub fn metrics(metrics: &Metrics) -> Routes {
+    let scrape = |metrics: Metrics| {
+        move |request: Request| {
+            let open = request
+                .headers
+                .get_all(ACCEPT)
+                .iter()
+                .any(|accept| accept.as_bytes().windows(28).any(|part| part == b"application/openmetrics-text"));
+            let (body, content_type) = if open {
+                (metrics.encode_open_metrics(), OPEN_METRICS_CONTENT_TYPE)
+            } else {
+                (metrics.encode(), TEXT_CONTENT_TYPE)
+            };
+            match body {
+                Ok(body) => typed(StatusCode::OK, content_type, body),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics can't be written: {error}\n")),
+            }
+        }
+    };
+    Routes::new().get("/metrics", scrape(metrics.clone())).get("/stats/prometheus", scrape(metrics.clone()))
+}
+
+/// `POST /logging`: `?level=` a level or a list of `module=level`, `?reset` to how the process
+/// started; answers with what is in force. `GET` only tells.
+pub fn logging(log: &LogHandle) -> Routes {
+    let change = |log: LogHandle| {
+        move |request: Request| -> Answer {
+            let result = if request.method != Method::POST {
+                Ok(())
+            } else if let Some(filter) = request.parameter("level") {
+                log.set(&filter)
+            } else if request.parameter("reset").is_some() {
+                log.reset()
+            } else {
+                Ok(())
+            };
+            match result {
+                Ok(()) => text(StatusCode::OK, format!("current log level is {}\n", log.current())),
+                Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+            }
+        }
+    };
+    Routes::new().get("/logging", change(log.clone())).post("/logging", change(log.clone()))
+}

@@ -1,0 +1,180 @@
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::{Metrics, Readiness};
+
+struct Server {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+async fn start(routes: Routes) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(serve(listener, routes, async move {
+        let _ = stopped.await;
+    }));
+    Server { address, stop, task }
+}
+
+async fn send(address: SocketAddr, request: &[u8]) -> String {
+    let mut io = TcpStream::connect(address).await.unwrap();
+    io.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // A server that refuses may also reset.
+    let _ = io.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    send(address, format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await
+}
+
+fn routes() -> Routes {
+    Routes::new()
+        .get("/hello", |request| {
+            text(StatusCode::OK, format!("hello {}\n", request.parameter("name").unwrap_or_default()))
+        })
+        .post("/echo", |request| text(StatusCode::OK, String::from_utf8_lossy(&request.body)))
+        .get("/panic", |_| panic!("on purpose"))
+        .get("/json", |_| json(&serde_json::json!({"a": 1})))
+}
+
+#[tokio::test]
+async fn routes_answer() {
+    let server = start(routes()).await;
+    let answer = get(server.address, "/hello?x&name=a%20b+c%zz").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nhello a b c%zz\n"), "{answer}");
+    let answer = get(server.address, "/json").await;
+    assert!(answer.contains("content-type: application/json") && answer.contains("\"a\": 1"), "{answer}");
+    let answer =
+        send(server.address, b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\nconnection: close\r\n\r\nabc")
+            .await;
+    assert!(answer.ends_with("\r\n\r\nabc"), "{answer}");
+    let answer = send(server.address, b"HEAD /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_so() {
+    let server = start(routes()).await;
+    let answer = get(server.address, "/nothing").await;
+    assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("GET /hello"), "{answer}");
+    let answer = get(server.address, "/echo").await;
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: POST"), "{answer}");
+}
+
+#[tokio::test]
+async fn hostile_input_harms_nobody() {
+    let server = start(routes()).await;
+    assert!(get(server.address, "/panic").await.starts_with("HTTP/1.1 500 "));
+    for garbage in [
+        &b"\x16\x03\x01\x02\x00\x01\x00"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /hello HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /hello HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\nconnection: close\r\n\r\nzzz",
+        b"\r\n\r\n\r\n\r\n",
+    ] {
+        let mut io = TcpStream::connect(server.address).await.unwrap();
+        io.write_all(garbage).await.unwrap();
+        io.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = io.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    let mut long = b"GET /hello?".to_vec();
+    long.resize(100_000, b'a');
+    long.extend_from_slice(b" HTTP/1.1\r\n\r\n");
+    let answer = send(server.address, &long).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let mut large = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\nconnection: close\r\n\r\n".to_vec();
+    large.resize(large.len() + 100_000, b'a');
+    let answer = send(server.address, &large).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(get(server.address, "/hello").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_requests_are_cut() {
+    let server = start(routes()).await;
+    let started = tokio::time::Instant::now();
+    let mut io = TcpStream::connect(server.address).await.unwrap();
+    io.write_all(b"GET /hello HTT").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = io.read_to_end(&mut answer).await;
+    assert!(started.elapsed() >= HEAD_TIMEOUT, "{:?}", started.elapsed());
+    let answer =
+        send(server.address, b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\nconnection: close\r\n\r\na")
+            .await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+#[tokio::test]
+async fn more_connections_than_places_wait() {
+    let server = start(routes()).await;
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut io = TcpStream::connect(server.address).await.unwrap();
+        io.write_all(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut first = [0; 12];
+        io.read_exact(&mut first).await.unwrap();
+        held.push(io);
+    }
+    let address = server.address;
+    let mut waiting = tokio::spawn(async move { get(address, "/hello").await });
+    assert!(timeout(Duration::from_millis(100), &mut waiting).await.is_err());
+    held.pop();
+    assert!(waiting.await.unwrap().starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn shutdown_ends_idle_connections() {
+    let server = start(routes()).await;
+    let mut io = TcpStream::connect(server.address).await.unwrap();
+    io.write_all(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    io.read_exact(&mut first).await.unwrap();
+    server.stop.send(()).unwrap();
+    timeout(Duration::from_secs(10), server.task).await.unwrap().unwrap();
+    let mut rest = Vec::new();
+    let _ = io.read_to_end(&mut rest).await;
+    assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn readiness_names_what_is_missing() {
+    let state = Readiness::default();
+    let mut task = state.task("state manager");
+    task.not_ready("no answer from the control plane yet");
+    let server = start(readiness(&state)).await;
+    let answer = get(server.address, "/healthz/ready").await;
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    assert!(answer.contains("- state manager: no answer from the control plane yet\n"), "{answer}");
+    task.ready();
+    let answer = get(server.address, "/healthz/ready").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ready\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn metrics_come_in_the_format_asked_for() {
+    let all = Metrics::new("ztunnel", "1", 10);
+    let server = start(metrics(&all)).await;
+    let answer = get(server.address, "/stats/prometheus").await;
+    assert!(answer.contains("content-type: text/plain; version=0.0.4") && answer.contains("istio_build{"), "{answer}");
+    let answer = send(
+        server.address,
+        b"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(answer.contains("content-type: application/openmetrics-text") && answer.ends_with("# EOF\n"), "{answer}");
+}

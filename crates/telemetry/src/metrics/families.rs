@@ -1,0 +1,176 @@
+//! Metrics other than those of connections.
+
+use std::sync::Arc;
+
+use leno_model::Workload;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::connection::{OpenSocket, ReporterLabel};
+use super::{DnsProtocol, Reporter, XdsTermination};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DnsLabels {
+    request_query_type: String,
+    request_protocol: &'static str,
+    source_canonical_service: Arc<str>,
+    source_canonical_revision: Arc<str>,
+}
+
+impl DnsLabels {
+    pub(super) fn new(query_type: &str, protocol: DnsProtocol, client: &Workload) -> Self {
+        Self {
+            request_query_type: query_type.to_owned(),
+            request_protocol: match protocol {
+                DnsProtocol::Udp => "udp",
+                DnsProtocol::Tcp => "tcp",
+            },
+            source_canonical_service: known(&client.canonical_name),
+            source_canonical_revision: known(&client.canonical_revision),
+        }
+    }
+}
+
+fn known(name: &Arc<str>) -> Arc<str> {
+    if name.is_empty() { "unknown".into() } else { name.clone() }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OnDemandDnsLabels {
+    source_workload: Arc<str>,
+    source_canonical_service: Arc<str>,
+    source_canonical_revision: Arc<str>,
+    source_workload_namespace: Arc<str>,
+    hostname: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct UrlLabel {
+    pub(super) url: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    component: String,
+    tag: String,
+}
+
+#[derive(Clone)]
+pub(super) struct Families {
+    sockets_open: Family<ReporterLabel, Gauge>,
+    pub(super) dns_requests: Family<DnsLabels, Counter>,
+    pub(super) dns_upstream_requests: Family<DnsLabels, Counter>,
+    pub(super) dns_upstream_failures: Family<DnsLabels, Counter>,
+    pub(super) dns_upstream_duration: Family<DnsLabels, Histogram, fn() -> Histogram>,
+    on_demand_dns: Family<OnDemandDnsLabels, Counter>,
+    pub(super) xds_messages: Family<UrlLabel, Counter>,
+    pub(super) xds_message_bytes: Family<UrlLabel, Counter>,
+    xds_terminations: Family<ReasonLabel, Counter>,
+    build: Family<BuildLabels, Gauge>,
+    pub(super) active_proxies: Gauge,
+    pub(super) pending_proxies: Gauge,
+    pub(super) proxies_started: Counter,
+    pub(super) proxies_stopped: Counter,
+    pub(super) access_log_dropped: Counter,
+    pub(super) series_overflow: Counter,
+}
+
+impl Families {
+    /// Registers everything under Istio's names; counters get `_total` when written.
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let all = Self {
+            dns_upstream_duration: Family::new_with_constructor(|| {
+                Histogram::new([0.0005, 0.001, 0.01, 0.1, 1.0, 5.0])
+            }),
+            sockets_open: Family::default(),
+            dns_requests: Family::default(),
+            dns_upstream_requests: Family::default(),
+            dns_upstream_failures: Family::default(),
+            on_demand_dns: Family::default(),
+            xds_messages: Family::default(),
+            xds_message_bytes: Family::default(),
+            xds_terminations: Family::default(),
+            build: Family::default(),
+            active_proxies: Gauge::default(),
+            pending_proxies: Gauge::default(),
+            proxies_started: Counter::default(),
+            proxies_stopped: Counter::default(),
+            access_log_dropped: Counter::default(),
+            series_overflow: Counter::default(),
+        };
+        let istio = registry.sub_registry_with_prefix("istio");
+        istio.register("tcp_sockets_open", "Sockets open now", all.sockets_open.clone());
+        istio.register("dns_requests", "DNS queries received", all.dns_requests.clone());
+        istio.register("dns_upstream_requests", "DNS queries passed on", all.dns_upstream_requests.clone());
+        istio.register(
+            "dns_upstream_failures",
+            "DNS queries passed on that got no answer",
+            all.dns_upstream_failures.clone(),
+        );
+        istio.register(
+            "dns_upstream_request_duration_seconds",
+            "Seconds until a DNS query passed on was answered",
+            all.dns_upstream_duration.clone(),
+        );
+        istio.register("on_demand_dns", "Host names resolved to reach an endpoint", all.on_demand_dns.clone());
+        istio.register("xds_message", "Discovery responses received", all.xds_messages.clone());
+        istio.register("xds_message_bytes", "Bytes of discovery responses received", all.xds_message_bytes.clone());
+        istio.register("xds_connection_terminations", "Discovery streams ended", all.xds_terminations.clone());
+        istio.register("build", "What runs", all.build.clone());
+        let manager = registry.sub_registry_with_prefix("workload_manager");
+        manager.register("active_proxy_count", "Pods that have their listeners", all.active_proxies.clone());
+        manager.register("pending_proxy_count", "Pods that wait for their listeners", all.pending_proxies.clone());
+        manager.register("proxies_started", "Pods that got listeners", all.proxies_started.clone());
+        manager.register("proxies_stopped", "Pods that were let go", all.proxies_stopped.clone());
+        let leno = registry.sub_registry_with_prefix("leno");
+        leno.register(
+            "access_log_dropped_lines",
+            "Access log lines dropped because the log was not written fast enough",
+            all.access_log_dropped.clone(),
+        );
+        leno.register(
+            "metric_series_overflow",
+            "Look-ups of connection label sets beyond the limit, counted together",
+            all.series_overflow.clone(),
+        );
+        all
+    }
+
+    pub(super) fn build(&self, component: &str, tag: &str) {
+        self.build.get_or_create(&BuildLabels { component: component.to_owned(), tag: tag.to_owned() }).set(1);
+    }
+
+    pub(super) fn socket(&self, reporter: Reporter) -> OpenSocket {
+        OpenSocket::new(self.sockets_open.get_or_create_owned(&reporter.into()))
+    }
+
+    pub(super) fn on_demand_dns(&self, source: &Workload, hostname: &str) {
+        let labels = OnDemandDnsLabels {
+            source_workload: known(&source.workload_name),
+            source_canonical_service: known(&source.canonical_name),
+            source_canonical_revision: known(&source.canonical_revision),
+            source_workload_namespace: known(&source.namespace),
+            hostname: hostname.to_owned(),
+        };
+        self.on_demand_dns.get_or_create(&labels).inc();
+    }
+
+    pub(super) fn xds_terminated(&self, reason: XdsTermination) {
+        let reason = match reason {
+            XdsTermination::ConnectionError => "ConnectionError",
+            XdsTermination::Error => "Error",
+            XdsTermination::Reconnect => "Reconnect",
+            XdsTermination::Complete => "Complete",
+        };
+        self.xds_terminations.get_or_create(&ReasonLabel { reason }).inc();
+    }
+}

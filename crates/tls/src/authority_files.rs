@@ -1,0 +1,136 @@
+//! The authority's directory, laid out like Istio's `cacerts` secret:
+//!
+//! | file | content |
+//! |---|---|
+//! | `root-cert.pem` | the roots everybody trusts |
+//! | `root-key.pem` | the root's key; ours, Istio keeps it elsewhere. Without it, nothing renews the next two |
+//! | `ca-cert.pem`, `ca-key.pem` | the signing (intermediate) certificate and its key |
+//! | `cert-chain.pem` | the signing certificate and what leads from it to the root |
+//!
+//! A file is replaced by a rename, so a crash leaves the old one or the new one. Keys are
+//! written before their certificates: a key without its certificate is a write that never
+//! finished, and is made again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+pub(crate) const ROOT_CERT: &str = "root-cert.pem";
+pub(crate) const ROOT_KEY: &str = "root-key.pem";
+pub(crate) const CA_CERT: &str = "ca-cert.pem";
+pub(crate) const CA_KEY: &str = "ca-key.pem";
+pub(crate) const CERT_CHAIN: &str = "cert-chain.pem";
+const LOCK: &str = ".lock";
+
+/// One authority's directory, held exclusively while this lives.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// What the directory holds; a missing file is `None`.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) root_cert: Option<String>,
+    pub(crate) root_key: Option<String>,
+    pub(crate) ca_cert: Option<String>,
+    pub(crate) ca_key: Option<String>,
+    pub(crate) cert_chain: Option<String>,
+}
+
+impl Directory {
+    /// Opens or creates the directory.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let file_error = |action: &'static str| {
+            let path = path.to_owned();
+            move |source: io::Error| Error::File { action, path, source }
+        };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(file_error("create the directory"))?;
+        let metadata = fs::metadata(path).map_err(file_error("read the directory"))?;
+        if metadata.mode() & 0o022 != 0 {
+            return Err(Error::Directory {
+                path: path.to_owned(),
+                problem: format!("others may write to it (mode {:o})", metadata.mode() & 0o7777),
+                action: format!("run: chmod 700 {}", path.display()),
+            });
+        }
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path.join(LOCK))
+            .map_err(file_error("lock the directory"))?;
+        lock.try_lock().map_err(|error| match error {
+            fs::TryLockError::WouldBlock => Error::Directory {
+                path: path.to_owned(),
+                problem: "another process uses it".to_owned(),
+                action: "stop the other control plane, or give this one a directory of its own".to_owned(),
+            },
+            fs::TryLockError::Error(source) => {
+                Error::File { action: "lock the directory", path: path.to_owned(), source }
+            }
+        })?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn read(&self) -> Result<Contents, Error> {
+        Ok(Contents {
+            root_cert: self.read_file(ROOT_CERT)?,
+            root_key: self.read_key(ROOT_KEY)?,
+            ca_cert: self.read_file(CA_CERT)?,
+            ca_key: self.read_key(CA_KEY)?,
+            cert_chain: self.read_file(CERT_CHAIN)?,
+        })
+    }
+
+    fn read_file(&self, name: &str) -> Result<Option<String>, Error> {
+        let path = self.path.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::File { action: "read", path, source }),
+        }
+    }
+
+    fn read_key(&self, name: &str) -> Result<Option<String>, Error> {
+        let path = self.path.join(name);
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.mode() & 0o077 != 0 => Err(Error::Directory {
+                problem: format!("others may read this key (mode {:o})", metadata.mode() & 0o7777),
+                action: format!("run: chmod 600 {}; if others could read it, start a new authority", path.display()),
+                path,
+            }),
+            Ok(_) => self.read_file(name),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::File { action: "read", path, source }),
+        }
+    }
+
+    /// Replaces a file whole, readable by its owner only until the rename and, for keys, after.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        let path = self.path.join(name);
+        let temporary = self.path.join(format!(".{name}.new"));
+        let write = || -> io::Result<()> {
+            match fs::remove_file(&temporary) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mode = if name.ends_with("key.pem") { 0o600 } else { 0o644 };
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(&temporary)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|source| Error::File { action: "write", path: path.clone(), source })
+    }
+}

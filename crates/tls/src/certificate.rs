@@ -1,0 +1,258 @@
+//! A workload's key and certificate.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use leno_model::Identity;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
+use rustls::RootCertStore;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::Error;
+use crate::provider::provider;
+use crate::verify::{self, Usage};
+
+/// A private key. Leaves this process only if a caller writes it out; never printed.
+pub struct PrivateKey {
+    der: PrivateKeyDer<'static>,
+}
+
+impl PrivateKey {
+    /// Reads a PEM key: PKCS#8, SEC1 or PKCS#1.
+    ///
+    /// # Errors
+    /// If there is no key in it.
+    pub fn from_pem(pem: &str) -> Result<Self, Error> {
+        PrivateKeyDer::from_pem_slice(pem.as_bytes())
+            .map(|der| Self { der })
+            .map_err(|e| Error::Malformed { what: "the private key", reason: e.to_string() })
+    }
+
+    pub(crate) fn of(key: &KeyPair) -> Self {
+        Self { der: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())) }
+    }
+
+    pub(crate) fn into_der(self) -> PrivateKeyDer<'static> {
+        self.der
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(..)")
+    }
+}
+
+/// A fresh P-256 key, and the PEM PKCS#10 request for a certificate that names `identity` as its
+/// one URI SAN and has an empty subject, which is what Istio's certificate authority expects.
+///
+/// # Errors
+/// If the crypto library can't make a key.
+pub fn certificate_request(identity: &Identity) -> Result<(PrivateKey, String), Error> {
+    let wrap = |source| Error::Crypto { what: "a certificate request", source };
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(wrap)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = vec![SanType::URI(identity.to_string().try_into().map_err(wrap)?)];
+    let request = params.serialize_request(&key).and_then(|csr| csr.pem()).map_err(wrap)?;
+    Ok((PrivateKey::of(&key), request))
+}
+
+/// One certificate of a chain, as shown to people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateInfo {
+    /// Serial number, lower-case hex without separators.
+    pub serial: String,
+    /// Begin of validity.
+    pub not_before: SystemTime,
+    /// End of validity.
+    pub not_after: SystemTime,
+    /// The certificate itself.
+    pub pem: String,
+}
+
+/// A workload's certificate with its key and the roots it was delivered with.
+pub struct WorkloadCertificate {
+    identity: Identity,
+    key: Arc<CertifiedKey>,
+    roots: Arc<RootCertStore>,
+    root_certificates: Vec<CertificateDer<'static>>,
+    leaf: CertificateInfo,
+}
+
+impl WorkloadCertificate {
+    /// Checks and takes what an issuer answered: the leaf, its intermediates, and last the root
+    /// bundle, which may be several PEM blocks (the form of Istio's `CreateCertificate`).
+    ///
+    /// # Errors
+    /// If the chain is not for exactly `identity`, not for `key`, or doesn't verify against the
+    /// roots it came with: better here, named, than as a refusal by every peer.
+    pub fn from_issued(identity: Identity, key: PrivateKey, chain: &[String]) -> Result<Self, Error> {
+        Self::from_issued_at(identity, key, chain, SystemTime::now())
+    }
+
+    /// As [`Self::from_issued`], judged at `now`.
+    ///
+    /// # Errors
+    /// As [`Self::from_issued`].
+    pub fn from_issued_at(
+        identity: Identity,
+        key: PrivateKey,
+        chain: &[String],
+        now: SystemTime,
+    ) -> Result<Self, Error> {
+        let issued = |reason: String| Error::Issued { identity: identity.clone(), reason };
+        let Some((root_pem, own)) = chain.split_last().filter(|(_, own)| !own.is_empty()) else {
+            return Err(issued(format!("expected a leaf and a root, got {} certificates", chain.len())));
+        };
+        let mut certificates = Vec::with_capacity(own.len());
+        for pem in own {
+            certificates.extend(parse_pem_certificates(pem).map_err(|e| issued(e.to_string()))?);
+        }
+        let root_certificates = parse_pem_certificates(root_pem).map_err(|e| issued(e.to_string()))?;
+        let Some((leaf, intermediates)) = certificates.split_first() else {
+            return Err(issued("there is no leaf certificate".to_owned()));
+        };
+        let roots = Arc::new(root_store(&root_certificates)?);
+        let got = verify::identity_of(leaf).map_err(|e| issued(e.to_string()))?;
+        if got != identity {
+            return Err(issued(format!("it names {got}")));
+        }
+        for usage in [Usage::Server, Usage::Client] {
+            verify::check_chain(&roots, leaf, intermediates, now, usage).map_err(|e| issued(e.to_string()))?;
+        }
+        let leaf = describe(leaf)?;
+        let key = CertifiedKey::from_der(certificates, key.into_der(), &provider())
+            .map_err(|e| issued(format!("it does not belong to the key of the request ({e})")))?;
+        Ok(Self { identity, key: Arc::new(key), roots, root_certificates, leaf })
+    }
+
+    /// Who this certificate says its holder is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Begin of the leaf's validity.
+    pub fn not_before(&self) -> SystemTime {
+        self.leaf.not_before
+    }
+
+    /// End of the leaf's validity.
+    pub fn not_after(&self) -> SystemTime {
+        self.leaf.not_after
+    }
+
+    /// The leaf's serial number in hex.
+    pub fn serial(&self) -> &str {
+        &self.leaf.serial
+    }
+
+    /// The leaf and its intermediates in PEM.
+    pub fn chain_pem(&self) -> String {
+        self.key.cert.iter().map(|der| to_pem(der)).collect()
+    }
+
+    /// The roots in PEM.
+    pub fn root_pem(&self) -> String {
+        self.root_certificates.iter().map(|der| to_pem(der)).collect()
+    }
+
+    /// The leaf and its intermediates, for people.
+    pub fn chain(&self) -> Vec<CertificateInfo> {
+        self.key.cert.iter().filter_map(|der| describe(der).ok()).collect()
+    }
+
+    /// The roots, for people.
+    pub fn roots(&self) -> Vec<CertificateInfo> {
+        self.root_certificates.iter().filter_map(|der| describe(der).ok()).collect()
+    }
+
+    /// Whether peers would still accept it at `now`.
+    pub fn is_valid_at(&self, now: SystemTime) -> bool {
+        now < self.leaf.not_after
+    }
+
+    pub(crate) fn certified_key(&self) -> &Arc<CertifiedKey> {
+        &self.key
+    }
+
+    pub(crate) fn root_store(&self) -> &Arc<RootCertStore> {
+        &self.roots
+    }
+}
+
+impl fmt::Debug for WorkloadCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkloadCertificate")
+            .field("identity", &self.identity)
+            .field("serial", &self.leaf.serial)
+            .field("not_after", &self.leaf.not_after)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All certificates of a PEM text, at least one.
+pub(crate) fn parse_pem_certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let malformed = |reason: String| Error::Malformed { what: "the certificate PEM", reason };
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|e| malformed(e.to_string()))?;
+    if certificates.is_empty() {
+        return Err(malformed("it holds no CERTIFICATE block".to_owned()));
+    }
+    Ok(certificates)
+}
+
+/// Trust anchors from a bundle. One unreadable root spoils the bundle: silently trusting fewer
+/// roots than were configured shows only when a rotation reaches the missing one.
+pub(crate) fn root_store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates {
+        store.add(certificate.clone())?;
+    }
+    Ok(store)
+}
+
+pub(crate) fn describe(der: &CertificateDer<'_>) -> Result<CertificateInfo, Error> {
+    let (_, certificate) = X509Certificate::from_der(der)
+        .map_err(|e| Error::Malformed { what: "the certificate", reason: e.to_string() })?;
+    let at = |seconds: i64| {
+        let distance = std::time::Duration::from_secs(seconds.unsigned_abs());
+        if seconds < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
+    };
+    Ok(CertificateInfo {
+        serial: certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+        not_before: at(certificate.validity().not_before.timestamp()),
+        not_after: at(certificate.validity().not_after.timestamp()),
+        pem: to_pem(der),
+    })
+}
+
+/// PEM (RFC 7468) of a certificate.
+pub(crate) fn to_pem(der: &[u8]) -> String {
+    encode_pem("CERTIFICATE", der)
+}
+
+fn encode_pem(label: &str, der: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = format!("-----BEGIN {label}-----\n");
+    // RFC 7468 §2: lines of 64 characters, which is 48 bytes.
+    for line in der.chunks(48) {
+        for group in line.chunks(3) {
+            let bits = group.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+            for position in 0..4 {
+                let index = (bits >> (18 - 6 * position)) & 0x3f;
+                out.push(if position <= group.len() { char::from(ALPHABET[index as usize]) } else { '=' });
+            }
+        }
+        out.push('\n');
+    }
+    out.push_str("-----END ");
+    out.push_str(label);
+    out.push_str("-----\n");
+    out
+}

@@ -1,0 +1,265 @@
+//! TLS for the control plane's gRPC endpoint: the server shows a certificate for its host name,
+//! the client authenticates inside, with a token.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::{ClientConfig, ServerConfig};
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::certificate::{describe, parse_pem_certificates, root_store};
+use crate::handshake::{ALPN_H2, within};
+use crate::provider::{VERSIONS, provider};
+use crate::{CertificateAuthority, Error, HandshakeError, PrivateKey, TlsStream};
+
+/// A server's certificate chain and key.
+#[derive(Debug)]
+pub struct ServerCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKey,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+impl ServerCertificate {
+    /// From a PEM chain, leaf first.
+    ///
+    /// # Errors
+    /// If there is no certificate in it.
+    pub fn from_pem(chain_pem: &str, key: PrivateKey) -> Result<Self, Error> {
+        let chain = parse_pem_certificates(chain_pem)?;
+        let info = describe(&chain[0])?;
+        Ok(Self { chain, key, not_before: info.not_before, not_after: info.not_after })
+    }
+
+    /// End of its validity.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    fn half_life(&self) -> SystemTime {
+        self.not_before + self.not_after.duration_since(self.not_before).unwrap_or_default() / 2
+    }
+}
+
+/// Server side.
+#[derive(Clone)]
+pub struct ControlAcceptor {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    state: Mutex<(Arc<ServerConfig>, SystemTime)>,
+    renewal: Option<Renewal>,
+}
+
+struct Renewal {
+    authority: Arc<CertificateAuthority>,
+    dns_names: Vec<String>,
+    addresses: Vec<IpAddr>,
+}
+
+impl ControlAcceptor {
+    /// With a certificate of the caller's, used for as long as this lives.
+    ///
+    /// # Errors
+    /// If the TLS library refuses the certificate or its key.
+    pub fn new(certificate: ServerCertificate) -> Result<Self, Error> {
+        let state = Mutex::new(server_config(certificate)?);
+        Ok(Self { inner: Arc::new(Inner { state, renewal: None }) })
+    }
+
+    /// With certificates of the mesh's own authority, renewed at half their life.
+    ///
+    /// # Errors
+    /// As [`CertificateAuthority::server_certificate`].
+    pub fn from_authority(
+        authority: Arc<CertificateAuthority>,
+        dns_names: Vec<String>,
+        addresses: Vec<IpAddr>,
+    ) -> Result<Self, Error> {
+        let state = Mutex::new(server_config(authority.server_certificate(&dns_names, &addresses)?)?);
+        let renewal = Some(Renewal { authority, dns_names, addresses });
+        Ok(Self { inner: Arc::new(Inner { state, renewal }) })
+    }
+
+    /// Accepts a client that speaks HTTP/2.
+    ///
+    /// # Errors
+    /// If the client gives up, speaks no TLS 1.3 or no `h2`, or takes longer than `timeout`.
+    pub async fn accept<IO>(&self, io: IO, timeout: Duration) -> Result<TlsStream<IO>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = self.inner.config();
+        let accepting = TlsAcceptor::from(config.clone()).accept(io);
+        let stream = within(timeout, accepting, &config.alpn_protocols).await?;
+        Ok(TlsStream::new(stream.into()))
+    }
+}
+
+impl fmt::Debug for ControlAcceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControlAcceptor").field("renews", &self.inner.renewal.is_some()).finish()
+    }
+}
+
+impl Inner {
+    fn config(&self) -> Arc<ServerConfig> {
+        let mut state = self.state.lock();
+        if let Some(renewal) = &self.renewal
+            && SystemTime::now() >= state.1
+        {
+            let renewed =
+                renewal.authority.server_certificate(&renewal.dns_names, &renewal.addresses).and_then(server_config);
+            match renewed {
+                Ok(renewed) => *state = renewed,
+                Err(error) => tracing::warn!(%error, "cannot renew the control plane's own certificate yet"),
+            }
+        }
+        state.0.clone()
+    }
+}
+
+/// The configuration, and when to replace it.
+fn server_config(certificate: ServerCertificate) -> Result<(Arc<ServerConfig>, SystemTime), Error> {
+    let renew_at = certificate.half_life();
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(VERSIONS)?
+        .with_no_client_auth()
+        .with_single_cert(certificate.chain, certificate.key.into_der())?;
+    config.alpn_protocols = vec![ALPN_H2.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok((Arc::new(config), renew_at))
+}
+
+/// Where the roots come from that vouch for a control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootSource {
+    /// A PEM file, read at every connection, so that a replaced root needs no restart.
+    File(PathBuf),
+    /// PEM text.
+    Pem(String),
+    /// The machine's own trust store.
+    System,
+}
+
+impl FromStr for RootSource {
+    type Err = std::convert::Infallible;
+
+    /// As Istio's `XDS_ROOT_CA`: `SYSTEM`, PEM text, or else a path.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "SYSTEM" => Self::System,
+            pem if pem.contains("-----BEGIN ") => Self::Pem(pem.to_owned()),
+            path => Self::File(path.into()),
+        })
+    }
+}
+
+/// Where distributions keep their bundle of roots; the first that exists is taken, unless
+/// `SSL_CERT_FILE` names one.
+const SYSTEM_BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+impl RootSource {
+    fn read(&self) -> Result<String, HandshakeError> {
+        let from_file = |path: &std::path::Path| {
+            std::fs::read_to_string(path).map_err(|error| {
+                HandshakeError::Local(format!(
+                    "cannot read the control plane's root certificate {}: {error}; is the file mounted, or the \
+                     setting right?",
+                    path.display()
+                ))
+            })
+        };
+        match self {
+            Self::Pem(pem) => Ok(pem.clone()),
+            Self::File(path) => from_file(path),
+            Self::System => {
+                let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+                let found = named
+                    .or_else(|| SYSTEM_BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()))
+                    .ok_or_else(|| {
+                        HandshakeError::Local(
+                            "this system has no root certificates; install its ca-certificates package or name \
+                                 a file"
+                                .to_owned(),
+                        )
+                    })?;
+                from_file(&found)
+            }
+        }
+    }
+}
+
+/// Client side.
+#[derive(Debug, Clone)]
+pub struct ControlConnector {
+    roots: RootSource,
+}
+
+impl ControlConnector {
+    /// A connector that trusts `roots`, read anew for every connection.
+    pub fn new(roots: RootSource) -> Self {
+        Self { roots }
+    }
+
+    /// Connects to a server that must prove to be `server_name`, a DNS name or an address.
+    ///
+    /// # Errors
+    /// If the roots can't be read, the server doesn't prove its name or speaks no `h2`, or it
+    /// takes longer than `timeout`.
+    pub async fn connect<IO>(
+        &self,
+        io: IO,
+        server_name: &str,
+        timeout: Duration,
+    ) -> Result<TlsStream<IO>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let local = |e: String| HandshakeError::Local(e);
+        let name = ServerName::try_from(server_name.to_owned())
+            .map_err(|_| local(format!("{server_name:?} is neither a DNS name nor an address")))?;
+        let certificates = parse_pem_certificates(&self.roots.read()?)
+            .map_err(|e| local(format!("the control plane's root certificate: {e}")))?;
+        // A system's bundle may hold one this library can't read; one we were given may not.
+        let roots = if self.roots == RootSource::System {
+            let mut store = rustls::RootCertStore::empty();
+            store.add_parsable_certificates(certificates);
+            store
+        } else {
+            root_store(&certificates).map_err(|e| local(e.to_string()))?
+        };
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(|e| local(e.to_string()))?;
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .map_err(|e| local(e.to_string()))?
+            .with_webpki_verifier(verifier)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![ALPN_H2.to_vec()];
+        config.resumption = Resumption::disabled();
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, io);
+        let stream = within(timeout, connecting, &[ALPN_H2.to_vec()]).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
+            return Err(HandshakeError::Alpn("h2".to_owned()));
+        }
+        Ok(TlsStream::new(stream.into()))
+    }
+}

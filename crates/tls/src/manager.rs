@@ -1,0 +1,207 @@
+//! Certificates of all identities on a node: asked for once per identity, kept fresh, shared by
+//! every connection.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::BoxFuture;
+use leno_model::Identity;
+use parking_lot::RwLock;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use crate::manager_entry::{Entry, Shared, State};
+use crate::{ALPN_H2, CertificateError, Clock, IssueError, MeshIdentity, WorkloadCertificate};
+
+/// Whoever signs certificates: the mesh's control plane, or an authority in this process.
+pub trait Issuer: Send + Sync + 'static {
+    /// Signs `csr_pem` for `identity`. The answer is the leaf, its intermediates, and last the
+    /// root bundle, each in PEM.
+    fn issue(
+        &self,
+        identity: &Identity,
+        csr_pem: String,
+        ttl: Duration,
+    ) -> BoxFuture<'_, Result<Vec<String>, IssueError>>;
+}
+
+/// How certificates are kept.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Life to ask for; 24 h, as Istio's `SECRET_TTL`.
+    pub ttl: Duration,
+    /// Requests in flight at most; 8, as ztunnel's.
+    pub parallel: usize,
+    /// How long the first connection of an identity waits for its certificate.
+    pub first_use_timeout: Duration,
+    /// Pause after the first failure; doubles up to `retry_max`. Short, because the usual first
+    /// failure is a control plane that hasn't seen the pod on this node yet.
+    pub retry_min: Duration,
+    /// Longest pause between attempts.
+    pub retry_max: Duration,
+    /// Application protocols of the identities' handshakes, in order of preference.
+    pub alpn: Vec<Vec<u8>>,
+    /// What tells the time.
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(24 * 3600),
+            parallel: 8,
+            first_use_timeout: Duration::from_secs(10),
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(150),
+            alpn: vec![ALPN_H2.to_vec()],
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// Keeps one certificate per identity.
+///
+/// Every identity has a task of its own, so a slow or refused one delays no other. A certificate
+/// is renewed at half its life, give or take 5 %, so that a node's identities don't all come due
+/// together; a failed renewal keeps the old one for as long as it is valid, and not a second
+/// longer.
+#[derive(Clone)]
+pub struct CertificateManager {
+    shared: Arc<Shared>,
+    entries: Arc<RwLock<HashMap<Identity, Arc<Entry>>>>,
+}
+
+/// Where an identity's certificate stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CertificateState {
+    /// There is a valid one.
+    Available,
+    /// The first is on its way.
+    Initializing,
+    /// There is none, for this reason.
+    Unavailable(String),
+}
+
+/// One identity's certificate, for the configuration dump.
+#[derive(Debug, Clone)]
+pub struct CertificateStatus {
+    /// Whose.
+    pub identity: Identity,
+    /// Whether it can be used.
+    pub state: CertificateState,
+    /// The certificate, if there is one.
+    pub certificate: Option<Arc<WorkloadCertificate>>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// The last failure since the last success.
+    pub last_error: Option<String>,
+    /// When the issuer is asked next.
+    pub next_attempt: Option<SystemTime>,
+}
+
+impl CertificateManager {
+    /// A manager whose work runs on the runtime this is called on, whoever asks it later: the
+    /// data path waits for certificates but never works for them.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn new(issuer: Arc<dyn Issuer>, options: Options) -> Self {
+        let parallel = options.parallel.max(1);
+        // A quarter of the slots is out of reach for identities nobody waits for yet.
+        let background = (parallel - parallel / 4).max(1);
+        Self {
+            shared: Arc::new(Shared {
+                issuer,
+                options,
+                runtime: Handle::current(),
+                slots: Semaphore::new(parallel),
+                background: Semaphore::new(background),
+            }),
+            entries: Arc::default(),
+        }
+    }
+
+    /// The current certificate of `identity`, ready for handshakes. The first call for an
+    /// identity starts its upkeep and waits for the issuer's answer.
+    ///
+    /// # Errors
+    /// If there is no valid certificate and none is obtained in time: the caller must refuse
+    /// the connection.
+    pub async fn identity(&self, identity: &Identity) -> Result<Arc<MeshIdentity>, CertificateError> {
+        let entry = self.entry(identity);
+        if let Some(current) = entry.current(&self.shared) {
+            return Ok(current);
+        }
+        entry.wait(&self.shared, identity).await
+    }
+
+    /// The current certificate, if there is a valid one right now. Starts nothing.
+    pub fn current(&self, identity: &Identity) -> Option<Arc<MeshIdentity>> {
+        self.entries.read().get(identity)?.current(&self.shared)
+    }
+
+    /// Starts the upkeep of `identity`, in the background.
+    pub fn warm(&self, identity: &Identity) {
+        self.entry(identity);
+    }
+
+    /// Ends the upkeep of `identity`: no workload here has it any more. Connections that hold
+    /// the certificate keep it.
+    pub fn forget(&self, identity: &Identity) {
+        let removed = self.entries.write().remove(identity);
+        if let Some(entry) = removed {
+            entry.stop();
+        }
+    }
+
+    /// All identities, sorted.
+    pub fn statuses(&self) -> Vec<CertificateStatus> {
+        let now = self.shared.options.clock.now();
+        let mut statuses: Vec<_> =
+            self.entries.read().iter().map(|(identity, entry)| status(identity, &entry.state(), now)).collect();
+        statuses.sort_by(|a, b| a.identity.cmp(&b.identity));
+        statuses
+    }
+
+    fn entry(&self, identity: &Identity) -> Arc<Entry> {
+        if let Some(entry) = self.entries.read().get(identity) {
+            return entry.clone();
+        }
+        match self.entries.write().entry(identity.clone()) {
+            MapEntry::Occupied(entry) => entry.get().clone(),
+            MapEntry::Vacant(slot) => slot.insert(Entry::start(&self.shared, identity)).clone(),
+        }
+    }
+}
+
+impl fmt::Debug for CertificateManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CertificateManager").field("identities", &self.entries.read().len()).finish_non_exhaustive()
+    }
+}
+
+fn status(identity: &Identity, state: &State, now: SystemTime) -> CertificateStatus {
+    let valid = state.current.as_ref().is_some_and(|current| current.certificate.is_valid_at(now));
+    CertificateStatus {
+        identity: identity.clone(),
+        state: match (&state.last_error, valid) {
+            (_, true) => CertificateState::Available,
+            (Some(error), false) => CertificateState::Unavailable(error.clone()),
+            (None, false) if state.current.is_some() => {
+                CertificateState::Unavailable("the certificate has expired".to_owned())
+            }
+            (None, false) => CertificateState::Initializing,
+        },
+        certificate: state.current.as_ref().map(|current| current.certificate.clone()),
+        failures: state.failures,
+        last_error: state.last_error.clone(),
+        next_attempt: state.next_attempt,
+    }
+}
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

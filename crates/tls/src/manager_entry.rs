@@ -1,0 +1,230 @@
+//! The upkeep of one identity's certificate.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leno_model::Identity;
+use rand::Rng;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use tokio::task::AbortHandle;
+
+use crate::{CertificateError, Issuer, MeshIdentity, Options, WorkloadCertificate, certificate_request};
+
+/// The longest a task sleeps before it looks at the wall clock again: a suspended machine or a
+/// corrected clock moves the wall clock, not the timer.
+const CLOCK_CHECK: Duration = Duration::from_secs(30);
+/// A connection that waits may cut a pause between attempts down to this.
+const DEMAND_RETRY: Duration = Duration::from_secs(1);
+/// One request's limit. The issuer has limits of its own; this one keeps a lost request from
+/// holding one of the few slots.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What all identities of a manager share.
+pub(crate) struct Shared {
+    pub(crate) issuer: Arc<dyn Issuer>,
+    pub(crate) options: Options,
+    pub(crate) runtime: Handle,
+    pub(crate) slots: Semaphore,
+    /// Held in addition by requests nobody waits for.
+    pub(crate) background: Semaphore,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    pub(crate) current: Option<Arc<MeshIdentity>>,
+    pub(crate) last_error: Option<String>,
+    pub(crate) failures: u32,
+    pub(crate) next_attempt: Option<SystemTime>,
+}
+
+pub(crate) struct Entry {
+    state: watch::Receiver<State>,
+    demand: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Entry {
+    pub(crate) fn start(shared: &Arc<Shared>, identity: &Identity) -> Arc<Self> {
+        let (publish, state) = watch::channel(State::default());
+        let demand = Arc::new(Notify::new());
+        let upkeep = Upkeep { shared: shared.clone(), identity: identity.clone(), publish, demand: demand.clone() };
+        let task = shared.runtime.spawn(upkeep.run()).abort_handle();
+        Arc::new(Self { state, demand, task })
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub(crate) fn current(&self, shared: &Shared) -> Option<Arc<MeshIdentity>> {
+        let state = self.state.borrow();
+        state.current.as_ref().filter(|c| c.certificate.is_valid_at(shared.options.clock.now())).cloned()
+    }
+
+    pub(crate) async fn wait(
+        &self,
+        shared: &Shared,
+        identity: &Identity,
+    ) -> Result<Arc<MeshIdentity>, CertificateError> {
+        let limit = shared.options.first_use_timeout;
+        let deadline = tokio::time::Instant::now() + limit;
+        let mut updates = self.state.clone();
+        let failures_before = updates.borrow_and_update().failures;
+        self.demand.notify_one();
+        loop {
+            if let Some(current) = self.current(shared) {
+                return Ok(current);
+            }
+            let changed = tokio::time::timeout_at(deadline, updates.changed()).await;
+            let state = updates.borrow_and_update().clone();
+            let next = state.next_attempt.and_then(|next| next.duration_since(shared.options.clock.now()).ok());
+            let next = next.unwrap_or_default();
+            let late = match changed {
+                Ok(Ok(())) => {
+                    // Waiting is pointless once our own attempt has failed and the next is too far off.
+                    state.failures > failures_before && tokio::time::Instant::now() + next > deadline
+                }
+                Ok(Err(_)) => return Err(CertificateError::Forgotten(identity.clone())),
+                Err(_) => true,
+            };
+            if late && self.current(shared).is_none() {
+                let identity = identity.clone();
+                return Err(match state.last_error {
+                    None => CertificateError::Timeout { identity, waited: limit },
+                    Some(reason) => CertificateError::Unavailable { identity, reason, attempts: state.failures, next },
+                });
+            }
+        }
+    }
+
+    /// Ends the upkeep; whoever waits is told.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+}
+
+struct Upkeep {
+    shared: Arc<Shared>,
+    identity: Identity,
+    publish: watch::Sender<State>,
+    demand: Arc<Notify>,
+}
+
+impl Upkeep {
+    async fn run(self) {
+        let mut failures = 0u32;
+        loop {
+            let pause = match self.attempt().await {
+                Ok(fresh) => {
+                    failures = 0;
+                    let next = self.refresh_at(&fresh);
+                    tracing::debug!(identity = %self.identity, serial = fresh.certificate.serial(), "new certificate");
+                    self.publish.send_replace(State {
+                        current: Some(fresh),
+                        last_error: None,
+                        failures: 0,
+                        next_attempt: Some(next),
+                    });
+                    self.sleep_until(next).await;
+                    continue;
+                }
+                Err(error) => {
+                    failures = failures.saturating_add(1);
+                    let pause = self.pause_after(failures);
+                    tracing::warn!(identity = %self.identity, %error, failures, retry_in = ?pause, "no new certificate");
+                    let next = self.now() + pause;
+                    self.publish.send_modify(|state| {
+                        state.last_error = Some(error);
+                        state.failures = failures;
+                        state.next_attempt = Some(next);
+                    });
+                    pause
+                }
+            };
+            self.sleep_or_demand(pause).await;
+        }
+    }
+
+    fn now(&self) -> SystemTime {
+        self.shared.options.clock.now()
+    }
+
+    async fn attempt(&self) -> Result<Arc<MeshIdentity>, String> {
+        let _slots = self.slots().await;
+        let options = &self.shared.options;
+        let (key, request) = certificate_request(&self.identity).map_err(|e| e.to_string())?;
+        let issuing = self.shared.issuer.issue(&self.identity, request, options.ttl);
+        let chain = tokio::time::timeout(REQUEST_TIMEOUT, issuing)
+            .await
+            .map_err(|_| format!("the certificate authority did not answer within {} s", REQUEST_TIMEOUT.as_secs()))?
+            .map_err(|e| e.to_string())?;
+        let certificate = WorkloadCertificate::from_issued_at(self.identity.clone(), key, &chain, self.now())
+            .map_err(|e| e.to_string())?;
+        let alpn: Vec<&[u8]> = options.alpn.iter().map(Vec::as_slice).collect();
+        MeshIdentity::with_alpn(Arc::new(certificate), &alpn).map(Arc::new).map_err(|e| e.to_string())
+    }
+
+    /// The right to make a request: one of the few slots, and, while nobody waits, one of the
+    /// fewer background ones first.
+    async fn slots(&self) -> (Option<SemaphorePermit<'_>>, Option<SemaphorePermit<'_>>) {
+        // Neither semaphore is ever closed, so an error can't happen; without a permit there is
+        // merely no limit.
+        let background = tokio::select! {
+            biased;
+            () = self.demand.notified() => None,
+            permit = self.shared.background.acquire() => permit.ok(),
+        };
+        (background, self.shared.slots.acquire().await.ok())
+    }
+
+    /// Half of what is left of its life, ± 5 % of it. Counted from now and not from the
+    /// certificate's begin, which is back-dated: a life shorter than that would always be over.
+    fn refresh_at(&self, fresh: &MeshIdentity) -> SystemTime {
+        let now = self.now();
+        let left = fresh.certificate.not_after().duration_since(now).unwrap_or_default();
+        now + left.mul_f64(rand::rng().random_range(0.45..0.55)).max(Duration::from_secs(1))
+    }
+
+    fn pause_after(&self, failures: u32) -> Duration {
+        let options = &self.shared.options;
+        let doubled = options.retry_min.saturating_mul(1u32 << failures.saturating_sub(1).min(20));
+        let pause = doubled.min(options.retry_max).mul_f64(rand::rng().random_range(0.8..1.2));
+        // Never sleep through the end of a certificate that is still good.
+        let current = self.publish.borrow().current.clone();
+        let left = current.and_then(|c| c.certificate.not_after().duration_since(self.now()).ok());
+        match left {
+            Some(left) => pause.min(left.max(DEMAND_RETRY)),
+            None => pause,
+        }
+    }
+
+    async fn sleep_until(&self, at: SystemTime) {
+        while let Ok(left) = at.duration_since(self.now()) {
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(CLOCK_CHECK)).await;
+        }
+    }
+
+    async fn sleep_or_demand(&self, pause: Duration) {
+        let at_least = pause.min(DEMAND_RETRY);
+        tokio::time::sleep(at_least).await;
+        let rest = self.sleep_until(self.now() + (pause - at_least));
+        tokio::select! {
+            () = rest => {}
+            () = self.demand.notified(), if !self.holds_valid() => self.demand.notify_one(),
+        }
+    }
+
+    fn holds_valid(&self) -> bool {
+        self.publish.borrow().current.as_ref().is_some_and(|c| c.certificate.is_valid_at(self.now()))
+    }
+}

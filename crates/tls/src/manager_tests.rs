@@ -1,0 +1,237 @@
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::*;
+use crate::{CaOptions, CertificateAuthority};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn id(account: &str) -> Identity {
+    Identity::new("cluster.local", "a", account).unwrap()
+}
+
+/// Wall-clock time that follows Tokio's, which the tests advance.
+fn test_clock() -> Clock {
+    let (wall, start) = (SystemTime::now(), Instant::now());
+    Clock::new(move || wall + start.elapsed())
+}
+
+struct Authority {
+    ca: CertificateAuthority,
+    requests: Mutex<Vec<(Identity, Instant)>>,
+    refuse: Mutex<HashSet<Identity>>,
+    latency: Mutex<Duration>,
+    running: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Authority {
+    fn new(clock: Clock) -> Arc<Self> {
+        let options = CaOptions { clock, ..CaOptions::default() };
+        Arc::new(Self {
+            ca: CertificateAuthority::ephemeral("cluster.local", options).unwrap(),
+            requests: Mutex::default(),
+            refuse: Mutex::default(),
+            latency: Mutex::new(Duration::from_millis(10)),
+            running: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+        })
+    }
+
+    fn requests_for(&self, identity: &Identity) -> Vec<Instant> {
+        self.requests.lock().iter().filter(|(who, _)| who == identity).map(|(_, when)| *when).collect()
+    }
+}
+
+impl Issuer for Authority {
+    fn issue(
+        &self,
+        identity: &Identity,
+        csr_pem: String,
+        ttl: Duration,
+    ) -> BoxFuture<'_, Result<Vec<String>, IssueError>> {
+        let identity = identity.clone();
+        Box::pin(async move {
+            self.requests.lock().push((identity.clone(), Instant::now()));
+            let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+            self.peak.fetch_max(running, Ordering::SeqCst);
+            let latency = *self.latency.lock();
+            tokio::time::sleep(latency).await;
+            self.running.fetch_sub(1, Ordering::SeqCst);
+            if self.refuse.lock().contains(&identity) {
+                return Err(IssueError { message: "no such pod on this node".to_owned(), retryable: false });
+            }
+            self.ca.sign(&csr_pem, &identity, ttl).map_err(|e| IssueError { message: e.to_string(), retryable: false })
+        })
+    }
+}
+
+fn setup() -> (Arc<Authority>, CertificateManager) {
+    let clock = test_clock();
+    let authority = Authority::new(clock.clone());
+    let manager = CertificateManager::new(authority.clone(), Options { clock, ..Options::default() });
+    (authority, manager)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_serves_everybody_who_waits() {
+    let (authority, manager) = setup();
+    let alice = id("alice");
+    let all = futures_util::future::join_all((0..50).map(|_| manager.identity(&alice))).await;
+    let first = all[0].as_ref().unwrap();
+    assert!(all.iter().all(|one| Arc::ptr_eq(one.as_ref().unwrap(), first)));
+    assert_eq!(authority.requests.lock().len(), 1);
+    assert_eq!(first.identity(), &alice);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rotates_at_half_life_with_jitter() {
+    let (authority, manager) = setup();
+    let identities: Vec<_> = (0..8).map(|n| id(&format!("sa-{n}"))).collect();
+    let mut serials = HashSet::new();
+    for identity in &identities {
+        serials.insert(manager.identity(identity).await.unwrap().certificate.serial().to_owned());
+    }
+    tokio::time::sleep(HOUR * 55).await;
+    let mut first_rotations = HashSet::new();
+    for identity in &identities {
+        let requests = authority.requests_for(identity);
+        assert!(requests.len() >= 5, "at least three rotations in 55 h, got {}", requests.len() - 1);
+        for two in requests.windows(2) {
+            let gap = two[1] - two[0];
+            assert!(gap > HOUR * 10 && gap < HOUR * 14, "half of 24 h, give or take: {gap:?}");
+        }
+        first_rotations.insert((requests[1] - requests[0]).as_secs());
+        let current = manager.current(identity).expect("never without a valid one");
+        assert!(serials.insert(current.certificate.serial().to_owned()), "a new certificate");
+    }
+    assert!(first_rotations.len() > 1, "not all at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_identity_recovers_fast() {
+    let (authority, manager) = setup();
+    let alice = id("alice");
+    // The control plane learns of the pod 400 ms after its first connection.
+    authority.refuse.lock().insert(alice.clone());
+    let late = authority.clone();
+    let start = Instant::now();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        late.refuse.lock().clear();
+    });
+    manager.identity(&alice).await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(1000), "{:?}", start.elapsed());
+    assert_eq!(manager.statuses()[0].state, CertificateState::Available);
+    assert_eq!(manager.statuses()[0].last_error, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_within_bounds() {
+    let (authority, manager) = setup();
+    let alice = id("alice");
+    authority.refuse.lock().insert(alice.clone());
+    let start = Instant::now();
+    let error = manager.identity(&alice).await.unwrap_err();
+    assert!(start.elapsed() <= Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(error.to_string().contains("no such pod on this node"), "{error}");
+    assert!(matches!(&manager.statuses()[0].state, CertificateState::Unavailable(why) if why.contains("no such pod")));
+
+    // Left alone, attempts get rarer, up to the limit.
+    tokio::time::sleep(HOUR).await;
+    let requests = authority.requests_for(&alice);
+    let last = requests[requests.len() - 1] - requests[requests.len() - 2];
+    assert!(last > Duration::from_secs(110) && last < Duration::from_secs(190), "{last:?}");
+    // A connection that needs it now is served soon after the cause is gone.
+    authority.refuse.lock().clear();
+    let start = Instant::now();
+    manager.identity(&alice).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_keeps_the_old_one_until_it_expires_and_no_longer() {
+    let (authority, manager) = setup();
+    let alice = id("alice");
+    let old = manager.identity(&alice).await.unwrap();
+    authority.refuse.lock().insert(alice.clone());
+    tokio::time::sleep(HOUR * 23).await;
+    assert!(Arc::ptr_eq(&manager.identity(&alice).await.unwrap(), &old));
+    assert_eq!(manager.statuses()[0].state, CertificateState::Available);
+    assert!(manager.statuses()[0].last_error.is_some());
+    tokio::time::sleep(HOUR).await;
+    let error = manager.identity(&alice).await.unwrap_err();
+    assert!(matches!(error, CertificateError::Unavailable { .. }), "{error}");
+    assert!(manager.current(&alice).is_none());
+    authority.refuse.lock().clear();
+    let new = manager.identity(&alice).await.unwrap();
+    assert_ne!(new.certificate.serial(), old.certificate.serial());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_identity_delays_no_other_and_requests_are_few_at_a_time() {
+    let (authority, manager) = setup();
+    *authority.latency.lock() = Duration::from_secs(5);
+    for n in 0..100 {
+        manager.warm(&id(&format!("warm-{n}")));
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let start = Instant::now();
+    manager.identity(&id("urgent")).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(6), "not behind the warm-ups: {:?}", start.elapsed());
+    tokio::time::sleep(HOUR / 10).await;
+    assert!(manager.statuses().iter().all(|s| s.state == CertificateState::Available));
+    assert_eq!(manager.statuses().len(), 101);
+    assert!(authority.peak.load(Ordering::SeqCst) <= 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_issuer_that_never_answers_times_out() {
+    let (authority, manager) = setup();
+    *authority.latency.lock() = HOUR * 1000;
+    let start = Instant::now();
+    let error = manager.identity(&id("alice")).await.unwrap_err();
+    assert!(matches!(error, CertificateError::Timeout { .. }), "{error}");
+    assert_eq!(start.elapsed().as_secs(), 10);
+    *authority.latency.lock() = Duration::ZERO;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    manager.identity(&id("alice")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_is_left_alone() {
+    let (authority, manager) = setup();
+    let alice = id("alice");
+    let held = manager.identity(&alice).await.unwrap();
+    manager.forget(&alice);
+    assert!(manager.statuses().is_empty());
+    tokio::time::sleep(HOUR * 48).await;
+    assert_eq!(authority.requests.lock().len(), 1);
+    assert_eq!(held.identity(), &alice);
+
+    *authority.latency.lock() = Duration::from_secs(5);
+    let bob = id("bob");
+    let waiting = tokio::spawn({
+        let (manager, bob) = (manager.clone(), bob.clone());
+        async move { manager.identity(&bob).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    manager.forget(&bob);
+    assert!(matches!(waiting.await.unwrap(), Err(CertificateError::Forgotten(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_life_is_no_storm() {
+    let clock = test_clock();
+    let authority = Authority::new(clock.clone());
+    let options = Options { ttl: Duration::from_secs(10), clock, ..Options::default() };
+    let manager = CertificateManager::new(authority.clone(), options);
+    manager.identity(&id("alice")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let requests = authority.requests.lock().len();
+    assert!((11..=15).contains(&requests), "every 4.5 to 5.5 s: {requests}");
+    assert!(manager.current(&id("alice")).is_some());
+}

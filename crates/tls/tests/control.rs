@@ -1,0 +1,70 @@
+//! The control plane's TLS: who may serve, and what the client says if not.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor, ControlConnector, HandshakeError, RootSource};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn authority() -> Arc<CertificateAuthority> {
+    Arc::new(CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap())
+}
+
+fn acceptor(authority: &Arc<CertificateAuthority>) -> ControlAcceptor {
+    let names = vec!["control.leno-system.svc".to_owned()];
+    ControlAcceptor::from_authority(authority.clone(), names, vec!["127.0.0.1".parse().unwrap()]).unwrap()
+}
+
+async fn dial(acceptor: &ControlAcceptor, roots: RootSource, name: &str) -> Result<(), HandshakeError> {
+    let (a, b) = tokio::io::duplex(64 * 1024);
+    let connector = ControlConnector::new(roots);
+    let (server, client) = tokio::join!(acceptor.accept(a, TIMEOUT), connector.connect(b, name, TIMEOUT));
+    let mut client = client?;
+    let mut server = server?;
+    client.write_all(b"x").await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    Ok(())
+}
+
+#[tokio::test]
+async fn proves_its_name_or_address() {
+    let authority = authority();
+    let acceptor = acceptor(&authority);
+    let roots = || RootSource::Pem(authority.root_pem().to_owned());
+    dial(&acceptor, roots(), "control.leno-system.svc").await.unwrap();
+    dial(&acceptor, roots(), "127.0.0.1").await.unwrap();
+    let error = dial(&acceptor, roots(), "other.svc").await.unwrap_err();
+    assert!(matches!(error, HandshakeError::WrongServerName { .. }), "{error}");
+    assert!(error.to_string().contains("control.leno-system.svc"), "{error}");
+    let stranger = RootSource::Pem(self::authority().root_pem().to_owned());
+    let error = dial(&acceptor, stranger, "127.0.0.1").await.unwrap_err();
+    assert!(matches!(error, HandshakeError::UntrustedCa), "{error}");
+    let error = dial(&acceptor, roots(), "not a name").await.unwrap_err();
+    assert!(matches!(error, HandshakeError::Local(_)), "{error}");
+}
+
+#[tokio::test]
+async fn roots_are_read_anew() {
+    let (old, new) = (authority(), authority());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("root-cert.pem");
+    let roots = || RootSource::File(path.clone());
+    let error = dial(&acceptor(&new), roots(), "127.0.0.1").await.unwrap_err();
+    assert!(error.to_string().contains("root-cert.pem"), "{error}");
+    std::fs::write(&path, old.root_pem()).unwrap();
+    assert!(dial(&acceptor(&new), roots(), "127.0.0.1").await.is_err());
+    std::fs::write(&path, format!("{}{}", old.root_pem(), new.root_pem())).unwrap();
+    dial(&acceptor(&new), roots(), "127.0.0.1").await.unwrap();
+    dial(&acceptor(&old), roots(), "127.0.0.1").await.unwrap();
+}
+
+#[test]
+fn root_source_as_istio_writes_it() {
+    assert_eq!("SYSTEM".parse(), Ok(RootSource::System));
+    assert_eq!("./var/run/root-cert.pem".parse(), Ok(RootSource::File("./var/run/root-cert.pem".into())));
+    assert!(matches!("-----BEGIN CERTIFICATE-----".parse(), Ok(RootSource::Pem(_))));
+}

@@ -1,0 +1,108 @@
+//! Liveness of a connection: bytes seen from the peer, and the PINGs that ask for some.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use h2::{Ping, PingPong};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// A transport that counts what the peer sent.
+pub(crate) struct Watched<IO> {
+    io: IO,
+    received: Arc<AtomicU64>,
+}
+
+impl<IO> Watched<IO> {
+    pub(crate) fn new(io: IO) -> (Self, Arc<AtomicU64>) {
+        let received = Arc::new(AtomicU64::new(0));
+        (Self { io, received: received.clone() }, received)
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = ready!(Pin::new(&mut self.io).poll_read(cx, buf));
+        self.received.fetch_add((buf.filled().len() - before) as u64, Relaxed);
+        Poll::Ready(result)
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// Sends PINGs on a silent connection and tells when the peer is dead. Any byte from the peer
+/// proves it alive: a PONG may queue behind megabytes of data on a slow link.
+pub(crate) struct Keepalive {
+    ping: Option<PingPong>,
+    received: Arc<AtomicU64>,
+    seen: u64,
+    waiting: bool,
+    timer: Pin<Box<Sleep>>,
+    interval: Duration,
+    timeout: Duration,
+}
+
+impl Keepalive {
+    pub(crate) fn new(ping: Option<PingPong>, received: Arc<AtomicU64>, interval: Duration, timeout: Duration) -> Self {
+        Self { ping, received, seen: 0, waiting: false, timer: Box::pin(sleep(interval)), interval, timeout }
+    }
+
+    /// Ready once the peer has been silent for the whole timeout after a PING.
+    pub(crate) fn poll_dead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let received = self.received.load(Relaxed);
+            let alive = received != self.seen;
+            if self.waiting && !alive {
+                return Poll::Ready(());
+            }
+            self.seen = received;
+            if alive {
+                self.waiting = false;
+                self.rearm(self.interval);
+                continue;
+            }
+            if let Some(ping) = &mut self.ping {
+                // A PONG must be taken before the next PING can be sent; nobody waits for it.
+                let _ = ping.poll_pong(&mut Context::from_waker(Waker::noop()));
+                let _ = ping.send_ping(Ping::opaque());
+            }
+            self.waiting = true;
+            self.rearm(self.timeout);
+        }
+    }
+
+    fn rearm(&mut self, after: Duration) {
+        self.timer.as_mut().reset(Instant::now() + after);
+    }
+}

@@ -1,0 +1,196 @@
+//! Client side of one HBONE connection: its task, its streams, the CONNECT request.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, Method, Request, StatusCode, Uri};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::activity::{Keepalive, Watched};
+use crate::{Error, OpenError, Settings, TunnelStream};
+
+/// What to ask the peer for.
+#[derive(Debug, Clone)]
+pub struct ConnectRequest {
+    /// `host:port` to connect to; IPv6 in brackets.
+    pub authority: String,
+    /// Headers, such as `baggage`, `forwarded` and `traceparent`.
+    pub headers: HeaderMap,
+}
+
+/// What the peer answered, with status 200.
+#[derive(Debug, Clone)]
+pub struct ResponseHead {
+    /// The status.
+    pub status: StatusCode,
+    /// Headers, such as the `baggage` that describes the destination.
+    pub headers: HeaderMap,
+}
+
+/// One connection that streams can be opened on. While anyone holds it, HTTP/2 keeps the
+/// transport open; so its own task must not.
+pub(crate) struct Connection {
+    send: SendRequest<Bytes>,
+    active: AtomicUsize,
+    limit: usize,
+    received: Arc<AtomicU64>,
+    pub(crate) created: Instant,
+    /// Milliseconds after `created` when the last stream ended.
+    idle_since: AtomicU64,
+}
+
+/// A stream's place on a connection; free again when dropped.
+pub(crate) struct Permit {
+    connection: Arc<Connection>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        // Before the count goes down: who then sees zero also sees since when.
+        let now = self.connection.created.elapsed().as_millis() as u64;
+        self.connection.idle_since.store(now, Relaxed);
+        self.connection.active.fetch_sub(1, std::sync::atomic::Ordering::Release);
+    }
+}
+
+impl Connection {
+    /// Whether new streams can't be opened any more: GOAWAY was received or the transport ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut send = self.send.clone();
+        matches!(send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+
+    /// The peer's limit, once its SETTINGS have come: they are the first thing it sends.
+    pub(crate) fn peer_limit(&self) -> Option<usize> {
+        (self.received.load(Relaxed) > 0).then(|| self.send.current_max_send_streams())
+    }
+
+    /// A place for one more stream, if fewer than `peer_limit` are taken. Called with the
+    /// pool's lock held: only releases happen at the same time.
+    pub(crate) fn try_acquire(self: &Arc<Self>, peer_limit: usize) -> Option<Permit> {
+        (self.active() < self.limit.min(peer_limit)).then(|| self.acquire())
+    }
+
+    /// A place for one more stream, whatever the limits: HTTP/2 holds the request back until
+    /// the peer allows it.
+    pub(crate) fn acquire(self: &Arc<Self>) -> Permit {
+        self.active.fetch_add(1, Relaxed);
+        Permit { connection: self.clone() }
+    }
+
+    /// Streams open now.
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// When it became or becomes idle for as long as `settings` allow.
+    fn idle_deadline(&self, settings: &Settings) -> Instant {
+        let since = std::time::Duration::from_millis(self.idle_since.load(Relaxed));
+        self.created + since + settings.idle_timeout
+    }
+}
+
+impl Permit {
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Sends the request and waits for the answer.
+    pub(crate) async fn connect<E>(
+        self,
+        request: &ConnectRequest,
+    ) -> Result<(TunnelStream, ResponseHead), OpenError<E>> {
+        let uri: Uri =
+            request.authority.parse().map_err(|_| Error::InvalidAuthority(request.authority.as_str().into()))?;
+        if uri.scheme().is_some() || uri.port().is_none() {
+            return Err(Error::InvalidAuthority(request.authority.as_str().into()).into());
+        }
+        let mut head = Request::new(());
+        *head.method_mut() = Method::CONNECT;
+        *head.uri_mut() = uri;
+        *head.headers_mut() = request.headers.clone();
+        let (response, send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
+        let (head, recv) = response.await.map_err(Error::from)?.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(OpenError::Refused { status: head.status, headers: Box::new(head.headers) });
+        }
+        let stream = TunnelStream::new(send, recv, Some(self));
+        Ok((stream, ResponseHead { status: head.status, headers: head.headers }))
+    }
+}
+
+/// What the task of a connection tells the pool.
+pub(crate) trait Registry: Send + Sync + 'static {
+    /// Takes the connection out of use if it carries no stream; says whether it is out of use.
+    fn release_if_idle(&self) -> bool;
+    /// The connection is gone.
+    fn gone(&self);
+}
+
+/// Starts HTTP/2 on `io` and a task that drives it. The task needs the connection to call it
+/// idle, and the registry needs it to find it, so the registry is made from it.
+pub(crate) async fn start<IO, R: Registry>(
+    io: IO,
+    settings: &Arc<Settings>,
+    register: impl FnOnce(&Arc<Connection>) -> R,
+) -> Result<Arc<Connection>, Error>
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (io, received) = Watched::new(io);
+    let (send, mut driver) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
+        .await
+        .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
+    let connection = Arc::new(Connection {
+        send,
+        active: AtomicUsize::new(0),
+        limit: settings.streams_per_connection,
+        received: received.clone(),
+        created: Instant::now(),
+        idle_since: AtomicU64::new(0),
+    });
+    let registry = register(&connection);
+    let handle = Arc::downgrade(&connection);
+    let mut keepalive = Keepalive::new(driver.ping_pong(), received, settings.ping_interval, settings.ping_timeout);
+    let mut idle = Some(Box::pin(sleep(settings.idle_timeout)));
+    let settings = settings.clone();
+    tokio::spawn(async move {
+        let result = poll_fn(|cx| {
+            while let Some(timer) = &mut idle {
+                if timer.as_mut().poll(cx).is_pending() {
+                    break;
+                }
+                let Some(connection) = handle.upgrade() else {
+                    idle = None;
+                    break;
+                };
+                let deadline = connection.idle_deadline(&settings);
+                if connection.active() > 0 {
+                    timer.as_mut().reset(Instant::now() + settings.idle_timeout);
+                } else if deadline > Instant::now() {
+                    timer.as_mut().reset(deadline);
+                } else if registry.release_if_idle() {
+                    idle = None;
+                } else {
+                    timer.as_mut().reset(Instant::now() + settings.idle_timeout);
+                }
+            }
+            if keepalive.poll_dead(cx).is_ready() {
+                return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
+            }
+            Pin::new(&mut driver).poll(cx).map_err(Error::from)
+        })
+        .await;
+        registry.gone();
+        if let Err(error) = result {
+            tracing::debug!(%error, "HBONE connection ended");
+        }
+    });
+    Ok(connection)
+}

@@ -1,0 +1,347 @@
+//! Connections to peers, shared by the tunnels that go to the same one.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, OnceLock, Weak};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::client::{self, Connection, Permit, Registry};
+use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, TunnelStream};
+
+/// How often a request may be refused unprocessed before that is reported: connections opened
+/// at the same moment learn a low stream limit of the peer only from the first refusal.
+const REFUSALS: usize = 3;
+
+/// A pool of HBONE connections. `K` says which tunnels may share a connection (source identity,
+/// peer's identities, peer's address); `E` is the caller's error of establishing a transport.
+///
+/// Made to be owned by one data-path worker, so that its lock is never contended; cloning gives
+/// another handle to the same pool, and any thread may use it. The lock is held for a look-up
+/// only, never over an await. Per key at most one dial is under way; whoever needs that key
+/// waits for it, and nobody else is disturbed.
+pub struct Pool<K, E> {
+    shared: Arc<Shared<K, E>>,
+}
+
+struct Shared<K, E> {
+    settings: Arc<Settings>,
+    keys: Mutex<HashMap<K, Entry<E>, RandomState>>,
+}
+
+struct Entry<E> {
+    connections: Vec<Arc<Connection>>,
+    flight: Option<Arc<Flight<E>>>,
+    /// The stream limit this peer last told: what to assume of a connection that is too new.
+    peer_limit: usize,
+}
+
+/// A dial under way.
+struct Flight<E> {
+    landed: Notify,
+    /// `None` if the one who dialled gave up half-way.
+    result: OnceLock<Option<Result<(), OpenError<E>>>>,
+}
+
+/// Numbers of a pool at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolStats {
+    /// Connections in use or kept for use.
+    pub connections: usize,
+    /// Streams open on them.
+    pub streams: usize,
+    /// Dials under way.
+    pub dialling: usize,
+}
+
+struct Lease {
+    permit: Permit,
+    /// Dialled by this very caller.
+    fresh: bool,
+}
+
+impl<K, E> Clone for Pool<K, E> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<K, E> Pool<K, E>
+where
+    K: Eq + Hash + Clone + Send + Sync + 'static,
+    E: Clone + Send + Sync + 'static,
+{
+    /// An empty pool.
+    pub fn new(settings: Settings) -> Self {
+        Self { shared: Arc::new(Shared { settings: Arc::new(settings), keys: Mutex::default() }) }
+    }
+
+    /// Opens a tunnel to the peer of `key`: on a connection that has room, else on a new one
+    /// that `dial` makes (TCP and TLS). If a kept connection turns out dead before the peer
+    /// answered, tries once more on a new one: no byte of the tunnel was sent yet.
+    ///
+    /// Dropping the future gives up; a dial is then taken over by the next waiter. It has no
+    /// time limit of its own beyond PING's.
+    ///
+    /// # Errors
+    /// If dialling failed, the peer refused the request, or the connection was lost.
+    pub async fn open<IO, D, F>(
+        &self,
+        key: &K,
+        mut dial: D,
+        request: ConnectRequest,
+    ) -> Result<(TunnelStream, ResponseHead), OpenError<E>>
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        D: FnMut() -> F,
+        F: Future<Output = Result<IO, E>>,
+    {
+        let mut refusals = 0;
+        let mut newer_than = None;
+        loop {
+            let Lease { permit, fresh } = self.lease(key, &mut dial, newer_than).await?;
+            let connection = Arc::downgrade(permit.connection());
+            let error = match permit.connect(&request).await {
+                Ok(opened) => return Ok(opened),
+                Err(OpenError::Tunnel(error)) => error,
+                Err(other) => return Err(other),
+            };
+            if error.is_refused_stream() && refusals < REFUSALS {
+                refusals += 1;
+            } else if matches!(error, Error::Lost(_) | Error::GoAway { by_peer: true, .. }) {
+                self.shared.remove(key, &connection, false);
+                if fresh || newer_than.is_some() {
+                    return Err(error.into());
+                }
+                newer_than = Some(Instant::now());
+            } else {
+                return Err(error.into());
+            }
+            tracing::debug!(%error, "HBONE connection did not take the request; trying another");
+        }
+    }
+
+    /// Stops using the connections whose key satisfies `gone`, and those being dialled for such
+    /// a key. Tunnels that are open on them go on.
+    pub fn evict(&self, mut gone: impl FnMut(&K) -> bool) {
+        // Connections are dropped after the lock: that may wake and run other code.
+        let evicted: Vec<_> = self.shared.keys.lock().extract_if(|key, _| gone(key)).collect();
+        drop(evicted);
+    }
+
+    /// Numbers of this moment.
+    pub fn stats(&self) -> PoolStats {
+        let keys = self.shared.keys.lock();
+        keys.values().fold(PoolStats::default(), |stats, entry| PoolStats {
+            connections: stats.connections + entry.connections.len(),
+            streams: stats.streams + entry.connections.iter().map(|c| c.active()).sum::<usize>(),
+            dialling: stats.dialling + usize::from(entry.flight.is_some()),
+        })
+    }
+
+    async fn lease<IO, D, F>(&self, key: &K, dial: &mut D, newer_than: Option<Instant>) -> Result<Lease, OpenError<E>>
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        D: FnMut() -> F,
+        F: Future<Output = Result<IO, E>>,
+    {
+        loop {
+            match self.shared.next_step(key, newer_than) {
+                Step::Use(permit) => return Ok(Lease { permit, fresh: false }),
+                Step::Wait(flight) => {
+                    let landed = flight.landed.notified();
+                    if flight.result.get().is_none() {
+                        landed.await;
+                    }
+                    if let Some(Some(Err(error))) = flight.result.get() {
+                        return Err(error.clone());
+                    }
+                }
+                Step::Dial(flight) => {
+                    let leader = Leader { shared: &self.shared, key, flight };
+                    // Boxed: a handshake's state is large, and rarely needed.
+                    let permit = Box::pin(leader.dial(dial())).await?;
+                    return Ok(Lease { permit, fresh: true });
+                }
+            }
+        }
+    }
+}
+
+enum Step<E> {
+    Use(Permit),
+    Wait(Arc<Flight<E>>),
+    Dial(Arc<Flight<E>>),
+}
+
+impl<K: Eq + Hash + Clone, E> Shared<K, E> {
+    fn next_step(&self, key: &K, newer_than: Option<Instant>) -> Step<E> {
+        let mut dropped = Vec::new();
+        let mut keys = self.keys.lock();
+        let step = 'step: {
+            let Some(entry) = keys.get_mut(key) else {
+                let flight = Arc::new(Flight::default());
+                let entry = Entry { connections: Vec::new(), flight: Some(flight.clone()), peer_limit: usize::MAX };
+                keys.insert(key.clone(), entry);
+                break 'step Step::Dial(flight);
+            };
+            let mut index = 0;
+            while let Some(connection) = entry.connections.get(index) {
+                if connection.is_gone() {
+                    dropped.push(entry.connections.swap_remove(index));
+                    continue;
+                }
+                if let Some(limit) = connection.peer_limit() {
+                    entry.peer_limit = limit;
+                }
+                let usable = newer_than.is_none_or(|time| connection.created > time);
+                if usable && let Some(permit) = connection.try_acquire(entry.peer_limit) {
+                    break 'step Step::Use(permit);
+                }
+                index += 1;
+            }
+            match &entry.flight {
+                Some(flight) => Step::Wait(flight.clone()),
+                None => Step::Dial(entry.flight.insert(Arc::default()).clone()),
+            }
+        };
+        drop(keys);
+        drop(dropped);
+        step
+    }
+
+    /// Takes a connection out of use, on demand only if it carries no stream. Streams are added
+    /// under the same lock, so none can come in between. Says whether it is out of use now.
+    fn remove(&self, key: &K, connection: &Weak<Connection>, only_if_idle: bool) -> bool {
+        let mut removed = None;
+        let mut keys = self.keys.lock();
+        if only_if_idle && connection.upgrade().is_some_and(|connection| connection.active() > 0) {
+            return false;
+        }
+        if let Some(entry) = keys.get_mut(key) {
+            if let Some(index) = entry.connections.iter().position(|c| Arc::as_ptr(c) == connection.as_ptr()) {
+                removed = Some(entry.connections.swap_remove(index));
+            }
+            if entry.connections.is_empty() && entry.flight.is_none() {
+                keys.remove(key);
+            }
+        }
+        drop(keys);
+        drop(removed);
+        true
+    }
+}
+
+impl<E> Default for Flight<E> {
+    fn default() -> Self {
+        Self { landed: Notify::new(), result: OnceLock::new() }
+    }
+}
+
+/// The one who dials; whatever becomes of it, the waiters hear.
+struct Leader<'a, K: Eq + Hash + Clone, E> {
+    shared: &'a Arc<Shared<K, E>>,
+    key: &'a K,
+    flight: Arc<Flight<E>>,
+}
+
+impl<K, E> Leader<'_, K, E>
+where
+    K: Eq + Hash + Clone + Send + Sync + 'static,
+    E: Clone + Send + Sync + 'static,
+{
+    async fn dial<IO, F>(self, dial: F) -> Result<Permit, OpenError<E>>
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        F: Future<Output = Result<IO, E>>,
+    {
+        let result: Result<_, OpenError<E>> = async {
+            let io = dial.await.map_err(OpenError::Dial)?;
+            let register = |connection: &Arc<Connection>| Registration {
+                shared: Arc::downgrade(self.shared),
+                key: self.key.clone(),
+                connection: Arc::downgrade(connection),
+            };
+            Ok(client::start(io, &self.shared.settings, register).await?)
+        }
+        .await;
+        match result {
+            Ok(connection) => {
+                // Before anybody else can take the last place.
+                let permit = connection.acquire();
+                self.land(Ok(()), Some(connection));
+                Ok(permit)
+            }
+            Err(error) => {
+                self.land(Err(error.clone()), None);
+                Err(error)
+            }
+        }
+    }
+
+    fn land(&self, result: Result<(), OpenError<E>>, connection: Option<Arc<Connection>>) {
+        // Waiters look at the result after the entry was changed, so that they find the
+        // connection there.
+        self.leave(connection);
+        let _ = self.flight.result.set(Some(result));
+    }
+}
+
+impl<K: Eq + Hash + Clone, E> Leader<'_, K, E> {
+    /// Ends the flight in the pool. If the key was evicted meanwhile, the entry is gone or
+    /// another flight's, and the connection serves its dialler only.
+    fn leave(&self, connection: Option<Arc<Connection>>) {
+        let mut keys = self.shared.keys.lock();
+        let Some(entry) = keys.get_mut(self.key) else { return };
+        if entry.flight.as_ref().is_none_or(|flight| !Arc::ptr_eq(flight, &self.flight)) {
+            return;
+        }
+        entry.flight = None;
+        entry.connections.extend(connection);
+        if entry.connections.is_empty() {
+            keys.remove(self.key);
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone, E> Drop for Leader<'_, K, E> {
+    fn drop(&mut self) {
+        if self.flight.result.get().is_none() {
+            self.leave(None);
+            let _ = self.flight.result.set(None);
+        }
+        self.flight.landed.notify_waiters();
+    }
+}
+
+/// A connection's place in the pool, as its task knows it.
+struct Registration<K, E> {
+    shared: Weak<Shared<K, E>>,
+    key: K,
+    connection: Weak<Connection>,
+}
+
+impl<K, E> Registry for Registration<K, E>
+where
+    K: Eq + Hash + Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+{
+    fn release_if_idle(&self) -> bool {
+        self.shared.upgrade().is_none_or(|shared| shared.remove(&self.key, &self.connection, true))
+    }
+
+    fn gone(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.remove(&self.key, &self.connection, false);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

@@ -1,0 +1,369 @@
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::*;
+use crate::test_support::{Farm, request, say};
+
+type TestPool = Pool<&'static str, &'static str>;
+
+async fn open(pool: &TestPool, farm: &Farm) -> TunnelStream {
+    pool.open(&"a", || std::future::ready(Ok(farm.dial())), request()).await.unwrap().0
+}
+
+fn pool() -> TestPool {
+    Pool::new(Settings::default())
+}
+
+/// Lets every other task run until it waits.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn one_dial_serves_all_who_wait() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let gate = Arc::new(Semaphore::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..50 {
+        let (pool, farm, gate) = (pool.clone(), farm.clone(), gate.clone());
+        tasks.spawn(async move {
+            let dial = || async {
+                gate.acquire().await.unwrap().forget();
+                Ok(farm.dial())
+            };
+            let (mut stream, head) = pool.open(&"a", dial, request()).await.unwrap();
+            assert_eq!(head.status, StatusCode::OK);
+            say(&mut stream, "hello").await;
+        });
+    }
+    settle().await;
+    assert_eq!(pool.stats(), PoolStats { connections: 0, streams: 0, dialling: 1 });
+    gate.add_permits(50);
+    tasks.join_all().await;
+    assert_eq!(farm.dials(), 1);
+    settle().await;
+    assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 0, dialling: 0 });
+}
+
+#[tokio::test]
+async fn connections_are_filled_and_used_again_when_streams_end() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut streams = Vec::new();
+    for _ in 0..250 {
+        streams.push(open(&pool, &farm).await);
+    }
+    assert_eq!(farm.dials(), 3);
+    assert_eq!(pool.stats(), PoolStats { connections: 3, streams: 250, dialling: 0 });
+    for stream in &mut streams {
+        say(stream, "x").await;
+    }
+    streams.truncate(120);
+    settle().await;
+    for _ in 0..130 {
+        streams.push(open(&pool, &farm).await);
+    }
+    assert_eq!(farm.dials(), 3, "full connections return to use");
+    for stream in &mut streams {
+        say(stream, "y").await;
+    }
+}
+
+#[tokio::test]
+async fn a_low_limit_of_the_peer_is_honoured() {
+    let farm = Farm::new(Settings { max_concurrent_streams: 1, ..Settings::default() });
+    let pool = pool();
+    let mut tasks = JoinSet::new();
+    for _ in 0..5 {
+        let (pool, farm) = (pool.clone(), farm.clone());
+        tasks.spawn(async move { open(&pool, &farm).await });
+    }
+    // All at once: some find out only from a refusal.
+    let mut streams = tasks.join_all().await;
+    for stream in &mut streams {
+        say(stream, "hello").await;
+    }
+    assert_eq!(pool.stats().streams, 5);
+    assert_eq!(farm.dials(), 5);
+    drop(streams.pop());
+    settle().await;
+    say(&mut open(&pool, &farm).await, "again").await;
+    assert_eq!(farm.dials(), 5);
+}
+
+#[tokio::test]
+async fn a_connection_that_goes_away_gets_no_new_streams_and_loses_no_old_ones() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut old = open(&pool, &farm).await;
+    say(&mut old, "before").await;
+    farm.drain(0, Instant::now() + Duration::from_secs(3600));
+    settle().await;
+    let mut new = open(&pool, &farm).await;
+    assert_eq!(farm.dials(), 2);
+    say(&mut new, "new").await;
+    say(&mut old, "after").await;
+    drop(old);
+    let served = farm.served(0).await;
+    assert!(served.end.is_ok() && served.requests == 1, "{served:?}");
+    assert_eq!(pool.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn a_failed_dial_fails_all_who_wait_and_nobody_after() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let gate = Arc::new(Semaphore::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..5 {
+        let (pool, gate) = (pool.clone(), gate.clone());
+        tasks.spawn(async move {
+            let dial = || async {
+                gate.acquire().await.unwrap().forget();
+                Err::<DuplexStream, _>("no route")
+            };
+            pool.open(&"a", dial, request()).await.map(drop)
+        });
+    }
+    settle().await;
+    gate.add_permits(1);
+    for result in tasks.join_all().await {
+        assert!(matches!(result, Err(OpenError::Dial("no route"))), "{result:?}");
+    }
+    assert_eq!(pool.stats(), PoolStats::default());
+    say(&mut open(&pool, &farm).await, "hello").await;
+}
+
+#[tokio::test]
+async fn a_waiter_takes_over_when_the_dialler_gives_up() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let hang = || std::future::pending::<Result<DuplexStream, _>>();
+    let dialler = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.open(&"a", hang, request()).await.map(drop) }
+    });
+    settle().await;
+    let waiter = tokio::spawn({
+        let (pool, farm) = (pool.clone(), farm.clone());
+        async move { open(&pool, &farm).await }
+    });
+    settle().await;
+    assert!(!waiter.is_finished());
+    dialler.abort();
+    say(&mut waiter.await.unwrap(), "hello").await;
+    assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 0, dialling: 0 });
+}
+
+#[tokio::test]
+async fn a_hanging_dial_holds_nobody_else_up() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let hanging = tokio::spawn({
+        let pool = pool.clone();
+        let hang = || std::future::pending::<Result<DuplexStream, _>>();
+        async move { pool.open(&"b", hang, request()).await.map(drop) }
+    });
+    settle().await;
+    say(&mut open(&pool, &farm).await, "hello").await;
+    hanging.abort();
+    let _ = hanging.await;
+    assert_eq!(pool.stats().dialling, 0);
+}
+
+#[tokio::test]
+async fn evicted_connections_keep_their_streams_only() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut old = open(&pool, &farm).await;
+    pool.evict(|key| *key == "b");
+    drop(open(&pool, &farm).await);
+    assert_eq!(farm.dials(), 1);
+    pool.evict(|key| *key == "a");
+    assert_eq!(pool.stats(), PoolStats::default());
+    let _new = open(&pool, &farm).await;
+    assert_eq!(farm.dials(), 2);
+    say(&mut old, "still here").await;
+    drop(old);
+    assert!(farm.served(0).await.end.is_ok(), "closed with its last stream");
+}
+
+#[tokio::test]
+async fn a_dial_under_way_when_evicted_is_not_shared() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let gate = Arc::new(Semaphore::new(0));
+    let dialler = tokio::spawn({
+        let (pool, farm, gate) = (pool.clone(), farm.clone(), gate.clone());
+        async move {
+            let dial = || async {
+                gate.acquire().await.unwrap().forget();
+                Ok(farm.dial())
+            };
+            pool.open(&"a", dial, request()).await.unwrap().0
+        }
+    });
+    settle().await;
+    pool.evict(|_| true);
+    let mut other = open(&pool, &farm).await;
+    gate.add_permits(1);
+    let mut stale = dialler.await.unwrap();
+    assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 1, dialling: 0 });
+    say(&mut stale, "stale").await;
+    say(&mut other, "other").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_connections_are_released() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut stream = open(&pool, &farm).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    say(&mut stream, "a stream keeps it").await;
+    drop(stream);
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(pool.stats().connections, 1);
+    drop(open(&pool, &farm).await);
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(pool.stats().connections, 1, "use makes it young again");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(pool.stats(), PoolStats::default());
+    let served = farm.served(0).await;
+    assert!(served.end.is_ok() && served.requests == 2, "{served:?}");
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_turns_out_dead_is_replaced() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    // The peer's process dies when the second request arrives.
+    let (kill, killed) = tokio::sync::oneshot::channel();
+    let mut kill = Some(kill);
+    let mut first = Some(farm.dial_to({
+        let mut requests = 0;
+        move |inbound| {
+            requests += 1;
+            if requests == 1 {
+                tokio::spawn(crate::test_support::echo(inbound));
+            } else {
+                let _ = kill.take().map(|kill| kill.send(()));
+                std::mem::forget(inbound);
+            }
+        }
+    }));
+    let task = farm.peers.lock()[0].task.abort_handle();
+    tokio::spawn(async move {
+        let _ = killed.await;
+        task.abort();
+    });
+    let mut dial = || std::future::ready(Ok(first.take().unwrap_or_else(|| farm.dial())));
+    let (mut old, _) = pool.open(&"a", &mut dial, request()).await.unwrap();
+    say(&mut old, "hello").await;
+    let (mut new, _) = pool.open(&"a", &mut dial, request()).await.unwrap();
+    say(&mut new, "hello").await;
+    assert_eq!(farm.dials(), 2);
+    let mut rest = Vec::new();
+    assert!(old.read_to_end(&mut rest).await.is_err(), "a cut stream is no complete one");
+    assert_eq!(pool.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn a_new_connection_that_dies_is_reported() {
+    let pool = pool();
+    let mut dials = 0;
+    let dial = || {
+        dials += 1;
+        let (near, far) = duplex(1024);
+        drop(far);
+        std::future::ready(Ok::<_, &str>(near))
+    };
+    let error = pool.open(&"a", dial, request()).await.map(drop).unwrap_err();
+    assert!(matches!(error, OpenError::Tunnel(Error::Lost(_))), "{error:?}");
+    assert!(error.is_retryable());
+    assert_eq!(dials, 1);
+    assert_eq!(pool.stats(), PoolStats::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_is_noticed() {
+    let pool = pool();
+    let (near, far) = duplex(1 << 20);
+    let mut near = Some(near);
+    let started = Instant::now();
+    let dial = || std::future::ready(near.take().ok_or("gone"));
+    let error = pool.open(&"a", dial, request()).await.map(drop).unwrap_err();
+    assert!(matches!(error, OpenError::Tunnel(Error::Lost(_))), "{error:?}");
+    assert_eq!(started.elapsed().as_secs(), 30, "PING after 10 s, no answer for 20 s");
+    assert_eq!(pool.stats(), PoolStats::default());
+    drop(far);
+}
+
+#[tokio::test]
+async fn refusals_carry_the_peers_words() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let dial = || {
+        std::future::ready(Ok(farm.dial_to(|inbound| {
+            let mut headers = HeaderMap::new();
+            headers.insert("reason", "policy".parse().unwrap());
+            inbound.refuse(StatusCode::UNAUTHORIZED, headers);
+        })))
+    };
+    let error = pool.open(&"a", dial, request()).await.map(drop).unwrap_err();
+    let OpenError::Refused { status, headers } = &error else { panic!("{error:?}") };
+    assert_eq!(*status, StatusCode::UNAUTHORIZED);
+    assert_eq!(headers["reason"], "policy");
+    assert!(!error.is_retryable());
+    settle().await;
+    assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 0, dialling: 0 });
+}
+
+#[tokio::test]
+async fn authorities_are_checked() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    for good in ["10.0.0.1:80", "[fd00::1]:80", "web.shop.svc.cluster.local:80"] {
+        let request = ConnectRequest { authority: good.to_owned(), headers: HeaderMap::new() };
+        pool.open(&"a", || std::future::ready(Ok(farm.dial())), request).await.unwrap();
+    }
+    for wrong in ["", "10.0.0.1", "http://10.0.0.1:80", "a b:80", "/", "[::1:80"] {
+        let request = ConnectRequest { authority: wrong.to_owned(), headers: HeaderMap::new() };
+        let error = pool.open(&"a", || std::future::ready(Ok(farm.dial())), request).await.map(drop).unwrap_err();
+        assert!(matches!(error, OpenError::Tunnel(Error::InvalidAuthority(_))), "{wrong}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn pools_work_across_threads() {
+    fn is_send_sync<T: Send + Sync>() {}
+    is_send_sync::<Pool<String, Infallible>>();
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let (near, mut far) = duplex(64);
+    let runtime = std::thread::spawn({
+        let (pool, farm) = (pool.clone(), farm.clone());
+        move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut tasks = JoinSet::new();
+                for _ in 0..300 {
+                    let (pool, farm) = (pool.clone(), farm.clone());
+                    tasks.spawn(async move { say(&mut open(&pool, &farm).await, "hello").await });
+                }
+                tasks.join_all().await;
+            });
+            drop(near);
+        }
+    });
+    let _ = far.read(&mut [0]).await;
+    runtime.join().unwrap();
+    assert!((1..=3).contains(&farm.dials()), "{}", farm.dials());
+    assert_eq!(pool.stats().streams, 0);
+}
+
+#[tokio::test]
+async fn opening_costs_little() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let future = pool.open(&"a", || std::future::ready(Ok(farm.dial())), request());
+    let size = size_of_val(&future);
+    assert!(size <= 2048, "{size}");
+    let (mut stream, _) = future.await.unwrap();
+    assert!(size_of::<TunnelStream>() <= 160, "{}", size_of::<TunnelStream>());
+    stream.shutdown().await.unwrap();
+}

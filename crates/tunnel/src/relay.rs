@@ -1,0 +1,282 @@
+//! Moving bytes between two ends of a connection, until both directions have ended.
+//!
+//! One future owns both directions. A clean end of one direction (FIN, END_STREAM) ends the
+//! other side's half and lets the opposite direction go on; an abortive one (RST, RST_STREAM)
+//! aborts both sides, so that a program never takes a cut-off stream for a complete one. A slow
+//! reader slows its writer through the windows of TCP and HTTP/2, and is never cut off for it.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use h2::Reason;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::{Error, TunnelStream};
+
+mod download;
+mod plain;
+mod upload;
+
+use download::Download;
+use plain::Copy;
+use upload::Upload;
+
+/// Chunks one direction moves before others on the thread get their turn.
+const TURN: usize = 16;
+
+/// Told of every byte that was passed on. *Forward* is from the first argument of the relay to
+/// the second, *backward* the other way. Called on the hot path.
+pub trait Meter {
+    /// `bytes` more were passed on from the first end to the second.
+    fn forward(&self, bytes: u64);
+    /// `bytes` more were passed on from the second end to the first.
+    fn backward(&self, bytes: u64);
+}
+
+/// A [`Meter`] that just counts.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Bytes from the first end to the second.
+    pub forward: AtomicU64,
+    /// Bytes from the second end to the first.
+    pub backward: AtomicU64,
+}
+
+impl Meter for Counters {
+    fn forward(&self, bytes: u64) {
+        self.forward.fetch_add(bytes, Relaxed);
+    }
+
+    fn backward(&self, bytes: u64) {
+        self.backward.fetch_add(bytes, Relaxed);
+    }
+}
+
+impl<M: Meter + ?Sized> Meter for std::sync::Arc<M> {
+    fn forward(&self, bytes: u64) {
+        (**self).forward(bytes);
+    }
+
+    fn backward(&self, bytes: u64) {
+        (**self).backward(bytes);
+    }
+}
+
+/// How bytes are relayed.
+#[derive(Debug, Clone)]
+pub struct RelayOptions {
+    /// How long one direction may be silent after the other has ended (at most twice as long
+    /// passes). Without a limit, a peer that never closes its half keeps sockets for ever.
+    pub half_close_timeout: Option<Duration>,
+    /// Largest read, bytes; reads start small and grow under load.
+    pub largest_read: usize,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        Self { half_close_timeout: Some(Duration::from_secs(3600)), largest_read: 256 << 10 }
+    }
+}
+
+/// Why a relay ended before both directions had ended cleanly. Both sides were aborted.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The first end, a TCP connection, failed: most often its program reset it.
+    #[error("the local connection failed: {0}")]
+    Local(#[source] io::Error),
+    /// The second end, a TCP connection, failed.
+    #[error("the connection to the destination failed: {0}")]
+    Remote(#[source] io::Error),
+    /// The tunnel failed: the peer reset the stream or is gone.
+    #[error(transparent)]
+    Tunnel(#[from] Error),
+    /// The caller's `cancel` completed.
+    #[error("the connection was closed by the proxy")]
+    Cancelled,
+    /// One direction had ended, and the other was silent for too long.
+    #[error("one side had closed, and the other was silent for {0:?}")]
+    HalfClosed(Duration),
+}
+
+impl RelayError {
+    /// Never: bytes may have been lost on the way, only the programs know which.
+    pub fn is_retryable(&self) -> bool {
+        false
+    }
+
+    /// Whether programs end connections like this every day, so that it deserves no alarm.
+    pub fn is_reset(&self) -> bool {
+        match self {
+            Self::Local(error) | Self::Remote(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            }
+            Self::Tunnel(error) => matches!(error, Error::Reset { .. }),
+            Self::Cancelled | Self::HalfClosed(_) => false,
+        }
+    }
+}
+
+/// Relays between a TCP connection and a tunnel. When `cancel` completes, both are aborted.
+///
+/// # Errors
+/// See [`RelayError`]; both sides were then aborted, the TCP one with a RST.
+pub async fn tcp_to_tunnel<M: Meter>(
+    mut tcp: TcpStream,
+    mut tunnel: TunnelStream,
+    meter: &M,
+    options: &RelayOptions,
+    cancel: impl Future<Output = ()>,
+) -> Result<(), RelayError> {
+    let result = {
+        let (mut read, mut write) = tcp.split();
+        let mut up = Upload::new(options);
+        let mut down = Download::default();
+        let mut watch = HalfCloseWatch::new(options);
+        let mut cancel = pin!(cancel);
+        poll_fn(|cx| {
+            if cancel.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::Cancelled));
+            }
+            if let Poll::Ready(Err(error)) = up.poll(cx, &mut read, &mut tunnel, meter) {
+                return Poll::Ready(Err(error));
+            }
+            if let Poll::Ready(Err(error)) = down.poll(cx, &mut write, &mut tunnel, meter, up.is_done()) {
+                return Poll::Ready(Err(error));
+            }
+            match (up.is_done(), down.is_done()) {
+                (true, true) => return Poll::Ready(Ok(())),
+                // Nothing else would notice a peer that resets the stream after its own end.
+                (false, true) => {
+                    if let Poll::Ready(error) = tunnel.poll_reset(cx) {
+                        return Poll::Ready(after_end(error));
+                    }
+                }
+                _ => {}
+            }
+            watch.poll(cx, up.is_done() || down.is_done(), up.moved() + down.moved())
+        })
+        .await
+    };
+    match &result {
+        Ok(()) => {}
+        Err(RelayError::Tunnel(_)) => abort(&tcp),
+        Err(RelayError::Local(_) | RelayError::Remote(_)) => {
+            tunnel.reset(Reason::CONNECT_ERROR);
+            abort(&tcp);
+        }
+        Err(RelayError::Cancelled | RelayError::HalfClosed(_)) => {
+            tunnel.reset(Reason::CANCEL);
+            abort(&tcp);
+        }
+    }
+    result
+}
+
+/// A peer that has ended its half and then lets go of the stream has closed its connection; all
+/// it sent is here. Other codes say that something went wrong.
+fn after_end(error: Error) -> Result<(), RelayError> {
+    match error {
+        Error::Reset { code: Reason::NO_ERROR | Reason::CANCEL, .. } => Ok(()),
+        error => Err(error.into()),
+    }
+}
+
+/// Relays between two TCP connections. When `cancel` completes, both are aborted.
+///
+/// # Errors
+/// See [`RelayError`]; both connections were then aborted with a RST.
+pub async fn tcp_to_tcp<M: Meter>(
+    mut local: TcpStream,
+    mut remote: TcpStream,
+    meter: &M,
+    options: &RelayOptions,
+    cancel: impl Future<Output = ()>,
+) -> Result<(), RelayError> {
+    let result = {
+        let (mut local_read, mut local_write) = local.split();
+        let (mut remote_read, mut remote_write) = remote.split();
+        let mut forward = Copy::new(options);
+        let mut backward = Copy::new(options);
+        let mut watch = HalfCloseWatch::new(options);
+        let mut cancel = pin!(cancel);
+        poll_fn(|cx| {
+            if cancel.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::Cancelled));
+            }
+            let count = |bytes| meter.forward(bytes);
+            match forward.poll(cx, &mut local_read, &mut remote_write, count, backward.is_done()) {
+                Poll::Ready(Err(plain::Failure::Source(error))) => return Poll::Ready(Err(RelayError::Local(error))),
+                Poll::Ready(Err(plain::Failure::Sink(error))) => return Poll::Ready(Err(RelayError::Remote(error))),
+                _ => {}
+            }
+            let count = |bytes| meter.backward(bytes);
+            match backward.poll(cx, &mut remote_read, &mut local_write, count, forward.is_done()) {
+                Poll::Ready(Err(plain::Failure::Source(error))) => return Poll::Ready(Err(RelayError::Remote(error))),
+                Poll::Ready(Err(plain::Failure::Sink(error))) => return Poll::Ready(Err(RelayError::Local(error))),
+                _ => {}
+            }
+            if forward.is_done() && backward.is_done() {
+                return Poll::Ready(Ok(()));
+            }
+            watch.poll(cx, forward.is_done() || backward.is_done(), forward.moved() + backward.moved())
+        })
+        .await
+    };
+    if result.is_err() {
+        abort(&local);
+        abort(&remote);
+    }
+    result
+}
+
+/// Makes the coming close a RST, so that the program at the other end sees an error instead of
+/// the end of a complete stream.
+fn abort(tcp: &TcpStream) {
+    if let Err(error) = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "connection can't be closed with a RST");
+    }
+}
+
+/// Ends a half-closed relay that has gone silent.
+struct HalfCloseWatch {
+    timeout: Option<Duration>,
+    /// Made when first needed: most connections close both ways at once.
+    timer: Option<Pin<Box<Sleep>>>,
+    moved: u64,
+}
+
+impl HalfCloseWatch {
+    fn new(options: &RelayOptions) -> Self {
+        Self { timeout: options.half_close_timeout, timer: None, moved: 0 }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, half_closed: bool, moved: u64) -> Poll<Result<(), RelayError>> {
+        let Some(timeout) = self.timeout.filter(|_| half_closed) else { return Poll::Pending };
+        let timer = self.timer.get_or_insert_with(|| {
+            self.moved = moved;
+            Box::pin(sleep(timeout))
+        });
+        while timer.as_mut().poll(cx).is_ready() {
+            if self.moved == moved {
+                return Poll::Ready(Err(RelayError::HalfClosed(timeout)));
+            }
+            self.moved = moved;
+            timer.as_mut().reset(Instant::now() + timeout);
+        }
+        Poll::Pending
+    }
+}
+
+/// The peer of a socket is gone: what a shutdown says after a RST.
+fn is_not_connected(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotConnected
+}
+
+#[cfg(test)]
+#[path = "relay_tests.rs"]
+mod tests;

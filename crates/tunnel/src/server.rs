@@ -1,0 +1,183 @@
+//! Server side of an HBONE connection.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Method, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::activity::{Keepalive, Watched};
+use crate::{Error, Settings, TunnelStream};
+
+/// How long a last GOAWAY may take to leave before the transport is dropped.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A request on an HBONE connection, not yet answered. Bytes the peer sends already wait in its
+/// stream window. Dropping it resets the stream (CANCEL).
+#[derive(Debug)]
+pub struct InboundConnect {
+    head: http::request::Parts,
+    recv: RecvStream,
+    respond: SendResponse<Bytes>,
+}
+
+impl InboundConnect {
+    /// Method; anything but CONNECT deserves [`StatusCode::BAD_REQUEST`].
+    pub fn method(&self) -> &Method {
+        &self.head.method
+    }
+
+    /// What the peer wants to be connected to, `host:port`; unchecked.
+    pub fn authority(&self) -> Option<&str> {
+        self.head.uri.authority().map(http::uri::Authority::as_str)
+    }
+
+    /// Request headers.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// Takes the request headers out, for whoever outlives the answer.
+    pub fn take_headers(&mut self) -> HeaderMap {
+        std::mem::take(&mut self.head.headers)
+    }
+
+    /// Completes when the peer has given up on this request.
+    pub async fn cancelled(&mut self) -> Error {
+        match poll_fn(|cx| self.respond.poll_reset(cx)).await {
+            Ok(code) => Error::Reset { code, by_peer: true },
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Answers 200: from now on, bytes flow.
+    ///
+    /// # Errors
+    /// If the peer has reset the stream or the connection is gone.
+    pub fn accept(mut self, headers: HeaderMap) -> Result<TunnelStream, Error> {
+        let mut response = Response::new(());
+        *response.headers_mut() = headers;
+        let send = self.respond.send_response(response, false)?;
+        Ok(TunnelStream::new(send, self.recv, None))
+    }
+
+    /// Answers with an error status and no body.
+    pub fn refuse(mut self, status: StatusCode, headers: HeaderMap) {
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        if let Err(error) = self.respond.send_response(response, true) {
+            tracing::debug!(%error, "peer did not wait for its refusal");
+        }
+    }
+}
+
+/// How an HBONE connection went.
+#[derive(Debug)]
+pub struct Served {
+    /// Requests handed to the handler.
+    pub requests: u64,
+    /// Bytes received, all frames counted.
+    pub bytes_received: u64,
+    /// How it ended: `Ok` when the peer closed it or after a drain that lost nothing.
+    pub end: Result<(), ServeError>,
+}
+
+/// Why a connection ended that nobody wanted to end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] Error),
+    /// Streams were still open when the drain's deadline came; they were cut.
+    #[error("streams were still open at the end of the drain; raise the termination deadline to keep them longer")]
+    DrainDeadline,
+}
+
+impl ServeError {
+    /// Whether a client that connects anew may fare better.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.is_retryable(),
+            Self::DrainDeadline => true,
+        }
+    }
+}
+
+/// Serves one connection to its end. Each request goes to `on_request`, which must not block:
+/// it spawns a task or hands over.
+///
+/// When `drain` completes, the peer is told to open no more streams here (GOAWAY), and open
+/// ones may go on until the instant it gave; then they are cut. `drain` giving an instant that
+/// has passed means: at once. Dropping the future drops the connection without a word.
+pub async fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, mut on_request: H) -> Served
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    D: Future<Output = Instant>,
+    H: FnMut(InboundConnect),
+{
+    let mut requests = 0;
+    let (io, received) = Watched::new(io);
+    let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
+    let mut connection = match timeout(settings.handshake_timeout, settings.server().handshake(io)).await {
+        Err(_) => return served(0, Err(Error::HandshakeTimeout(settings.handshake_timeout).into())),
+        Ok(Err(error)) => return served(0, Err(Error::from(error).into())),
+        Ok(Ok(connection)) => connection,
+    };
+    let mut keepalive =
+        Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
+    let mut drain = pin!(drain);
+    let mut draining = false;
+    // Set while draining, and once the end has begun.
+    let mut deadline = None;
+    let mut ending: Option<ServeError> = None;
+    let end = poll_fn(|cx| {
+        if !draining && let Poll::Ready(until) = drain.as_mut().poll(cx) {
+            draining = true;
+            connection.graceful_shutdown();
+            deadline = Some(Box::pin(sleep_until(until)));
+        }
+        if ending.is_none() && keepalive.poll_dead(cx).is_ready() {
+            ending = Some(Error::PingTimeout(settings.ping_timeout).into());
+            connection.abrupt_shutdown(Reason::NO_ERROR);
+            deadline = Some(Box::pin(sleep_until(Instant::now() + FAREWELL)));
+        }
+        while let Some(timer) = &mut deadline
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            if let Some(reason) = ending.take() {
+                return Poll::Ready(Err(reason));
+            }
+            ending = Some(ServeError::DrainDeadline);
+            connection.abrupt_shutdown(Reason::NO_ERROR);
+            timer.as_mut().reset(Instant::now() + FAREWELL);
+        }
+        loop {
+            match connection.poll_accept(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    requests += 1;
+                    let (head, recv) = request.into_parts();
+                    on_request(InboundConnect { head, recv, respond });
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Err(ending.take().unwrap_or_else(|| Error::from(error).into())));
+                }
+                Poll::Ready(None) => return Poll::Ready(ending.take().map_or(Ok(()), Err)),
+            }
+        }
+    })
+    .await;
+    served(requests, end)
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

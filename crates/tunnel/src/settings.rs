@@ -1,0 +1,97 @@
+//! Parameters of the HTTP/2 connections that carry tunnels.
+
+use std::time::Duration;
+
+/// Parameters of HBONE connections, client and server side. The defaults are the ones ztunnel
+/// uses, so that mixed meshes behave alike; where they differ, the field says so.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Receive window of one stream, bytes: how much a stalled reader can make us hold.
+    pub stream_window: u32,
+    /// Receive window of a whole connection, bytes. Must exceed `stream_window` several times:
+    /// with equal sizes, programs that read connection A only after connection B deadlock.
+    pub connection_window: u32,
+    /// Largest DATA frame accepted, bytes (RFC 9113 §6.5.2: 16 384 to 16 777 215).
+    pub max_frame_size: u32,
+    /// Largest response head a client accepts, bytes, as RFC 9113 §6.5.2 counts.
+    pub client_header_list: u32,
+    /// Largest request head a server accepts, bytes, as RFC 9113 §6.5.2 counts.
+    pub server_header_list: u32,
+    /// Streams a server lets a client have open at once; more are refused.
+    pub max_concurrent_streams: u32,
+    /// Streams a client puts on one connection, at most; the peer's own limit is honoured too.
+    pub streams_per_connection: usize,
+    /// Bytes accepted for one stream that are not yet written to the transport.
+    /// ztunnel allows 4 MiB (client) and 400 KiB (server); back-pressure needs far less.
+    pub send_buffer: usize,
+    /// Silence on a connection after which a PING is sent.
+    pub ping_interval: Duration,
+    /// Silence after a PING after which the connection counts as dead.
+    pub ping_timeout: Duration,
+    /// How long a client keeps a connection that carries no stream. ztunnel keeps it for five
+    /// minutes; then a pod that got a dead pod's address meets stale connections.
+    pub idle_timeout: Duration,
+    /// How long a peer may take for its HTTP/2 preface.
+    pub handshake_timeout: Duration,
+    /// Streams that a peer opened and reset before they were looked at, at most; beyond, the
+    /// connection is closed (rapid reset, CVE-2023-44487).
+    pub max_pending_reset_streams: usize,
+    /// Stream errors a peer may cause over the life of a connection (CVE-2025-8671).
+    pub max_error_reset_streams: usize,
+    /// Streams reset by us that are remembered, so that late frames are not taken for errors.
+    pub max_reset_streams: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            stream_window: 4 << 20,
+            connection_window: 16 << 20,
+            max_frame_size: 1 << 20,
+            client_header_list: 16 << 10,
+            server_header_list: 64 << 10,
+            max_concurrent_streams: 200,
+            streams_per_connection: 100,
+            send_buffer: 256 << 10,
+            ping_interval: Duration::from_secs(10),
+            ping_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(60),
+            handshake_timeout: Duration::from_secs(10),
+            max_pending_reset_streams: 50,
+            max_error_reset_streams: 1024,
+            max_reset_streams: 200,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn client(&self) -> h2::client::Builder {
+        let mut builder = h2::client::Builder::new();
+        builder
+            .initial_window_size(self.stream_window)
+            .initial_connection_window_size(self.connection_window)
+            .max_frame_size(self.max_frame_size)
+            .max_header_list_size(self.client_header_list)
+            .initial_max_send_streams(self.streams_per_connection)
+            .max_send_buffer_size(self.send_buffer)
+            .max_concurrent_reset_streams(self.max_reset_streams)
+            .max_local_error_reset_streams(Some(self.max_error_reset_streams))
+            .enable_push(false);
+        builder
+    }
+
+    pub(crate) fn server(&self) -> h2::server::Builder {
+        let mut builder = h2::server::Builder::new();
+        builder
+            .initial_window_size(self.stream_window)
+            .initial_connection_window_size(self.connection_window)
+            .max_frame_size(self.max_frame_size)
+            .max_header_list_size(self.server_header_list)
+            .max_concurrent_streams(self.max_concurrent_streams)
+            .max_send_buffer_size(self.send_buffer)
+            .max_concurrent_reset_streams(self.max_reset_streams)
+            .max_pending_accept_reset_streams(self.max_pending_reset_streams)
+            .max_local_error_reset_streams(Some(self.max_error_reset_streams));
+        builder
+    }
+}

@@ -1,0 +1,370 @@
+//! Keeps a node proxy's picture of the mesh up to date, over delta ADS
+//! (`envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources`).
+//!
+//! The client remembers which version of which resource the handler holds, and tells the server
+//! when it reconnects: what hasn't changed is not sent again, what vanished meanwhile is removed.
+//! While disconnected the last picture stays.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use leno_proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use rand::Rng;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+use crate::client_stream::{Subscribed, refuse_unknown};
+use crate::{ChannelConfig, Error};
+
+/// Largest response taken, as ztunnel: a mesh of several hundred thousand workloads.
+const MAX_RESPONSE: usize = 200 << 20;
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_secs(15);
+
+/// One change to what the mesh is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Update {
+    /// The resource is new or changed.
+    Upsert {
+        /// Its name.
+        name: String,
+        /// The encoded message.
+        body: Bytes,
+    },
+    /// The resource is gone. It may be one that was never held.
+    Remove {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A resource the handler can't take. The others of the response count; the server is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// The resource's name.
+    pub name: String,
+    /// Why, for the control plane's log.
+    pub reason: String,
+}
+
+/// Takes updates. Called on the client's task: hand heavy work elsewhere.
+pub trait Handler: Send {
+    /// Applies one response, removals before upserts. What is returned as rejected must be as it
+    /// was before.
+    fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection>;
+
+    /// The first response of a type was applied, empty or not: what there is is now known.
+    fn synced(&mut self, type_url: &str) {
+        let _ = type_url;
+    }
+}
+
+/// Hears what the client does, for metrics.
+pub trait Observer: Send + Sync + 'static {
+    /// A response arrived: its size in bytes and the resources in it.
+    fn message(&self, type_url: &str, bytes: usize, resources: usize) {
+        let _ = (type_url, bytes, resources);
+    }
+
+    /// A connection ended or never came to be.
+    fn terminated(&self, reason: Termination) {
+        let _ = reason;
+    }
+}
+
+/// Why a connection ended; the words are those of ztunnel's
+/// `istio_xds_connection_terminations_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Termination {
+    /// No connection came to be.
+    ConnectionError,
+    /// The control plane said why.
+    GrpcError,
+    /// It went away or restarts.
+    Reconnect,
+    /// It ended the stream in good order.
+    Complete,
+}
+
+impl Termination {
+    /// The metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConnectionError => "connection_error",
+            Self::GrpcError => "grpc_error",
+            Self::Reconnect => "reconnect",
+            Self::Complete => "complete",
+        }
+    }
+}
+
+impl fmt::Display for Termination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where the connection stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ConnectionState {
+    /// Trying.
+    #[default]
+    Connecting,
+    /// The control plane answered on this connection.
+    Connected {
+        /// Since when.
+        since: SystemTime,
+    },
+    /// Waiting for the next attempt.
+    Disconnected {
+        /// What ended the last one.
+        reason: String,
+        /// Whether the next attempt can help without a change of configuration.
+        retryable: bool,
+        /// Attempts in a row that ended like this.
+        attempts: u32,
+    },
+}
+
+/// The client's state, for readiness and the configuration dump.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// The connection.
+    pub connection: ConnectionState,
+    /// Number of resources held, per type that was answered at least once.
+    pub synced: BTreeMap<&'static str, usize>,
+    /// Responses in which at least one resource was refused.
+    pub nacks: u64,
+}
+
+impl Status {
+    /// Whether all subscribed types were answered at least once.
+    pub fn is_synced(&self) -> bool {
+        TYPES.iter().all(|type_url| self.synced.contains_key(type_url))
+    }
+}
+
+/// In this order on the wire: as ztunnel, so that a server sees nothing new.
+const TYPES: [&str; 2] = [ADDRESS_TYPE, AUTHORIZATION_TYPE];
+
+/// Who this proxy is, to the control plane.
+#[derive(Debug, Clone, Default)]
+pub struct NodeInfo {
+    /// Address of the proxy itself; `1.1.1.1` is what ztunnel says if it has none.
+    pub instance_ip: String,
+    /// Its pod's name.
+    pub pod_name: String,
+    /// Its pod's namespace, which must be that of its token.
+    pub pod_namespace: String,
+    /// The node it serves.
+    pub node_name: String,
+    /// The cluster it is in.
+    pub cluster_id: String,
+    /// The cluster's domain.
+    pub cluster_domain: String,
+    /// Further metadata (`ISTIO_META_*`).
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl NodeInfo {
+    fn to_node(&self) -> Node {
+        let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+        let ip = or(&self.instance_ip, "1.1.1.1");
+        let domain = or(&self.cluster_domain, "cluster.local");
+        let mut fields: BTreeMap<String, String> = [
+            ("NAME", self.pod_name.clone()),
+            ("NAMESPACE", self.pod_namespace.clone()),
+            ("INSTANCE_IPS", ip.clone()),
+            ("NODE_NAME", self.node_name.clone()),
+            ("CLUSTER_ID", self.cluster_id.clone()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+        fields.extend(self.metadata.clone());
+        let fields = fields.into_iter().map(|(k, v)| (k, Value { kind: Some(Kind::StringValue(v)) })).collect();
+        Node {
+            id: format!(
+                "ztunnel~{ip}~{}.{}~{}.svc.{domain}",
+                self.pod_name, self.pod_namespace, self.pod_namespace
+            ),
+            metadata: Some(Struct { fields }),
+            ..Default::default()
+        }
+    }
+}
+
+/// The discovery client of a node proxy.
+pub struct Client {
+    config: ChannelConfig,
+    node: Node,
+    types: Vec<Subscribed>,
+    status: watch::Sender<Status>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// How one connection ended.
+enum End {
+    /// In good order.
+    Complete,
+    Failed(Error),
+}
+
+impl Client {
+    /// A client for workloads, services and policies.
+    pub fn new(config: ChannelConfig, node: NodeInfo) -> Self {
+        Self {
+            config,
+            node: node.to_node(),
+            types: TYPES.map(Subscribed::new).into(),
+            status: watch::Sender::default(),
+            observer: None,
+        }
+    }
+
+    /// Tells `observer` what happens.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// The state, as it changes.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Connects, applies what comes, and connects again, for ever. Drop the future to stop.
+    pub async fn run(mut self, mut handler: impl Handler) {
+        let mut failures = 0u32;
+        loop {
+            let mut answered = false;
+            let end = self.connection(&mut handler, &mut answered).await;
+            if answered {
+                failures = 0;
+            }
+            failures = failures.saturating_add(1);
+            let (termination, gentle, reason, retryable) = match &end {
+                End::Complete => (Termination::Complete, true, "the control plane closed the stream".to_owned(), true),
+                End::Failed(error) => {
+                    let (termination, gentle) = classify(error);
+                    (termination, gentle, error.to_string(), error.is_retryable())
+                }
+            };
+            if let Some(observer) = &self.observer {
+                observer.terminated(termination);
+            }
+            // A control plane that restarts, or sheds load by ending streams, is found again at
+            // once; one that never says a word is not.
+            let pause = if answered && gentle { BACKOFF_MIN } else { backoff(failures) };
+            if answered && gentle {
+                tracing::info!(%reason, "discovery: connecting again");
+            } else {
+                tracing::warn!(%reason, attempts = failures, retry_in = ?pause, "discovery: not connected; the last known mesh stays in force");
+            }
+            self.status.send_modify(|status| {
+                status.connection = ConnectionState::Disconnected { reason, retryable, attempts: failures };
+            });
+            let jitter = rand::rng().random_range(0.5..1.0);
+            tokio::time::sleep(pause.mul_f64(jitter)).await;
+            self.status.send_modify(|status| status.connection = ConnectionState::Connecting);
+        }
+    }
+
+    async fn connection(&mut self, handler: &mut dyn Handler, answered: &mut bool) -> End {
+        match self.stream(handler, answered).await {
+            Ok(()) => End::Complete,
+            Err(error) => End::Failed(error),
+        }
+    }
+
+    async fn stream(&mut self, handler: &mut dyn Handler, answered: &mut bool) -> Result<(), Error> {
+        let channel = self.config.connect().await?;
+        let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE);
+        // One answer per response is all that is ever queued, and it is sent before the next
+        // response is read.
+        let (requests, queue) = mpsc::channel(TYPES.len() + 1);
+        for subscribed in &mut self.types {
+            let first = subscribed.first_request(self.node.clone());
+            send(&requests, first).await?;
+        }
+        let mut request = tonic::Request::new(ReceiverStream::new(queue));
+        self.config.identify(request.metadata_mut())?;
+        let config = &self.config;
+        let failed = |status: tonic::Status| config.status_error(&status);
+        let mut responses = client.delta_aggregated_resources(request).await.map_err(failed)?.into_inner();
+        while let Some(response) = responses.message().await.map_err(failed)? {
+            if !std::mem::replace(answered, true) {
+                self.status.send_modify(|status| {
+                    status.connection = ConnectionState::Connected { since: SystemTime::now() };
+                });
+            }
+            if let Some(observer) = &self.observer {
+                observer.message(&response.type_url, response.encoded_len(), response.resources.len());
+            }
+            let Some(subscribed) = self.types.iter_mut().find(|known| known.type_url() == response.type_url) else {
+                tracing::warn!(type_url = %response.type_url, "discovery: a response for a type nobody asked for");
+                send(&requests, refuse_unknown(response)).await?;
+                continue;
+            };
+            let (answer, outcome) = subscribed.answer(response, handler);
+            let (type_url, held) = (subscribed.type_url(), subscribed.held());
+            if let Some(refused) = &answer.error_detail {
+                tracing::warn!(type_url, rejected = outcome.rejected, reason = %refused.message, "discovery: refused resources");
+            } else {
+                tracing::debug!(type_url, resources = outcome.resources, removed = outcome.removed, "discovery: applied");
+            }
+            let refused = answer.error_detail.is_some();
+            send(&requests, answer).await?;
+            if outcome.first {
+                handler.synced(type_url);
+            }
+            self.status.send_modify(|status| {
+                status.synced.insert(type_url, held);
+                status.nacks += u64::from(refused);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Queues a request. If the stream is gone, the next read tells why; this error is only what is
+/// left if it doesn't.
+async fn send(requests: &mpsc::Sender<DeltaDiscoveryRequest>, request: DeltaDiscoveryRequest) -> Result<(), Error> {
+    requests.send(request).await.map_err(|_| Error::Status {
+        code: Code::Cancelled,
+        message: "the stream ended while an answer was due".to_owned(),
+    })
+}
+
+/// What an error counts as, and whether it is what a restarting control plane looks like.
+fn classify(error: &Error) -> (Termination, bool) {
+    match error {
+        Error::Connect { .. } | Error::ConnectTimeout { .. } | Error::Tls { .. } => {
+            (Termination::ConnectionError, false)
+        }
+        Error::Transport { .. } => (Termination::Reconnect, true),
+        Error::Status { code: Code::Unknown | Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable, .. } => {
+            (Termination::Reconnect, true)
+        }
+        _ => (Termination::GrpcError, false),
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    BACKOFF_MIN.saturating_mul(1u32 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX)
+}

@@ -1,0 +1,159 @@
+//! The client's half of one type's delta discovery, without the network: what is held, what to
+//! ask for, and how to answer.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
+use prost::Message;
+
+use crate::client::{Handler, Rejection, Update};
+
+/// A request that carries more than this is sent without the held versions: gRPC servers take
+/// 4 MiB unless told otherwise, Istio's among them.
+const MAX_FIRST_REQUEST: usize = 3 << 20;
+/// Reasons beyond this are cut from a NACK; it goes into logs and an HTTP/2 frame.
+const MAX_REASON: usize = 4096;
+
+/// One subscribed type.
+#[derive(Debug)]
+pub(crate) struct Subscribed {
+    type_url: &'static str,
+    /// Name to version of everything the handler holds.
+    held: HashMap<String, String>,
+    /// The next response is the whole truth: the server was not told what is held.
+    whole: bool,
+    synced: bool,
+}
+
+/// What one response did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) resources: usize,
+    pub(crate) removed: usize,
+    pub(crate) rejected: usize,
+    /// This was the first response of the type in this process.
+    pub(crate) first: bool,
+}
+
+impl Subscribed {
+    pub(crate) fn new(type_url: &'static str) -> Self {
+        Self { type_url, held: HashMap::new(), whole: false, synced: false }
+    }
+
+    pub(crate) fn type_url(&self) -> &'static str {
+        self.type_url
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The request that opens the type on a new stream: everything (no names means all), and
+    /// what we still hold from before.
+    pub(crate) fn first_request(&mut self, node: Node) -> DeltaDiscoveryRequest {
+        let mut request = DeltaDiscoveryRequest {
+            node: Some(node),
+            type_url: self.type_url.to_owned(),
+            initial_resource_versions: self.held.clone().into_iter().collect(),
+            ..Default::default()
+        };
+        self.whole = request.encoded_len() > MAX_FIRST_REQUEST;
+        if self.whole {
+            request.initial_resource_versions = BTreeMap::new();
+        }
+        request
+    }
+
+    /// Hands a response to the handler and makes the ACK or NACK for it.
+    pub(crate) fn answer(
+        &mut self,
+        response: DeltaDiscoveryResponse,
+        handler: &mut dyn Handler,
+    ) -> (DeltaDiscoveryRequest, Outcome) {
+        let mut rejections = Vec::new();
+        let mut removed: Vec<String> = response.removed_resources;
+        if std::mem::take(&mut self.whole) {
+            let named: HashSet<&str> = response.resources.iter().map(|resource| &*resource.name).collect();
+            removed.extend(self.held.keys().filter(|name| !named.contains(name.as_str())).cloned());
+        }
+        let mut outcome = Outcome {
+            resources: response.resources.len(),
+            removed: removed.len(),
+            first: !std::mem::replace(&mut self.synced, true),
+            ..Outcome::default()
+        };
+        let mut versions = Vec::with_capacity(response.resources.len());
+        let mut updates = Vec::with_capacity(removed.len() + response.resources.len());
+        // Removals first: what replaces a workload may have its address.
+        for name in removed {
+            self.held.remove(&name);
+            updates.push(Update::Remove { name });
+        }
+        for resource in response.resources {
+            let reject = |reason: &str| Rejection { name: resource.name.clone(), reason: reason.to_owned() };
+            match resource.resource {
+                _ if resource.name.is_empty() => rejections.push(reject("a resource without a name")),
+                None => rejections.push(reject("a resource without a body")),
+                Some(body) if body.type_url != self.type_url => {
+                    rejections.push(reject(&format!("a body of type {}", body.type_url)));
+                }
+                Some(body) => {
+                    versions.push((resource.name.clone(), resource.version));
+                    updates.push(Update::Upsert { name: resource.name, body: body.value.into() });
+                }
+            }
+        }
+        rejections.extend(handler.apply(self.type_url, updates));
+        let rejected: HashSet<&str> = rejections.iter().map(|rejection| &*rejection.name).collect();
+        for (name, version) in versions {
+            // What is refused stays as it was: the last good one is still held, if there is one,
+            // and is still to be removed when the server says so.
+            if !rejected.contains(name.as_str()) {
+                self.held.insert(name, version);
+            }
+        }
+        outcome.rejected = rejections.len();
+        let request = DeltaDiscoveryRequest {
+            type_url: self.type_url.to_owned(),
+            response_nonce: response.nonce,
+            error_detail: (!rejections.is_empty()).then(|| Status { message: describe(&rejections), ..Status::default() }),
+            ..Default::default()
+        };
+        (request, outcome)
+    }
+}
+
+/// The refusal of a response for a type nobody subscribed to.
+pub(crate) fn refuse_unknown(response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        error_detail: Some(Status {
+            message: format!("not subscribed to {}", response.type_url),
+            ..Status::default()
+        }),
+        type_url: response.type_url,
+        response_nonce: response.nonce,
+        ..Default::default()
+    }
+}
+
+/// `name: reason; name: reason`, as ztunnel words it.
+fn describe(rejections: &[Rejection]) -> String {
+    let mut text = String::new();
+    for (index, rejection) in rejections.iter().enumerate() {
+        if text.len() > MAX_REASON {
+            text.push_str(&format!("; and {} more", rejections.len() - index));
+            break;
+        }
+        if index > 0 {
+            text.push_str("; ");
+        }
+        text.push_str(&rejection.name);
+        text.push_str(": ");
+        text.extend(rejection.reason.chars().take(MAX_REASON));
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "client_stream_tests.rs"]
+mod tests;

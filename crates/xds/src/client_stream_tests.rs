@@ -1,0 +1,138 @@
+use leno_proto::discovery::Resource;
+use prost_types::Any;
+
+use super::*;
+
+const TYPE: &str = leno_proto::ADDRESS_TYPE;
+
+/// Holds bodies by name, and refuses those that say so.
+#[derive(Default)]
+struct Store {
+    held: BTreeMap<String, Vec<u8>>,
+    order: Vec<String>,
+}
+
+impl Handler for Store {
+    fn apply(&mut self, _: &str, updates: Vec<Update>) -> Vec<Rejection> {
+        let mut rejections = Vec::new();
+        for update in updates {
+            match update {
+                Update::Upsert { name, body } if body.starts_with(b"bad") => {
+                    rejections.push(Rejection { name, reason: "it is bad".to_owned() });
+                }
+                Update::Upsert { name, body } => {
+                    self.order.push(format!("+{name}"));
+                    self.held.insert(name, body.into());
+                }
+                Update::Remove { name } => {
+                    self.order.push(format!("-{name}"));
+                    self.held.remove(&name);
+                }
+            }
+        }
+        rejections
+    }
+}
+
+fn resource(name: &str, version: &str, body: &str) -> Resource {
+    Resource {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        resource: Some(Any { type_url: TYPE.to_owned(), value: body.into() }),
+        ..Default::default()
+    }
+}
+
+fn response(nonce: &str, resources: Vec<Resource>, removed: &[&str]) -> DeltaDiscoveryResponse {
+    DeltaDiscoveryResponse {
+        resources,
+        type_url: TYPE.to_owned(),
+        nonce: nonce.to_owned(),
+        removed_resources: removed.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    }
+}
+
+fn versions(subscribed: &mut Subscribed) -> Vec<(String, String)> {
+    subscribed.first_request(Node::default()).initial_resource_versions.into_iter().collect()
+}
+
+#[test]
+fn held_versions_are_told_on_reconnect() {
+    let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
+    let first = subscribed.first_request(Node { id: "me".to_owned(), ..Node::default() });
+    assert_eq!(first.node.unwrap().id, "me");
+    assert!(first.resource_names_subscribe.is_empty(), "empty means everything");
+    let (ack, outcome) =
+        subscribed.answer(response("1", vec![resource("a", "v1", "x"), resource("b", "v1", "y")], &[]), &mut store);
+    assert_eq!((&*ack.response_nonce, ack.error_detail, ack.node), ("1", None, None));
+    assert!(outcome.first);
+    let (_, outcome) = subscribed.answer(response("2", vec![resource("a", "v2", "x")], &["b", "unknown"]), &mut store);
+    assert!(!outcome.first);
+    assert_eq!(versions(&mut subscribed), [("a".to_owned(), "v2".to_owned())]);
+    assert_eq!(store.order, ["+a", "+b", "-b", "-unknown", "+a"], "removals come first");
+}
+
+#[test]
+fn good_resources_count_and_bad_ones_are_named() {
+    let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
+    subscribed.answer(response("1", vec![resource("old", "v1", "good")], &[]), &mut store);
+    let mut strange = resource("strange", "v1", "x");
+    strange.resource.as_mut().unwrap().type_url = "type.googleapis.com/other".to_owned();
+    let bodyless = Resource { name: "bodyless".to_owned(), ..Resource::default() };
+    let resources = vec![
+        resource("good", "v1", "x"),
+        resource("old", "v2", "bad"),
+        resource("new", "v1", "bad"),
+        strange,
+        bodyless,
+        resource("", "v1", "x"),
+    ];
+    let (nack, outcome) = subscribed.answer(response("2", resources, &[]), &mut store);
+    assert_eq!(outcome.rejected, 5);
+    assert_eq!(nack.response_nonce, "2");
+    let message = nack.error_detail.unwrap().message;
+    for part in ["old: it is bad", "new: it is bad", "strange: a body of type", "bodyless: ", "; "] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert!(!message.contains("good:"), "{message}");
+    // The refused change of a held resource leaves the old one: its removal must still reach us.
+    let held = [("good", "v1"), ("old", "v1")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+    assert_eq!(versions(&mut subscribed), held);
+    assert_eq!(store.held["old"], b"good");
+}
+
+#[test]
+fn a_nack_stays_small() {
+    let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
+    let resources = (0..10_000).map(|n| resource(&format!("r{n}"), "v", "bad")).collect();
+    let (nack, _) = subscribed.answer(response("1", resources, &[]), &mut store);
+    let message = nack.error_detail.unwrap().message;
+    assert!(message.len() < 2 * MAX_REASON && message.contains("and 9"), "{}", message.len());
+}
+
+#[test]
+fn too_much_to_tell_is_told_as_nothing_and_the_answer_is_the_whole_truth() {
+    let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
+    let name = |n: usize| format!("{n:0100}");
+    let many = (0..40_000).map(|n| resource(&name(n), "0123456789abcdef", "x")).collect();
+    subscribed.answer(response("1", many, &[]), &mut store);
+    assert!(versions(&mut subscribed).is_empty());
+    subscribed.answer(response("1", vec![resource(&name(7), "v", "x")], &[]), &mut store);
+    assert_eq!(store.held.keys().collect::<Vec<_>>(), [&name(7)], "what is not in it is gone");
+    assert_eq!(versions(&mut subscribed), [(name(7), "v".to_owned())]);
+    subscribed.answer(response("2", vec![resource("b", "v", "x")], &[]), &mut store);
+    assert_eq!(store.held.len(), 2, "only the first answer is");
+}
+
+proptest::proptest! {
+    /// Any bytes either don't decode or are answered with their own nonce.
+    #[test]
+    fn arbitrary_bytes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+        if let Ok(decoded) = DeltaDiscoveryResponse::decode(&*bytes) {
+            let nonce = decoded.nonce.clone();
+            let (answer, _) = Subscribed::new(TYPE).answer(decoded, &mut Store::default());
+            proptest::prop_assert_eq!(answer.response_nonce, nonce);
+        }
+    }
+}

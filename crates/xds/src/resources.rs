@@ -1,0 +1,104 @@
+//! What a control plane publishes: named, versioned bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leno_model::Name;
+
+/// One resource. Its version is a hash of its content, so that any process that produces the
+/// same bytes gives it the same version, and a proxy that reconnects elsewhere is sent nothing
+/// it already has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    version: Name,
+    body: Bytes,
+    aliases: Vec<String>,
+}
+
+impl Resource {
+    /// A resource from its encoded message.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        let body = body.into();
+        // As Istio: 64 bits of xxhash over the encoded message.
+        let version = format!("{:016x}", twox_hash::XxHash64::oneshot(0, &body)).into();
+        Self { version, body, aliases: Vec::new() }
+    }
+
+    /// Other names it can be asked for by: `network/ip` of a workload or service.
+    #[must_use]
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// Hash of the content, 16 hex digits.
+    pub fn version(&self) -> &Name {
+        &self.version
+    }
+
+    /// The encoded message.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Other names.
+    pub fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+}
+
+/// All resources of one type, by name.
+pub type ResourceMap = BTreeMap<Name, Resource>;
+
+/// A snapshot of everything published. Types that don't change are shared between snapshots,
+/// and recognised as unchanged without a look inside.
+#[derive(Debug, Clone, Default)]
+pub struct Resources {
+    generation: u64,
+    types: BTreeMap<Name, Arc<ResourceMap>>,
+}
+
+impl Resources {
+    /// Number of the snapshot, which the publisher counts up; told in each proxy's sync status.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Numbers the snapshot.
+    pub fn set_generation(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
+    /// All resources of a type; `None` if there never was one.
+    pub fn of(&self, type_url: &str) -> Option<&Arc<ResourceMap>> {
+        self.types.get(type_url)
+    }
+
+    /// Adds or replaces a resource; whether that changed anything.
+    pub fn upsert(&mut self, type_url: &str, name: impl Into<Name>, resource: Resource) -> bool {
+        let name = name.into();
+        if self.of(type_url).is_some_and(|held| held.get(&name) == Some(&resource)) {
+            return false;
+        }
+        Arc::make_mut(self.types.entry(type_url.into()).or_default()).insert(name, resource);
+        true
+    }
+
+    /// Removes a resource; whether there was one.
+    pub fn remove(&mut self, type_url: &str, name: &str) -> bool {
+        match self.types.get_mut(type_url) {
+            Some(held) if held.contains_key(name) => Arc::make_mut(held).remove(name).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Replaces all resources of a type; whether that changed anything.
+    pub fn replace(&mut self, type_url: &str, resources: ResourceMap) -> bool {
+        if self.of(type_url).is_some_and(|held| **held == resources) {
+            return false;
+        }
+        self.types.insert(type_url.into(), Arc::new(resources));
+        true
+    }
+}

@@ -1,0 +1,181 @@
+//! Accepts the control plane's connections and hands their requests to the services.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use leno_proto::ca::istio_certificate_service_server::IstioCertificateServiceServer;
+use leno_proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use leno_tls::{ControlAcceptor, HANDSHAKE_TIMEOUT};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tower_service::Service as _;
+
+use super::{CaService, Service};
+
+/// Largest discovery request taken, before it is parsed. A proxy that holds more than fits says
+/// so by sending no versions.
+const MAX_DISCOVERY_REQUEST: usize = 4 << 20;
+/// Largest certificate request taken; a real one has a kilobyte.
+const MAX_CERTIFICATE_REQUEST: usize = 64 << 10;
+/// Connections at a time. A proxy has two.
+const MAX_CONNECTIONS: usize = 16_384;
+/// How long a connection may take to end its streams on shutdown.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What is served on the control plane's port.
+#[derive(Debug, Clone)]
+pub struct Services {
+    /// Delta discovery.
+    pub discovery: Service,
+    /// Certificates.
+    pub certificates: CaService,
+}
+
+/// Where a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerAddress(pub(crate) SocketAddr);
+
+/// Tells long-lived streams to end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shutdown(Option<watch::Receiver<bool>>);
+
+impl Shutdown {
+    /// Returns when the listener shuts down.
+    pub(crate) async fn wait(mut self) {
+        match &mut self.0 {
+            // An error means that the listener is gone, which is the same.
+            Some(signal) => drop(signal.wait_for(|down| *down).await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+type Discovery = AggregatedDiscoveryServiceServer<Service>;
+type Certificates = IstioCertificateServiceServer<CaService>;
+
+/// Serves connections from `listener` until `shutdown` completes, then ends streams in good
+/// order and returns. The listener may live in another network namespace.
+pub async fn serve(
+    listener: TcpListener,
+    acceptor: ControlAcceptor,
+    services: Services,
+    shutdown: impl Future<Output = ()>,
+) {
+    let discovery =
+        AggregatedDiscoveryServiceServer::new(services.discovery).max_decoding_message_size(MAX_DISCOVERY_REQUEST);
+    let certificates =
+        IstioCertificateServiceServer::new(services.certificates).max_decoding_message_size(MAX_CERTIFICATE_REQUEST);
+    let (down, signal) = watch::channel(false);
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => {}
+            accepted = accept(&listener, &places) => {
+                let Some((tcp, peer, place)) = accepted else { continue };
+                let acceptor = acceptor.clone();
+                let (discovery, certificates) = (discovery.clone(), certificates.clone());
+                let signal = signal.clone();
+                connections.spawn(async move {
+                    connection(tcp, peer, acceptor, discovery, certificates, signal).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+    drop(listener);
+    down.send_replace(true);
+    let ended = tokio::time::timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
+    if ended.is_err() {
+        tracing::warn!(left = connections.len(), "control plane connections did not end in time; closing them");
+    }
+}
+
+type Place = tokio::sync::OwnedSemaphorePermit;
+
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, Place)> {
+    // The semaphore is never closed.
+    let place = places.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((tcp, peer)) => Some((tcp, peer, place)),
+        Err(error) => {
+            tracing::warn!(%error, "the control plane cannot accept a connection; is the file descriptor limit reached?");
+            // An error of the listener itself would come back at once, for ever.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            None
+        }
+    }
+}
+
+async fn connection(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    acceptor: ControlAcceptor,
+    discovery: Discovery,
+    certificates: Certificates,
+    signal: watch::Receiver<bool>,
+) {
+    if let Err(error) = tcp.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "control plane connection lost");
+        return;
+    }
+    let stream = match acceptor.accept(tcp, HANDSHAKE_TIMEOUT).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(%peer, %error, "TLS with a control plane client failed");
+            return;
+        }
+    };
+    let shutdown = Shutdown(Some(signal));
+    let of_requests = shutdown.clone();
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(PeerAddress(peer));
+        request.extensions_mut().insert(of_requests.clone());
+        route(request, discovery.clone(), certificates.clone())
+    });
+    let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(Duration::from_secs(30)))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .max_concurrent_streams(128)
+        .max_header_list_size(32 << 10)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(1 << 20)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = shutdown.wait() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "control plane connection ended");
+    }
+}
+
+async fn route(
+    request: http::Request<Incoming>,
+    mut discovery: Discovery,
+    mut certificates: Certificates,
+) -> Result<http::Response<tonic::body::Body>, Infallible> {
+    let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
+    match name {
+        <Discovery as tonic::server::NamedService>::NAME => discovery.call(request).await,
+        <Certificates as tonic::server::NamedService>::NAME => certificates.call(request).await,
+        other => {
+            let status = tonic::Status::unimplemented(format!("this control plane has no service {other:?}"));
+            Ok(status.into_http())
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! What one proxy has, wants, and is sent next: delta discovery as a state machine without a
+//! network or a clock.
+//!
+//! Differences are taken between the latest snapshot and what the proxy was sent, so a slow
+//! proxy skips what it missed and costs no queue. One response per type is under way at a time.
+//!
+//! Policies and workloads are ordered, because a proxy that knows a workload but not the policy
+//! it names must not be there, be it only for a moment (ztunnel would let connections through):
+//! new policies, then workloads once the policies were acknowledged, then removal of policies.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use leno_model::Name;
+use leno_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+
+use crate::{ResourceMap, Resources};
+
+/// How long workloads wait for the acknowledgement of policies. A proxy that never gives one
+/// gets them all the same; it has been sent the policies before them.
+const POLICY_GRACE: Duration = Duration::from_secs(2);
+/// How long the first workloads wait for the proxy to ask for policies at all. Proxies ask for
+/// both in one breath.
+const FIRST_GRACE: Duration = Duration::from_secs(1);
+/// After this, a response that was never acknowledged holds up the next no longer.
+const ACK_GRACE: Duration = Duration::from_secs(10);
+/// Types one stream may ask for; there are three in use.
+const MAX_TYPES: usize = 16;
+/// Names one stream may ask for one by one.
+const MAX_NAMES: usize = 100_000;
+const WILDCARD: &str = "*";
+
+static NOTHING: LazyLock<Arc<ResourceMap>> = LazyLock::new(Arc::default);
+
+/// A request no well-behaved client sends; the stream must end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// No type.
+    #[error("a discovery request without type_url")]
+    NoType,
+    /// Too many types on one stream.
+    #[error("more than {MAX_TYPES} types on one stream")]
+    TooManyTypes,
+    /// Too many names.
+    #[error("more than {MAX_NAMES} names subscribed one by one; subscribe to everything instead")]
+    TooManyNames,
+}
+
+/// Everything one discovery stream is about.
+#[derive(Debug, Default)]
+pub struct Subscription {
+    types: Vec<TypeState>,
+    nonce: u64,
+}
+
+/// How far a proxy is with one type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeProgress {
+    /// The type.
+    pub type_url: Name,
+    /// Resources the proxy was sent and not told to drop.
+    pub resources: usize,
+    /// Responses sent.
+    pub sent: u64,
+    /// Responses accepted.
+    pub acked: u64,
+    /// Responses refused in part.
+    pub nacked: u64,
+    /// What it said to the last one refused, unless it accepted a later one.
+    pub last_nack: Option<String>,
+    /// Whether everything published was sent and answered.
+    pub in_sync: bool,
+}
+
+#[derive(Debug)]
+struct TypeState {
+    type_url: Name,
+    wildcard: bool,
+    names: BTreeSet<Name>,
+    /// Name to version of what the proxy has; no version means it was told there is none.
+    sent: HashMap<Name, Option<Name>>,
+    /// The first request and every new name get an answer, if only an empty one.
+    owes_answer: bool,
+    requested_at: Instant,
+    pending: Pending,
+    waiting: Option<Waiting>,
+    /// Since when policies are under way that were not acknowledged.
+    unacked_since: Option<Instant>,
+    sent_count: u64,
+    acked: u64,
+    nacked: u64,
+    last_nack: Option<String>,
+}
+
+/// What the proxy lacks of the snapshot `of`.
+#[derive(Debug, Default)]
+struct Pending {
+    of: Option<Arc<ResourceMap>>,
+    upserts: Vec<Name>,
+    removals: Vec<Name>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    nonce: String,
+    since: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All,
+    Upserts,
+    Removals,
+}
+
+impl Subscription {
+    /// A stream on which nothing was said yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a request of the proxy's: a subscription, a change of one, an ACK or a NACK.
+    ///
+    /// # Errors
+    /// If the stream must end.
+    pub fn request(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Result<(), ProtocolError> {
+        if request.type_url.is_empty() {
+            return Err(ProtocolError::NoType);
+        }
+        let state = match self.types.iter().position(|state| *state.type_url == *request.type_url) {
+            Some(index) => {
+                let state = &mut self.types[index];
+                state.acknowledge(&request);
+                state.change(request.resource_names_subscribe, request.resource_names_unsubscribe);
+                state
+            }
+            None if self.types.len() == MAX_TYPES => return Err(ProtocolError::TooManyTypes),
+            None => {
+                self.types.push(TypeState::open(request, now));
+                // Just pushed.
+                let last = self.types.len() - 1;
+                &mut self.types[last]
+            }
+        };
+        if state.names.len() > MAX_NAMES { Err(ProtocolError::TooManyNames) } else { Ok(()) }
+    }
+
+    /// The next response to send, if there is one to send now. Call again until there is none,
+    /// and again after every request, every new snapshot, and at [`Self::wake_at`].
+    pub fn next(&mut self, snapshot: &Resources, now: Instant) -> Option<DeltaDiscoveryResponse> {
+        for state in &mut self.types {
+            state.refresh(snapshot);
+        }
+        if let Some(policies) = self.index(AUTHORIZATION_TYPE)
+            && let Some(response) = self.respond(policies, Part::Upserts, now)
+        {
+            return Some(response);
+        }
+        for index in 0..self.types.len() {
+            let held_back = match &*self.types[index].type_url {
+                AUTHORIZATION_TYPE => true,
+                ADDRESS_TYPE => self.addresses_wait_until(now).is_some(),
+                _ => false,
+            };
+            if !held_back && let Some(response) = self.respond(index, Part::All, now) {
+                return Some(response);
+            }
+        }
+        let policies = self.index(AUTHORIZATION_TYPE)?;
+        let addresses_sent = self.index(ADDRESS_TYPE).is_none_or(|index| self.types[index].pending.is_empty());
+        if addresses_sent { self.respond(policies, Part::Removals, now) } else { None }
+    }
+
+    /// When to call [`Self::next`] again although nothing happens.
+    pub fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let acks = self
+            .types
+            .iter()
+            .filter(|state| state.owes_answer || !state.pending.is_empty())
+            .filter_map(|state| Some(state.waiting.as_ref()?.since + state.ack_grace()));
+        let addresses = self
+            .index(ADDRESS_TYPE)
+            .filter(|index| self.types[*index].owes_answer || !self.types[*index].pending.is_empty())
+            .and_then(|_| self.addresses_wait_until(now));
+        acks.chain(addresses).filter(|at| *at > now).min()
+    }
+
+    /// Whether the proxy has answered everything it was sent and lacks nothing of the snapshot
+    /// [`Self::next`] was last called with.
+    pub fn in_sync(&self) -> bool {
+        !self.types.is_empty() && self.types.iter().all(TypeState::in_sync)
+    }
+
+    /// How far the proxy is, per type it asked for.
+    pub fn progress(&self) -> Vec<TypeProgress> {
+        self.types
+            .iter()
+            .map(|state| TypeProgress {
+                type_url: state.type_url.clone(),
+                resources: state.sent.values().flatten().count(),
+                sent: state.sent_count,
+                acked: state.acked,
+                nacked: state.nacked,
+                last_nack: state.last_nack.clone(),
+                in_sync: state.in_sync(),
+            })
+            .collect()
+    }
+
+    fn index(&self, type_url: &str) -> Option<usize> {
+        self.types.iter().position(|state| &*state.type_url == type_url)
+    }
+
+    /// Until when workloads must wait for policies; `None` if they need not.
+    fn addresses_wait_until(&self, now: Instant) -> Option<Instant> {
+        let until = match self.index(AUTHORIZATION_TYPE) {
+            // It may be about to ask for policies.
+            None => {
+                let addresses = &self.types[self.index(ADDRESS_TYPE)?];
+                (addresses.sent_count == 0).then(|| addresses.requested_at + FIRST_GRACE)?
+            }
+            Some(index) => {
+                let policies = &self.types[index];
+                // Those not even sent yet are so soon: the one before them is being waited for
+                // no longer than this either.
+                let unsent = !policies.pending.upserts.is_empty() || policies.owes_answer;
+                match (&policies.waiting, unsent) {
+                    (Some(waiting), true) => waiting.since + POLICY_GRACE,
+                    _ => policies.unacked_since? + POLICY_GRACE,
+                }
+            }
+        };
+        (until > now).then_some(until)
+    }
+
+    fn respond(&mut self, index: usize, part: Part, now: Instant) -> Option<DeltaDiscoveryResponse> {
+        let nonce = self.nonce + 1;
+        let response = self.types[index].respond(part, nonce, now)?;
+        self.nonce = nonce;
+        Some(response)
+    }
+}
+
+impl TypeState {
+    fn open(request: DeltaDiscoveryRequest, now: Instant) -> Self {
+        let subscribe = request.resource_names_subscribe;
+        // No names at all is how a client says everything (xDS protocol, "wildcard").
+        let wildcard = subscribe.is_empty() && request.resource_names_unsubscribe.is_empty();
+        let mut state = Self {
+            type_url: request.type_url.into(),
+            wildcard,
+            names: BTreeSet::new(),
+            sent: HashMap::new(),
+            owes_answer: true,
+            requested_at: now,
+            pending: Pending::default(),
+            waiting: None,
+            unacked_since: None,
+            sent_count: 0,
+            acked: 0,
+            nacked: 0,
+            last_nack: None,
+        };
+        state.change(subscribe, request.resource_names_unsubscribe);
+        state.sent = request
+            .initial_resource_versions
+            .into_iter()
+            .map(|(name, version)| (Name::from(name), Some(Name::from(version))))
+            .filter(|(name, _)| state.wildcard || state.names.contains(name))
+            .collect();
+        state
+    }
+
+    fn change(&mut self, subscribe: Vec<String>, unsubscribe: Vec<String>) {
+        if subscribe.is_empty() && unsubscribe.is_empty() {
+            return;
+        }
+        for name in subscribe {
+            if name == WILDCARD {
+                self.wildcard = true;
+            } else {
+                let name = Name::from(name);
+                // Asked for again means: send it again.
+                self.sent.remove(&name);
+                self.names.insert(name);
+            }
+            self.owes_answer = true;
+        }
+        for name in unsubscribe {
+            if name == WILDCARD {
+                self.wildcard = false;
+            } else {
+                self.names.remove(&*name);
+                if !self.wildcard {
+                    self.sent.remove(&*name);
+                }
+            }
+        }
+        self.pending.of = None;
+    }
+
+    fn acknowledge(&mut self, request: &DeltaDiscoveryRequest) {
+        // Any other nonce answers something older, or nothing.
+        if self.waiting.take_if(|waiting| waiting.nonce == request.response_nonce).is_none() {
+            return;
+        }
+        self.unacked_since = None;
+        match &request.error_detail {
+            None => {
+                self.acked += 1;
+                self.last_nack = None;
+            }
+            Some(error) => {
+                self.nacked += 1;
+                self.last_nack = Some(error.message.chars().take(4096).collect());
+            }
+        }
+    }
+
+    /// Finds what the proxy lacks, unless that is known.
+    fn refresh(&mut self, snapshot: &Resources) {
+        let latest = snapshot.of(&self.type_url).unwrap_or(&NOTHING);
+        if self.pending.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, latest)) {
+            return;
+        }
+        let mut upserts = Vec::new();
+        let mut removals = Vec::new();
+        if self.wildcard {
+            for (name, resource) in &**latest {
+                if self.sent.get(name).and_then(Option::as_ref) != Some(resource.version()) {
+                    upserts.push(name.clone());
+                }
+            }
+            let gone = self.sent.iter().filter(|(name, version)| version.is_some() && !latest.contains_key(*name));
+            removals.extend(gone.map(|(name, _)| name.clone()));
+        } else {
+            let wanted = self.wanted(latest);
+            for name in &wanted {
+                let Some(resource) = latest.get(name) else { continue };
+                if self.sent.get(name).and_then(Option::as_ref) != Some(resource.version()) {
+                    upserts.push(name.clone());
+                }
+            }
+            let gone = self.sent.iter().filter(|(name, version)| version.is_some() && !wanted.contains(*name));
+            removals.extend(gone.map(|(name, _)| name.clone()));
+            // Whoever asks for a name waits to hear that there is none.
+            let answered: HashSet<&str> = wanted
+                .iter()
+                .filter_map(|name| latest.get_key_value(name))
+                .flat_map(|(name, resource)| {
+                    std::iter::once(&**name).chain(resource.aliases().iter().map(String::as_str))
+                })
+                .collect();
+            for name in &self.names {
+                let told = matches!(self.sent.get(name), Some(None));
+                if !told && !answered.contains(&**name) && !removals.contains(name) {
+                    removals.push(name.clone());
+                }
+            }
+        }
+        removals.sort_unstable();
+        self.pending = Pending { of: Some(latest.clone()), upserts, removals };
+    }
+
+    /// The resources behind the names asked for, by their proper names.
+    fn wanted(&self, latest: &ResourceMap) -> BTreeSet<Name> {
+        let mut wanted: BTreeSet<Name> =
+            self.names.iter().filter(|name| latest.contains_key(*name)).cloned().collect();
+        if wanted.len() < self.names.len() {
+            let by_alias = latest.iter().filter(|(_, r)| r.aliases().iter().any(|alias| self.names.contains(&**alias)));
+            wanted.extend(by_alias.map(|(name, _)| name.clone()));
+        }
+        wanted
+    }
+
+    fn respond(&mut self, part: Part, nonce: u64, now: Instant) -> Option<DeltaDiscoveryResponse> {
+        if self.waiting.as_ref().is_some_and(|waiting| now < waiting.since + self.ack_grace()) {
+            return None;
+        }
+        let nothing = match part {
+            Part::All => self.pending.is_empty(),
+            Part::Upserts => self.pending.upserts.is_empty(),
+            Part::Removals => self.pending.removals.is_empty(),
+        };
+        if nothing && (!self.owes_answer || part == Part::Removals) {
+            return None;
+        }
+        let latest = self.pending.of.clone()?;
+        let upserts = if part == Part::Removals { Vec::new() } else { std::mem::take(&mut self.pending.upserts) };
+        let removals = if part == Part::Upserts { Vec::new() } else { std::mem::take(&mut self.pending.removals) };
+        if part != Part::Removals {
+            self.owes_answer = false;
+        }
+        if !upserts.is_empty() && self.unacked_since.is_none() {
+            self.unacked_since = Some(now);
+        }
+        let mut resources = Vec::with_capacity(upserts.len());
+        for name in upserts {
+            let Some(resource) = latest.get(&name) else { continue };
+            resources.push(discovery::Resource {
+                version: resource.version().to_string(),
+                resource: Some(prost_types::Any {
+                    type_url: self.type_url.to_string(),
+                    value: resource.body().to_vec(),
+                }),
+                name: name.to_string(),
+                aliases: resource.aliases().to_vec(),
+            });
+            self.sent.insert(name, Some(resource.version().clone()));
+        }
+        for name in &removals {
+            if self.names.contains(name) {
+                self.sent.insert(name.clone(), None);
+            } else {
+                self.sent.remove(name);
+            }
+        }
+        let nonce = nonce.to_string();
+        self.waiting = Some(Waiting { nonce: nonce.clone(), since: now });
+        self.sent_count += 1;
+        Some(DeltaDiscoveryResponse {
+            resources,
+            type_url: self.type_url.to_string(),
+            nonce,
+            removed_resources: removals.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        })
+    }
+
+    fn ack_grace(&self) -> Duration {
+        // Workloads wait for policies only so long, and must not overtake those still unsent.
+        if &*self.type_url == AUTHORIZATION_TYPE { POLICY_GRACE } else { ACK_GRACE }
+    }
+
+    fn in_sync(&self) -> bool {
+        self.waiting.is_none() && !self.owes_answer && self.pending.of.is_some() && self.pending.is_empty()
+    }
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.upserts.is_empty() && self.removals.is_empty()
+    }
+}
+
+#[cfg(test)]
+#[path = "subscription_tests.rs"]
+mod tests;

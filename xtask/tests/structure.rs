@@ -1,0 +1,262 @@
+//! The shape of the workspace, as ARCHITECTURE.md tells it: which crate may use which, how manifests
+//! are written, how long a file may be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The crates. An arrow may only point at one that stands further up.
+const ROOMS: [&str; 13] = [
+    "model",
+    "policy",
+    "proto",
+    "tls",
+    "telemetry",
+    "tunnel",
+    "xds",
+    "capture",
+    "node",
+    "control",
+    "local",
+    "cli",
+    "leno",
+];
+
+/// Beside the rooms: for tests only, and for developers only.
+const OUTSIDE: [&str; 2] = ["testkit", "xtask"];
+
+/// What only `tls` may name: an application that handles TLS in two places has two sets of rules for it.
+const TLS_LIBRARIES: [&str; 9] = [
+    "rustls",
+    "tokio-rustls",
+    "rustls-pki-types",
+    "rustls-webpki",
+    "rustls-pemfile",
+    "aws-lc-rs",
+    "rcgen",
+    "x509-parser",
+    "hyper-rustls",
+];
+
+/// What a crate must never need, because of what it never does.
+const NEVER: [(&str, &[&str]); 8] = [
+    ("model", &["tokio", "prost", "tonic", "nix", "libc", "serde-saphyr", "rand"]),
+    ("policy", &["tokio", "prost", "tonic", "nix", "libc", "rand", "time", "tracing"]),
+    ("tunnel", &["leno-model", "leno-policy", "leno-proto", "leno-tls"]),
+    ("telemetry", &["leno-policy", "leno-proto", "tonic"]),
+    ("xds", &["leno-policy", "leno-capture", "serde-saphyr", "nix"]),
+    ("capture", &["leno-model", "leno-policy", "leno-tunnel", "leno-tls", "h2"]),
+    ("node", &["leno-control", "serde-saphyr", "tonic"]),
+    ("control", &["leno-node", "leno-capture", "leno-tunnel", "nix", "serde-saphyr"]),
+];
+
+/// Longest file written by hand. Long before that it holds two topics.
+const LINES_MAX: usize = 1000;
+
+struct Package {
+    /// Without the `leno-` of its library crates.
+    room: String,
+    manifest: PathBuf,
+    /// Name and kind (`normal`, `dev`, `build`).
+    dependencies: Vec<(String, String)>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn packages() -> Vec<Package> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let packages: Vec<_> = packages
+        .iter()
+        .map(|package| Package {
+            room: room(&text(&package["name"])).to_owned(),
+            manifest: PathBuf::from(text(&package["manifest_path"])),
+            dependencies: package["dependencies"]
+                .as_array()
+                .expect("dependencies")
+                .iter()
+                .map(|dependency| {
+                    (text(&dependency["name"]), dependency["kind"].as_str().unwrap_or("normal").to_owned())
+                })
+                .collect(),
+        })
+        .collect();
+    assert!(packages.len() >= ROOMS.len(), "only {} packages found", packages.len());
+    packages
+}
+
+fn room(package: &str) -> &str {
+    package.strip_prefix("leno-").unwrap_or(package)
+}
+
+fn rank(room: &str) -> Option<usize> {
+    ROOMS.iter().position(|known| *known == room)
+}
+
+fn none(violations: &[String]) {
+    assert!(violations.is_empty(), "\n  {}\n", violations.join("\n  "));
+}
+
+#[test]
+fn arrows_point_up() {
+    let packages = packages();
+    let mut violations = Vec::new();
+    for package in &packages {
+        if rank(&package.room).is_none() && !OUTSIDE.contains(&package.room.as_str()) {
+            violations.push(format!("{} is not in the list of crates: give it its place", package.room));
+        }
+        for (dependency, kind) in &package.dependencies {
+            let target = room(dependency);
+            if target == dependency && !["leno", "xtask"].contains(&target) {
+                continue; // From outside the workspace.
+            }
+            match (rank(&package.room), rank(target)) {
+                (_, None) if target == "testkit" && kind == "dev" => (),
+                (_, None) => violations.push(format!("{} uses {target} ({kind}): for tests only", package.room)),
+                (Some(user), Some(used)) if used >= user => {
+                    violations.push(format!("{} uses {target} ({kind}): the arrow points down", package.room));
+                }
+                _ => (),
+            }
+        }
+    }
+    none(&violations);
+}
+
+#[test]
+fn only_tls_handles_tls() {
+    let mut violations = Vec::new();
+    for package in packages() {
+        for (dependency, kind) in &package.dependencies {
+            // testkit mints the broken certificates that hostile peers present in tests.
+            let exempt = package.room == "tls" || package.room == "testkit" || kind == "dev";
+            let forbidden = TLS_LIBRARIES.contains(&dependency.as_str()) && !exempt;
+            if forbidden || ["ring", "openssl", "native-tls"].contains(&dependency.as_str()) {
+                violations.push(format!("{} names {dependency}: that is the business of crates/tls", package.room));
+            }
+        }
+    }
+    none(&violations);
+}
+
+#[test]
+fn crates_do_without_what_they_never_do() {
+    let packages = packages();
+    let mut violations = Vec::new();
+    for (room, never) in NEVER {
+        let package = packages.iter().find(|package| package.room == room).expect("a crate of the list");
+        for (dependency, kind) in &package.dependencies {
+            if kind != "dev" && never.contains(&dependency.as_str()) {
+                violations.push(format!("{room} needs {dependency}, against its law in ARCHITECTURE.md"));
+            }
+        }
+    }
+    none(&violations);
+}
+
+#[test]
+fn manifests_inherit_from_the_workspace() {
+    let mut violations = Vec::new();
+    for package in packages() {
+        let manifest = read(&package.manifest);
+        if !manifest.contains("[lints]\nworkspace = true") {
+            violations.push(format!("{} lacks `[lints] workspace = true`", package.manifest.display()));
+        }
+        let mut in_dependencies = false;
+        for line in manifest.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            if line.starts_with('[') {
+                in_dependencies = line.ends_with("dependencies]");
+            } else if in_dependencies && !line.contains("workspace = true") {
+                violations.push(format!("{}: {line}: versions belong in the workspace", package.manifest.display()));
+            }
+        }
+    }
+    none(&violations);
+}
+
+fn rust_files(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            if !path.ends_with("generated") && !path.ends_with("target") {
+                rust_files(&path, files);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn files_have_one_topic() {
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    rust_files(&root().join("xtask"), &mut files);
+    assert!(files.len() > ROOMS.len(), "the sources were not found");
+    let violations: Vec<_> = files
+        .iter()
+        .filter_map(|file| {
+            let lines = read(file).lines().count();
+            (lines > LINES_MAX).then(|| format!("{}: {lines} lines", file.display()))
+        })
+        .collect();
+    none(&violations);
+}
+
+#[test]
+fn the_architecture_names_every_crate() {
+    let architecture = read("ARCHITECTURE.md");
+    let violations: Vec<_> = ROOMS
+        .iter()
+        .chain(&["testkit"])
+        .filter(|room| !architecture.contains(&format!("`crates/{room}`")))
+        .map(|room| format!("ARCHITECTURE.md says nothing about `crates/{room}`"))
+        .collect();
+    none(&violations);
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut violations = Vec::new();
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        for link in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.is_empty() && !path.contains("://") && !root().join(path).exists() {
+                violations.push(format!("{document}: {link} does not exist"));
+            }
+        }
+    }
+    none(&violations);
+}
+
+#[test]
+fn ci_runs_the_tests_as_the_readme_says() {
+    let readme = read("README.md");
+    let command = readme
+        .lines()
+        .map(str::trim)
+        .find(|line| line.contains("cargo test "))
+        .expect("README.md says how to run the tests")
+        .split('#')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    let ci = read(".ci/run");
+    assert!(ci.contains(command), ".ci/run does not run {command:?}");
+}
