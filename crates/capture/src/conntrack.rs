@@ -147,7 +147,8 @@ fn parse(line: &str) -> Option<Connection> {
 /// Reads `0100007F:1F90`: words of 32 bits in network order, printed as numbers of this machine's order.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
-    let word = |index: usize| u32::from_str_radix(address.get(index * 8..index * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);
+    let word =
+        |index: usize| u32::from_str_radix(address.get(index * 8..index * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);
     let ip = match address.len() {
         8 => IpAddr::from(Ipv4Addr::from(word(0)?)),
         32 => {
@@ -172,7 +173,8 @@ mod tests {
         let header = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid";
         assert_eq!(parse(header), None);
         let established = "   1: 0100630A:1F90 0200630A:C350 01 00000000:00000000 00:00000000 00000000     0";
-        let expected = Connection { local: "10.99.0.1:8080".parse().unwrap(), remote: "10.99.0.2:50000".parse().unwrap() };
+        let expected =
+            Connection { local: "10.99.0.1:8080".parse().unwrap(), remote: "10.99.0.2:50000".parse().unwrap() };
         assert_eq!(parse(established), Some(expected));
         let mapped = "   2: 0000000000000000FFFF00000100630A:1F90 0000000000000000FFFF00000200630A:C350 08 0:0";
         assert_eq!(parse(mapped), Some(expected));

@@ -29,7 +29,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused one entry of an nf_tables transaction; nothing of the transaction was applied.
-    #[error("nf_tables refused `{entry}`: {source}{}{}; nothing was applied", Detail(.message), Advice(.source))]
+    #[error(
+        "nf_tables refused `{entry}`: {source}{}{}{}; nothing was applied",
+        Detail(.message), Advice(.source), missing_module(entry, source)
+    )]
     Nft {
         /// The refused entry, written like a line of `nft`.
         entry: String,
@@ -147,6 +150,16 @@ impl fmt::Display for Advice<'_> {
             Some(libc::EMFILE | libc::ENFILE) => " (raise the limit of open files: ulimit -n)",
             _ => "",
         })
+    }
+}
+
+/// The kernel answers the same to a rule that names a chain that isn't there and to one that needs a module that isn't there.
+fn missing_module(entry: &str, error: &io::Error) -> &'static str {
+    if entry.starts_with("add rule") && error.raw_os_error() == Some(libc::ENOENT) {
+        " (it names a chain or set that doesn't exist, or the kernel lacks a module: nft_ct, nft_nat, nft_redir, nft_masq, \
+         nft_numgen, nft_reject_inet)"
+    } else {
+        ""
     }
 }
 

@@ -85,8 +85,8 @@ impl NetworkNamespace {
     /// When the path can't be opened.
     pub fn from_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = File::open(path)
-            .map_err(|e| Error::system(format!("opening network namespace {}", path.display()), e))?;
+        let file =
+            File::open(path).map_err(|e| Error::system(format!("opening network namespace {}", path.display()), e))?;
         Self::from_fd(file.into())
     }
 
@@ -111,7 +111,7 @@ impl NetworkNamespace {
     /// # Errors
     /// When the caller may not create namespaces.
     pub fn create() -> Result<Self> {
-        Self::create_with(|| Self::current())
+        Self::create_with(Self::current)
     }
 
     /// Creates a namespace called `name` in `dir` (usually [`NAMED_DIR`], so that `ip netns` sees it), with `lo` up. It lives
@@ -276,9 +276,11 @@ fn prepare_directory(dir: &Path) -> Result<()> {
     match share() {
         Ok(()) => Ok(()),
         // EINVAL: not a mount point yet.
-        Err(nix::Error::EINVAL) => mount(Some(dir), dir, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
-            .and_then(|()| share())
-            .map_err(|e| Error::system(format!("making {} a shared mount", dir.display()), e)),
+        Err(nix::Error::EINVAL) => {
+            mount(Some(dir), dir, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+                .and_then(|()| share())
+                .map_err(|e| Error::system(format!("making {} a shared mount", dir.display()), e))
+        }
         Err(e) => Err(Error::system(format!("making {} a shared mount", dir.display()), e)),
     }
 }

@@ -93,11 +93,22 @@ fn ip_netns_sees_the_names() {
     }
     let name = format!("leno-test-{}", std::process::id());
     let guard = Named(NAMED_DIR.into(), name.clone());
-    let created = NetworkNamespace::create_named(&guard.0, &name).unwrap();
+    let created = match NetworkNamespace::create_named(&guard.0, &name) {
+        // Root of a user namespace doesn't own /run.
+        Err(error) if error.errno() == Some(libc::EACCES) => {
+            println!("SKIP ip_netns_sees_the_names: {error}");
+            return;
+        }
+        created => created.unwrap(),
+    };
     let home = NetworkNamespace::current().unwrap();
     let Some(list) = crate::test_support::judge(&home, "ip", &["netns", "list"]) else { return };
     assert!(list.lines().any(|line| line.split_whitespace().next() == Some(name.as_str())), "{list}");
-    let inside = crate::test_support::judge(&home, "ip", &["netns", "exec", &name, "readlink", OWN.replace("thread-self", "self").as_str()]);
+    let inside = crate::test_support::judge(
+        &home,
+        "ip",
+        &["netns", "exec", &name, "readlink", OWN.replace("thread-self", "self").as_str()],
+    );
     assert_eq!(inside.unwrap().trim(), created.to_string());
 }
 

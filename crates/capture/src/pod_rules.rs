@@ -210,8 +210,8 @@ fn installed(namespace: &NetworkNamespace) -> Result<Vec<Table>> {
 
 /// Whether the kernel has nf_tables but not for both families at once, as kernels built without IPv6.
 fn lacks_inet(error: &Error) -> bool {
-    matches!(error, Error::Nft { .. })
-        && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::ENOENT))
+    matches!(error, Error::Nft { entry, .. } if entry.starts_with("add table inet"))
+        && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 
 /// A table and all that is in it.
@@ -232,10 +232,7 @@ impl Content {
                 Chain::regular(PREROUTING),
                 Chain::regular(OUTPUT),
             ],
-            rules: vec![
-                ("output", Rule::new().jump(OUTPUT)),
-                ("prerouting", Rule::new().jump(PREROUTING)),
-            ],
+            rules: vec![("output", Rule::new().jump(OUTPUT)), ("prerouting", Rule::new().jump(PREROUTING))],
         }
     }
 
@@ -307,7 +304,8 @@ impl PodRules {
         // First enrolment. The marking tables switch connection tracking on and change nothing for unmarked packets; only
         // then can the existing connections be entered, and only then may the redirection follow.
         commit(self.tables(family), &[NAT_TABLE])?;
-        let redirected = conntrack::keep_existing_connections(namespace).and_then(|_| commit(self.tables(family), &[]));
+        let redirected = conntrack::keep_existing_connections(namespace)
+            .and_then(|_| commit(self.tables(family), &[MANGLE_TABLE, RAW_TABLE]));
         if redirected.is_err() {
             // The failure is what the caller must hear of; leftovers of it can't be told better.
             let _ = remove(namespace);
@@ -359,8 +357,7 @@ impl PodRules {
 
     fn nat(&self, family: Family) -> Content {
         // Priority -100 is where destination translation belongs.
-        let mut content =
-            Content::new(Table::new(family, NAT_TABLE), (ChainType::Nat, -100), (ChainType::Nat, -100));
+        let mut content = Content::new(Table::new(family, NAT_TABLE), (ChainType::Nat, -100), (ChainType::Nat, -100));
         let mut add = |chain, rule| content.rules.push((chain, rule));
         let tcp = || Rule::new().l4proto(Protocol::Tcp);
         for interface in &self.virtual_interfaces {

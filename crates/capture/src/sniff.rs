@@ -17,10 +17,8 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket
 use crate::error::{Error, Result};
 use crate::links;
 use crate::netns::NetworkNamespace;
+use crate::pod_rules::TUNNEL_PORT;
 use crate::sys::{bind_packet, get_option, set_option};
-
-/// The port of the mesh's tunnel (HBONE).
-pub const TUNNEL_PORT: u16 = 15008;
 
 /// Longest packet looked at: segmentation offload hands over up to 64 KiB, "BIG TCP" up to 512 KiB, of which the rest is
 /// counted but not searched.

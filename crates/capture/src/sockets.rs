@@ -128,10 +128,8 @@ pub struct DnsSockets {
 /// When the port is taken or the caller lacks CAP_NET_ADMIN for the mark.
 pub fn listen_dns(namespace: &NetworkNamespace, port: u16, options: &ListenOptions) -> Result<DnsSockets> {
     let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut sockets = DnsSockets {
-        udp: vec![udp(namespace, v4, options)?],
-        tcp: vec![listen(namespace, v4, options)?],
-    };
+    let mut sockets =
+        DnsSockets { udp: vec![udp(namespace, v4, options)?], tcp: vec![listen(namespace, v4, options)?] };
     let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
     match udp(namespace, v6, options).and_then(|udp| Ok((udp, listen(namespace, v6, options)?))) {
         Ok((udp, tcp)) => {

@@ -9,7 +9,13 @@ pub(crate) fn set_option(fd: &impl AsFd, level: i32, name: i32, value: i32) -> i
     // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads exactly the four bytes of `value`,
     // which lives until the call returns.
     let result = unsafe {
-        libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t)
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -21,9 +27,8 @@ pub(crate) fn get_option<const N: usize>(fd: &impl AsFd, level: i32, name: i32) 
     let mut length = libc::socklen_t::try_from(N).map_err(io::Error::other)?;
     // SAFETY: the descriptor is open for as long as it is borrowed; the kernel writes at most `length` bytes, which is the
     // size of `value`, and both live until the call returns.
-    let result = unsafe {
-        libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length)
-    };
+    let result =
+        unsafe { libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }

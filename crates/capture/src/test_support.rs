@@ -3,13 +3,19 @@
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
+use crate::error::Error;
 use crate::links::{self, Route, VethOptions};
 use crate::netns::NetworkNamespace;
 
 /// Whether namespace tests can run here. As root they must; otherwise a line says that they were skipped.
 pub(crate) fn may_run(test: &str) -> bool {
-    match NetworkNamespace::create() {
-        Ok(_) => true,
+    match NetworkNamespace::create().and_then(|namespace| namespace.run(|| ())) {
+        Ok(()) => true,
+        // Root of a user namespace that has no network namespace of its own.
+        Err(error @ Error::NoWayBack { .. }) => {
+            println!("SKIP {test}: {error}");
+            false
+        }
         Err(error) if nix::unistd::geteuid().is_root() => panic!("root must be able to run {test}: {error}"),
         Err(error) => {
             println!("SKIP {test}: {error}");

@@ -60,7 +60,7 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  \
         sudo leno exec emojivoto/web -- curl -s http://emoji-svc:8080\n  \
         sudo leno exec emojivoto/web -- sh\n\n\
-        POD may be the beginning of a pod's name where only one pod begins so.")]
+        POD is a pod, or a Deployment for any one of its pods.")]
     Exec(ExecArgs),
 
     /// Set how many pods a Deployment has
@@ -79,7 +79,7 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  \
         leno explain emojivoto/web emojivoto/voting-svc:8080\n  \
         leno explain emojivoto/snoop emojivoto/voting-svc:8080 -o json\n\n\
-        SRC is a pod. DST is a pod or a Service. Exit status 0 also when the answer is \"denied\".")]
+        SRC is a pod, a Deployment or a Service; DST is a pod or a Service. Exit status 0 also when the answer is \"denied\".")]
     Explain(ExplainArgs),
 
     /// Run the proxy of one node
@@ -137,7 +137,7 @@ pub(crate) struct OutputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StageArgs {
     /// Which stage, where several run on one machine
-    #[arg(long, env = "LENO_STAGE", default_value = "default")]
+    #[arg(long, env = "LENO_STAGE", default_value = leno_local::names::DEFAULT_STAGE)]
     pub(crate) name: String,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
-    /// Manifest, or directory of *.yaml; may be given again
+    /// Manifest, or directory of *.yaml, or - for standard input; may be given again
     #[arg(short, long = "file", value_name = "PATH", required = true)]
     pub(crate) files: Vec<PathBuf>,
 
@@ -188,7 +188,7 @@ pub(crate) struct PsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod
+    /// The pod, or a Deployment for any one of its pods
     #[arg(value_name = "NS/POD", value_parser = object)]
     pub(crate) pod: ObjectName,
 
@@ -216,7 +216,7 @@ pub(crate) struct ScaleArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// The pod; without it, the stage's own log
+    /// The pod, or a Deployment for any one of its pods; without it, the stage's own log
     #[arg(value_name = "NS/POD", value_parser = object)]
     pub(crate) pod: Option<ObjectName>,
 
@@ -238,9 +238,9 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "SRC", value_parser = object)]
     pub(crate) source: ObjectName,
 
-    /// Pod or Service it connects to, with port
-    #[arg(value_name = "DST:PORT", value_parser = object_port)]
-    pub(crate) destination: (ObjectName, u16),
+    /// Pod or Service it connects to, with port; or IP:PORT
+    #[arg(value_name = "DST:PORT", value_parser = destination)]
+    pub(crate) destination: String,
 
     #[command(flatten)]
     pub(crate) stage: StageArgs,
@@ -308,10 +308,14 @@ fn object(text: &str) -> Result<ObjectName, String> {
     }
 }
 
-fn object_port(text: &str) -> Result<(ObjectName, u16), String> {
-    let (name, port) = text.rsplit_once(':').ok_or("the port is missing; write NAMESPACE/NAME:PORT")?;
-    let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| format!("{port:?} is not a port"))?;
-    Ok((object(name)?, port))
+/// Left as text: names are looked up by the stage, which knows what there is.
+fn destination(text: &str) -> Result<String, String> {
+    if text.parse::<SocketAddr>().is_err() {
+        let (name, port) = text.rsplit_once(':').ok_or("the port is missing; write NAMESPACE/NAME:PORT")?;
+        port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(|| format!("{port:?} is not a port"))?;
+        object(name)?;
+    }
+    Ok(text.to_owned())
 }
 
 fn node_proxy(text: &str) -> Result<(String, PathBuf), String> {
@@ -429,6 +433,8 @@ mod tests {
     fn names() {
         assert_eq!(object("a/b").map(|name| name.to_string()), Ok("a/b".to_owned()));
         assert!(object("a").is_err_and(|hint| hint.contains("default/a")));
-        assert_eq!(object_port("a/b:80").map(|(_, port)| port), Ok(80));
+        for good in ["a/b:80", "10.0.0.1:80", "[::1]:80"] {
+            assert_eq!(destination(good), Ok(good.to_owned()));
+        }
     }
 }

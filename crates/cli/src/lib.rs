@@ -15,8 +15,10 @@ use clap::{CommandFactory as _, Parser as _};
 
 mod args;
 mod demo;
+mod listing;
 mod output;
 mod sample;
+mod stage;
 
 pub use args::ControlArgs;
 
@@ -37,6 +39,10 @@ pub struct Roles<N> {
 ///
 /// Exit status: 0 done, 1 failed, 2 wrong usage; `leno exec` exits as its command does.
 pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
+    // The stage starts this program again for each pod, with no arguments of its own.
+    if leno_local::init::is_pod_init() {
+        leno_local::init::pod_init();
+    }
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.len() <= 1
         && let Some(role) = std::env::var_os("LENO_ROLE").filter(|role| !role.is_empty())
@@ -71,7 +77,14 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
             clap_complete::generate(shell, &mut Cli::<N>::command(), "leno", &mut script);
             output::bytes(&script)?;
         }
-        _ => anyhow::bail!("stage"),
+        Command::Demo(args) => return demo::run(&args),
+        Command::Up(args) => stage::up(args)?,
+        Command::Down(args) => stage::down(&args)?,
+        Command::Ps(args) => stage::ps(&args)?,
+        Command::Exec(args) => return stage::exec(args),
+        Command::Scale(args) => stage::scale(&args)?,
+        Command::Logs(args) => stage::logs(&args)?,
+        Command::Explain(args) => stage::explain(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

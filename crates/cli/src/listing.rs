@@ -1,8 +1,7 @@
 //! `leno ps` for people.
 
-use leno_local::{Listing, PodListing};
+use leno_local::Listing;
 
-use crate::args::ObjectName;
 use crate::output::table;
 
 /// Nodes, pods, and what is wrong with any of them.
@@ -42,33 +41,18 @@ pub(crate) fn text(listing: &Listing) -> String {
         text.push_str(&format!("\n\n{name}: {message}"));
     }
     if !listing.refused.is_empty() {
-        text.push_str(&format!("\n\nThe newest edit of the files is refused, what was before stays:\n{}", listing.refused));
+        text.push_str(&format!(
+            "\n\nThe newest edit of the files is refused, what was before stays:\n{}",
+            listing.refused
+        ));
     }
     text
 }
 
-/// The pod that is meant: by its name, or by the beginning of it (its Deployment's name) where
-/// that is enough. A name that fits nothing is left as it is, for the stage to refuse.
-pub(crate) fn pod(listing: &Listing, meant: &ObjectName) -> anyhow::Result<ObjectName> {
-    let of_namespace = |pod: &&PodListing| pod.namespace == meant.namespace;
-    if listing.pods.iter().filter(of_namespace).any(|pod| pod.name == meant.name) {
-        return Ok(meant.clone());
-    }
-    let prefix = format!("{}-", meant.name);
-    let fitting: Vec<_> =
-        listing.pods.iter().filter(of_namespace).filter(|pod| pod.name.starts_with(&prefix)).collect();
-    match fitting.as_slice() {
-        [] => Ok(meant.clone()),
-        [one] => Ok(ObjectName { namespace: meant.namespace.clone(), name: one.name.clone() }),
-        many => {
-            let names: Vec<_> = many.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
-            anyhow::bail!("{meant} may be any of {}; write the whole name", names.join(", "))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use leno_local::PodListing;
+
     use super::*;
 
     fn listing(names: &[&str]) -> Listing {
@@ -87,19 +71,6 @@ mod tests {
             pid: None,
         };
         Listing { pods: names.iter().map(pod).collect(), ..Listing::default() }
-    }
-
-    #[test]
-    fn a_beginning_is_enough_where_it_is_one_pods() {
-        let listing = listing(&["web-1", "web-2", "webber-1", "db-1"]);
-        let meant = |name: &str| ObjectName { namespace: "a".to_owned(), name: name.to_owned() };
-        let found = |name: &str| pod(&listing, &meant(name)).map(|found| found.name);
-        assert_eq!(found("web-2").unwrap(), "web-2");
-        assert_eq!(found("db").unwrap(), "db-1");
-        assert_eq!(found("webber").unwrap(), "webber-1");
-        assert_eq!(found("other").unwrap(), "other");
-        let many = found("web").unwrap_err().to_string();
-        assert!(many.contains("a/web-1, a/web-2") && !many.contains("webber"), "{many}");
     }
 
     #[test]

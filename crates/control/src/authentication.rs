@@ -128,7 +128,9 @@ impl Authenticator for StaticTokens {
     fn authenticate<'a>(&'a self, token: &'a str, cluster_id: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>> {
         let found = self.find(token).map(|caller| Caller { cluster_id: cluster_id.to_owned(), ..caller });
         let known = found.ok_or_else(|| {
-            AuthError::Invalid("it is not among the tokens of this control plane; was it restarted with others?".to_owned())
+            AuthError::Invalid(
+                "it is not among the tokens of this control plane; was it restarted with others?".to_owned(),
+            )
         });
         Box::pin(std::future::ready(known))
     }
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn unusable_lists_are_refused() {
         let parse = |text: &str| StaticTokens::parse(text).err();
-        assert_eq!(parse(&format!("{TOKEN}")), Some(TokenError::Line(1)));
+        assert_eq!(parse(TOKEN), Some(TokenError::Line(1)));
         assert_eq!(parse(&format!("\n{TOKEN} b")), Some(TokenError::Line(2)));
         assert_eq!(parse(&format!("{TOKEN} a/b c d")), Some(TokenError::Line(1)));
         assert_eq!(parse("short a/b"), Some(TokenError::Short { account: "a/b".into(), length: 5 }));

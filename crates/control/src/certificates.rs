@@ -147,7 +147,9 @@ impl Signer for CertificatePolicy {
             };
             self.authorize(caller, &identity).await?;
             self.authority.sign(csr_pem, &identity, ttl).map_err(|error| match error {
-                leno_tls::Error::Request(_) | leno_tls::Error::Malformed { .. } => SignError::Invalid(error.to_string()),
+                leno_tls::Error::Request(_) | leno_tls::Error::Malformed { .. } => {
+                    SignError::Invalid(error.to_string())
+                }
                 other => SignError::Unavailable(other.to_string()),
             })
         })

@@ -1,0 +1,159 @@
+use leno_tls::{CaOptions, certificate_request};
+
+use super::*;
+use crate::objects::Kind;
+use crate::objects::ObjectKey;
+use crate::store::Change;
+use crate::testing::upserts;
+use crate::translate::Options;
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop}
+spec: {nodeName: node-1, serviceAccountName: web, containers: [{name: c}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db-1, namespace: shop}
+spec: {nodeName: node-2, serviceAccountName: db, containers: [{name: c}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: job-1, namespace: shop}
+spec: {nodeName: node-1, serviceAccountName: job, containers: [{name: c}]}
+status: {phase: Failed}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: proxy-1, namespace: leno-system}
+spec: {nodeName: node-1, serviceAccountName: leno-node, containers: [{name: c}]}
+";
+
+fn policy() -> CertificatePolicy {
+    let controller = Controller::new(Options::default());
+    controller.apply(upserts(OBJECTS));
+    let authority = CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).expect("keys can be made");
+    CertificatePolicy::new(controller, Arc::new(authority)).with_patience(Duration::ZERO)
+}
+
+fn caller(account: &str, node: Option<&str>, pod: Option<&str>) -> Caller {
+    let (namespace, service_account) = account.split_once('/').expect("two parts");
+    Caller {
+        namespace: namespace.to_owned(),
+        service_account: service_account.to_owned(),
+        node: node.map(str::to_owned),
+        pod: pod.map(str::to_owned),
+        ..Caller::default()
+    }
+}
+
+fn identity(uri: &str) -> Identity {
+    uri.parse().expect("sound")
+}
+
+#[tokio::test]
+async fn who_gets_what() {
+    let policy = policy();
+    let node = |account, node| caller(account, Some(node), None);
+    let web = "spiffe://cluster.local/ns/shop/sa/web";
+    let db = "spiffe://cluster.local/ns/shop/sa/db";
+    let cases: [(&str, Caller, &str, Option<&str>); 12] = [
+        ("its pod", node("leno-system/leno-node", "node-1"), web, None),
+        ("as ztunnel", node("istio-system/ztunnel", "node-1"), web, None),
+        ("node by pod", caller("leno-system/leno-node", None, Some("proxy-1")), web, None),
+        ("itself", node("leno-system/leno-node", "node-1"), "spiffe://cluster.local/ns/leno-system/sa/leno-node", None),
+        ("anybody, itself", caller("shop/web", None, None), web, None),
+        (
+            "another node's pod",
+            node("leno-system/leno-node", "node-1"),
+            db,
+            Some(
+                "node node-1 asked for spiffe://cluster.local/ns/shop/sa/db, but no pod with service account shop/db runs \
+                 there; such pods (e.g. db-1) run on other nodes only",
+            ),
+        ),
+        (
+            "nobody's",
+            node("leno-system/leno-node", "node-1"),
+            "spiffe://cluster.local/ns/shop/sa/nobody",
+            Some("if the pod was just created, this resolves itself: retry"),
+        ),
+        (
+            "another namespace's",
+            node("leno-system/leno-node", "node-1"),
+            "spiffe://cluster.local/ns/default/sa/web",
+            Some("no pod with service account default/web runs there"),
+        ),
+        (
+            "failed pod",
+            node("leno-system/leno-node", "node-1"),
+            "spiffe://cluster.local/ns/shop/sa/job",
+            Some("shop/job"),
+        ),
+        (
+            "foreign trust domain",
+            node("leno-system/leno-node", "node-1"),
+            "spiffe://example.org/ns/shop/sa/web",
+            Some("is of another trust domain; this control plane's is cluster.local"),
+        ),
+        (
+            "no node proxy",
+            node("shop/db", "node-1"),
+            web,
+            Some("account shop/db asked for spiffe://cluster.local/ns/shop/sa/web, but may only"),
+        ),
+        (
+            "unknown node",
+            caller("leno-system/leno-node", None, Some("gone")),
+            web,
+            Some("does not say which node it serves"),
+        ),
+    ];
+    for (what, caller, uri, refusal) in cases {
+        let got = policy.authorize(&caller, &identity(uri)).await;
+        match (refusal, got) {
+            (None, Ok(())) => {}
+            (Some(words), Err(error)) => {
+                assert!(error.to_string().contains(words), "{what}: {error}");
+                assert!(matches!(error, SignError::Denied(_)) && error.is_retryable(), "{what}");
+            }
+            (_, got) => panic!("{what}: {got:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_not_known_yet_is_waited_for() {
+    let policy = policy().with_patience(PATIENCE);
+    let proxy = caller("leno-system/leno-node", Some("node-1"), None);
+    let db = identity("spiffe://cluster.local/ns/shop/sa/db");
+    let controller = policy.controller.clone();
+    let bind = async {
+        tokio::time::sleep(PATIENCE / 2).await;
+        controller.apply(upserts(&OBJECTS.replace("node-2", "node-1")));
+    };
+    let (granted, ()) = tokio::join!(policy.authorize(&proxy, &db), bind);
+    assert!(granted.is_ok(), "{granted:?}");
+    controller.apply([Change::Remove(ObjectKey::new(Kind::Pod, "shop", "db-1"))]);
+    assert!(policy.authorize(&proxy, &db).await.is_err());
+}
+
+#[tokio::test]
+async fn signs_what_it_allows() {
+    let policy = policy();
+    let proxy = caller("leno-system/leno-node", Some("node-1"), None);
+    let web = identity("spiffe://cluster.local/ns/shop/sa/web");
+    let (key, request) = certificate_request(&web).expect("a key");
+    let ttl = Duration::from_secs(3600);
+    let chain = policy.sign(&proxy, &request, Some(web.clone()), ttl).await.expect("granted");
+    assert_eq!(chain.last().map(String::as_str), Some(policy.authority.root_pem()));
+    let certificate = leno_tls::WorkloadCertificate::from_issued(web.clone(), key, &chain).expect("sound");
+    assert_eq!(*certificate.identity(), web);
+
+    // The request names one identity, the caller asks for another.
+    let own = policy.sign(&proxy, &request, None, ttl).await.expect_err("not its own");
+    assert!(matches!(own, SignError::Invalid(_)), "{own:?}");
+    let garbage = policy.sign(&proxy, "no request", Some(web), ttl).await.expect_err("garbage");
+    assert!(matches!(garbage, SignError::Invalid(_)) && !garbage.is_retryable(), "{garbage:?}");
+}

@@ -85,7 +85,7 @@ impl Controller {
     }
 
     /// Takes in whatever changes turn the present objects into `objects`.
-    pub fn replace(&self, objects: impl IntoIterator<Item = Object>) {
+    pub fn replace<O: Into<Arc<Object>>>(&self, objects: impl IntoIterator<Item = O>) {
         let changes = self.inner.state.lock().translator.store().changes_to(objects);
         self.apply(changes);
     }
@@ -188,6 +188,12 @@ impl Controller {
     /// What the authors of objects should know about how they were understood, by object.
     pub fn warnings(&self) -> BTreeMap<ObjectKey, Vec<String>> {
         self.inner.state.lock().translator.warnings().clone()
+    }
+
+    /// What is probably not meant, by object: see [`lint`](crate::lint::lint).
+    pub fn lint(&self) -> BTreeMap<ObjectKey, Vec<String>> {
+        let (options, store) = (self.options(), self.store());
+        crate::lint::lint(&options, &store)
     }
 }
 

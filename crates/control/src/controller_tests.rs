@@ -1,0 +1,166 @@
+use std::collections::BTreeSet;
+
+use leno_proto::{Resource as Decoded, address_from_proto, authorization_from_proto, security, workload};
+
+use super::*;
+use crate::objects::Kind;
+use crate::testing::{load, upserts};
+use crate::translate::Options;
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+spec: {nodeName: node-1, containers: [{name: c}]}
+status: {podIP: 10.0.0.1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.1.0.1, selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: p, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, rules: [{to: [{operation: {ports: ['80'], methods: [GET]}}]}]}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: strict, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+";
+
+fn names(resources: &Resources, type_url: &str) -> Vec<String> {
+    resources.of(type_url).into_iter().flat_map(|all| all.keys()).map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_is_published_decodes_to_the_mesh() {
+    let controller = Controller::new(Options::default());
+    controller.apply(upserts(OBJECTS));
+    controller.publish();
+    let (mesh, resources) = (controller.mesh().borrow().clone(), controller.resources().borrow().clone());
+    assert_eq!(names(&resources, ADDRESS_TYPE), ["Kubernetes//Pod/shop/web-1", "shop/web.shop.svc.cluster.local"]);
+    assert_eq!(names(&resources, AUTHORIZATION_TYPE), ["istio-system/istio_converted_static_strict", "shop/p"]);
+    for resource in resources.of(ADDRESS_TYPE).expect("some").values() {
+        match address_from_proto(workload::Address::decode(resource.body().clone()).expect("sound")).expect("sound") {
+            Decoded::Workload(found) => {
+                assert_eq!(mesh.workload(&found.uid).map(|w| (**w).clone()), Some(found));
+                assert_eq!(resource.aliases(), ["/10.0.0.1"]);
+            }
+            Decoded::Service(found) => {
+                assert_eq!(mesh.service(&found.id).map(|s| (**s).clone()), Some(found));
+                assert_eq!(resource.aliases(), ["/10.1.0.1"]);
+            }
+        }
+    }
+    for resource in resources.of(AUTHORIZATION_TYPE).expect("some").values() {
+        let policy = security::Authorization::decode(resource.body().clone()).expect("sound");
+        let policy = authorization_from_proto(policy).expect("sound");
+        assert_eq!(mesh.policy(&policy.id).map(|p| (**p).clone()), Some(policy));
+    }
+    assert_eq!(controller.warnings().len(), 1);
+}
+
+/// Another process, and another order, give every resource the same version.
+#[test]
+fn versions_depend_on_content_only() {
+    let [first, second] = [false, true].map(|reversed| {
+        let controller = Controller::new(Options::default());
+        let mut changes = upserts(OBJECTS);
+        if reversed {
+            changes.reverse();
+        }
+        for change in changes {
+            controller.apply([change]);
+        }
+        controller.publish();
+        controller.resources().borrow().clone()
+    });
+    for type_url in [ADDRESS_TYPE, AUTHORIZATION_TYPE] {
+        assert_eq!(first.of(type_url), second.of(type_url));
+    }
+}
+
+#[test]
+fn a_change_replaces_only_what_it_touches() {
+    let controller = Controller::new(Options::default());
+    controller.apply(upserts(OBJECTS));
+    controller.publish();
+    let before = controller.resources().borrow().clone();
+    controller.apply([Change::Remove(ObjectKey::new(Kind::PeerAuthentication, "shop", "strict"))]);
+    controller.publish();
+    let after = controller.resources().borrow().clone();
+    assert_eq!(after.generation(), before.generation() + 1);
+    assert_eq!(names(&after, AUTHORIZATION_TYPE), ["shop/p"]);
+    let changed: BTreeSet<_> = after
+        .of(ADDRESS_TYPE)
+        .expect("some")
+        .iter()
+        .filter(|(name, resource)| before.of(ADDRESS_TYPE).and_then(|all| all.get(*name)) != Some(resource))
+        .map(|(name, _)| name.to_string())
+        .collect();
+    assert_eq!(changed, ["Kubernetes//Pod/shop/web-1".to_owned()].into());
+    // Nothing to publish, nothing published.
+    controller.apply(upserts(OBJECTS).into_iter().take(1));
+    controller.publish();
+    assert_eq!(controller.generation(), after.generation());
+}
+
+#[test]
+fn replacing_everything_applies_the_difference() {
+    let controller = Controller::new(Options::default());
+    controller.replace(load(OBJECTS));
+    controller.replace(load(OBJECTS).into_iter().take(2));
+    assert_eq!(controller.store().len(), 2);
+    controller.publish();
+    assert!(names(&controller.resources().borrow(), AUTHORIZATION_TYPE).is_empty());
+    assert!(controller.warnings().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_close_together_are_published_as_one() {
+    let controller = Controller::new(Options::default());
+    let publisher = tokio::spawn({
+        let controller = controller.clone();
+        async move { controller.run().await }
+    });
+    let mut resources = controller.resources();
+    let changes = upserts(OBJECTS);
+    let started = Instant::now();
+    for change in changes {
+        controller.apply([change]);
+        tokio::time::sleep(QUIET / 2).await;
+    }
+    resources.changed().await.expect("published");
+    assert_eq!(resources.borrow_and_update().generation(), 1);
+    assert_eq!(names(&resources.borrow(), ADDRESS_TYPE).len(), 2);
+    assert!(started.elapsed() < MAX_DELAY);
+
+    // Changes that never pause are published all the same.
+    let started = Instant::now();
+    let pod = |i: u32| OBJECTS.split("\n---").next().expect("one").replace("10.0.0.1", &format!("10.0.1.{i}"));
+    let mut i = 0;
+    while !resources.has_changed().expect("the controller lives") {
+        i += 1;
+        controller.apply(upserts(&pod(i)));
+        tokio::time::sleep(QUIET / 2).await;
+    }
+    let took = started.elapsed();
+    assert!(took >= MAX_DELAY - QUIET && took <= MAX_DELAY + QUIET, "{took:?}");
+    publisher.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn ready_once_the_feed_has_spoken_even_to_say_nothing() {
+    let controller = Controller::new(Options::default());
+    let publisher = tokio::spawn({
+        let controller = controller.clone();
+        async move { controller.run().await }
+    });
+    assert!(tokio::time::timeout(MAX_DELAY * 2, controller.ready()).await.is_err());
+    controller.apply([]);
+    controller.ready().await;
+    assert_eq!(controller.generation(), 1);
+    publisher.abort();
+}

@@ -8,6 +8,7 @@
 pub mod authentication;
 pub mod certificates;
 pub mod controller;
+pub mod lint;
 pub mod lookup;
 pub mod objects;
 pub mod server;

@@ -32,7 +32,9 @@ impl Error {
 /// If there is no such thing.
 pub fn source(mesh: &Mesh, name: &str) -> Result<Arc<Workload>, Error> {
     match find_workloads(mesh, name) {
-        Ok(found) => found.first().map(|workload| (*workload).clone()).ok_or_else(|| LookupError::Empty(name.to_owned())),
+        Ok(found) => {
+            found.first().map(|workload| (*workload).clone()).ok_or_else(|| LookupError::Empty(name.to_owned()))
+        }
         Err(LookupError::Empty(name)) => Err(LookupError::Empty(name)),
         Err(error) => of_owner(mesh, name).ok_or(error),
     }

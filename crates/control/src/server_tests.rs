@@ -1,0 +1,177 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leno_model::Identity;
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+use leno_tls::{CaOptions, CertificateAuthority, Issuer, RootSource, certificate_request};
+use leno_xds::ca_client::CaClient;
+use leno_xds::client::{Client, Handler, NodeInfo, Rejection, Update};
+use leno_xds::{ChannelConfig, TokenSource};
+use tokio::sync::{oneshot, watch};
+
+use super::*;
+use crate::authentication::StaticTokens;
+use crate::certificates::CertificatePolicy;
+use crate::testing::upserts;
+use crate::translate::Options;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+spec: {nodeName: node-1, serviceAccountName: web, containers: [{name: c}]}
+status: {podIP: 10.0.0.1}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: p, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}}
+";
+
+/// What the proxy holds, in the order it came.
+#[derive(Default)]
+struct Held {
+    log: Vec<(String, String)>,
+    names: BTreeMap<String, Vec<String>>,
+}
+
+struct Recorder(watch::Sender<Held>);
+
+impl Handler for Recorder {
+    fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection> {
+        self.0.send_modify(|held| {
+            for update in updates {
+                let names = held.names.entry(type_url.to_owned()).or_default();
+                match update {
+                    Update::Upsert { name, .. } => {
+                        names.retain(|held| *held != name);
+                        names.push(name.clone());
+                        held.log.push((format!("+{name}"), type_url.to_owned()));
+                    }
+                    Update::Remove { name } => {
+                        names.retain(|held| *held != name);
+                        held.log.push((format!("-{name}"), type_url.to_owned()));
+                    }
+                }
+            }
+        });
+        Vec::new()
+    }
+}
+
+struct Stage {
+    plane: ControlPlane,
+    config: ChannelConfig,
+    stop: oneshot::Sender<()>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+/// A control plane on a port of its own, whose feed has said nothing yet.
+async fn stage() -> Stage {
+    let controller = Controller::new(Options::default());
+    let authority =
+        Arc::new(CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).expect("keys can be made"));
+    let tokens = StaticTokens::parse(&format!("{TOKEN} leno-system/leno-node node-1")).expect("sound");
+    let signer = CertificatePolicy::new(controller.clone(), authority.clone()).with_patience(Duration::ZERO);
+    let plane = ControlPlane::new(controller.clone(), Arc::new(tokens), Arc::new(signer));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let config = ChannelConfig {
+        address: format!("https://{address}").parse().expect("a URI"),
+        root: RootSource::Pem(authority.root_pem().to_owned()),
+        alt_hostname: None,
+        token: Some(TokenSource::Literal(TOKEN.to_owned())),
+        cluster_id: "Kubernetes".to_owned(),
+        headers: Vec::new(),
+    };
+    let acceptor = ControlAcceptor::from_authority(authority, Vec::new(), vec![address.ip()]).expect("a certificate");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn({
+        let plane = plane.clone();
+        async move {
+            let shutdown = async { drop(stopped.await) };
+            tokio::select! {
+                () = plane.serve(listener, acceptor, shutdown) => {}
+                () = controller.run() => {}
+            }
+        }
+    });
+    Stage { plane, config, stop, serving }
+}
+
+fn proxy(config: &ChannelConfig) -> (watch::Receiver<Held>, tokio::task::JoinHandle<()>) {
+    let (held, watching) = watch::channel(Held::default());
+    let node = NodeInfo {
+        pod_name: "node-1-proxy".to_owned(),
+        pod_namespace: "leno-system".to_owned(),
+        node_name: "node-1".to_owned(),
+        ..NodeInfo::default()
+    };
+    let client = Client::new(config.clone(), node);
+    (watching, tokio::spawn(client.run(Recorder(held))))
+}
+
+async fn until(held: &mut watch::Receiver<Held>, is: impl FnMut(&Held) -> bool) {
+    drop(tokio::time::timeout(PATIENCE, held.wait_for(is)).await.expect("in time").expect("the proxy runs"));
+}
+
+#[tokio::test]
+async fn a_proxy_is_served_what_changes_mean() {
+    let stage = stage().await;
+    let (mut held, client) = proxy(&stage.config);
+    // The feed is silent: the proxy is told nothing, not "nothing".
+    assert!(tokio::time::timeout(Duration::from_millis(100), held.changed()).await.is_err());
+    assert!(stage.plane.proxies().is_empty());
+
+    let controller = stage.plane.controller();
+    controller.apply(upserts(OBJECTS));
+    let count = |held: &Held, type_url: &str| held.names.get(type_url).map_or(0, Vec::len);
+    until(&mut held, |held| count(held, ADDRESS_TYPE) == 1 && count(held, AUTHORIZATION_TYPE) == 1).await;
+    let order: Vec<String> = held.borrow().log.iter().map(|(what, _)| what.clone()).collect();
+    assert_eq!(order, ["+shop/p", "+Kubernetes//Pod/shop/web-1"], "policies come before the workloads that name them");
+
+    let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: s, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n";
+    controller.apply(upserts(strict));
+    tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
+    assert_eq!(count(&held.borrow(), AUTHORIZATION_TYPE), 2, "settled means that the proxy has it");
+    let proxies = stage.plane.proxies();
+    assert_eq!(proxies.len(), 1);
+    assert_eq!(proxies[0].node.as_deref(), Some("node-1"));
+    assert_eq!(proxies[0].account, "leno-system/leno-node");
+    assert_eq!(proxies[0].generation, Some(controller.generation()));
+
+    controller.replace(Vec::<crate::objects::Object>::new());
+    tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
+    assert_eq!((count(&held.borrow(), ADDRESS_TYPE), count(&held.borrow(), AUTHORIZATION_TYPE)), (0, 0));
+    let removals: Vec<String> =
+        held.borrow().log.iter().map(|(what, _)| what.clone()).filter(|what| what.starts_with('-')).collect();
+    assert_eq!(removals[0], "-Kubernetes//Pod/shop/web-1", "policies go after the workloads that name them");
+
+    client.abort();
+    stage.stop.send(()).expect("it runs");
+    tokio::time::timeout(PATIENCE, stage.serving).await.expect("in time").expect("no panic");
+}
+
+#[tokio::test]
+async fn certificates_for_pods_of_the_callers_node() {
+    let stage = stage().await;
+    stage.plane.controller().apply(upserts(OBJECTS));
+    let issuer = CaClient::new(stage.config.clone());
+    let ask = async |issuer: &CaClient, uri: &str| {
+        let identity: Identity = uri.parse().expect("sound");
+        let (_, request) = certificate_request(&identity).expect("a key");
+        issuer.issue(&identity, request, Duration::from_secs(3600)).await
+    };
+    let chain = ask(&issuer, "spiffe://cluster.local/ns/shop/sa/web").await.expect("granted");
+    assert_eq!(chain.len(), 3, "leaf, intermediate, root");
+    let refused = ask(&issuer, "spiffe://cluster.local/ns/shop/sa/db").await.expect_err("no such pod");
+    assert!(refused.message.contains("no pod with service account shop/db runs there"), "{}", refused.message);
+
+    let stranger = ChannelConfig { token: Some(TokenSource::Literal("wrong".to_owned())), ..stage.config.clone() };
+    let refused = ask(&CaClient::new(stranger), "spiffe://cluster.local/ns/shop/sa/web").await.expect_err("no token");
+    assert!(refused.message.contains("token"), "{}", refused.message);
+    drop(stage.stop);
+}

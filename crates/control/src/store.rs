@@ -12,9 +12,16 @@ use crate::objects::{
 #[derive(Debug, Clone)]
 pub enum Change {
     /// Adds or replaces.
-    Upsert(Object),
+    Upsert(Arc<Object>),
     /// Removes.
     Remove(ObjectKey),
+}
+
+impl Change {
+    /// Adds or replaces.
+    pub fn upsert(object: impl Into<Object>) -> Self {
+        Self::Upsert(Arc::new(object.into()))
+    }
 }
 
 /// All objects, by kind, namespace and name.
@@ -28,15 +35,16 @@ pub struct ObjectStore {
 
 impl ObjectStore {
     /// Adds or replaces an object; returns the one it replaced. An equal object changes nothing.
-    pub fn upsert(&mut self, object: Object) -> Option<Arc<Object>> {
+    pub fn upsert(&mut self, object: impl Into<Arc<Object>>) -> Option<Arc<Object>> {
+        let object = object.into();
         let key = object.key();
         if let Some(old) = self.objects.get(&key)
-            && **old == object
+            && *old == object
         {
             return Some(old.clone());
         }
         self.generation += 1;
-        Arc::make_mut(&mut self.objects).insert(key, Arc::new(object))
+        Arc::make_mut(&mut self.objects).insert(key, object)
     }
 
     /// Removes an object and returns it.
@@ -50,12 +58,13 @@ impl ObjectStore {
 
     /// The changes that turn what is stored into `wanted`, nothing for what is equal. Of two
     /// objects with one key the later counts.
-    pub fn changes_to(&self, wanted: impl IntoIterator<Item = Object>) -> Vec<Change> {
-        let wanted: BTreeMap<ObjectKey, Object> = wanted.into_iter().map(|object| (object.key(), object)).collect();
+    pub fn changes_to<O: Into<Arc<Object>>>(&self, wanted: impl IntoIterator<Item = O>) -> Vec<Change> {
+        let wanted: BTreeMap<ObjectKey, Arc<Object>> =
+            wanted.into_iter().map(Into::into).map(|object| (object.key(), object)).collect();
         let gone = self.objects.keys().filter(|key| !wanted.contains_key(*key)).cloned().map(Change::Remove);
         let mut changes: Vec<Change> = gone.collect();
         for (key, object) in wanted {
-            if self.objects.get(&key).is_none_or(|old| **old != object) {
+            if self.objects.get(&key).is_none_or(|old| *old != object) {
                 changes.push(Change::Upsert(object));
             }
         }

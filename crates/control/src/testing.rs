@@ -21,5 +21,5 @@ pub(crate) fn load(yaml: &str) -> Vec<Object> {
 
 /// The same, as changes.
 pub(crate) fn upserts(yaml: &str) -> Vec<Change> {
-    load(yaml).into_iter().map(Change::Upsert).collect()
+    load(yaml).into_iter().map(Change::upsert).collect()
 }

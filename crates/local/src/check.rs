@@ -39,7 +39,7 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
         if spec.account() != "default" && !manifests.objects.contains_key(&account) {
             warnings.push(format!("{at}: {account} is not declared; the pod gets its identity all the same"));
         }
-        container_ports(&at, spec, &mut problems, &mut warnings);
+        reserved_ports(&at, spec, &mut warnings);
     }
     services(manifests, &mut problems, &mut warnings);
     if !problems.is_empty() {
@@ -94,24 +94,13 @@ fn namespaces(manifests: &mut Manifests, warnings: &mut Vec<String>) {
     }
 }
 
-fn container_ports(at: &str, spec: &PodSpec, problems: &mut Vec<String>, warnings: &mut Vec<String>) {
-    let mut taken: BTreeMap<(u16, &'static str), &str> = BTreeMap::new();
+fn reserved_ports(at: &str, spec: &PodSpec, warnings: &mut Vec<String>) {
     for container in &spec.containers {
-        for port in &container.ports {
+        for port in container.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
             let number = port.container_port.0;
-            if let Some(other) = taken.insert((number, port.protocol.as_str()), &container.name) {
+            if RESERVED_PORTS.contains(&number) {
                 let name = &container.name;
-                problems.push(format!(
-                    "{at}: port {number}/{} is claimed by container {other} and container {name}; containers of a pod \
-                     share its ports",
-                    port.protocol
-                ));
-            }
-            if RESERVED_PORTS.contains(&number) && port.protocol == Protocol::Tcp {
-                warnings.push(format!(
-                    "{at}: container {} listens on {number}, which a pod in the mesh can't be reached on",
-                    container.name
-                ));
+                warnings.push(format!("{at}: container {name} listens on {number}, where a pod in the mesh can't be reached"));
             }
         }
     }

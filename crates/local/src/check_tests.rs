@@ -30,9 +30,6 @@ fn an_unknown_node_is_refused_with_the_known_ones() {
 
 #[test]
 fn clashes_are_refused() {
-    let two = "  - {name: d, command: [z], ports: [{containerPort: 80}]}\n";
-    let said = refused(&pod("a", two, ", ports: [{containerPort: 80}]"));
-    assert!(said.contains("port 80/TCP is claimed by container c and container d"), "{said}");
     let said = refused(&format!(
         "{}{}",
         service("a", "clusterIP: 10.96.1.1, selector: {app: a}"),

@@ -86,6 +86,8 @@ pub(crate) struct Core {
     stopping: Option<oneshot::Sender<()>>,
     said: Vec<String>,
     made: u64,
+    /// Whether the first manifests took effect; before that there is nothing to show.
+    loaded: bool,
 }
 
 impl Core {
@@ -115,6 +117,7 @@ impl Core {
             stopping: None,
             said: Vec::new(),
             made: 0,
+            loaded: false,
         }
     }
 
@@ -125,7 +128,6 @@ impl Core {
         mut events: mpsc::UnboundedReceiver<PodEvent>,
     ) {
         let mut proxies: Vec<_> = self.nodes.iter().map(|node| node.proxy.clone()).collect();
-        self.reconcile();
         loop {
             if self.stopping.is_some() && self.pods.is_empty() {
                 self.publish();
@@ -227,6 +229,7 @@ impl Core {
         warnings.extend(check::complete(&mut all, &names, self.ctx.networks.ipv6)?);
         self.files = files;
         self.applied = applied;
+        self.loaded = true;
         self.wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
         for warning in &warnings {
             // Said once, not at every save of a file.
@@ -487,6 +490,9 @@ impl Core {
 
     /// Hands the controller everything as it is now; it finds the differences.
     fn publish(&mut self) {
+        if !self.loaded {
+            return;
+        }
         let pods: Vec<Pod> = self.pods.values().map(observed).collect();
         let declared = self.wanted.values().map(|object| &**object);
         let udp = udp_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
@@ -513,6 +519,9 @@ impl Core {
     }
 
     fn show(&mut self) {
+        if !self.loaded {
+            return;
+        }
         let nodes = self
             .nodes
             .iter()

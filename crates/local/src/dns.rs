@@ -66,7 +66,7 @@ fn service_of<'a>(mesh: &'a Mesh, domain: &str, namespace: &str, name: &str) -> 
         namespace: namespace.into(),
         hostname: format!("{name}.{namespace}.svc.{domain}").into(),
     };
-    mesh.service(&id).map(std::convert::AsRef::as_ref)
+    mesh.service(&id).map(AsRef::as_ref)
 }
 
 /// Virtual addresses, or those of the ready endpoints of a headless service.

@@ -1,17 +1,20 @@
 //! Bringing a pod's traffic into the mesh and out of it: the rules inside its namespace, and the
 //! node's proxy that serves it.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
 use leno_capture::pod_rules::{self, PodRules};
-use crate::agent_shim::{Agent, PodInfo};
+use leno_capture::zds::{Agent, PodInfo};
 
 use crate::pod::PodPlan;
 
+/// How long one attempt waits for a proxy before the operator is told that none is there.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// One pod's enrollment.
 pub(crate) struct Enrollment {
-    agent: Arc<Agent>,
+    agent: Agent,
     namespace: NetworkNamespace,
     info: PodInfo,
     rules: PodRules,
@@ -77,9 +80,9 @@ impl Enrollment {
 
     /// Resolves when a proxy connected or left.
     pub(crate) async fn proxy_changed(&self) {
-        let mut connected = self.agent.connected();
-        connected.borrow_and_update();
-        if connected.changed().await.is_err() {
+        let mut proxies = self.agent.proxies();
+        proxies.borrow_and_update();
+        if proxies.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -96,20 +99,17 @@ impl Enrollment {
         if self.announced {
             return Ok(());
         }
-        let fd = self.namespace.try_clone_fd().map_err(|reason| reason.to_string())?;
         self.agent
-            .add(self.info.clone(), fd)
+            .add(self.info.clone(), self.namespace.clone(), PATIENCE)
             .await
-            .map_err(|reason| format!("the proxy of {}: {reason}", self.node))?;
+            .map_err(|reason| format!("{}: {reason}", self.node))?;
         self.announced = true;
         Ok(())
     }
 
     async fn withdraw(&mut self) {
         // Also after a failed announcement: the agent may have kept the pod for later.
-        if let Err(reason) = self.agent.remove(&self.info.uid).await {
-            tracing::debug!(%reason, pod = %self.info.name, "the proxy did not confirm that a pod is gone");
-        }
+        self.agent.remove(&self.info.uid).await;
         self.announced = false;
     }
 

@@ -80,6 +80,21 @@ pub fn read(paths: &[PathBuf]) -> Result<Manifests, Error> {
     reading.finish()
 }
 
+/// Reads files and directories again whenever one of them changes, and hands over what they hold
+/// or what is wrong with them. Goes on until watching fails.
+///
+/// # Errors
+/// If the kernel can't watch (more).
+pub async fn follow(paths: &[PathBuf], mut load: impl FnMut(Result<Manifests, Error>)) -> Result<(), Error> {
+    let watcher = crate::watch::Watcher::new()?;
+    watcher.cover(paths)?;
+    loop {
+        watcher.changed().await?;
+        watcher.cover(paths)?;
+        load(read(paths));
+    }
+}
+
 /// Reads one text as if it were a file called `name`.
 ///
 /// # Errors

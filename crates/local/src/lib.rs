@@ -1,23 +1,42 @@
 //! One machine as feed and stage: manifests from a directory, pods as processes in network namespaces.
 
 pub mod addresses;
+mod api;
 mod check;
+pub mod client;
+mod container;
+mod core;
 mod deployments;
 mod dns;
 mod dns_server;
+pub mod down;
+mod enroll;
 mod environment;
 mod error;
 pub mod feed;
 pub mod init;
 mod init_protocol;
+mod listing;
 mod logs;
 pub mod names;
 mod network;
+mod node;
+mod plane;
+mod pod;
 pub mod privilege;
 mod probes;
+mod proxy;
+mod readiness;
 mod sandbox;
+mod server;
 mod services;
 mod spawn;
+mod stage;
+mod state;
+pub mod up;
 mod watch;
 
 pub use error::Error;
+pub use listing::{Listing, NodeListing, PodListing};
+pub use proxy::ProxyState;
+pub use stage::{Stage, StageEvent, StageHandle, StageOptions};

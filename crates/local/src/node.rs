@@ -1,10 +1,9 @@
 //! A node of the stage: a namespace with a proxy, a DNS server and the rules for services.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::agent_shim::Agent;
+use leno_capture::zds::Agent;
 use leno_model::Mesh;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
@@ -21,11 +20,9 @@ pub(crate) struct Node {
     pub addresses: NodeAddresses,
     pub network: Named,
     /// Announces pods to the node's proxy.
-    pub agent: Arc<Agent>,
+    pub agent: Agent,
     /// The proxy as it is now.
     pub proxy: watch::Receiver<ProxyState>,
-    /// Token, socket, log and resolv.conf of the proxy.
-    pub dir: PathBuf,
 }
 
 /// Opens the node's DNS server and returns its task.

@@ -1,39 +1,138 @@
 //! The stage's own control plane: `leno-control` inside the supervisor, listening inside the
 //! fabric's namespace.
 
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use leno_control::objects::Object;
-use leno_control::store::Change;
-use leno_control::translate::{Options, Translator};
+use leno_control::translate::Options;
+use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lookup};
 use leno_model::Mesh;
-use parking_lot::Mutex;
+use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
+use leno_xds::server::Caller;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
+use crate::Error;
+use crate::addresses::{CONTROL_PORT, control_plane};
+use crate::api::Explained;
+use crate::error::write_file;
+use crate::network::Named;
+use crate::stage::StageOptions;
+
+/// File in the run directory with the root certificates that proxies trust.
+pub(crate) const ROOT_CERT: &str = "root-cert.pem";
+
+/// Controller, authority and server of one stage.
 pub(crate) struct Plane {
-    translator: Mutex<Translator>,
-    mesh: watch::Sender<Arc<Mesh>>,
+    controller: Controller,
+    server: ControlPlane,
+    tokens: Arc<StaticTokens>,
 }
 
 impl Plane {
-    pub(crate) fn start(options: Options) -> Self {
-        Self { translator: Mutex::new(Translator::new(options)), mesh: watch::channel(Arc::default()).0 }
+    /// Makes a certificate authority that lives as long as the stage, and starts to serve.
+    ///
+    /// # Errors
+    /// If keys can't be made or the address can't be bound.
+    pub(crate) fn start(
+        options: &StageOptions,
+        fabric: &Named,
+        run_dir: &Path,
+        ipv6: bool,
+        tasks: &mut Vec<JoinHandle<()>>,
+    ) -> Result<Self, Error> {
+        let what = "cannot start the control plane";
+        let controller = Controller::new(Options {
+            trust_domain: options.trust_domain.as_str().into(),
+            cluster_domain: options.cluster_domain.as_str().into(),
+            ..Options::default()
+        });
+        let authority = CertificateAuthority::ephemeral(options.trust_domain.as_str(), CaOptions::default())
+            .map_err(Error::control(what))?;
+        let authority = Arc::new(authority);
+        write_file(&run_dir.join(ROOT_CERT), authority.root_pem().as_bytes(), 0o644)?;
+        let tokens = Arc::new(StaticTokens::new());
+        let policy = Arc::new(CertificatePolicy::new(controller.clone(), authority.clone()));
+        let server = ControlPlane::new(controller.clone(), tokens.clone(), policy);
+
+        let (v4, v6) = control_plane();
+        let names = vec!["istiod.istio-system.svc".to_owned(), "localhost".to_owned()];
+        let acceptor = ControlAcceptor::from_authority(authority, names, vec![v4.into(), v6.into()])
+            .map_err(Error::control(what))?;
+        let mut addresses = vec![IpAddr::from(v4)];
+        if ipv6 {
+            addresses.push(v6.into());
+        }
+        for address in addresses {
+            let address = SocketAddr::new(address, CONTROL_PORT);
+            let bound = fabric
+                .namespace
+                .run(|| std::net::TcpListener::bind(address))
+                .map_err(Error::network(what))?
+                .map_err(Error::io(format!("{what} on {address}")))?;
+            bound.set_nonblocking(true).map_err(Error::io(what))?;
+            let listener = TcpListener::from_std(bound).map_err(Error::io(what))?;
+            let (server, acceptor) = (server.clone(), acceptor.clone());
+            tasks.push(tokio::spawn(async move {
+                server.serve(listener, acceptor, std::future::pending()).await;
+            }));
+        }
+        let publishing = controller.clone();
+        tasks.push(tokio::spawn(async move { publishing.run().await }));
+        Ok(Self { controller, server, tokens })
+    }
+
+    /// Makes a token for the proxy of a node and lets its bearer in.
+    ///
+    /// # Errors
+    /// If the machine has no randomness.
+    pub(crate) fn token(&self, node: &str) -> Result<String, Error> {
+        let what = "cannot make a token";
+        let mut random = [0; 32];
+        std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random)).map_err(Error::io(what))?;
+        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let caller = Caller {
+            namespace: "istio-system".to_owned(),
+            service_account: "ztunnel".to_owned(),
+            node: Some(node.to_owned()),
+            ..Caller::default()
+        };
+        self.tokens.insert(token.clone(), caller).map_err(Error::control(what))?;
+        Ok(token)
     }
 
     /// Makes these objects all there are.
-    pub(crate) fn publish(&self, objects: impl Iterator<Item = Object>) {
-        let mut translator = self.translator.lock();
-        let changes: Vec<Change> = translator.store().changes_to(objects);
-        if !translator.apply(changes).is_empty() {
-            self.mesh.send_replace(Arc::new(translator.mesh().clone()));
-        }
+    pub(crate) fn publish(&self, objects: impl IntoIterator<Item = Object>) {
+        self.controller.replace(objects);
     }
 
     /// The mesh as published last.
     pub(crate) fn mesh(&self) -> watch::Receiver<Arc<Mesh>> {
-        self.mesh.subscribe()
+        self.controller.mesh()
     }
 
-    /// Resolves when every connected proxy has confirmed what was published last.
-    pub(crate) async fn synced(&self) {}
+    /// Publishes at once, and resolves when every connected proxy has accepted it.
+    pub(crate) async fn settled(&self) {
+        self.server.settled().await;
+    }
+
+    /// What would happen to a connection.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if source or destination mean nothing.
+    pub(crate) fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
+        let mesh = self.mesh().borrow().clone();
+        let unknown = |reason: lookup::Error| Error::NotFound(reason.to_string());
+        let source = lookup::source(&mesh, source).map_err(unknown)?;
+        let destinations = lookup::destination(&mesh, &source, destination).map_err(unknown)?;
+        let explanations: Vec<_> =
+            destinations.iter().map(|to| leno_policy::explain::explain(&mesh, &source, *to)).collect();
+        let text = explanations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let json = serde_json::to_value(&explanations).map_err(Error::control("cannot write the explanation"))?;
+        Ok(Explained { text, json })
+    }
 }

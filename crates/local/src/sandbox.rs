@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
+use crate::readiness;
 use crate::init::{FILES, PodFiles, ROLE};
 use crate::init_protocol::{FromInit, ToInit, receive, send};
 use crate::spawn::{Isolated, ProcessHandle, Spawn, spawn};
@@ -99,7 +100,7 @@ impl Sandbox {
             stderr: Stdio::inherit(),
         })
         .await?;
-        let socket = AsyncFd::new(ours).map_err(Error::io(what.clone()))?;
+        let socket = readiness::socket(ours).map_err(Error::io(what.clone()))?;
         let inner = Arc::new(Inner {
             socket,
             next: AtomicU64::new(1),

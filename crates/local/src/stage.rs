@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_capture::zds::Agent;
 use leno_capture::{NAMED_DIR, NetworkNamespace};
 use leno_control::objects::{Object, ObjectKey};
 use leno_model::Mesh;
@@ -13,6 +14,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::Error;
+use crate::api::Explained;
 use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
 use crate::core::{Core, Request};
 use crate::error::{make_dir, write_file};
@@ -114,18 +116,15 @@ impl Context {
         let mut mesh = self.plane.mesh();
         let mut in_force = self.in_force.clone();
         let all = async {
+            self.plane.settled().await;
             for rules in &mut in_force {
-                loop {
-                    if Arc::ptr_eq(&rules.borrow_and_update(), &mesh.borrow_and_update()) {
-                        break;
-                    }
+                while !Arc::ptr_eq(&rules.borrow_and_update(), &mesh.borrow_and_update()) {
                     tokio::select! {
                         changed = rules.changed() => if changed.is_err() { break },
                         changed = mesh.changed() => if changed.is_err() { break },
                     }
                 }
             }
-            self.plane.synced().await;
         };
         if tokio::time::timeout(SETTLE, all).await.is_err() {
             tracing::debug!("going on before every proxy confirmed the last change");
@@ -154,6 +153,7 @@ pub struct StageHandle {
     requests: mpsc::Sender<Request>,
     listing: watch::Receiver<Listing>,
     news: broadcast::Sender<StageEvent>,
+    down: Arc<watch::Sender<bool>>,
     pub(crate) ctx: Arc<Context>,
 }
 
@@ -340,6 +340,48 @@ impl StageHandle {
         self.ask(|done| Request::Scale { namespace, name, replicas, done }).await?
     }
 
+    /// Runs a program in a pod without input; its exit code and what it printed on standard output
+    /// and error together.
+    ///
+    /// # Errors
+    /// If there is no such pod, it doesn't run, or the program can't be started.
+    pub async fn output(&self, namespace: &str, name: &str, argv: Vec<String>) -> Result<(i32, String), Error> {
+        let what = "cannot run a program in a pod";
+        let (writer, mut reader) = tokio::net::unix::pipe::pipe().map_err(Error::io(what))?;
+        let stdio = || -> std::io::Result<[std::os::fd::OwnedFd; 3]> {
+            let output = writer.into_blocking_fd()?;
+            Ok([std::fs::File::open("/dev/null")?.into(), output.try_clone()?, output])
+        };
+        let stdio = stdio().map_err(Error::io(what))?;
+        let mut process = crate::server::exec(self, namespace, name, None, argv, Vec::new(), stdio.into()).await?;
+        let mut text = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut text).await.map_err(Error::io(what))?;
+        Ok((process.ended().await, String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// Resolves when somebody asked for the end with `leno down`.
+    pub fn down_requested(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut asked = self.down.subscribe();
+        async move {
+            if asked.wait_for(|asked| *asked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    pub(crate) fn request_down(&self) {
+        self.down.send_replace(true);
+    }
+
+    /// What would happen to a connection from `source` (`NS/POD`) to `destination`
+    /// (`NS/NAME:PORT`).
+    ///
+    /// # Errors
+    /// If either is unknown.
+    pub fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
+        self.ctx.plane.explain(source, destination)
+    }
+
     pub(crate) async fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.ask(|found| Request::Find { namespace, name, found }).await?
@@ -386,11 +428,11 @@ async fn assemble(
     let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
     let mut networks = Networks::new(netns_dir, options.name.clone());
     let fabric = networks.create_fabric()?;
-    let plane = Plane::start(options, &fabric, run_dir, &names, networks.ipv6).await?;
     let (udp, udp_ports) = watch::channel(Arc::default());
     let (stop_proxies, stopped) = watch::channel(false);
     let mut nodes: Vec<Arc<Node>> = Vec::new();
     let (mut tasks, mut proxies, mut in_force) = (Vec::new(), Vec::new(), Vec::new());
+    let plane = Plane::start(options, &fabric, run_dir, networks.ipv6, &mut tasks)?;
 
     for (index, name) in names.iter().enumerate() {
         let addresses = NodeAddresses::new(index + 1)
@@ -404,7 +446,7 @@ async fn assemble(
 
         let dir = make_dir(&run_dir.join(name))?;
         let socket = dir.join("ztunnel.sock");
-        let agent = Arc::new(plane.agent(&socket, &mut tasks)?);
+        let agent = Agent::bind(&socket).map_err(Error::network(format!("cannot announce pods to the proxy of {name}")))?;
         let domain = &options.cluster_domain;
         let resolv = format!(
             "nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n",
@@ -420,7 +462,7 @@ async fn assemble(
             namespace: network.namespace.clone(),
             node_ip: IpAddr::from(addresses.fabric_v4()),
             control: SocketAddr::new(control_plane().0.into(), crate::addresses::CONTROL_PORT),
-            root_cert: run_dir.join("root-cert.pem"),
+            root_cert: run_dir.join(crate::plane::ROOT_CERT),
             token,
             zds_socket: socket,
             resolv_conf: dir.join("resolv.conf"),
@@ -432,7 +474,7 @@ async fn assemble(
         };
         let (state, proxy) = watch::channel(ProxyState::default());
         proxies.push(tokio::spawn(supervise(settings, state, stopped.clone())));
-        nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy, dir }));
+        nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy }));
     }
     for node in &nodes {
         for other in nodes.iter().filter(|other| other.name != node.name) {
@@ -468,7 +510,8 @@ async fn assemble(
     let (events, happened) = mpsc::unbounded_channel();
     let core = Core::new(ctx.clone(), nodes.clone(), events, udp, show, news.clone());
     let core = tokio::spawn(core.run(asked, happened));
-    let handle = StageHandle { requests: requests.clone(), listing, news, ctx };
+    let down = Arc::new(watch::channel(false).0);
+    let handle = StageHandle { requests: requests.clone(), listing, news, down, ctx };
     let _ = requests.send(Request::Reload(Ok(files))).await;
 
     let watched: Vec<_> = options.manifests.iter().filter(|path| *path != Path::new("-")).cloned().collect();

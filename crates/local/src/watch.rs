@@ -2,7 +2,6 @@
 //! files, so that editors that replace a file and ConfigMap-like symlink swaps are seen too.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
 use crate::Error;
+use crate::readiness::{self, Watching};
 
 /// How long files must be left alone before they are read: an editor writes in several steps.
 const QUIET: Duration = Duration::from_millis(80);
@@ -18,16 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Watches paths given by the user.
 pub(crate) struct Watcher {
-    inotify: AsyncFd<Descriptor>,
-}
-
-/// `AsyncFd` wants to know the number.
-struct Descriptor(Inotify);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
+    inotify: AsyncFd<Watching>,
 }
 
 impl Watcher {
@@ -39,7 +30,7 @@ impl Watcher {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(Error::errno(
             "cannot watch files (raise `sysctl fs.inotify.max_user_instances` if that is the limit)",
         ))?;
-        let inotify = AsyncFd::new(Descriptor(inotify)).map_err(Error::io("cannot watch files"))?;
+        let inotify = readiness::inotify(inotify).map_err(Error::io("cannot watch files"))?;
         Ok(Self { inotify })
     }
 
@@ -85,6 +76,20 @@ impl Watcher {
         Ok(())
     }
 
+    /// Watches a file that grows: every write counts, and its replacement.
+    ///
+    /// # Errors
+    /// If the user's limit of watches is reached.
+    pub(crate) fn cover_log(&self, file: &Path) -> Result<(), Error> {
+        let directory = file.parent().unwrap_or(Path::new("."));
+        let flags = AddWatchFlags::IN_MODIFY
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_DELETE_SELF;
+        let added = self.inotify.get_ref().0.add_watch(directory, flags);
+        added.map(drop).map_err(Error::errno(format!("cannot watch {}", directory.display())))
+    }
+
     /// Waits until something changed and then rested.
     ///
     /// # Errors
@@ -101,7 +106,11 @@ impl Watcher {
         }
     }
 
-    async fn event(&self) -> Result<(), Error> {
+    /// Waits until something changed.
+    ///
+    /// # Errors
+    /// If inotify itself fails.
+    pub(crate) async fn event(&self) -> Result<(), Error> {
         loop {
             let mut guard = self.inotify.readable().await.map_err(Error::io("cannot watch files"))?;
             match guard.try_io(|inotify| inotify.get_ref().0.read_events().map_err(Into::into)) {

@@ -61,7 +61,7 @@ impl Identity {
         &self.service_account
     }
 
-    /// The id without `spiffe://`: the form policies and metric labels compare (protocol §6.3).
+    /// The id without `spiffe://`: the form policies and metric labels compare.
     pub fn principal(&self) -> String {
         format!("{}/ns/{}/sa/{}", self.trust_domain, self.namespace, self.service_account)
     }

@@ -28,7 +28,7 @@ pub use workload::{
 pub type Name = std::sync::Arc<str>;
 
 /// Ports no mesh peer and no pod may reach through the proxy, because the proxy itself listens
-/// there (protocol §0): outbound capture, inbound plaintext capture, HBONE.
+/// there: outbound capture, inbound plaintext capture, HBONE.
 pub const RESERVED_PORTS: [u16; 3] = [15001, 15006, 15008];
 
 /// Port on which every enrolled pod accepts HBONE.

@@ -20,7 +20,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The port this endpoint serves `port` of the service on, or `None` if it doesn't: its own
-    /// entry first, then the service's target unless that is named (protocol §2.3).
+    /// entry first, then the service's target unless that is named, as ztunnel does.
     pub fn target_port(&self, port: &Port) -> Option<u16> {
         self.ports
             .iter()
@@ -169,14 +169,14 @@ impl Mesh {
     }
 
     /// The workload that owns an address. Of several, pods with HBONE win, then pods, then
-    /// HBONE (protocol §2.3).
+    /// HBONE, as ztunnel does.
     pub fn workload_by_address(&self, network: &Name, address: IpAddr) -> Option<&Arc<Workload>> {
         let key = NetworkAddress { network: network.clone(), address };
         self.by_address.get(&key).and_then(|claimants| claimants.first())
     }
 
     /// The workload a node agent announces as `namespace/name` with a service account, if it
-    /// runs on `node` (protocol §2.1).
+    /// runs on `node`, as ztunnel finds its own.
     pub fn workload_on_node(
         &self,
         node: &str,
@@ -200,7 +200,7 @@ impl Mesh {
     }
 
     /// The service a client in `client_namespace` means by a virtual address: exact addresses
-    /// first, then ranges (protocol §2.3).
+    /// first, then ranges, as ztunnel does.
     pub fn service_by_vip(&self, network: &Name, address: IpAddr, client_namespace: &str) -> Option<&Arc<Service>> {
         let key = NetworkAddress { network: network.clone(), address };
         let exact = self.by_vip.get(&key).and_then(|candidates| preferred(candidates, client_namespace));
@@ -247,7 +247,7 @@ impl Mesh {
         self.policies.values()
     }
 
-    /// The policies that apply to `workload` (protocol §6.1), in a stable order. An `Err` is a
+    /// The policies that apply to `workload` as Istio scopes them, in a stable order. An `Err` is a
     /// policy the workload names and this mesh does not hold: the caller must fail closed.
     pub fn policies_for<'a>(
         &'a self,
@@ -266,7 +266,7 @@ fn claim(w: &Workload) -> (bool, bool) {
     (w.is_pod(), w.tunnel_protocol == TunnelProtocol::Hbone)
 }
 
-/// Same namespace, then canonical, then the first (protocol §2.3); invisible ones never.
+/// Same namespace, then canonical, then the first, as ztunnel does; invisible ones never.
 fn preferred<'a>(candidates: &'a [Arc<Service>], client_namespace: &str) -> Option<&'a Arc<Service>> {
     let mut visible = candidates.iter().filter(|s| s.visible_to(client_namespace)).peekable();
     let first = visible.peek().copied();

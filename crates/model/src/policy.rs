@@ -76,7 +76,7 @@ pub struct Clause {
 
 /// Every populated attribute must hold: of `x` one value must match, of `not_x` none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names are the attributes of protocol §6.3")]
+#[allow(missing_docs, reason = "the names are the attributes of istio.security.Match")]
 pub struct Match {
     pub namespaces: Vec<StringMatch>,
     pub not_namespaces: Vec<StringMatch>,

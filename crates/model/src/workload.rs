@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::{DEFAULT_TRUST_DOMAIN, Identity, Name, Port, ServiceName};
 
-/// Opaque primary key of a workload, unique in the mesh (protocol §3.3 lists the forms in use).
+/// Opaque primary key of a workload, unique in the mesh, such as `Kubernetes//Pod/ns/name`.
 pub type WorkloadUid = Name;
 
 /// An address within a network: two clusters' networks may reuse the same range.
@@ -109,7 +109,7 @@ pub enum GatewayDestination {
     Address(NetworkAddress),
 }
 
-/// What the destination proxy speaks to the application (protocol §1.9).
+/// What the destination proxy speaks to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ApplicationTunnel {
     /// Bytes as they are, or behind a PROXY header.
@@ -222,7 +222,7 @@ impl Workload {
         Identity::new(self.trust_domain.clone(), self.namespace.clone(), self.service_account.clone()).ok()
     }
 
-    /// Pods beat everything else when two workloads claim one address (protocol §2.3).
+    /// Pods beat everything else when two workloads claim one address, as ztunnel does.
     pub(crate) fn is_pod(&self) -> bool {
         self.uid.contains("//Pod/")
     }

@@ -22,12 +22,12 @@ pub(crate) async fn start(
     pods: &Arc<Pods>,
     agent: &Arc<zds::Client>,
     readiness: &Readiness,
-    log: &LogHandle,
+    log: Option<&LogHandle>,
     drain: &CancellationToken,
     stop: &CancellationToken,
-) -> Result<(), Error> {
+) -> Result<Endpoints, Error> {
     let config = &context.config;
-    let admin = {
+    let mut admin = {
         let (context, pods, drain) = (context.clone(), pods.clone(), drain.clone());
         let agent = agent.status();
         Routes::new()
@@ -36,8 +36,10 @@ pub(crate) async fn start(
                 drain.cancel();
                 text(StatusCode::OK, "shutting down\n")
             })
-            .merge(admin::logging(log))
     };
+    if let Some(log) = log {
+        admin = admin.merge(admin::logging(log));
+    }
     let everywhere = if config.ipv6 {
         [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))].to_vec()
     } else {
@@ -46,9 +48,22 @@ pub(crate) async fn start(
     let loopback = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), SocketAddr::from((Ipv6Addr::LOCALHOST, 0))];
     let stats = admin::metrics(&context.metrics);
     let ready = admin::readiness(readiness);
-    serve_any("the admin endpoint", &loopback, config.admin_port, Each::All, &admin, stop).await?;
-    serve_any("metrics", &everywhere, config.stats_port, Each::First, &stats, stop).await?;
-    serve_any("readiness", &everywhere, config.readiness_port, Each::First, &ready, stop).await
+    Ok(Endpoints {
+        admin: serve_any("the admin endpoint", &loopback, config.admin_port, Each::All, &admin, stop).await?,
+        metrics: serve_any("metrics", &everywhere, config.stats_port, Each::First, &stats, stop).await?,
+        readiness: serve_any("readiness", &everywhere, config.readiness_port, Each::First, &ready, stop).await?,
+    })
+}
+
+/// Ports of a proxy's own endpoints, on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoints {
+    /// `/config_dump` and the like; on loopback only.
+    pub admin: u16,
+    /// `/metrics`.
+    pub metrics: u16,
+    /// `/healthz/ready`.
+    pub readiness: u16,
 }
 
 /// On how many of the addresses to listen.
@@ -67,17 +82,19 @@ async fn serve_any(
     each: Each,
     routes: &Routes,
     stop: &CancellationToken,
-) -> Result<(), Error> {
+) -> Result<u16, Error> {
     let mut failed = None;
-    let mut serving = false;
+    let mut serving = None;
     for address in addresses {
-        let address = SocketAddr::new(address.ip(), port);
-        match TcpListener::bind(address).await {
-            Ok(listener) => {
-                serving = true;
+        // Port 0 lets the kernel choose; the other family then has to follow the first.
+        let address = SocketAddr::new(address.ip(), serving.unwrap_or(port));
+        let bound = TcpListener::bind(address).await.and_then(|l| Ok((l.local_addr()?.port(), l)));
+        match bound {
+            Ok((port, listener)) => {
+                serving = Some(port);
                 tokio::spawn(admin::serve(listener, routes.clone(), stop.clone().cancelled_owned()));
                 if each == Each::First {
-                    return Ok(());
+                    return Ok(port);
                 }
             }
             // A family this machine lacks is no failure as long as the other one works.
@@ -92,13 +109,12 @@ async fn serve_any(
             }
         }
     }
-    match failed {
-        Some(error)
-            if !serving
-                || matches!(&error, Error::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse) =>
-        {
-            Err(error)
-        }
-        _ => Ok(()),
+    let taken =
+        |error: &Error| matches!(error, Error::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse);
+    match (serving, failed) {
+        (Some(port), failed) if !failed.as_ref().is_some_and(taken) => Ok(port),
+        (_, Some(error)) => Err(error),
+        // Unreachable: an address either serves or fails, and there is at least one.
+        (_, None) => Ok(port),
     }
 }

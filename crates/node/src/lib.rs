@@ -28,12 +28,15 @@ mod inbound_plaintext;
 mod outbound;
 mod pod;
 mod pods;
+mod proxy;
 mod report;
 mod request_headers;
 mod run;
 mod state;
 mod workers;
 
-pub use config::Config;
+pub use admin::Endpoints;
+pub use config::{Config, OriginalSource};
 pub use error::Error;
-pub use run::{init_log, run};
+pub use proxy::Proxy;
+pub use run::{Host, init_log, run};

@@ -1,5 +1,7 @@
 //! The node proxy as a whole: its parts, how they start, and how they end.
 
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +16,10 @@ use leno_xds::ca_client::CaClient;
 use leno_xds::client::{Client, NodeInfo, Observer, Termination};
 use leno_xds::{ChannelConfig, TokenSource};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::Endpoints;
 use crate::pod::{Context, Worker};
 use crate::pods::{self, Pods};
 use crate::state::{Feed, MeshState};
@@ -29,6 +33,28 @@ const METRIC_SERIES: usize = 10_000;
 /// How long the last log lines may take to be written.
 const FLUSH: Duration = Duration::from_secs(2);
 
+/// What the proxy takes from the program it runs in rather than from its settings.
+pub struct Host {
+    /// The process log, whose level the admin endpoint can change; without it, it can't.
+    pub log: Option<LogHandle>,
+    /// Where access log lines go.
+    pub access_log: Box<dyn Write + Send>,
+    /// Where DNS questions about anything but the mesh go.
+    pub resolvers: Vec<SocketAddr>,
+}
+
+impl Host {
+    /// A process that does nothing else: standard output, and the resolvers of `/etc/resolv.conf`.
+    pub fn process(log: &LogHandle) -> Self {
+        let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        Self {
+            log: Some(log.clone()),
+            access_log: Box::new(std::io::stdout()),
+            resolvers: dns::resolvers(&resolv_conf),
+        }
+    }
+}
+
 /// Runs the proxy until it is told to stop by SIGTERM, SIGINT or `/quitquitquit`, and then until
 /// its connections have ended or the drain deadline has passed.
 ///
@@ -37,15 +63,42 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub fn run(config: Config, log: &LogHandle) -> Result<(), Error> {
     let workers = Workers::start(config.worker_threads)?;
     // One thread for everything that is not a connection.
-    let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
-    control.block_on(serve(config, &workers, log))
+    let control = control_runtime()?;
+    control.block_on(async {
+        let ending = Ending::default();
+        stop_on_signals(&ending.drain)?;
+        let node = launch(config, &workers, Host::process(log), &ending).await?;
+        node.serve(&ending).await;
+        Ok(())
+    })
 }
 
-async fn serve(config: Config, workers: &Workers, log: &LogHandle) -> Result<(), Error> {
-    let drain = CancellationToken::new();
-    let stop = CancellationToken::new();
-    stop_on_signals(&drain)?;
+pub(crate) fn control_runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)
+}
 
+/// How a running proxy is told to end.
+#[derive(Clone, Default)]
+pub(crate) struct Ending {
+    /// Take no new connections; end with the last live one.
+    pub(crate) drain: CancellationToken,
+    /// End live ones too.
+    pub(crate) cut: CancellationToken,
+}
+
+/// A proxy whose parts are all started.
+pub(crate) struct Node {
+    pub(crate) endpoints: Endpoints,
+    context: Arc<Context>,
+    pods: Arc<Pods>,
+    agent: AbortHandle,
+    /// Ends the own endpoints, last of all.
+    stop: CancellationToken,
+}
+
+/// Starts all parts on the current runtime and on `workers`.
+pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending: &Ending) -> Result<Node, Error> {
+    let stop = CancellationToken::new();
     let readiness = Readiness::default();
     let metrics = Metrics::new("ztunnel", env!("CARGO_PKG_VERSION"), METRIC_SERIES);
     let discovery = channel(&config, Service::Discovery)?;
@@ -62,17 +115,16 @@ async fn serve(config: Config, workers: &Workers, log: &LogHandle) -> Result<(),
     let format = setting("LOG_FORMAT", &config.log_format)?;
     let level = access_log_level();
     let dropped = metrics.access_log_dropped().clone();
-    let access_log = AccessLog::new(std::io::stdout(), format, level, DEFAULT_CAPACITY, dropped)
+    let access_log = AccessLog::new(host.access_log, format, level, DEFAULT_CAPACITY, dropped)
         .map_err(|e| Error::Runtime(std::io::Error::other(e)))?;
-    let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let context = Arc::new(Context {
         state: Arc::new(MeshState::default()),
         certificates: certificates.clone(),
         metrics: metrics.clone(),
-        access_log: access_log.clone(),
+        access_log,
         tunnel: tunnel.clone(),
         relay: RelayOptions::default(),
-        resolvers: dns::resolvers(&resolv_conf),
+        resolvers: host.resolvers,
         config,
     });
     let config = &context.config;
@@ -80,7 +132,8 @@ async fn serve(config: Config, workers: &Workers, log: &LogHandle) -> Result<(),
         |handle: &tokio::runtime::Handle| Worker { handle: handle.clone(), tunnels: Pool::new(tunnel.clone()) };
     let pods = Pods::new(context.clone(), workers.handles().iter().map(of_worker).collect());
     let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
-    admin::start(&context, &pods, &agent, &readiness, log, &drain, &stop).await?;
+    let endpoints =
+        admin::start(&context, &pods, &agent, &readiness, host.log.as_ref(), &ending.drain, &stop).await?;
 
     let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(DiscoveryMetrics(metrics)));
     let status = client.status();
@@ -93,17 +146,32 @@ async fn serve(config: Config, workers: &Workers, log: &LogHandle) -> Result<(),
     let agent = tokio::spawn({
         let pods = pods.clone();
         async move { agent.run(&*pods).await }
-    });
+    })
+    .abort_handle();
     tracing::info!(node = %config.node, workers = workers.handles().len(), "node proxy started");
+    Ok(Node { endpoints, context, pods, agent, stop })
+}
 
-    drain.cancelled().await;
-    agent.abort();
-    tracing::info!(deadline = ?config.drain_deadline, "draining");
-    drain_all(&pods, config.drain_deadline).await;
-    stop.cancel();
-    access_log.flush(FLUSH);
-    tracing::info!("node proxy stopped");
-    Ok(())
+impl Node {
+    /// Returns once the proxy was told to end and has ended.
+    pub(crate) async fn serve(self, ending: &Ending) {
+        let cut = ending.cut.cancelled();
+        tokio::select! {
+            () = ending.drain.cancelled() => {}
+            () = ending.cut.cancelled() => {}
+        }
+        self.agent.abort();
+        let deadline = self.context.config.drain_deadline;
+        tracing::info!(?deadline, "draining");
+        tokio::select! {
+            () = drain_all(&self.pods, deadline) => {}
+            () = cut => {}
+        }
+        self.pods.running().iter().for_each(|(_, pod)| pod.stop());
+        self.stop.cancel();
+        self.context.access_log.flush(FLUSH);
+        tracing::info!("node proxy stopped");
+    }
 }
 
 async fn drain_all(pods: &Pods, deadline: Duration) {
@@ -120,7 +188,6 @@ async fn drain_all(pods: &Pods, deadline: Duration) {
             "connections outlived the drain deadline and are cut (CONNECTION_TERMINATION_DEADLINE)"
         );
     }
-    running.iter().for_each(|(_, pod)| pod.stop());
 }
 
 fn stop_on_signals(drain: &CancellationToken) -> Result<(), Error> {

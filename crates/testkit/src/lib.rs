@@ -1,3 +1,13 @@
 //! Fakes, clocks and builders for the other crates' tests.
 
 pub mod certs;
+
+#[cfg(feature = "mesh")]
+pub mod control_plane;
+#[cfg(feature = "mesh")]
+pub mod frames;
+#[cfg(feature = "mesh")]
+pub mod hbone;
+pub mod lines;
+#[cfg(feature = "mesh")]
+pub mod network;

@@ -90,8 +90,10 @@ impl CertificateAuthority {
         let trust_domain = trust_domain.into();
         let directory = Directory::open(directory)?;
         let contents = directory.read()?;
-        let root = match (&contents.root_cert, &contents.root_key, &contents.ca_cert) {
-            (None, _, None) => {
+        // These are written after the root was complete.
+        let was_complete = contents.ca_cert.is_some() || contents.ca_key.is_some() || contents.cert_chain.is_some();
+        let root = match (&contents.root_cert, &contents.root_key) {
+            (None, _) if !was_complete => {
                 // Either new, or a first start that was cut off before its root was complete;
                 // nobody can have trusted that one.
                 let root = Root::generate(&trust_domain, &options)?;
@@ -101,14 +103,14 @@ impl CertificateAuthority {
                 directory.write(ROOT_CERT, &root.pem)?;
                 root
             }
-            (None, _, Some(_)) => {
+            (None, _) => {
                 return Err(Error::Directory {
                     path: directory.path().join(ROOT_CERT),
                     problem: "it is missing beside an existing signing certificate".to_owned(),
                     action: RESTORE.to_owned(),
                 });
             }
-            (Some(certificate), key, _) => Root::load(&directory, certificate, key.as_deref())?,
+            (Some(certificate), key) => Root::load(&directory, certificate, key.as_deref())?,
         };
         let signing = match Self::load_signing(&directory, &root, &contents) {
             Ok(Some(signing)) if options.clock.now() < signing.not_after => signing,
@@ -274,7 +276,7 @@ impl CertificateAuthority {
         let path = directory.path().join(CA_CERT);
         let broken = |problem: String| Error::Directory { path: path.clone(), problem, action: RESTORE.to_owned() };
         let certificate = parse_pem_certificates(certificate).map_err(|e| broken(e.to_string()))?.swap_remove(0);
-        let key = KeyPair::from_pem(key).map_err(|e| broken(format!("{CA_KEY} can't be read ({e})")))?;
+        let key = key_pair(key).map_err(|e| broken(format!("{CA_KEY} can't be read ({e})")))?;
         check_authority(&certificate, &key).map_err(&broken)?;
         let info = describe(&certificate)?;
         // Istio's chain file holds the signing certificate and the root as well.
@@ -332,8 +334,7 @@ impl Root {
         let certificates = parse_pem_certificates(pem).map_err(|e| broken(e.to_string()))?;
         let key = match key {
             Some(key) => {
-                let key =
-                    KeyPair::from_pem(key).map_err(|e| broken(format!("{ROOT_KEY} beside it can't be read ({e})")))?;
+                let key = key_pair(key).map_err(|e| broken(format!("{ROOT_KEY} beside it can't be read ({e})")))?;
                 check_authority(&certificates[0], &key).map_err(|e| broken(format!("with {ROOT_KEY}: {e}")))?;
                 Some(key)
             }
@@ -402,6 +403,12 @@ fn check_request(csr_pem: &str, identity: &Identity) -> Result<SubjectPublicKeyI
     }
     SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw)
         .map_err(|e| refused(format!("its key can't be used ({e}); use ECDSA P-256")))
+}
+
+/// A key as any tool writes it: PKCS#8, SEC1 (also after its parameters, as OpenSSL does), PKCS#1.
+fn key_pair(pem: &str) -> Result<KeyPair, Error> {
+    let key = PrivateKey::from_pem(pem)?.into_der();
+    KeyPair::try_from(&key).map_err(crypto("use of the key"))
 }
 
 fn check_authority(certificate: &CertificateDer<'_>, key: &KeyPair) -> Result<(), String> {

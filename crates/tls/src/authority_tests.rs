@@ -210,6 +210,10 @@ fn a_torn_directory_heals_or_says_what_to_do() {
     let root = fs::read(file(&directory, ROOT_CERT)).unwrap();
     fs::remove_file(file(&directory, ROOT_CERT)).unwrap();
     assert!(reopen().unwrap_err().to_string().contains("root-cert.pem"));
+    let good = fs::read(file(&directory, CA_CERT)).unwrap();
+    fs::remove_file(file(&directory, CA_CERT)).unwrap();
+    assert!(reopen().unwrap_err().to_string().contains("root-cert.pem"));
+    fs::write(file(&directory, CA_CERT), good).unwrap();
     fs::write(file(&directory, ROOT_CERT), &root[..root.len() / 2]).unwrap();
     assert!(reopen().unwrap_err().to_string().contains("root-cert.pem"));
 
@@ -260,4 +264,49 @@ fn istio_layout_with_the_root_in_the_chain() {
     let ca = open(&directory, CaOptions::default()).unwrap();
     assert_eq!(issue(&ca, HOUR).chain().len(), 2, "the root is not part of the chain");
     assert!(ca.rotate_intermediate().is_err());
+}
+
+/// As users make them for Istio: RSA, several intermediates, no root key.
+#[test]
+fn a_plugged_in_authority_of_another_make() {
+    use rcgen::{PKCS_RSA_SHA256, RsaKeySize};
+
+    let rsa = || KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+    let authority = |common: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = name(&"Example".into(), common);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+    };
+    let (root_params, root_key) = (authority("root"), rsa());
+    let root = root_params.self_signed(&root_key).unwrap();
+    let root_issuer = rcgen::Issuer::new(root_params, root_key);
+    let (middle_params, middle_key) = (authority("middle"), rsa());
+    let middle = middle_params.signed_by(&middle_key, &root_issuer).unwrap();
+    let middle_issuer = rcgen::Issuer::new(middle_params, middle_key);
+    let key = rsa();
+    let signing = authority("signing").signed_by(&key, &middle_issuer).unwrap();
+
+    let directory = TempDir::new().unwrap();
+    drop(Directory::open(&directory.path().join("ca")).unwrap());
+    let write = |name: &str, text: String| {
+        fs::write(file(&directory, name), text).unwrap();
+        fs::set_permissions(file(&directory, name), fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write(ROOT_CERT, root.pem());
+    write(CA_CERT, signing.pem());
+    write(CA_KEY, key.serialize_pem());
+    write(CERT_CHAIN, format!("{}{}{}", signing.pem(), middle.pem(), root.pem()));
+    let ca = open(&directory, CaOptions::default()).unwrap();
+    let certificate = issue(&ca, HOUR);
+    assert_eq!(certificate.chain().len(), 3, "leaf, signing, middle");
+    assert_eq!(certificate.root_pem(), root.pem());
+    drop(ca);
+
+    // The signing certificate as its own root.
+    write(ROOT_CERT, root.pem());
+    write(CA_CERT, root.pem());
+    write(CA_KEY, root_issuer.key().serialize_pem());
+    fs::remove_file(file(&directory, CERT_CHAIN)).unwrap();
+    assert_eq!(issue(&open(&directory, CaOptions::default()).unwrap(), HOUR).chain().len(), 1);
 }

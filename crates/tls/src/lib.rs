@@ -29,3 +29,16 @@ pub use error::{CertificateError, Error, HandshakeError, IssueError};
 pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
 pub use manager::{CertificateManager, CertificateState, CertificateStatus, Issuer, Options};
 pub use stream::{PeerAlert, TlsStream};
+
+/// Entry points for fuzzers: whatever the bytes, no panic.
+#[doc(hidden)]
+pub mod fuzzing {
+    use rustls_pki_types::CertificateDer;
+
+    /// What a peer's certificate names; the bytes are DER.
+    pub fn peer_certificate(der: &[u8]) -> Option<leno_model::Identity> {
+        let der = CertificateDer::from(der);
+        let _ = crate::certificate::describe(&der);
+        crate::verify::identity_of(&der).ok()
+    }
+}

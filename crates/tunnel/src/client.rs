@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -39,7 +39,8 @@ pub(crate) struct Connection {
     send: SendRequest<Bytes>,
     active: AtomicUsize,
     limit: usize,
-    received: Arc<AtomicU64>,
+    /// The peer's SETTINGS have come.
+    settled: AtomicBool,
     pub(crate) created: Instant,
     /// Milliseconds after `created` when the last stream ended.
     idle_since: AtomicU64,
@@ -55,7 +56,7 @@ impl Drop for Permit {
         // Before the count goes down: who then sees zero also sees since when.
         let now = self.connection.created.elapsed().as_millis() as u64;
         self.connection.idle_since.store(now, Relaxed);
-        self.connection.active.fetch_sub(1, std::sync::atomic::Ordering::Release);
+        self.connection.active.fetch_sub(1, Release);
     }
 }
 
@@ -66,15 +67,14 @@ impl Connection {
         matches!(send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
-    /// The peer's limit, once its SETTINGS have come: they are the first thing it sends.
-    pub(crate) fn peer_limit(&self) -> Option<usize> {
-        (self.received.load(Relaxed) > 0).then(|| self.send.current_max_send_streams())
-    }
-
-    /// A place for one more stream, if fewer than `peer_limit` are taken. Called with the
-    /// pool's lock held: only releases happen at the same time.
-    pub(crate) fn try_acquire(self: &Arc<Self>, peer_limit: usize) -> Option<Permit> {
-        (self.active() < self.limit.min(peer_limit)).then(|| self.acquire())
+    /// A place for one more stream, if fewer are taken than this side wants and the peer
+    /// allows. Called with the pool's lock held: only releases happen at the same time.
+    ///
+    /// None before the peer has told its limit: requests beyond it would wait on this
+    /// connection until a stream ends, which may be never.
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let room = self.settled.load(Acquire) && self.active() < self.limit.min(self.send.current_max_send_streams());
+        room.then(|| self.acquire())
     }
 
     /// A place for one more stream, whatever the limits: HTTP/2 holds the request back until
@@ -86,7 +86,7 @@ impl Connection {
 
     /// Streams open now.
     pub(crate) fn active(&self) -> usize {
-        self.active.load(std::sync::atomic::Ordering::Acquire)
+        self.active.load(Acquire)
     }
 
     /// When it became or becomes idle for as long as `settings` allow.
@@ -127,19 +127,22 @@ impl Permit {
 
 /// What the task of a connection tells the pool.
 pub(crate) trait Registry: Send + Sync + 'static {
+    /// The peer has told its limits: other streams than the first may be opened.
+    fn settled(&self);
     /// Takes the connection out of use if it carries no stream; says whether it is out of use.
     fn release_if_idle(&self) -> bool;
-    /// The connection is gone.
-    fn gone(&self);
+    /// The connection is gone; why, if it did not end in order.
+    fn gone(&self, error: Option<&Error>);
 }
 
 /// Starts HTTP/2 on `io` and a task that drives it. The task needs the connection to call it
-/// idle, and the registry needs it to find it, so the registry is made from it.
+/// idle, and the registry needs it to find it, so the registry is made from it. Gives a place
+/// for the first stream.
 pub(crate) async fn start<IO, R: Registry>(
     io: IO,
     settings: &Arc<Settings>,
     register: impl FnOnce(&Arc<Connection>) -> R,
-) -> Result<Arc<Connection>, Error>
+) -> Result<Permit, Error>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -151,14 +154,18 @@ where
         send,
         active: AtomicUsize::new(0),
         limit: settings.streams_per_connection,
-        received: received.clone(),
+        settled: AtomicBool::new(false),
         created: Instant::now(),
         idle_since: AtomicU64::new(0),
     });
+    // Before anybody else can take the last place.
+    let permit = connection.acquire();
     let registry = register(&connection);
     let handle = Arc::downgrade(&connection);
-    let mut keepalive = Keepalive::new(driver.ping_pong(), received, settings.ping_interval, settings.ping_timeout);
+    let mut keepalive =
+        Keepalive::new(driver.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
     let mut idle = Some(Box::pin(sleep(settings.idle_timeout)));
+    let mut settled = false;
     let settings = settings.clone();
     tokio::spawn(async move {
         let result = poll_fn(|cx| {
@@ -184,13 +191,22 @@ where
             if keepalive.poll_dead(cx).is_ready() {
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
             }
-            Pin::new(&mut driver).poll(cx).map_err(Error::from)
+            let ended = Pin::new(&mut driver).poll(cx).map_err(Error::from);
+            // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
+            if !settled && received.load(Relaxed) > 0 {
+                settled = true;
+                if let Some(connection) = handle.upgrade() {
+                    connection.settled.store(true, Release);
+                }
+                registry.settled();
+            }
+            ended
         })
         .await;
-        registry.gone();
+        registry.gone(result.as_ref().err());
         if let Err(error) = result {
             tracing::debug!(%error, "HBONE connection ended");
         }
     });
-    Ok(connection)
+    Ok(permit)
 }

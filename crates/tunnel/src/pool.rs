@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
+use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
 use foldhash::fast::RandomState;
@@ -14,8 +15,8 @@ use tokio::time::Instant;
 use crate::client::{self, Connection, Permit, Registry};
 use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, TunnelStream};
 
-/// How often a request may be refused unprocessed before that is reported: connections opened
-/// at the same moment learn a low stream limit of the peer only from the first refusal.
+/// How often a request may be refused unprocessed before that is reported: a peer may lower its
+/// limit of streams while requests are on their way.
 const REFUSALS: usize = 3;
 
 /// A pool of HBONE connections. `K` says which tunnels may share a connection (source identity,
@@ -37,11 +38,9 @@ struct Shared<K, E> {
 struct Entry<E> {
     connections: Vec<Arc<Connection>>,
     flight: Option<Arc<Flight<E>>>,
-    /// The stream limit this peer last told: what to assume of a connection that is too new.
-    peer_limit: usize,
 }
 
-/// A dial under way.
+/// A dial under way, until the peer of the new connection has told how many streams it allows.
 struct Flight<E> {
     landed: Notify,
     /// `None` if the one who dialled gave up half-way.
@@ -163,7 +162,7 @@ where
                     }
                 }
                 Step::Dial(flight) => {
-                    let leader = Leader { shared: &self.shared, key, flight };
+                    let leader = Leader { shared: &self.shared, key, flight: Some(flight) };
                     // Boxed: a handshake's state is large, and rarely needed.
                     let permit = Box::pin(leader.dial(dial())).await?;
                     return Ok(Lease { permit, fresh: true });
@@ -186,8 +185,7 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
         let step = 'step: {
             let Some(entry) = keys.get_mut(key) else {
                 let flight = Arc::new(Flight::default());
-                let entry = Entry { connections: Vec::new(), flight: Some(flight.clone()), peer_limit: usize::MAX };
-                keys.insert(key.clone(), entry);
+                keys.insert(key.clone(), Entry { connections: Vec::new(), flight: Some(flight.clone()) });
                 break 'step Step::Dial(flight);
             };
             let mut index = 0;
@@ -196,11 +194,8 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
                     dropped.push(entry.connections.swap_remove(index));
                     continue;
                 }
-                if let Some(limit) = connection.peer_limit() {
-                    entry.peer_limit = limit;
-                }
                 let usable = newer_than.is_none_or(|time| connection.created > time);
-                if usable && let Some(permit) = connection.try_acquire(entry.peer_limit) {
+                if usable && let Some(permit) = connection.try_acquire() {
                     break 'step Step::Use(permit);
                 }
                 index += 1;
@@ -213,6 +208,23 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
         drop(keys);
         drop(dropped);
         step
+    }
+
+    /// Ends a flight and tells its waiters, unless that has happened. They look at the pool
+    /// again, so it is changed first.
+    fn land(&self, key: &K, flight: &Arc<Flight<E>>, result: Option<Result<(), OpenError<E>>>) {
+        let mut keys = self.keys.lock();
+        if let Some(entry) = keys.get_mut(key)
+            && entry.flight.as_ref().is_some_and(|current| Arc::ptr_eq(current, flight))
+        {
+            entry.flight = None;
+            if entry.connections.is_empty() {
+                keys.remove(key);
+            }
+        }
+        drop(keys);
+        let _ = flight.result.set(result);
+        flight.landed.notify_waiters();
     }
 
     /// Takes a connection out of use, on demand only if it carries no stream. Streams are added
@@ -247,7 +259,8 @@ impl<E> Default for Flight<E> {
 struct Leader<'a, K: Eq + Hash + Clone, E> {
     shared: &'a Arc<Shared<K, E>>,
     key: &'a K,
-    flight: Arc<Flight<E>>,
+    /// Until it has landed or the connection's task sees to it.
+    flight: Option<Arc<Flight<E>>>,
 }
 
 impl<K, E> Leader<'_, K, E>
@@ -255,67 +268,48 @@ where
     K: Eq + Hash + Clone + Send + Sync + 'static,
     E: Clone + Send + Sync + 'static,
 {
-    async fn dial<IO, F>(self, dial: F) -> Result<Permit, OpenError<E>>
+    async fn dial<IO, F>(mut self, dial: F) -> Result<Permit, OpenError<E>>
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         F: Future<Output = Result<IO, E>>,
     {
-        let result: Result<_, OpenError<E>> = async {
-            let io = dial.await.map_err(OpenError::Dial)?;
-            let register = |connection: &Arc<Connection>| Registration {
-                shared: Arc::downgrade(self.shared),
-                key: self.key.clone(),
-                connection: Arc::downgrade(connection),
-            };
-            Ok(client::start(io, &self.shared.settings, register).await?)
-        }
-        .await;
-        match result {
-            Ok(connection) => {
-                // Before anybody else can take the last place.
-                let permit = connection.acquire();
-                self.land(Ok(()), Some(connection));
-                Ok(permit)
-            }
-            Err(error) => {
-                self.land(Err(error.clone()), None);
-                Err(error)
-            }
-        }
+        let result = match dial.await {
+            Ok(io) => client::start(io, &self.shared.settings, |connection| self.publish(connection)).await,
+            Err(error) => return Err(self.fail(OpenError::Dial(error))),
+        };
+        result.map_err(|error| self.fail(error.into()))
     }
 
-    fn land(&self, result: Result<(), OpenError<E>>, connection: Option<Arc<Connection>>) {
-        // Waiters look at the result after the entry was changed, so that they find the
-        // connection there.
-        self.leave(connection);
-        let _ = self.flight.result.set(Some(result));
-    }
-}
-
-impl<K: Eq + Hash + Clone, E> Leader<'_, K, E> {
-    /// Ends the flight in the pool. If the key was evicted meanwhile, the entry is gone or
-    /// another flight's, and the connection serves its dialler only.
-    fn leave(&self, connection: Option<Arc<Connection>>) {
-        let mut keys = self.shared.keys.lock();
-        let Some(entry) = keys.get_mut(self.key) else { return };
-        if entry.flight.as_ref().is_none_or(|flight| !Arc::ptr_eq(flight, &self.flight)) {
-            return;
+    fn fail(&mut self, error: OpenError<E>) -> OpenError<E> {
+        if let Some(flight) = self.flight.take() {
+            self.shared.land(self.key, &flight, Some(Err(error.clone())));
         }
-        entry.flight = None;
-        entry.connections.extend(connection);
-        if entry.connections.is_empty() {
-            keys.remove(self.key);
+        error
+    }
+
+    /// Puts the new connection into the pool. If the key was evicted meanwhile, the entry is
+    /// gone or another flight's, and the connection serves its dialler only.
+    fn publish(&mut self, connection: &Arc<Connection>) -> Registration<K, E> {
+        let flight = self.flight.take().unwrap_or_default();
+        if let Some(entry) = self.shared.keys.lock().get_mut(self.key)
+            && entry.flight.as_ref().is_some_and(|current| Arc::ptr_eq(current, &flight))
+        {
+            entry.connections.push(connection.clone());
+        }
+        Registration {
+            shared: Arc::downgrade(self.shared),
+            key: self.key.clone(),
+            connection: Arc::downgrade(connection),
+            flight,
         }
     }
 }
 
 impl<K: Eq + Hash + Clone, E> Drop for Leader<'_, K, E> {
     fn drop(&mut self) {
-        if self.flight.result.get().is_none() {
-            self.leave(None);
-            let _ = self.flight.result.set(None);
+        if let Some(flight) = self.flight.take() {
+            self.shared.land(self.key, &flight, None);
         }
-        self.flight.landed.notify_waiters();
     }
 }
 
@@ -324,20 +318,30 @@ struct Registration<K, E> {
     shared: Weak<Shared<K, E>>,
     key: K,
     connection: Weak<Connection>,
+    flight: Arc<Flight<E>>,
 }
 
 impl<K, E> Registry for Registration<K, E>
 where
     K: Eq + Hash + Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
+    E: Clone + Send + Sync + 'static,
 {
+    fn settled(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.land(&self.key, &self.flight, Some(Ok(())));
+        }
+    }
+
     fn release_if_idle(&self) -> bool {
         self.shared.upgrade().is_none_or(|shared| shared.remove(&self.key, &self.connection, true))
     }
 
-    fn gone(&self) {
+    fn gone(&self, error: Option<&Error>) {
         if let Some(shared) = self.shared.upgrade() {
             shared.remove(&self.key, &self.connection, false);
+            // Has no effect on waiters of a connection that got so far as to settle.
+            let error = error.cloned().unwrap_or_else(|| Error::Lost(Arc::new(io::ErrorKind::UnexpectedEof.into())));
+            shared.land(&self.key, &self.flight, Some(Err(error.into())));
         }
     }
 }

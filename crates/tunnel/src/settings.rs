@@ -24,7 +24,8 @@ pub struct Settings {
     /// Bytes accepted for one stream that are not yet written to the transport.
     /// ztunnel allows 4 MiB (client) and 400 KiB (server); back-pressure needs far less.
     pub send_buffer: usize,
-    /// Silence on a connection after which a PING is sent.
+    /// Silence on a connection after which a PING is sent; up to twice as long, as the silence is
+    /// looked for this often.
     pub ping_interval: Duration,
     /// Silence after a PING after which the connection counts as dead.
     pub ping_timeout: Duration,

@@ -27,6 +27,9 @@ use crate::{ChannelConfig, Error};
 
 /// Largest response taken, as ztunnel: a mesh of several hundred thousand workloads.
 const MAX_RESPONSE: usize = 200 << 20;
+/// A server answers the first requests even if it has nothing to say. One that hangs keeps
+/// answering PINGs; this finds another.
+const FIRST_RESPONSE: Duration = Duration::from_secs(60);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
@@ -192,10 +195,7 @@ impl NodeInfo {
         fields.extend(self.metadata.clone());
         let fields = fields.into_iter().map(|(k, v)| (k, Value { kind: Some(Kind::StringValue(v)) })).collect();
         Node {
-            id: format!(
-                "ztunnel~{ip}~{}.{}~{}.svc.{domain}",
-                self.pod_name, self.pod_namespace, self.pod_namespace
-            ),
+            id: format!("ztunnel~{ip}~{}.{}~{}.svc.{domain}", self.pod_name, self.pod_namespace, self.pod_namespace),
             metadata: Some(Struct { fields }),
             ..Default::default()
         }
@@ -306,8 +306,21 @@ impl Client {
         self.config.identify(request.metadata_mut())?;
         let config = &self.config;
         let failed = |status: tonic::Status| config.status_error(&status);
-        let mut responses = client.delta_aggregated_resources(request).await.map_err(failed)?.into_inner();
-        while let Some(response) = responses.message().await.map_err(failed)? {
+        let first = async {
+            let mut responses = client.delta_aggregated_resources(request).await?.into_inner();
+            let first = responses.message().await?;
+            Ok((responses, first))
+        };
+        let (mut responses, mut next) = match tokio::time::timeout(FIRST_RESPONSE, first).await {
+            Err(_) => {
+                return Err(Error::Status {
+                    code: Code::DeadlineExceeded,
+                    message: format!("it did not answer within {} s", FIRST_RESPONSE.as_secs()),
+                });
+            }
+            Ok(first) => first.map_err(failed)?,
+        };
+        while let Some(response) = next {
             if !std::mem::replace(answered, true) {
                 self.status.send_modify(|status| {
                     status.connection = ConnectionState::Connected { since: SystemTime::now() };
@@ -319,6 +332,7 @@ impl Client {
             let Some(subscribed) = self.types.iter_mut().find(|known| known.type_url() == response.type_url) else {
                 tracing::warn!(type_url = %response.type_url, "discovery: a response for a type nobody asked for");
                 send(&requests, refuse_unknown(response)).await?;
+                next = responses.message().await.map_err(failed)?;
                 continue;
             };
             let (answer, outcome) = subscribed.answer(response, handler);
@@ -326,7 +340,12 @@ impl Client {
             if let Some(refused) = &answer.error_detail {
                 tracing::warn!(type_url, rejected = outcome.rejected, reason = %refused.message, "discovery: refused resources");
             } else {
-                tracing::debug!(type_url, resources = outcome.resources, removed = outcome.removed, "discovery: applied");
+                tracing::debug!(
+                    type_url,
+                    resources = outcome.resources,
+                    removed = outcome.removed,
+                    "discovery: applied"
+                );
             }
             let refused = answer.error_detail.is_some();
             send(&requests, answer).await?;
@@ -337,6 +356,7 @@ impl Client {
                 status.synced.insert(type_url, held);
                 status.nacks += u64::from(refused);
             });
+            next = responses.message().await.map_err(failed)?;
         }
         Ok(())
     }
@@ -358,9 +378,9 @@ fn classify(error: &Error) -> (Termination, bool) {
             (Termination::ConnectionError, false)
         }
         Error::Transport { .. } => (Termination::Reconnect, true),
-        Error::Status { code: Code::Unknown | Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable, .. } => {
-            (Termination::Reconnect, true)
-        }
+        Error::Status {
+            code: Code::Unknown | Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable, ..
+        } => (Termination::Reconnect, true),
         _ => (Termination::GrpcError, false),
     }
 }

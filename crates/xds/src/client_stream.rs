@@ -116,7 +116,8 @@ impl Subscribed {
         let request = DeltaDiscoveryRequest {
             type_url: self.type_url.to_owned(),
             response_nonce: response.nonce,
-            error_detail: (!rejections.is_empty()).then(|| Status { message: describe(&rejections), ..Status::default() }),
+            error_detail: (!rejections.is_empty())
+                .then(|| Status { message: describe(&rejections), ..Status::default() }),
             ..Default::default()
         };
         (request, outcome)
@@ -126,10 +127,7 @@ impl Subscribed {
 /// The refusal of a response for a type nobody subscribed to.
 pub(crate) fn refuse_unknown(response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
-        error_detail: Some(Status {
-            message: format!("not subscribed to {}", response.type_url),
-            ..Status::default()
-        }),
+        error_detail: Some(Status { message: format!("not subscribed to {}", response.type_url), ..Status::default() }),
         type_url: response.type_url,
         response_nonce: response.nonce,
         ..Default::default()

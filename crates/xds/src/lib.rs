@@ -19,3 +19,35 @@ pub use channel::{ChannelConfig, TokenSource};
 pub use error::Error;
 pub use leno_tls::RootSource;
 pub use resources::{Resource, ResourceMap, Resources};
+
+/// Entry points for fuzzers: whatever the bytes, no panic.
+#[doc(hidden)]
+pub mod fuzzing {
+    use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+    use prost::Message;
+
+    use crate::client::Handler;
+
+    /// Requests a hostile proxy sends on one stream.
+    pub fn requests<'a>(stream: impl IntoIterator<Item = &'a [u8]>, resources: &crate::Resources) {
+        let mut subscription = crate::server::Subscription::new();
+        let mut now = std::time::Instant::now();
+        for bytes in stream {
+            let Ok(request) = DeltaDiscoveryRequest::decode(bytes) else { return };
+            if subscription.request(request, now).is_err() {
+                return;
+            }
+            while subscription.next(resources, now).is_some() {}
+            now += std::time::Duration::from_millis(700);
+        }
+    }
+
+    /// Responses a hostile control plane sends on one stream.
+    pub fn responses<'a>(stream: impl IntoIterator<Item = &'a [u8]>, handler: &mut dyn Handler) {
+        let mut subscribed = crate::client_stream::Subscribed::new(leno_proto::ADDRESS_TYPE);
+        for bytes in stream {
+            let Ok(response) = DeltaDiscoveryResponse::decode(bytes) else { return };
+            let _ = subscribed.answer(response, handler);
+        }
+    }
+}

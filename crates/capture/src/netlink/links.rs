@@ -265,10 +265,13 @@ fn parse_address(body: &[u8]) -> Option<LinkAddress> {
 /// ENODEV when there is none of this name.
 pub fn link_index(namespace: &NetworkNamespace, name: &str) -> Result<u32> {
     check_name(name)?;
-    let link = list_links(namespace)?.into_iter().find(|link| link.name == name);
-    link.map(|link| link.index).ok_or_else(|| {
-        Error::system(format!("looking up interface {name}"), std::io::Error::from_raw_os_error(libc::ENODEV))
-    })
+    let mut message = Message::new(libc::RTM_GETLINK, 0, &ifinfomsg(0, 0));
+    message.string(IFLA_IFNAME, name);
+    let operation = || format!("looking up interface {name}");
+    let body = Socket::open(namespace, SockProtocol::NetlinkRoute)?
+        .get(message)
+        .map_err(|refusal| refusal.into_error(operation()))?;
+    u32_at(&body, 4).ok_or_else(|| Error::Malformed { operation: operation(), reason: "it is too short" })
 }
 
 /// Whether this kernel can do IPv6 at all in the namespace: compiled in and not switched off at boot.

@@ -88,8 +88,8 @@ fn repeating_is_harmless() {
     let pair = Pair::new();
     let pod = &pair.pod;
     let rules = [false, true].map(|ipv6| PolicyRule { ipv6, mark: Some((0x111, 0xfff)), priority: 32764, table: 100 });
-    let routes = [Route::default_v4(), Route::default_v6()]
-        .map(|route| route.kind(RouteKind::Local).device("lo").table(100));
+    let routes =
+        [Route::default_v4(), Route::default_v6()].map(|route| route.kind(RouteKind::Local).device("lo").table(100));
     for _ in 0..2 {
         add_address(pod, "eth0", ip(POD), 24).unwrap();
         add_address(pod, "eth0", ip(POD6), 64).unwrap();
@@ -102,7 +102,11 @@ fn repeating_is_harmless() {
     for (rule, route) in rules.iter().zip(&routes) {
         assert_eq!(listed.iter().filter(|listed| *listed == rule).count(), 1, "{listed:?}");
         let found = list_routes(pod, 100).unwrap();
-        assert_eq!(found.iter().filter(|r| r.destination == route.destination && r.kind == route.kind).count(), 1, "{found:?}");
+        assert_eq!(
+            found.iter().filter(|r| r.destination == route.destination && r.kind == route.kind).count(),
+            1,
+            "{found:?}"
+        );
     }
     if let Some(text) = judge(pod, "ip", &["rule", "show"]) {
         assert!(text.contains("32764:\tfrom all fwmark 0x111/0xfff lookup 100"), "{text}");

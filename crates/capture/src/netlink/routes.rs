@@ -279,7 +279,7 @@ pub fn list_routes(namespace: &NetworkNamespace, table: u32) -> Result<Vec<Route
     let message = Message::new(libc::RTM_GETROUTE, 0, &[0; RTMSG]);
     let bodies = socket.dump(&message).map_err(|refusal| refusal.into_error("listing routes"))?;
     let name = |index| names.iter().find(|link| link.index == index).map(|link| link.name.clone());
-    Ok(bodies.iter().filter_map(|body| parse_route(body, &name)).filter(|route| route.table == table).collect())
+    Ok(bodies.iter().filter_map(|body| parse_route(body, name)).filter(|route| route.table == table).collect())
 }
 
 fn parse_route(body: &[u8], name: impl Fn(u32) -> Option<String>) -> Option<Route> {

@@ -119,6 +119,23 @@ impl Socket {
         }
     }
 
+    /// Asks for one object and returns its description (fixed part and attributes).
+    pub(crate) fn get(&mut self, message: Message) -> Result<Vec<u8>, Refusal> {
+        let sequence = self.next_sequence();
+        let refuse = |source: io::Error| Refusal { sequence, message: None, source };
+        self.send(&message.finish(sequence, NLM_F_REQUEST)).map_err(|e| refuse(e.into()))?;
+        let mut buffer = vec![0; RECEIVE_BUFFER];
+        loop {
+            let length = self.receive(&mut buffer, MsgFlags::empty()).map_err(|e| refuse(e.into()))?;
+            let answer = split(&buffer[..length]).find(|reply| reply.sequence == sequence);
+            match answer {
+                None => {}
+                Some(reply) if reply.kind == NLMSG_ERROR => return acknowledgement(&reply).map(|_| Vec::new()),
+                Some(reply) => return Ok(reply.body.to_vec()),
+            }
+        }
+    }
+
     /// Sends a dump request and collects the bodies (fixed part and attributes) of all answers.
     pub(crate) fn dump(&mut self, message: &Message) -> Result<Vec<Vec<u8>>, Refusal> {
         let mut answers = Vec::new();

@@ -67,9 +67,8 @@ fn same_expression(wanted: Attributes<'_>, found: Attributes<'_>) -> bool {
     let data = |attributes: Attributes<'_>| attributes.find(NFTA_EXPR_DATA).unwrap_or_default().to_vec();
     let (wanted, found) = (data(wanted), data(found));
     // The kernel reports more than it was told (defaults, counters), in its own order; it must not contradict.
-    Attributes(&wanted).all(|(kind, value)| {
-        Attributes(&found).find(kind).is_some_and(|reported| same_value(value, reported))
-    })
+    Attributes(&wanted)
+        .all(|(kind, value)| Attributes(&found).find(kind).is_some_and(|reported| same_value(value, reported)))
 }
 
 /// Values are compared as bytes, except that flag bits and order of nested attributes may differ.

@@ -71,10 +71,7 @@ fn nft_reads_matches_as_meant() {
         (Rule::new().ipv6().counter().accept(), "meta nfproto ipv6 counter packets 0 bytes 0 accept"),
         (Rule::new().set_mark(7), "meta mark set 0x00000007"),
         (Rule::new().set_mark_from_connection(), "meta mark set ct mark"),
-        (
-            Rule::new().set_connection_mark(0x111, 0xfff),
-            "ct mark set ct mark & 0xfffff111 | 0x00000111",
-        ),
+        (Rule::new().set_connection_mark(0x111, 0xfff), "ct mark set ct mark & 0xfffff111 | 0x00000111"),
         (Rule::new().set_connection_zone(1), "ct zone set 1"),
         (tcp().reject(), "meta l4proto tcp reject with tcp reset"),
         (Rule::new().reject(), "reject"),
@@ -179,7 +176,9 @@ fn tables_are_replaced_flushed_and_removed() {
     }
     let namespace = NetworkNamespace::create().unwrap();
     let fill = |batch: &mut Batch, rules: usize| {
-        batch.replace_table(&table()).add_chain(&table(), Chain::base("in", ChainType::Filter, Hook::Input, 5).drop_by_default());
+        batch
+            .replace_table(&table())
+            .add_chain(&table(), Chain::base("in", ChainType::Filter, Hook::Input, 5).drop_by_default());
         for _ in 0..rules {
             batch.add_rule(&table(), "in", Rule::new().accept());
         }
@@ -281,8 +280,24 @@ fn masquerade_hides_the_source() {
     batch.commit(&pair.pod).unwrap();
     let listener = pair.peer.run(|| TcpListener::bind((ip(PEER), 0)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
-    let client = pair.pod.run(|| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap()).unwrap();
+    let client =
+        pair.pod.run(|| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap()).unwrap();
     client.bind(&at("10.55.0.1", 0).into()).unwrap();
     client.connect(&to.into()).unwrap();
     assert_eq!(listener.accept().unwrap().1.ip(), ip(POD));
+}
+
+#[test]
+fn refusals_are_explained() {
+    let refusal =
+        |sequence, errno| Refusal { sequence, message: None, source: std::io::Error::from_raw_os_error(errno) };
+    let labels = ["add table inet t".to_owned(), "add rule inet t c accept".to_owned()];
+    let absent = explain(refusal(1, libc::EOPNOTSUPP), &labels);
+    assert!(matches!(absent, Error::NoNftables { .. }) && absent.to_string().contains("modprobe"), "{absent}");
+    let module = explain(refusal(3, libc::ENOENT), &labels).to_string();
+    assert!(module.contains("`add rule inet t c accept`") && module.contains("nft_redir"), "{module}");
+    let permission = explain(refusal(2, libc::EPERM), &labels).to_string();
+    assert!(permission.contains("`add table inet t`") && permission.contains("CAP_NET_ADMIN"), "{permission}");
+    assert!(matches!(explain(refusal(1, libc::EPERM), &labels), Error::Netlink { .. }));
+    assert!(matches!(explain(refusal(9, libc::ENOMEM), &labels), Error::Netlink { .. }));
 }

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
-use super::expression::{
-    Comparison, Connection, Expression, Header, Meta, REGISTER_1, REGISTER_2, Verdict,
-};
+use super::expression::{Comparison, Connection, Expression, Header, Meta, REGISTER_1, REGISTER_2, Verdict};
 use crate::netlink::links::octets;
 use crate::netlink::message::Message;
 
@@ -182,7 +180,8 @@ impl Rule {
         }
         let mut padded = name.as_bytes().to_vec();
         padded.resize(libc::IFNAMSIZ, 0);
-        self.compare(Expression::Meta(key), comparison, padded).say(format_args!("{word} {}\"{name}\"", not(comparison)))
+        self.compare(Expression::Meta(key), comparison, padded)
+            .say(format_args!("{word} {}\"{name}\"", not(comparison)))
     }
 
     /// Only IPv4 packets.
@@ -202,8 +201,7 @@ impl Rule {
             None => {
                 self.ipv6 = Some(ipv6);
                 let family = if ipv6 { super::Family::Ipv6 } else { super::Family::Ipv4 };
-                let rule =
-                    self.compare(Expression::Meta(Meta::NetworkProtocol), Comparison::Equal, [family.number()]);
+                let rule = self.compare(Expression::Meta(Meta::NetworkProtocol), Comparison::Equal, [family.number()]);
                 if say { rule.say(format_args!("meta nfproto ipv{}", if ipv6 { 6 } else { 4 })) } else { rule }
             }
         }
@@ -311,8 +309,12 @@ impl Rule {
         // Without a protocol the same bytes would also be read from, say, an ICMP checksum.
         let Some(protocol) = self.protocol else { return self.fail("a port needs a protocol first") };
         let offset = if field == "sport" { 0 } else { 2 };
-        self.compare(Expression::Payload { header: Header::Transport, offset, length: 2 }, comparison, port.to_be_bytes())
-            .say(format_args!("{protocol} {field} {}{port}", not(comparison)))
+        self.compare(
+            Expression::Payload { header: Header::Transport, offset, length: 2 },
+            comparison,
+            port.to_be_bytes(),
+        )
+        .say(format_args!("{protocol} {field} {}{port}", not(comparison)))
     }
 
     /// Only packets to this address and port. The protocol must have been chosen.
@@ -468,11 +470,14 @@ impl Rule {
         let ipv6 = to.is_ipv6();
         let word = if destination { "dnat" } else { "snat" };
         let rule = self.family(ipv6, true).push([immediate(REGISTER_1, octets(to.ip()))]);
-        let rule =
-            if port { rule.push([immediate(REGISTER_2, to.port().to_be_bytes())]) } else { rule };
+        let rule = if port { rule.push([immediate(REGISTER_2, to.port().to_be_bytes())]) } else { rule };
         let rule = rule.push([Expression::Nat { destination, ipv6, address: true, port }]);
         let family = if ipv6 { "ip6" } else { "ip" };
-        if port { rule.say(format_args!("{word} {family} to {to}")) } else { rule.say(format_args!("{word} {family} to {}", to.ip())) }
+        if port {
+            rule.say(format_args!("{word} {family} to {to}"))
+        } else {
+            rule.say(format_args!("{word} {family} to {}", to.ip()))
+        }
     }
 
     /// Makes the connection come from the address of the interface through which it leaves.
@@ -483,8 +488,11 @@ impl Rule {
     /// Refuses the packet: TCP with a reset, anything else with "port unreachable".
     pub fn reject(self) -> Self {
         let reset = self.protocol == Some(Protocol::Tcp);
-        self.push([Expression::Reject { reset }])
-            .say(if reset { "reject with tcp reset" } else { "reject with icmpx port-unreachable" })
+        self.push([Expression::Reject { reset }]).say(if reset {
+            "reject with tcp reset"
+        } else {
+            "reject with icmpx port-unreachable"
+        })
     }
 }
 

@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub struct Agent {
     state: Arc<State>,
-    _listening: Arc<Listening>,
+    listening: Arc<Listening>,
 }
 
 #[derive(Debug)]
@@ -97,13 +97,13 @@ impl Agent {
             connected: watch::Sender::new(0),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&state))).abort_handle();
-        Ok(Self { state, _listening: Arc::new(Listening { path, task }) })
+        Ok(Self { state, listening: Arc::new(Listening { path, task }) })
     }
 
     /// Where proxies connect.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self._listening.path
+        &self.listening.path
     }
 
     /// Hands a pod over to the proxy that connected last, waits until it serves the pod, and remembers it for every proxy
@@ -126,10 +126,10 @@ impl Agent {
                 }
                 // It hung up before it answered.
             }
-            let another = connected.wait_for(|count| *count > 0);
-            match tokio::time::timeout_at(deadline, another).await {
-                Ok(Ok(_)) if Instant::now() < deadline => {}
-                _ => return Err(Error::NoProxy { waited: wait }),
+            let another = async { connected.wait_for(|count| *count > 0).await.is_ok() };
+            let found = tokio::time::timeout_at(deadline, another).await.unwrap_or(false);
+            if !found || Instant::now() >= deadline {
+                return Err(Error::NoProxy { waited: wait });
             }
             // The proxy that hung up may still be listed for a moment; let its task take it off the list.
             tokio::task::yield_now().await;
@@ -251,7 +251,9 @@ async fn converse(
         match exchange(channel, request, namespace.as_ref()).await {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => tracing::warn!(uid, reason, "a node proxy refused a pod; it will retry"),
-            Err(error @ Error::Protocol(ProtocolError::TooLong(_))) => tracing::error!(uid, %error, "cannot announce a pod"),
+            Err(error @ Error::Protocol(ProtocolError::TooLong(_))) => {
+                tracing::error!(uid, %error, "cannot announce a pod")
+            }
             Err(error) => return Err(error),
         }
     }

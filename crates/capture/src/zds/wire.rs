@@ -1,13 +1,11 @@
 //! Packets with descriptors, and what they mean.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use leno_proto::zds;
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg,
-};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg};
 use prost::Message;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::Interest;
@@ -34,7 +32,7 @@ pub(super) struct Channel(AsyncFd<Socket>);
 impl Channel {
     pub(super) fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self(AsyncFd::new(socket)?))
+        Ok(Self(watched(socket)?))
     }
 
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
@@ -105,6 +103,14 @@ fn receive(socket: &Socket) -> io::Result<(Packet, bool)> {
 fn adopt(raw: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just created this descriptor in this process for the packet at hand, and it is adopted once.
     unsafe { OwnedFd::from_raw_fd(raw) }
+}
+
+/// Lets the runtime watch a socket.
+#[allow(unsafe_code)]
+fn watched(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    // SAFETY: a `Socket` owns its descriptor, names the same one for as long as it lives, and closes it only when dropped,
+    // which is after `AsyncFd` has deregistered it.
+    Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
 /// What an agent asks of a proxy.
@@ -223,16 +229,10 @@ pub(super) fn listen(path: &Path) -> io::Result<AsyncFd<Socket>> {
     // Whoever connects is handed the network namespaces of all pods.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     socket.listen(16)?;
-    AsyncFd::new(socket)
+    watched(socket)
 }
 
 pub(super) async fn accept(listener: &AsyncFd<Socket>) -> io::Result<Channel> {
     let (socket, _) = listener.async_io(Interest::READABLE, Socket::accept).await?;
     Channel::new(socket)
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.get_ref().as_fd()
-    }
 }

@@ -89,7 +89,7 @@ impl Watchers {
             );
         }
         let mut phase = Phase {
-            name,
+            name: name.into(),
             plaintext_canary_hits: seen.canaries - wire.canaries,
             link_packets: seen.packets - wire.packets,
             mtls_connections: counted.mutual_tls(),

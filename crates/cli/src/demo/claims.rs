@@ -1,15 +1,16 @@
 //! What the demonstration claims, and whether what was seen bears it out. Pure: seen in, claims out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::metrics::Edge;
 
 /// One act.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Phase {
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     /// Requests of the steady client that ended in this phase.
     pub(super) requests: u64,
     /// Those of them that failed.
@@ -31,12 +32,12 @@ pub(super) struct Phase {
     /// Requests of snoop that failed.
     pub(super) snoop_failed: u64,
     /// Why a request of the steady client failed, if one did.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last_error: Option<String>,
 }
 
 /// How often one workload called another.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Talk {
     #[serde(flatten)]
     pub(super) edge: Edge,
@@ -45,7 +46,7 @@ pub(super) struct Talk {
 }
 
 /// A denial, as told by those who were asked.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Denial {
     /// What `leno explain` gives as reason.
     pub(super) explained: Option<String>,
@@ -66,10 +67,10 @@ pub(super) struct Seen {
 }
 
 /// A claim and its proof.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Claim {
     /// What is claimed.
-    pub(super) claim: &'static str,
+    pub(super) claim: Cow<'static, str>,
     pub(super) held: bool,
     /// What was seen instead, or what it rests on.
     pub(super) seen: String,
@@ -88,7 +89,7 @@ pub(super) fn check(seen: &Seen) -> Vec<Claim> {
     let phase = |name: &str| seen.phases.iter().find(|phase| phase.name == name).unwrap_or(&none);
     let (outside, enroll, mesh, deny) = (phase("outside"), phase("enroll"), phase("mesh"), phase("deny"));
     let mut claims = Vec::new();
-    let mut claim = |claim, held, seen| claims.push(Claim { claim, held, seen });
+    let mut claim = |claim: &'static str, held, seen| claims.push(Claim { claim: claim.into(), held, seen });
 
     claim("outside the mesh the application works", outside.requests > 0 && outside.errors == 0, requests(outside));
     claim(

@@ -2,8 +2,8 @@ use super::*;
 
 /// A demonstration in which everything went well.
 fn good() -> Seen {
-    let phase = |name, hits, mtls| Phase {
-        name,
+    let phase = |name: &'static str, hits, mtls| Phase {
+        name: name.into(),
         requests: 100,
         plaintext_canary_hits: hits,
         link_packets: 1000,
@@ -30,8 +30,8 @@ fn good() -> Seen {
     }
 }
 
-fn broken(seen: &Seen) -> Vec<&'static str> {
-    check(seen).into_iter().filter(|claim| !claim.held).map(|claim| claim.claim).collect()
+fn broken(seen: &Seen) -> Vec<String> {
+    check(seen).into_iter().filter(|claim| !claim.held).map(|claim| claim.claim.into_owned()).collect()
 }
 
 #[test]

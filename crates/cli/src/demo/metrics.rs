@@ -13,7 +13,7 @@ struct Series {
 }
 
 /// Connections between two workloads, as the destination's proxy saw them.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edge {
     /// SPIFFE id of the caller.
     pub(super) source: String,

@@ -4,17 +4,17 @@
 //! `deny` (a policy turns one of the programs away). A steady client loads the application all the
 //! time; the nodes' link is watched for a text that every message carries.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use leno_capture::sniff::Sniffer;
+use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
 mod act;
 mod claims;
+mod keep;
 mod load;
 mod manifests;
 mod metrics;
@@ -44,51 +44,88 @@ const SHARES: [u32; 3] = [3, 4, 3];
 
 /// Plays all acts, prints what was seen, and fails unless every claim held.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    scene::prepare()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let report = runtime.block_on(interruptible(args))?;
+    let report = if args.keep && !keep::is_keeper() {
+        match keep::play_in_keeper(args, Progress::is_watched())? {
+            Some(report) => report,
+            None => return Ok(ExitCode::FAILURE), // It has said why.
+        }
+    } else {
+        crate::stage::prepare()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        match runtime.block_on(interruptible(args))? {
+            Some(report) => report,
+            None => return Ok(ExitCode::SUCCESS), // The keeper, at the end of its time.
+        }
+    };
     match args.output.output {
         Format::Json => output::json(&report)?,
         Format::Text => output::line(&report.text(Paint::stdout()))?,
+    }
+    if args.keep {
+        eprintln!("\nit keeps running: look with `leno ps --name demo`, end it with `leno down --name demo`");
     }
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The play, ended early by Ctrl-C; cleans up either way.
-async fn interruptible(args: &DemoArgs) -> anyhow::Result<Report> {
-    let progress = Progress::new();
-    let directory = scene::Directory::new()?;
+async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
+    let progress = Progress::new(if args.keep { keep::is_watched() } else { Progress::is_watched() });
+    let directory = TempDir::with_prefix("leno-demo-").context("making a directory for the sample's manifests")?;
     let manifests = Manifests::write(directory.path()).context("writing the sample's manifests")?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let caller_gone = keep::caller_gone(args.keep);
+    let mut stop = pin!(async {
+        tokio::select! {
+            _ = interrupt.recv() => (),
+            _ = terminate.recv() => (),
+            () = caller_gone => (),
+        }
+    });
 
     progress.act("A sample application on two nodes, outside the mesh");
     let started = Instant::now();
-    let mut starting = pin!(Scene::start(directory.path()));
-    let scene = tokio::select! {
-        scene = &mut starting => scene?,
-        _ = interrupt.recv() => bail!("interrupted"),
-        _ = terminate.recv() => bail!("interrupted"),
+    let scene = {
+        let mut starting = pin!(Scene::start(directory.path()));
+        tokio::select! {
+            scene = &mut starting => scene?,
+            () = &mut stop => {
+                // What is half made can't be taken apart; whole, it can.
+                if let Ok(scene) = starting.await {
+                    scene.stop().await;
+                }
+                bail!("interrupted")
+            }
+        }
     };
     progress.done("all pods are ready", started);
 
     let played = tokio::select! {
         played = play(args, &scene, &manifests, &progress) => played,
-        _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted")),
-        _ = terminate.recv() => Err(anyhow::anyhow!("interrupted")),
+        () = &mut stop => Err(anyhow::anyhow!("interrupted")),
+        () = scene.down_requested() => Err(anyhow::anyhow!("interrupted by `leno down`")),
     };
-    let keep = args.keep && played.is_ok();
-    let left = if keep {
-        directory.keep();
-        scene.keep();
-        None
-    } else {
-        Some(scene.stop().await?)
-    };
-    let mut seen = played?;
-    seen.left_behind = left;
+    match played {
+        Ok(seen) if args.keep => {
+            keep::hand_over(&judge(seen))?;
+            keep::until_told(&scene).await?;
+            scene.stop().await;
+            Ok(None)
+        }
+        Ok(mut seen) => {
+            seen.left_behind = Some(scene.stop().await);
+            Ok(Some(judge(seen)))
+        }
+        Err(error) => {
+            scene.stop().await;
+            Err(error)
+        }
+    }
+}
+
+fn judge(seen: Seen) -> Report {
     let claims = claims::check(&seen);
-    Ok(Report::new(seen, claims))
+    Report::new(seen, claims)
 }
 
 async fn play(args: &DemoArgs, scene: &Scene, manifests: &Manifests, progress: &Progress) -> anyhow::Result<Seen> {
@@ -118,7 +155,7 @@ async fn play(args: &DemoArgs, scene: &Scene, manifests: &Manifests, progress: &
     let (phase, metrics) = watch
         .act("enroll", scene, &metrics, async |now| {
             // Connections from before stay as they are until their programs close them.
-            quiet = if now.canaries == 0 && scene.all_in_mesh().await? { quiet + 1 } else { 0 };
+            quiet = if now.canaries == 0 && scene.all_in_mesh() { quiet + 1 } else { 0 };
             Ok(quiet == 2 || now.elapsed >= ENROLMENT)
         })
         .await?;
@@ -166,7 +203,7 @@ async fn play(args: &DemoArgs, scene: &Scene, manifests: &Manifests, progress: &
 
 /// What those who can be asked say about snoop's denial.
 async fn denial(scene: &Scene) -> anyhow::Result<Denial> {
-    let explained = scene.explain_denial("snoop", "voting-svc", 8080).await?;
+    let explained = scene.explain_denial("snoop", "voting-svc:8080")?;
     let log = scene.proxy_log("node-2").await?;
     let denials = log.lines().filter(|line| line.contains("sa/snoop") && line.to_lowercase().contains("denied"));
     let in_those_words = |line: &&str| explained.as_ref().is_some_and(|reason| line.contains(reason.as_str()));

@@ -12,8 +12,13 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
-        Self { watched: stderr().is_terminal() && stdout().is_terminal(), paint: Paint::stderr() }
+    pub(super) fn new(watched: bool) -> Self {
+        Self { watched, paint: Paint::stderr() }
+    }
+
+    /// Whether somebody watches this process.
+    pub(super) fn is_watched() -> bool {
+        stderr().is_terminal() && stdout().is_terminal()
     }
 
     /// A new act.

@@ -1,12 +1,12 @@
 //! The result, for people and for programs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::claims::{Claim, Denial, Phase, Seen, Talk};
 use crate::output::Paint;
 
 /// What `-o json` prints.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     /// Whether every claim held.
     pub(super) ok: bool,
@@ -36,7 +36,7 @@ impl Report {
         ]))];
         for phase in &self.phases {
             lines.push(row(&[
-                phase.name,
+                &phase.name,
                 &phase.requests.to_string(),
                 &phase.errors.to_string(),
                 &format!("{:.2}", phase.p50_ms),
@@ -65,7 +65,7 @@ impl Report {
             lines.push(if claim.held {
                 format!("{} {} ({})", paint.good("✓"), claim.claim, claim.seen)
             } else {
-                format!("{} {}: {}", paint.bad("✗"), paint.bad(claim.claim), claim.seen)
+                format!("{} {}: {}", paint.bad("✗"), paint.bad(&claim.claim), claim.seen)
             });
         }
         lines.join("\n")

@@ -16,6 +16,7 @@ mod workload;
 use std::fmt;
 
 use serde::Deserializer;
+use serde::de::Error as _;
 
 use decode::{Context, Field as _};
 
@@ -202,6 +203,7 @@ pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, from: D) -> Result<Decoded,
     if kind.is_namespaced() && metadata.namespace.is_empty() {
         DEFAULT_NAMESPACE.clone_into(&mut metadata.namespace);
     }
+    validate::object(&object).map_err(D::Error::custom)?;
     Ok(Decoded { object, warnings: cx.warnings })
 }
 

@@ -202,6 +202,12 @@ fn mistakes_are_refused_with_path_and_line() {
             0,
             "spec.portLevelMtls.http: \"http\" is not a port number",
         ),
+        (
+            Kind::EndpointSlice,
+            "metadata: {name: a}\naddressType: IPv6\nendpoints: [{addresses: [10.0.0.1]}]".into(),
+            0,
+            "endpoints[0].addresses[0]: \"10.0.0.1\" is no IPv6 address",
+        ),
         (Kind::PeerAuthentication, service("  mtls: {mode: STRCT}"), 3, "did you mean STRICT?"),
     ];
     let mut wrong = String::new();

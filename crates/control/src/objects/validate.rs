@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::Kind;
 use super::decode::{Context, Problem};
 use super::meta::{LabelExpression, LabelOperator, Labels, ObjectMeta};
-use super::network::{HEADLESS, IpFamilyPolicy, ServicePort, ServiceSpec, ServiceType};
+use super::network::{AddressType, HEADLESS, IpFamilyPolicy, ServicePort, ServiceSpec, ServiceType};
 use super::scalars::IpBlock;
 use super::security::{AuthorizationPolicySpec, Operation, PeerAuthenticationSpec, PolicyAction, Source};
 use super::workload::{Container, ContainerPort, DeploymentSpec, EnvVar, Probe};
+use super::{Kind, Object};
 
 type Check = Result<(), Problem>;
 
@@ -351,6 +351,25 @@ pub(super) fn service_spec(spec: &ServiceSpec, cx: &mut Context) -> Check {
         }
         if spec.ip_family_policy.is_none_or(|policy| policy == IpFamilyPolicy::SingleStack) {
             return Err(Problem::at(".ipFamilyPolicy", "must be PreferDualStack or RequireDualStack for two families"));
+        }
+    }
+    Ok(())
+}
+
+/// What only the whole object shows.
+pub(super) fn object(object: &Object) -> Result<(), String> {
+    let Object::EndpointSlice(slice) = object else { return Ok(()) };
+    for (i, endpoint) in slice.endpoints.iter().enumerate() {
+        for (j, text) in endpoint.addresses.iter().enumerate() {
+            let address = text.parse::<IpAddr>();
+            let fits = match slice.address_type {
+                AddressType::Ipv4 => address.is_ok_and(|address| address.is_ipv4()),
+                AddressType::Ipv6 => address.is_ok_and(|address| address.is_ipv6()),
+                AddressType::Fqdn => subdomain(text).is_ok(),
+            };
+            if !fits {
+                return Err(format!("endpoints[{i}].addresses[{j}]: {text:?} is no {} address", slice.address_type));
+            }
         }
     }
     Ok(())

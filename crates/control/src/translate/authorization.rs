@@ -27,9 +27,7 @@ pub(super) fn selector(policy: &AuthorizationPolicy) -> Option<&Labels> {
 
 /// Whether node proxies get the policy.
 pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
-    policy.spec.action != PolicyAction::Audit
-        && policy.spec.target_ref.is_none()
-        && policy.spec.target_refs.is_empty()
+    policy.spec.action != PolicyAction::Audit && policy.spec.target_ref.is_none() && policy.spec.target_refs.is_empty()
 }
 
 /// Key of the policy.
@@ -44,7 +42,9 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         translation.warnings.push(if policy.spec.action == PolicyAction::Audit {
             "action AUDIT is not supported: the policy has no effect (it would not refuse anything either)".to_owned()
         } else {
-            format!("targetRefs {NEEDS_WAYPOINT}: the policy is NOT enforced; use a selector to have its L4 rules enforced")
+            format!(
+                "targetRefs {NEEDS_WAYPOINT}: the policy is NOT enforced; use a selector to have its L4 rules enforced"
+            )
         });
         return (None, translation.warnings);
     }
@@ -53,7 +53,8 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         PolicyAction::Deny | PolicyAction::Audit => Action::Deny,
         PolicyAction::Custom => {
             translation.warnings.push(
-                "action CUSTOM needs an external authoriser, which Leno does not have yet: what matches is DENIED".to_owned(),
+                "action CUSTOM needs an external authoriser, which Leno does not have yet: what matches is DENIED"
+                    .to_owned(),
             );
             Action::Deny
         }
@@ -62,7 +63,9 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
     let rules: Vec<Rule> =
         policy.spec.rules.iter().enumerate().filter_map(|(i, rule)| translation.rule(i, rule)).collect();
     if action == Action::Allow && rules.is_empty() && !policy.spec.rules.is_empty() {
-        translation.warnings.push("no rule is left, so the policy allows nothing: every connection is denied".to_owned());
+        translation
+            .warnings
+            .push("no rule is left, so the policy allows nothing: every connection is denied".to_owned());
     }
     let scope = match selector(policy) {
         Some(_) => Scope::WorkloadSelector,

@@ -141,12 +141,16 @@ fn what_cannot_be_enforced_makes_it_stricter() {
         (
             "{rules: [{to: [{operation: {methods: [GET]}}, {operation: {ports: [\"80\"]}}]}]}",
             vec![rule(&[ports(&[80])])],
-            &["spec.rules[0].to[0].operation: methods needs a waypoint, which Leno does not have yet: this alternative is dropped, so it allows nothing"],
+            &[
+                "spec.rules[0].to[0].operation: methods needs a waypoint, which Leno does not have yet: this alternative is dropped, so it allows nothing",
+            ],
         ),
         (
             "{rules: [{when: [{key: \"request.headers[x]\", values: [v]}]}, {to: [{operation: {ports: [\"81\"]}}]}]}",
             vec![rule(&[ports(&[81])])],
-            &["spec.rules[0].when[0]: attribute request.headers[x] needs a waypoint, which Leno does not have yet: rule dropped, so it allows nothing"],
+            &[
+                "spec.rules[0].when[0]: attribute request.headers[x] needs a waypoint, which Leno does not have yet: rule dropped, so it allows nothing",
+            ],
         ),
         (
             "{action: DENY, rules: [{to: [{operation: {paths: [/a], ports: [\"80\"]}}]}]}",
@@ -255,8 +259,7 @@ fn rule_matches(rule: &objects::Rule, a: &Attempt, namespace: &str, unknown: boo
             "destination.ip" => listed(yes, no, |block| contains(block, a.destination.ip())),
             "destination.port" => listed(yes, no, port),
             "source.namespace" => {
-                let source =
-                    Source { namespaces: yes.clone(), not_namespaces: no.clone(), ..Source::default() };
+                let source = Source { namespaces: yes.clone(), not_namespaces: no.clone(), ..Source::default() };
                 source_matches(&source, a, namespace, unknown)
             }
             _ => unknown,
@@ -270,7 +273,8 @@ fn rule_matches(rule: &objects::Rule, a: &Attempt, namespace: &str, unknown: boo
 fn allowed(policies: &[AuthorizationPolicy], a: &Attempt) -> bool {
     let applies = |policy: &&AuthorizationPolicy| {
         let near = ["a", "istio-system"].contains(&policy.metadata.namespace.as_str());
-        let selected = policy.spec.selector.as_ref().is_none_or(|s| s.match_labels.get("app").is_none_or(|v| v == "web"));
+        let selected =
+            policy.spec.selector.as_ref().is_none_or(|s| s.match_labels.get("app").is_none_or(|v| v == "web"));
         near && selected && policy.metadata.annotations.is_empty()
     };
     let of = |action: PolicyAction| policies.iter().filter(applies).filter(move |policy| policy.spec.action == action);
@@ -299,21 +303,29 @@ fn any_source() -> impl Strategy<Value = Source> {
     let namespaces = texts(&["a", "b*", "*"]);
     let accounts = texts(&["x", "b/y"]);
     let blocks: Vec<_> = ["10.0.0.1", "10.0.0.0/30", "fd00::/64"].iter().map(|b| b.parse().expect("a block")).collect();
-    let named = (some(principals.clone()), some(principals), some(namespaces.clone()), some(namespaces), some(blocks.clone()), some(blocks), prop::bool::weighted(0.2))
-        .prop_map(|(principals, not_principals, namespaces, not_namespaces, ip_blocks, not_ip_blocks, waypoint)| Source {
-            principals,
-            not_principals,
-            namespaces,
-            not_namespaces,
-            ip_blocks,
-            not_ip_blocks,
-            request_principals: if waypoint { texts(&["*"]) } else { Vec::new() },
-            ..Source::default()
-        });
-    let by_account = (some(accounts.clone()), some(accounts)).prop_map(|(service_accounts, not_service_accounts)| Source {
-        service_accounts,
-        not_service_accounts,
-        ..Source::default()
+    let named = (
+        some(principals.clone()),
+        some(principals),
+        some(namespaces.clone()),
+        some(namespaces),
+        some(blocks.clone()),
+        some(blocks),
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(
+            |(principals, not_principals, namespaces, not_namespaces, ip_blocks, not_ip_blocks, waypoint)| Source {
+                principals,
+                not_principals,
+                namespaces,
+                not_namespaces,
+                ip_blocks,
+                not_ip_blocks,
+                request_principals: if waypoint { texts(&["*"]) } else { Vec::new() },
+                ..Source::default()
+            },
+        );
+    let by_account = (some(accounts.clone()), some(accounts)).prop_map(|(service_accounts, not_service_accounts)| {
+        Source { service_accounts, not_service_accounts, ..Source::default() }
     });
     prop_oneof![named, by_account].prop_filter("restricts", |source| *source != Source::default())
 }
@@ -356,7 +368,13 @@ fn any_policy(index: usize) -> impl Strategy<Value = AuthorizationPolicy> {
     (
         select(vec!["a", "b", "istio-system"]),
         select(vec![None, Some(""), Some("web"), Some("db")]),
-        select(vec![PolicyAction::Allow, PolicyAction::Deny, PolicyAction::Allow, PolicyAction::Custom, PolicyAction::Audit]),
+        select(vec![
+            PolicyAction::Allow,
+            PolicyAction::Deny,
+            PolicyAction::Allow,
+            PolicyAction::Custom,
+            PolicyAction::Audit,
+        ]),
         prop::collection::vec(rule, 0..3),
         prop::bool::weighted(0.1),
     )
@@ -384,10 +402,10 @@ fn any_attempt() -> impl Strategy<Value = Attempt> {
         Identity::new("cluster.local", "b", "y").ok(),
         Identity::new("cluster.local", "bb", "x").ok(),
     ];
-    let ips: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "10.9.0.1", "fd00::1"].iter().map(|ip| ip.parse().expect("ip")).collect();
-    (select(identities), select(ips.clone()), select(ips), select(vec![80, 81, 82])).prop_map(
-        |(source, source_ip, ip, port)| Attempt { source, source_ip, destination: SocketAddr::new(ip, port) },
-    )
+    let ips: Vec<IpAddr> =
+        ["10.0.0.1", "10.0.0.2", "10.9.0.1", "fd00::1"].iter().map(|ip| ip.parse().expect("ip")).collect();
+    (select(identities), select(ips.clone()), select(ips), select(vec![80, 81, 82]))
+        .prop_map(|(source, source_ip, ip, port)| Attempt { source, source_ip, destination: SocketAddr::new(ip, port) })
 }
 
 const POD: &str = "
@@ -412,7 +430,7 @@ proptest! {
         let policies = &policies[..count];
         let mut translator = Translator::new(Options::default());
         let objects = policies.iter().cloned().map(Object::from).chain(load(POD));
-        translator.apply(objects.map(Change::Upsert));
+        translator.apply(objects.map(Change::upsert));
         let mesh = translator.mesh();
         let workload = mesh.workload("Kubernetes//Pod/a/web").expect("there");
         for attempt in &attempts {

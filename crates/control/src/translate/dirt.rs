@@ -116,9 +116,8 @@ impl Dirt {
                 self.pods.insert(me);
             }
             Kind::Node => {
-                let place = |node: Option<&Object>| -> Option<Locality> {
-                    node.and_then(Node::of).map(workload::locality)
-                };
+                let place =
+                    |node: Option<&Object>| -> Option<Locality> { node.and_then(Node::of).map(workload::locality) };
                 if place(old) != place(new) {
                     self.pods.extend(index.pods_by_node.get(&key.name).into_iter().flatten().cloned());
                 }
@@ -183,8 +182,8 @@ impl Dirt {
 
     /// Pods of a namespace with these labels, or all of them.
     fn mark_pods(&mut self, store: &ObjectStore, namespace: &str, labels: Option<&Labels>) {
-        let selected = Pod::list(store, namespace)
-            .filter(|pod| labels.is_none_or(|labels| selects(labels, &pod.metadata.labels)));
+        let selected =
+            Pod::list(store, namespace).filter(|pod| labels.is_none_or(|labels| selects(labels, &pod.metadata.labels)));
         self.pods.extend(selected.map(|pod| name(&pod.metadata)));
     }
 

@@ -182,8 +182,10 @@ impl Translator {
         }
         let options = &self.options;
         let any = self.store.peer_authentications().next().is_some();
-        let mut wanted =
-            vec![(peer_authentication::static_strict_name(options), any.then(|| peer_authentication::static_strict(options)))];
+        let mut wanted = vec![(
+            peer_authentication::static_strict_name(options),
+            any.then(|| peer_authentication::static_strict(options)),
+        )];
         for (namespace, name) in &dirt.peers {
             let peer = PeerAuthentication::get(&self.store, namespace, name);
             let policy = peer.and_then(|peer| peer_authentication::converted(options, &self.store, peer));

@@ -94,11 +94,8 @@ pub(super) fn app_protocol(port: &ServicePort) -> AppProtocol {
 }
 
 fn load_balancing(service: &objects::Service, namespace_annotations: Option<&Labels>) -> LoadBalancing {
-    let health_policy = if service.spec.publish_not_ready_addresses {
-        HealthPolicy::AllowAll
-    } else {
-        HealthPolicy::OnlyHealthy
-    };
+    let health_policy =
+        if service.spec.publish_not_ready_addresses { HealthPolicy::AllowAll } else { HealthPolicy::OnlyHealthy };
     let near = [RoutingScope::Network, RoutingScope::Region, RoutingScope::Zone];
     let nearest = [&near[..], &[RoutingScope::Subzone, RoutingScope::Node]].concat();
     let (mode, routing_preference) = if service.spec.internal_traffic_policy == TrafficPolicy::Local {

@@ -111,7 +111,8 @@ fn a_service_becomes_a_service() {
 #[test]
 fn states_of_a_pod() {
     type Edit = fn(&mut Pod);
-    let cases: [(&str, Edit, Option<(Health, TunnelProtocol)>); 9] = [
+    type Expected = Option<(Health, TunnelProtocol)>;
+    let cases: [(&str, Edit, Expected); 9] = [
         ("as it is", |_| {}, Some((Health::Healthy, TunnelProtocol::Hbone))),
         ("not captured", |p| p.metadata.annotations.clear(), Some((Health::Healthy, TunnelProtocol::None))),
         (
@@ -128,7 +129,11 @@ fn states_of_a_pod() {
             |p| p.metadata.deletion_timestamp = "2026-01-01T00:00:00Z".parse().ok(),
             Some((Health::Unhealthy, TunnelProtocol::Hbone)),
         ),
-        ("pending with address", |p| p.status.phase = crate::objects::PodPhase::Pending, Some((Health::Healthy, TunnelProtocol::Hbone))),
+        (
+            "pending with address",
+            |p| p.status.phase = crate::objects::PodPhase::Pending,
+            Some((Health::Healthy, TunnelProtocol::Hbone)),
+        ),
         ("without address", |p| p.status.pod_ips.clear(), None),
         ("succeeded", |p| p.status.phase = crate::objects::PodPhase::Succeeded, None),
         ("failed", |p| p.status.phase = crate::objects::PodPhase::Failed, None),
@@ -137,7 +142,7 @@ fn states_of_a_pod() {
         let Some(Object::Pod(mut pod)) = load(WEB).pop() else { panic!("a pod") };
         edit(&mut pod);
         let mut translator = Translator::new(Options::default());
-        translator.apply([Change::Upsert(pod.into())]);
+        translator.apply([Change::upsert(pod)]);
         let got = translator.mesh().workloads().next().map(|w| (w.health, w.tunnel_protocol));
         assert_eq!(got, expected, "{what}");
     }
@@ -145,15 +150,16 @@ fn states_of_a_pod() {
 
 #[test]
 fn canonical_names_by_precedence() {
-    let cases: [(&[(&str, &str)], &str, &str); 5] = [
+    type Labels<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(Labels<'_>, &str, &str); 5] = [
         (&[], "web-1", "latest"),
         (&[("app", "a"), ("version", "1")], "a", "1"),
-        (&[("app", "a"), ("app.kubernetes.io/name", "b"), ("app.kubernetes.io/version", "2"), ("version", "1")], "b", "2"),
         (
-            &[("app.kubernetes.io/name", "b"), ("service.istio.io/canonical-name", "c")],
-            "c",
-            "latest",
+            &[("app", "a"), ("app.kubernetes.io/name", "b"), ("app.kubernetes.io/version", "2"), ("version", "1")],
+            "b",
+            "2",
         ),
+        (&[("app.kubernetes.io/name", "b"), ("service.istio.io/canonical-name", "c")], "c", "latest"),
         (&[("service.istio.io/canonical-revision", "3"), ("version", "1")], "web-1", "3"),
     ];
     for (labels, name, revision) in cases {
@@ -161,7 +167,7 @@ fn canonical_names_by_precedence() {
         pod.metadata.owner_references.clear();
         pod.metadata.labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let mut translator = Translator::new(Options::default());
-        translator.apply([Change::Upsert(pod.into())]);
+        translator.apply([Change::upsert(pod)]);
         let workload = pod_workload(&translator, "default/web-1");
         assert_eq!((&*workload.canonical_name, &*workload.canonical_revision), (name, revision), "{labels:?}");
         assert_eq!(&*workload.workload_name, "web-1");
@@ -174,10 +180,14 @@ fn preferences_of_a_service() {
     let near = [Network, Region, Zone];
     let nearest = [Network, Region, Zone, Subzone, Node];
     let namespace = |value: &str| {
-        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: default, annotations: {{networking.istio.io/traffic-distribution: {value}}}}}\n---\n")
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: default, annotations: {{networking.istio.io/traffic-distribution: {value}}}}}\n---\n"
+        )
     };
     let service = |annotations: &str, spec: &str| {
-        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: a, annotations: {{{annotations}}}}}\nspec: {{ports: [{{port: 1}}], {spec}}}\n")
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: a, annotations: {{{annotations}}}}}\nspec: {{ports: [{{port: 1}}], {spec}}}\n"
+        )
     };
     let cases: [(String, LoadBalancingMode, &[RoutingScope]); 9] = [
         (service("", ""), LoadBalancingMode::Unspecified, &[]),
@@ -201,7 +211,11 @@ fn preferences_of_a_service() {
     for (yaml, mode, scopes) in cases {
         let translator = translate(&yaml);
         let service = translator.mesh().service(&named("a")).expect("there");
-        assert_eq!((service.load_balancing.mode, &service.load_balancing.routing_preference[..]), (mode, scopes), "{yaml}");
+        assert_eq!(
+            (service.load_balancing.mode, &service.load_balancing.routing_preference[..]),
+            (mode, scopes),
+            "{yaml}"
+        );
     }
     let all = translate(&service("", "publishNotReadyAddresses: true, clusterIP: None, ipFamilies: [IPv6]"));
     let all = all.mesh().service(&named("a")).expect("there");
@@ -286,8 +300,11 @@ fn peer_authentication_precedence() {
                 let said = |level: Option<&'static str>| level.filter(|mode| *mode != "UNSET");
                 let effective = said(workload).or(said(namespace)).or(said(mesh));
                 let translator = translate(&yaml);
-                let policies: Vec<String> =
-                    pod_workload(&translator, "default/web-1").authorization_policies.iter().map(ToString::to_string).collect();
+                let policies: Vec<String> = pod_workload(&translator, "default/web-1")
+                    .authorization_policies
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
                 let strict: &[&str] = &["istio-system/istio_converted_static_strict"];
                 let expected = if effective == Some("STRICT") { strict } else { &[] };
                 assert_eq!(policies, expected, "{mesh:?} {namespace:?} {workload:?}");
@@ -299,7 +316,9 @@ fn peer_authentication_precedence() {
 #[test]
 fn the_oldest_peer_authentication_counts() {
     let peer = |name: &str, mode: &str, created: &str| {
-        format!("\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: {name}, creationTimestamp: \"{created}\"}}\nspec: {{mtls: {{mode: {mode}}}}}\n")
+        format!(
+            "\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: {name}, creationTimestamp: \"{created}\"}}\nspec: {{mtls: {{mode: {mode}}}}}\n"
+        )
     };
     let strict = |yaml: String| {
         !pod_workload(&translate(&(WEB.to_owned() + &yaml)), "default/web-1").authorization_policies.is_empty()
@@ -312,10 +331,13 @@ fn the_oldest_peer_authentication_counts() {
 #[test]
 fn modes_per_port() {
     let peer = |mode: &str, ports: &str| {
-        format!("\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: p}}\nspec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}, portLevelMtls: {{{ports}}}}}\n")
+        format!(
+            "\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: p}}\nspec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}, portLevelMtls: {{{ports}}}}}\n"
+        )
     };
     // Base, ports, expected policy, ports it names, whether those are excepted.
-    let cases: [(&str, &str, Option<&str>, &[u16], bool); 6] = [
+    type Case<'a> = (&'a str, &'a str, Option<&'a str>, &'a [u16], bool);
+    let cases: [Case<'_>; 6] = [
         ("STRICT", "8080: {mode: PERMISSIVE}, 9090: {mode: DISABLE}", Some("converted"), &[8080, 9090], true),
         ("STRICT", "8080: {mode: STRICT}", Some("static"), &[], false),
         ("STRICT", "8080: {mode: UNSET}", Some("static"), &[], false),
@@ -332,7 +354,9 @@ fn modes_per_port() {
         });
         match (kind, policy) {
             (None, None) => {}
-            (Some("static"), Some(policy)) => assert_eq!(&*policy.id.name, "istio_converted_static_strict", "{mode} {ports}"),
+            (Some("static"), Some(policy)) => {
+                assert_eq!(&*policy.id.name, "istio_converted_static_strict", "{mode} {ports}")
+            }
             (Some("converted"), Some(policy)) => {
                 assert_eq!(&*policy.id.name, "converted_peer_authentication_p", "{mode} {ports}");
                 let matches = &policy.rules[0].clauses[0].matches[0];
@@ -351,7 +375,9 @@ fn modes_per_port() {
 #[test]
 fn a_selector_policy_is_listed_by_its_workloads() {
     let policy = |namespace: &str, name: &str, spec: &str| {
-        format!("\n---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{spec}}}\n")
+        format!(
+            "\n---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{spec}}}\n"
+        )
     };
     let yaml = [
         WEB.to_owned(),
@@ -369,7 +395,8 @@ fn a_selector_policy_is_listed_by_its_workloads() {
     };
     assert_eq!(listed(&translator), ["default/mine", "istio-system/root"]);
     assert!(translator.mesh().policy(&PolicyName { namespace: "default".into(), name: "audit".into() }).is_none());
-    let delta = translator.apply(upserts(&policy("default", "mine", "action: DENY, selector: {matchLabels: {app: web}}")));
+    let delta =
+        translator.apply(upserts(&policy("default", "mine", "action: DENY, selector: {matchLabels: {app: web}}")));
     assert!(delta.workloads.is_empty(), "the pod lists the same policies as before");
     assert_eq!(delta.policies.len(), 1);
     translator.apply([Change::Remove(ObjectKey::new(Kind::AuthorizationPolicy, "default", "mine"))]);
@@ -380,18 +407,31 @@ fn a_selector_policy_is_listed_by_its_workloads() {
 fn a_change_touches_only_what_it_must() {
     let pods: String = (0..50)
         .map(|i| {
-            WEB.replace("web-1", &format!("web-{i}")).replace("10.0.0.1", &format!("10.0.1.{i}")).replace("fd00::1", &format!("fd00::1:{i}"))
+            WEB.replace("web-1", &format!("web-{i}"))
+                .replace("10.0.0.1", &format!("10.0.1.{i}"))
+                .replace("fd00::1", &format!("fd00::1:{i}"))
         })
         .collect();
     let mut translator = translate(&[NODE, &pods, WEB_SERVICE].concat());
-    let ready = WEB.replace("web-1", "web-7").replace("10.0.0.1", "10.0.1.7").replace("fd00::1", "fd00::1:7").replace("\"True\"", "\"False\"");
+    let ready = WEB
+        .replace("web-1", "web-7")
+        .replace("10.0.0.1", "10.0.1.7")
+        .replace("fd00::1", "fd00::1:7")
+        .replace("\"True\"", "\"False\"");
     let delta = translator.apply(upserts(&ready));
-    assert_eq!(delta.workloads.iter().map(|uid| uid.to_string()).collect::<Vec<_>>(), ["Kubernetes//Pod/default/web-7"]);
+    assert_eq!(
+        delta.workloads.iter().map(|uid| uid.to_string()).collect::<Vec<_>>(),
+        ["Kubernetes//Pod/default/web-7"]
+    );
     assert!(delta.services.is_empty() && delta.policies.is_empty());
     assert!(translator.apply(upserts(&ready)).is_empty(), "the same again is no change");
     let delta = translator.apply(upserts(&NODE.replace("zone: z,", "zone: far,")));
     assert_eq!(delta.workloads.len(), 50);
-    assert!(translator.apply(upserts(&NODE.replace("zone: z,", "zone: far,").replace("{topo", "{other: label, topo"))).is_empty());
+    assert!(
+        translator
+            .apply(upserts(&NODE.replace("zone: z,", "zone: far,").replace("{topo", "{other: label, topo")))
+            .is_empty()
+    );
 }
 
 /// Objects that refer to each other in every way translation knows.
@@ -404,7 +444,9 @@ fn pool() -> Vec<Object> {
             .replace("node-1", node)
     };
     let security = |kind: &str, ns: &str, name: &str, spec: &str| {
-        format!("\n---\napiVersion: security.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {ns}}}\nspec: {{{spec}}}\n")
+        format!(
+            "\n---\napiVersion: security.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {ns}}}\nspec: {{{spec}}}\n"
+        )
     };
     let selector = "selector: {matchLabels: {app: web}}";
     let yaml = [
@@ -461,10 +503,10 @@ proptest! {
             let before = translator.mesh().clone();
             let delta = translator.apply(batch.iter().map(|(index, keep)| {
                 let object = index.get(&pool).clone();
-                if *keep { Change::Upsert(object) } else { Change::Remove(object.key()) }
+                if *keep { Change::upsert(object) } else { Change::Remove(object.key()) }
             }));
             let mut fresh = Translator::new(Options::default());
-            fresh.apply(translator.store().iter().map(|(_, object)| Change::Upsert((**object).clone())));
+            fresh.apply(translator.store().iter().map(|(_, object)| Change::Upsert(object.clone())));
             assert_same_mesh(translator.mesh(), fresh.mesh());
             prop_assert_eq!(translator.warnings(), fresh.warnings());
             let after = translator.mesh();

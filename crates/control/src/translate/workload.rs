@@ -11,8 +11,8 @@ use leno_model::{
 use super::Options;
 use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, service_name, tcp_ports};
 use crate::objects::{
-    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Protocol, Service, ServicePort, SliceEndpoint,
-    selects,
+    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Protocol, Service, ServicePort,
+    SliceEndpoint, selects,
 };
 
 /// Annotation a node agent writes when the pod's traffic is captured: only then may peers tunnel
@@ -68,18 +68,13 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
     // As Istio's control plane, whatever the owner is.
     out.workload_type = WorkloadType::Pod;
     let owner = owner_name(metadata);
-    out.canonical_name = first_label(
-        metadata,
-        &["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"],
-    )
-    .unwrap_or(owner)
-    .into();
-    out.canonical_revision = first_label(
-        metadata,
-        &["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"],
-    )
-    .unwrap_or("latest")
-    .into();
+    out.canonical_name = first_label(metadata, &["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"])
+        .unwrap_or(owner)
+        .into();
+    out.canonical_revision =
+        first_label(metadata, &["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"])
+            .unwrap_or("latest")
+            .into();
     out.workload_name = owner.into();
     out.services = services(options, pod, &around);
     out.authorization_policies = around.policies;
@@ -113,9 +108,7 @@ fn owner_name(metadata: &ObjectMeta) -> &str {
 fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap<ServiceName, Vec<Port>> {
     let mut out: BTreeMap<ServiceName, Vec<Port>> = BTreeMap::new();
     let selecting = around.services.iter().filter(|service| {
-        is_in_mesh(service)
-            && !has_manual_endpoints(service)
-            && selects(&service.spec.selector, &pod.metadata.labels)
+        is_in_mesh(service) && !has_manual_endpoints(service) && selects(&service.spec.selector, &pod.metadata.labels)
     });
     for service in selecting {
         let name = service_name(options, &service.metadata.namespace, &service.metadata.name);
@@ -156,7 +149,10 @@ fn pod_port(pod: &Pod, port: &ServicePort) -> Option<Port> {
 
 /// The pod an endpoint of a slice stands for, as namespace and name: one of the same namespace,
 /// or whoever may write slices in one namespace could enlist pods of another.
-pub(super) fn target_pod<'a>(slice: &'a EndpointSlice, endpoint: &'a SliceEndpoint) -> Option<(&'a String, &'a String)> {
+pub(super) fn target_pod<'a>(
+    slice: &'a EndpointSlice,
+    endpoint: &'a SliceEndpoint,
+) -> Option<(&'a String, &'a String)> {
     let own = &slice.metadata.namespace;
     let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod")?;
     (target.namespace.is_empty() || target.namespace == *own).then_some((own, &target.name))

@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use leno_proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryService;
-use leno_proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
-};
+use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node};
 use parking_lot::Mutex;
 use prost_types::value::Kind;
 use serde::Serialize;

@@ -199,7 +199,7 @@ impl Subscription {
             .iter()
             .map(|state| TypeProgress {
                 type_url: state.type_url.clone(),
-                resources: state.sent.values().flatten().count(),
+                resources: state.held(),
                 sent: state.sent_count,
                 acked: state.acked,
                 nacked: state.nacked,
@@ -366,8 +366,7 @@ impl TypeState {
 
     /// The resources behind the names asked for, by their proper names.
     fn wanted(&self, latest: &ResourceMap) -> BTreeSet<Name> {
-        let mut wanted: BTreeSet<Name> =
-            self.names.iter().filter(|name| latest.contains_key(*name)).cloned().collect();
+        let mut wanted: BTreeSet<Name> = self.names.iter().filter(|name| latest.contains_key(*name)).cloned().collect();
         if wanted.len() < self.names.len() {
             let by_alias = latest.iter().filter(|(_, r)| r.aliases().iter().any(|alias| self.names.contains(&**alias)));
             wanted.extend(by_alias.map(|(name, _)| name.clone()));
@@ -432,6 +431,11 @@ impl TypeState {
     fn ack_grace(&self) -> Duration {
         // Workloads wait for policies only so long, and must not overtake those still unsent.
         if &*self.type_url == AUTHORIZATION_TYPE { POLICY_GRACE } else { ACK_GRACE }
+    }
+
+    fn held(&self) -> usize {
+        // Only names asked for one by one are remembered as missing.
+        if self.names.is_empty() { self.sent.len() } else { self.sent.values().flatten().count() }
     }
 
     fn in_sync(&self) -> bool {

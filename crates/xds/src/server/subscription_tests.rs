@@ -210,9 +210,7 @@ fn stale_and_made_up_nonces_acknowledge_nothing() {
     let mut subscription = settled(&Resources::default(), now);
     let response = subscription.next(&snapshot(&[("w", "1")], &[]), now).unwrap();
     for nonce in ["", "0", "1", "99999", "\0", "nonce"] {
-        subscription
-            .request(DeltaDiscoveryRequest { response_nonce: nonce.to_owned(), ..open(A) }, now)
-            .unwrap();
+        subscription.request(DeltaDiscoveryRequest { response_nonce: nonce.to_owned(), ..open(A) }, now).unwrap();
         assert!(!subscription.in_sync(), "{nonce:?}");
     }
     subscription.request(ack(&response), now).unwrap();
@@ -328,12 +326,12 @@ struct World {
     wire: std::collections::VecDeque<DeltaDiscoveryResponse>,
     /// What the proxy holds: name to version and body.
     held: BTreeMap<&'static str, BTreeMap<String, (String, String)>>,
-    /// The last grace that was cut short; within it order is promised.
-    patient: bool,
+    /// Whether the proxy answers in time and accepts everything.
+    strict: bool,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(strict: bool) -> Self {
         let mut world = Self {
             now: Instant::now(),
             draft: Resources::default(),
@@ -341,7 +339,7 @@ impl World {
             subscription: Subscription::new(),
             wire: Default::default(),
             held: [(A, BTreeMap::new()), (P, BTreeMap::new())].into(),
-            patient: true,
+            strict,
         };
         world.connect();
         world
@@ -367,7 +365,11 @@ impl World {
                 let name = format!("p{n}");
                 self.draft.remove(P, &name);
                 // A control plane never publishes a workload that names a policy it doesn't.
-                let naming: Vec<Name> = self.draft.of(A).into_iter().flat_map(|all| all.iter())
+                let naming: Vec<Name> = self
+                    .draft
+                    .of(A)
+                    .into_iter()
+                    .flat_map(|all| all.iter())
                     .filter(|(_, w)| body_names(w.body()).any(|policy| policy == name))
                     .map(|(n, _)| n.clone())
                     .collect();
@@ -395,6 +397,13 @@ impl World {
 
     fn send(&mut self) {
         while let Some(response) = self.subscription.next(&self.published, self.now) {
+            if self.strict && response.type_url == A {
+                for resource in &response.resources {
+                    for policy in body_names(&resource.resource.as_ref().unwrap().value) {
+                        assert!(self.held[P].contains_key(policy), "sent before {policy} was acknowledged");
+                    }
+                }
+            }
             self.wire.push_back(response);
         }
     }
@@ -405,7 +414,7 @@ impl World {
         if accept {
             let held = self.held.get_mut(&*response.type_url).unwrap();
             for name in &response.removed_resources {
-                assert!(held.remove(name).is_some() , "{name} was never held");
+                assert!(held.remove(name).is_some(), "{name} was never held");
             }
             for resource in &response.resources {
                 let body = String::from_utf8(resource.resource.clone().unwrap().value).unwrap();
@@ -436,7 +445,11 @@ impl World {
         assert!(self.wire.is_empty());
         assert!(self.subscription.in_sync());
         for type_url in [A, P] {
-            let want: BTreeMap<String, String> = self.published.of(type_url).into_iter().flat_map(|all| all.iter())
+            let want: BTreeMap<String, String> = self
+                .published
+                .of(type_url)
+                .into_iter()
+                .flat_map(|all| all.iter())
                 .map(|(name, resource)| (name.to_string(), resource.version().to_string()))
                 .collect();
             let have: BTreeMap<String, String> =
@@ -457,7 +470,7 @@ proptest! {
     /// policies it lacks, is never sent what it has, and ends up with what is published.
     #[test]
     fn order_and_convergence(events in prop::collection::vec(event(), 1..80)) {
-        let mut world = World::new();
+        let mut world = World::new(true);
         for event in &events {
             match event {
                 Event::Publish => world.published = world.draft.clone(),
@@ -468,9 +481,7 @@ proptest! {
                 Event::Tick => world.now += Duration::from_millis(1),
                 change => world.change(change),
             }
-            if world.patient {
-                world.check_order();
-            }
+            world.check_order();
         }
         world.published = world.draft.clone();
         world.settle();
@@ -480,7 +491,7 @@ proptest! {
     /// Refusals and delays never wedge the stream: after a reconnect everything is there.
     #[test]
     fn refusals_and_delays(events in prop::collection::vec(event(), 1..80)) {
-        let mut world = World::new();
+        let mut world = World::new(false);
         for event in &events {
             match event {
                 Event::Publish => world.published = world.draft.clone(),

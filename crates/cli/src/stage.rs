@@ -1,0 +1,211 @@
+//! Commands about the stage: `up`, `down`, `ps`, `exec`, `scale`, `logs`, `explain`.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leno_local::client::{Client, LogFiles, print_logs};
+use leno_local::names::StageName;
+use leno_local::{StageOptions, down, privilege, up};
+use leno_telemetry::logging;
+
+use crate::args::{ExecArgs, ExplainArgs, Format, LogsArgs, PsArgs, ScaleArgs, StageArgs, UpArgs};
+use crate::{listing, output};
+
+/// How long `up --detach` waits for all pods; what is not ready by then is told.
+const READY: Duration = Duration::from_secs(60);
+
+/// Starts what a stage needs of this process: privileges, before there is a second thread, and a log.
+pub(crate) fn prepare() -> anyhow::Result<()> {
+    privilege::acquire()?;
+    logging::init(logging::Format::Plain, logging::Target::Stderr, "warn")?;
+    Ok(())
+}
+
+/// A runtime for a command that asks the stage something.
+fn ask<T>(question: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
+}
+
+fn name(args: &StageArgs) -> anyhow::Result<StageName> {
+    Ok(StageName::new(&args.name)?)
+}
+
+async fn connect(args: &StageArgs) -> anyhow::Result<Client> {
+    Ok(Client::connect(&name(args)?).await?)
+}
+
+/// `leno up`.
+pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
+    let mut options = StageOptions::new(name(&args.stage)?);
+    if args.detach {
+        ask(async { Ok(up::detach(&options.name, foreground(&args), READY).await?) })?;
+        let flag = if options.name.as_str() == leno_local::names::DEFAULT_STAGE {
+            String::new()
+        } else {
+            format!(" --name {}", options.name.as_str())
+        };
+        return output::line(&format!("ready; look with `leno ps{flag}`, stop with `leno down{flag}`"));
+    }
+    options.nodes = usize::from(args.nodes);
+    options.manifests = args.files;
+    for (node, program) in args.node_proxy {
+        // Found now and from here: a proxy is started elsewhere, again and again.
+        let found = program
+            .canonicalize()
+            .with_context(|| format!("--node-proxy: there is no program {} for {node}", program.display()))?;
+        options.proxies.insert(node, found);
+    }
+    prepare()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    Ok(runtime.block_on(up::run_foreground(options))?)
+}
+
+/// The arguments of the `leno up` that runs detached.
+fn foreground(args: &UpArgs) -> Vec<OsString> {
+    let mut line: Vec<OsString> =
+        vec!["up".into(), "--name".into(), (&args.stage.name).into(), "--nodes".into(), args.nodes.to_string().into()];
+    for file in &args.files {
+        line.extend(["--file".into(), file.into()]);
+    }
+    for (node, program) in &args.node_proxy {
+        let mut proxy = OsString::from(node);
+        proxy.push("=");
+        proxy.push(program);
+        line.extend(["--node-proxy".into(), proxy]);
+    }
+    line
+}
+
+/// `leno down`.
+pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
+    let name = name(args)?;
+    let outcome = ask(async { Ok(down::run(&name).await?) })?;
+    output::line(match outcome {
+        down::Outcome::Stopped => "stopped; nothing is left",
+        down::Outcome::Cleaned => "it did not run any more; what it left is removed",
+        down::Outcome::Nothing => "nothing ran, and nothing was left",
+    })
+}
+
+/// `leno ps`.
+pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<()> {
+    let found = ask(async { Ok(connect(&args.stage).await?.ps().await?) })?;
+    match args.output.output {
+        Format::Json => output::json(&found),
+        Format::Text => output::line(&listing::text(&found)),
+    }
+}
+
+/// `leno exec`.
+pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
+    let pod = &args.pod;
+    let code =
+        ask(async { Ok(connect(&args.stage).await?.exec(&pod.namespace, &pod.name, None, args.command).await?) })?;
+    // Codes beyond 255 don't exist; if one did, it would be a failure.
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// `leno scale`.
+pub(crate) fn scale(args: &ScaleArgs) -> anyhow::Result<()> {
+    let deployment = &args.deployment;
+    ask(async { Ok(connect(&args.stage).await?.scale(&deployment.namespace, &deployment.name, args.replicas).await?) })
+}
+
+/// `leno logs`.
+pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
+    let run_dir = name(&args.stage)?.run_dir();
+    ask(async {
+        let mut client = connect(&args.stage).await?;
+        let files = match (&args.pod, &args.node) {
+            (Some(pod), _) => client.logs(&pod.namespace, &pod.name, None).await?,
+            (None, Some(node)) => {
+                let nodes: Vec<_> = client.ps().await?.nodes.into_iter().map(|node| node.name).collect();
+                if !nodes.contains(node) {
+                    anyhow::bail!("there is no node {node}; the nodes are {}", nodes.join(", "));
+                }
+                files(&run_dir.join(node).join("proxy.log"))
+            }
+            (None, None) => {
+                let log = run_dir.join("supervisor.log");
+                if !log.exists() {
+                    anyhow::bail!(
+                        "the stage runs in the foreground, so its own log is where `leno up` was typed; \
+                         for a pod's write `leno logs NS/POD`, for a node's proxy `leno logs --node NODE`"
+                    );
+                }
+                files(&log)
+            }
+        };
+        let mut out = Stdout { reader_gone: false };
+        match print_logs(&files, args.follow, &mut out).await {
+            Err(_) if out.reader_gone => Ok(()),
+            printed => Ok(printed?),
+        }
+    })
+}
+
+fn files(current: &Path) -> LogFiles {
+    LogFiles { previous: current.with_extension("log.1"), current: current.to_owned() }
+}
+
+/// Stdout that remembers whether anybody still reads: `leno logs -f … | head` ends without a complaint.
+struct Stdout {
+    reader_gone: bool,
+}
+
+impl Stdout {
+    fn remember<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+        self.reader_gone |= outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        outcome
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = io::stdout().write(bytes);
+        self.remember(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = io::stdout().flush();
+        self.remember(flushed)
+    }
+}
+
+/// `leno explain`.
+pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
+    let explained =
+        ask(async { Ok(connect(&args.stage).await?.explain(&args.source.to_string(), &args.destination).await?) })?;
+    match args.output.output {
+        Format::Json => output::json(&serde_json::json!({ "explanations": explained.json })),
+        Format::Text => output::line(explained.text.trim_end()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[derive(Debug, clap::Args)]
+    struct NoSettings {}
+
+    #[test]
+    fn a_detached_stage_is_started_with_the_same_arguments() {
+        let parse = |line: Vec<OsString>| match Cli::<NoSettings>::try_parse_from(line).expect("parses").command {
+            Command::Up(args) => args,
+            other => panic!("{other:?}"),
+        };
+        let typed = "leno up --detach -f a.yaml -f b --nodes 3 --node-proxy node-2=/z --name x";
+        let typed = parse(typed.split(' ').map(OsString::from).collect());
+        let again = parse(std::iter::once("leno".into()).chain(foreground(&typed)).collect());
+        assert!(typed.detach && !again.detach);
+        assert_eq!(format!("{typed:?}").replace("detach: true", "detach: false"), format!("{again:?}"));
+    }
+}

@@ -1,0 +1,99 @@
+//! What can go wrong in the lab, in words an operator can act on.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a measurement could not be made. A measurement that could not be made is never a zero.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A name or number on the command line fits nothing.
+    #[error("{0}")]
+    Usage(String),
+    /// The description of a load or a server can't be read.
+    #[error("the description of the {what} is not valid JSON of this version: {source}")]
+    Spec {
+        /// Load or server.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The stage could not be set up.
+    #[error("subject {subject}: {source}{}", quoted(log))]
+    Stage {
+        /// The subject whose stage it is.
+        subject: String,
+        /// Why.
+        #[source]
+        source: Box<leno_local::Error>,
+        /// End of the log of the subject's programs, empty if there is none.
+        log: String,
+    },
+    /// A subject does not do what it is there for.
+    #[error("subject {subject}: {reason}{}", quoted(log))]
+    Subject {
+        /// The subject.
+        subject: String,
+        /// What it fails to do and what to look at.
+        reason: String,
+        /// End of the log of the subject's programs, empty if there is none.
+        log: String,
+    },
+    /// A load generator or server of the lab failed.
+    #[error("the load of step {step} failed: {reason}")]
+    Load {
+        /// The step of the scenario.
+        step: String,
+        /// The generator's words.
+        reason: String,
+    },
+    /// A report could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Report {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The operator ended the run.
+    #[error("interrupted; nothing is left behind, and nothing is reported of a run that is not complete")]
+    Interrupted,
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody changing anything.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut),
+            Self::Stage { source, .. } => source.is_retryable(),
+            Self::Load { .. } => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source: source.into() }
+    }
+}
+
+fn quoted(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("\nits log ends with:\n{log}") }
+}

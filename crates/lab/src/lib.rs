@@ -1,0 +1,1 @@
+//! How fast, how safe? Load generation, scenarios, subjects, reports.

@@ -1,0 +1,116 @@
+//! The load generator: one process inside a pod's network namespace, told by one JSON text what to do.
+//!
+//! It answers with JSON texts on standard output, one per line: [`Event::Started`] when the measured time begins,
+//! [`Event::Ended`] when it ends (so that whoever measures processor time can do so over exactly that time), and
+//! [`Event::Result`] as the last. End of file on standard input ends it at once: a generator never outlives the lab.
+
+mod engine;
+mod histogram;
+mod idle;
+mod message;
+mod pace;
+mod server;
+mod spec;
+mod stream;
+
+use std::io::{BufRead as _, Write as _};
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+pub use histogram::{Latency, LatencyRecorder};
+pub use server::{Listening, ServerSpec, serve};
+pub use spec::{
+    Direction, Event, HttpLoad, HttpOutcome, IdleLoad, IdleOutcome, Load, LoadSpec, Outcome, Pace, Reuse, StreamLoad,
+    StreamOutcome,
+};
+
+use crate::Error;
+
+/// What whoever started a generator may tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// End what lasts until told, and report.
+    Stop,
+}
+
+/// Runs a load; `events` hears of its beginning and end, `orders` ends a load that lasts until told.
+///
+/// # Errors
+/// When nothing could be measured at all: no connection to the target, no descriptors. Failures of single requests
+/// are counted in the outcome instead.
+pub fn run(spec: &LoadSpec, orders: mpsc::Receiver<Order>, events: &mut dyn FnMut(Event)) -> Result<Outcome, Error> {
+    raise_descriptor_limit();
+    match &spec.load {
+        Load::Http(load) => engine::run(load, spec.warmup(), spec.duration(), events).map(Outcome::Http),
+        Load::Stream(load) => stream::run(load, spec.warmup(), spec.duration(), events).map(Outcome::Stream),
+        Load::Idle(load) => idle::run(load, orders, events).map(Outcome::Idle),
+    }
+}
+
+/// The process `leno lab-load SPEC`: see the module's description.
+pub fn load_main(spec: &str) -> ExitCode {
+    finish(serde_json::from_str(spec).map_err(|source| Error::Spec { what: "load", source }).and_then(|spec| {
+        let outcome = run(&spec, listen_to_orders(), &mut say)?;
+        say(Event::Result { outcome: Box::new(outcome) });
+        Ok(())
+    }))
+}
+
+/// The process `leno lab-server SPEC`: serves until it is killed. Says on standard output where it listens.
+pub fn server_main(spec: &str) -> ExitCode {
+    finish(serde_json::from_str(spec).map_err(|source| Error::Spec { what: "server", source }).and_then(|spec| {
+        raise_descriptor_limit();
+        let server = serve(&spec)?;
+        say(Event::Listening { ports: server.ports() });
+        server.join()
+    }))
+}
+
+/// Ten thousand idle connections need as many descriptors, more than the usual soft limit. A refusal shows as failed
+/// connections in the outcome.
+pub(crate) fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+fn finish(outcome: Result<(), Error>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(Event::Failed { reason: error.to_string() });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(event: Event) {
+    let mut line = serde_json::to_string(&event).unwrap_or_else(|error| format!(r#"{{"event":"failed","reason":"{error}"}}"#));
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    // Whoever reads is gone: the end of standard input ends this process too.
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Reads orders from standard input on a thread of its own.
+fn listen_to_orders() -> mpsc::Receiver<Order> {
+    let (give, orders) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            match line {
+                Ok(line) if line.trim() == "stop" => drop(give.send(Order::Stop)),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        std::process::exit(3);
+    });
+    orders
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

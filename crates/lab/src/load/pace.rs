@@ -1,0 +1,45 @@
+//! When requests are due.
+
+use std::time::{Duration, Instant};
+
+use super::spec::Pace;
+
+/// Due times of one generator's requests: request `turn` of connection `connection` is due at
+/// `origin + (turn * connections + connection) / rate`. Each connection has its own series, as in wrk2 and fortio, so that
+/// a connection that stalls delays its own requests and no others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Schedule {
+    pub origin: Instant,
+    /// First moment that counts.
+    pub begin: Instant,
+    /// First moment that counts no more.
+    pub end: Instant,
+    connections: usize,
+    /// Seconds from one request to the next; `None` in a closed loop.
+    interval: Option<f64>,
+}
+
+impl Schedule {
+    pub(super) fn new(origin: Instant, warmup: Duration, duration: Duration, connections: usize, pace: Pace) -> Self {
+        let interval = match pace {
+            Pace::Closed => None,
+            Pace::Open { per_second } => Some(1.0 / per_second),
+        };
+        Self { origin, begin: origin + warmup, end: origin + warmup + duration, connections, interval }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.interval.is_some()
+    }
+
+    /// When a request is due; `None` in a closed loop.
+    pub(super) fn due(&self, connection: usize, turn: u64) -> Option<Instant> {
+        let position = turn as f64 * self.connections as f64 + connection as f64;
+        Some(self.origin + Duration::from_secs_f64(position * self.interval?))
+    }
+
+    /// Whether a request that began, or should have begun, at `start` counts.
+    pub(super) fn counts(&self, start: Instant) -> bool {
+        start >= self.begin && start < self.end
+    }
+}

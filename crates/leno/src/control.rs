@@ -1,0 +1,87 @@
+//! `leno control`: a control plane by itself, with objects from files.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use leno_cli::ControlArgs;
+use leno_control::translate::Options;
+use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens};
+use leno_local::feed;
+use leno_telemetry::logging;
+use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs until told to stop.
+pub(crate) fn run(args: ControlArgs) -> anyhow::Result<()> {
+    logging::init(logging::Format::Plain, logging::Target::Stdout, "info")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(wire(args))
+}
+
+/// The parts of a control plane.
+async fn wire(args: ControlArgs) -> anyhow::Result<()> {
+    // Objects: all of them once, then whatever an edit changes.
+    let controller = Controller::new(Options {
+        cluster_id: args.cluster_id.as_str().into(),
+        trust_domain: args.trust_domain.as_str().into(),
+        cluster_domain: args.cluster_domain.as_str().into(),
+        ..Options::default()
+    });
+    let load = |read: Result<feed::Manifests, leno_local::Error>| match read {
+        Ok(manifests) => {
+            for warning in &manifests.warnings {
+                tracing::warn!("{warning}");
+            }
+            tracing::info!(objects = manifests.objects.len(), "manifests loaded");
+            controller.replace(manifests.objects.into_values().map(|sourced| sourced.object));
+        }
+        Err(error) => tracing::error!("the edit is refused as a whole, the last good state stays: {error}"),
+    };
+    load(Ok(feed::read(&args.files)?));
+
+    // Who may ask, and who signs.
+    let tokens = std::fs::read_to_string(&args.tokens)
+        .with_context(|| format!("can't read the tokens of the node proxies from {}", args.tokens.display()))?;
+    let tokens = StaticTokens::parse(&tokens).with_context(|| format!("in {}", args.tokens.display()))?;
+    let authority = CertificateAuthority::open(&args.ca_dir, args.trust_domain.as_str(), CaOptions::default())?;
+    let authority = Arc::new(authority);
+    let signer = CertificatePolicy::new(controller.clone(), authority.clone());
+
+    // One port for discovery and certificates.
+    let plane = ControlPlane::new(controller.clone(), Arc::new(tokens), Arc::new(signer));
+    let (addresses, names) = addresses_and_names(&args);
+    let acceptor = ControlAcceptor::from_authority(authority, names, addresses)?;
+    let listener = TcpListener::bind(args.listen).await.with_context(|| {
+        format!("can't listen on {}; is another control plane running? Choose another address with --listen", args.listen)
+    })?;
+    tracing::info!(
+        address = %listener.local_addr()?,
+        root = %args.ca_dir.join("root-cert.pem").display(),
+        "control plane started"
+    );
+
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let shutdown = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    tokio::select! {
+        () = plane.serve(listener, acceptor, shutdown) => Ok(()),
+        () = controller.run() => Ok(()),
+        watched = feed::follow(&args.files, load) => watched.context("can't watch the manifests for changes"),
+    }
+}
+
+/// What the control plane's own certificate must be good for.
+fn addresses_and_names(args: &ControlArgs) -> (Vec<std::net::IpAddr>, Vec<String>) {
+    let (addresses, names): (Vec<_>, Vec<_>) = args.server_names.iter().partition(|name| name.parse::<std::net::IpAddr>().is_ok());
+    let mut addresses: Vec<_> = addresses.into_iter().filter_map(|address| address.parse().ok()).collect();
+    if !args.listen.ip().is_unspecified() {
+        addresses.push(args.listen.ip());
+    }
+    (addresses, names.into_iter().cloned().collect())
+}

@@ -1,0 +1,79 @@
+//! What commands and the supervisor say to each other over the control socket: one JSON object
+//! per line, descriptors for `exec` beside its request.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::listing::Listing;
+
+/// Name of the socket in the run directory.
+pub(crate) const SOCKET: &str = "stage.sock";
+/// Longest line. The listing of a full stage is a few hundred kilobytes.
+pub(crate) const MAX_LINE: usize = 8 * 1024 * 1024;
+
+/// A command's request; all but `Exec` and `Signal` have one answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    Ps,
+    Scale {
+        namespace: String,
+        name: String,
+        replicas: u32,
+    },
+    Logs {
+        namespace: String,
+        name: String,
+        container: Option<String>,
+    },
+    /// Standard input, output and error come beside the line.
+    Exec {
+        namespace: String,
+        name: String,
+        container: Option<String>,
+        argv: Vec<String>,
+        /// Variables on top of the container's, such as the caller's `TERM`.
+        env: Vec<(String, String)>,
+    },
+    /// For what `Exec` started on the same connection.
+    Signal(i32),
+    Explain {
+        source: String,
+        destination: String,
+    },
+    Down,
+}
+
+/// The supervisor's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Listing(Box<Listing>),
+    Done,
+    Logs(LogFiles),
+    /// `Exec` runs.
+    Started,
+    /// What `Exec` started has ended.
+    Exited(i32),
+    Explained(Explained),
+    Error(String),
+}
+
+/// Where the output of a container is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogFiles {
+    /// Older part; may not exist.
+    pub previous: PathBuf,
+    /// Newer part, which grows.
+    pub current: PathBuf,
+}
+
+/// The answer to "what would happen to a connection?".
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explained {
+    /// In words.
+    pub text: String,
+    /// The same for programs.
+    pub json: serde_json::Value,
+}

@@ -1,0 +1,238 @@
+//! A command's end of the control socket.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Interest};
+use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Error;
+pub use crate::api::{Explained, LogFiles};
+use crate::api::{Answer, Request, SOCKET};
+use crate::listing::Listing;
+use crate::names::StageName;
+
+/// A connection to a running stage.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the stage of this name.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] if nobody listens; [`Error::Io`] if it is somebody else's.
+    pub async fn connect(name: &StageName) -> Result<Self, Error> {
+        let path = name.run_dir().join(SOCKET);
+        match UnixStream::connect(&path).await {
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Err(reason) if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                Err(Error::NotRunning { name: name.as_str().to_owned() })
+            }
+            Err(reason) => Err(Error::io(format!("cannot talk to the stage through {}", path.display()))(reason)),
+        }
+    }
+
+    /// Nodes and pods as they are now.
+    ///
+    /// # Errors
+    /// If the supervisor goes away.
+    pub async fn ps(&mut self) -> Result<Listing, Error> {
+        match self.ask(&Request::Ps).await? {
+            Answer::Listing(listing) => Ok(*listing),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes a Deployment's number of pods.
+    ///
+    /// # Errors
+    /// If there is no such Deployment.
+    pub async fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.done(&Request::Scale { namespace, name, replicas }).await
+    }
+
+    /// Where a container's output is; the first container if none is named.
+    ///
+    /// # Errors
+    /// If there is no such pod or container.
+    pub async fn logs(&mut self, namespace: &str, name: &str, container: Option<&str>) -> Result<LogFiles, Error> {
+        let (namespace, name, container) = (namespace.to_owned(), name.to_owned(), container.map(str::to_owned));
+        match self.ask(&Request::Logs { namespace, name, container }).await? {
+            Answer::Logs(files) => Ok(files),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What would happen to a connection from `source` (`NS/POD`) to `destination`
+    /// (`NS/NAME:PORT`).
+    ///
+    /// # Errors
+    /// If either is unknown.
+    pub async fn explain(&mut self, source: &str, destination: &str) -> Result<Explained, Error> {
+        let (source, destination) = (source.to_owned(), destination.to_owned());
+        match self.ask(&Request::Explain { source, destination }).await? {
+            Answer::Explained(explained) => Ok(explained),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks the stage to end; it goes on ending after the answer.
+    ///
+    /// # Errors
+    /// If the supervisor goes away.
+    pub async fn down(&mut self) -> Result<(), Error> {
+        self.done(&Request::Down).await
+    }
+
+    /// Runs a program in a pod with this process's own standard input, output and error, passing
+    /// signals on; its exit code, or 128 + signal.
+    ///
+    /// # Errors
+    /// If there is no such pod, it doesn't run, or the program can't be started.
+    pub async fn exec(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        container: Option<&str>,
+        argv: Vec<String>,
+    ) -> Result<i32, Error> {
+        let (namespace, name, container) = (namespace.to_owned(), name.to_owned(), container.map(str::to_owned));
+        let env = ["TERM", "COLUMNS", "LINES"]
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
+            .collect();
+        let request = Request::Exec { namespace, name, container, argv, env };
+        let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+        self.send_with(&request, &[input.as_fd(), output.as_fd(), errors.as_fd()]).await.map_err(lost)?;
+        let mut signals = Vec::new();
+        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()] {
+            signals.push((kind.as_raw_value(), signal(kind).map_err(Error::io("cannot listen for signals"))?));
+        }
+        loop {
+            let caught = futures_util::future::select_all(signals.iter_mut().map(|(number, stream)| {
+                let number = *number;
+                Box::pin(async move {
+                    stream.recv().await;
+                    number
+                })
+            }));
+            tokio::select! {
+                answer = answer(&mut self.stream) => match answer.map_err(lost)? {
+                    Answer::Started => {}
+                    Answer::Exited(code) => return Ok(code),
+                    Answer::Error(text) => return Err(Error::Refused(text)),
+                    other => return Err(unexpected(&other)),
+                },
+                (number, ..) = caught => {
+                    self.send(&Request::Signal(number)).await.map_err(lost)?;
+                }
+            }
+        }
+    }
+
+    async fn done(&mut self, request: &Request) -> Result<(), Error> {
+        match self.ask(request).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+        self.send(request).await.map_err(lost)?;
+        match answer(&mut self.stream).await.map_err(lost)? {
+            Answer::Error(text) => Err(Error::Refused(text)),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn send(&mut self, request: &Request) -> io::Result<()> {
+        self.stream.get_mut().write_all(&line(request)?).await
+    }
+
+    /// Sends a request with descriptors; they travel with its first byte.
+    async fn send_with(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let line = line(request)?;
+        let raw: Vec<_> = fds.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
+        let stream = self.stream.get_mut();
+        let sent = stream
+            .async_io(Interest::WRITABLE, || {
+                let control = [ControlMessage::ScmRights(&raw)];
+                let parts = [io::IoSlice::new(&line)];
+                Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &control, MsgFlags::MSG_NOSIGNAL, None)?)
+            })
+            .await?;
+        stream.write_all(&line[sent..]).await
+    }
+}
+
+fn line(request: &Request) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// The next answer. Not cancel safe in the middle of a line; the supervisor writes a line whole.
+async fn answer(stream: &mut BufReader<UnixStream>) -> io::Result<Answer> {
+    let mut line = Vec::new();
+    if stream.read_until(b'\n', &mut line).await? == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_slice(&line).map_err(io::Error::other)
+}
+
+fn lost(reason: io::Error) -> Error {
+    Error::io("the stage's supervisor went away")(reason)
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::Refused(format!("the supervisor gave an answer of another version of leno: {answer:?}"))
+}
+
+/// Writes a container's log to standard output; with `follow` until the stage or the container's
+/// pod is gone.
+///
+/// # Errors
+/// If the log can't be read.
+pub async fn print_logs(files: &LogFiles, follow: bool, out: &mut (dyn io::Write + Send)) -> Result<(), Error> {
+    let name = files.current.display().to_string();
+    let read = |path: &PathBuf| std::fs::read(path).unwrap_or_default();
+    let attempt = |out: &mut (dyn io::Write + Send), bytes: &[u8]| -> Result<(), Error> {
+        out.write_all(bytes).and_then(|()| out.flush()).map_err(Error::io("cannot write"))
+    };
+    attempt(out, &read(&files.previous))?;
+    let mut file = match std::fs::File::open(&files.current) {
+        Ok(file) => file,
+        Err(reason) if reason.kind() == ErrorKind::NotFound && !follow => return Ok(()),
+        Err(reason) => return Err(Error::io(format!("cannot read {name}"))(reason)),
+    };
+    let watcher = crate::watch::Watcher::new()?;
+    watcher.cover_log(&files.current)?;
+    loop {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut file, &mut bytes).map_err(Error::io(format!("cannot read {name}")))?;
+        attempt(out, &bytes)?;
+        if !follow || !files.current.exists() {
+            return Ok(());
+        }
+        watcher.event().await?;
+        // Started anew: what was still unread of the old file comes first.
+        if let Ok(newer) = std::fs::File::open(&files.current) {
+            use std::os::unix::fs::MetadataExt as _;
+            let same = match (file.metadata(), newer.metadata()) {
+                (Ok(old), Ok(new)) => old.ino() == new.ino(),
+                _ => true,
+            };
+            if !same {
+                let mut rest = Vec::new();
+                let _ = io::Read::read_to_end(&mut file, &mut rest);
+                attempt(out, &rest)?;
+                file = newer;
+            }
+        }
+    }
+}

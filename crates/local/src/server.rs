@@ -1,0 +1,197 @@
+//! The supervisor's end of the control socket.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::Error;
+use crate::api::{Answer, LogFiles, MAX_LINE, Request, SOCKET};
+use crate::init_protocol::receive_bytes;
+use crate::logs;
+use crate::sandbox::{Process, Program};
+use crate::stage::StageHandle;
+
+/// Opens the control socket, for the owner only.
+///
+/// # Errors
+/// If it can't be made.
+pub(crate) fn bind(run_dir: &Path) -> Result<UnixListener, Error> {
+    let path = run_dir.join(SOCKET);
+    // Left by a killed supervisor; the lock says that nobody else listens.
+    let _ = std::fs::remove_file(&path);
+    let what = format!("cannot open {}", path.display());
+    let listener = UnixListener::bind(&path).map_err(Error::io(what.clone()))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(Error::io(what))?;
+    Ok(listener)
+}
+
+/// Serves for as long as the task lives.
+pub(crate) async fn serve(listener: UnixListener, stage: StageHandle) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(converse(stream, stage.clone()));
+            }
+            // Out of descriptors: somebody will close some.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, stage: StageHandle) {
+    let mut connection = Connection { stream, buffer: Vec::new(), fds: Vec::new() };
+    while let Ok(Some(request)) = connection.next().await {
+        let answer = match request {
+            Request::Exec { namespace, name, container, argv, env } => {
+                let fds = std::mem::take(&mut connection.fds);
+                match exec(&stage, &namespace, &name, container.as_deref(), argv, env, fds).await {
+                    Ok(process) => match attend(&mut connection, process).await {
+                        Ok(code) => Answer::Exited(code),
+                        Err(_) => return,
+                    },
+                    Err(reason) => Answer::Error(reason.to_string()),
+                }
+            }
+            other => answer(&stage, other).await.unwrap_or_else(|reason| Answer::Error(reason.to_string())),
+        };
+        if connection.say(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> {
+    match request {
+        Request::Ps => Ok(Answer::Listing(Box::new(stage.listing()))),
+        Request::Scale { namespace, name, replicas } => {
+            stage.scale(&namespace, &name, replicas).await?;
+            Ok(Answer::Done)
+        }
+        Request::Logs { namespace, name, container } => {
+            let (plan, _) = stage.find(&namespace, &name).await?;
+            let container = container_of(&plan.pod, container.as_deref())?;
+            let current = plan.log(&container.name);
+            Ok(Answer::Logs(LogFiles { previous: logs::previous(&current), current }))
+        }
+        Request::Explain { source, destination } => Ok(Answer::Explained(stage.explain(&source, &destination)?)),
+        Request::Down => {
+            stage.request_down();
+            Ok(Answer::Done)
+        }
+        Request::Exec { .. } | Request::Signal(_) => Err(Error::Refused("nothing runs on this connection".to_owned())),
+    }
+}
+
+fn container_of<'a>(
+    pod: &'a leno_control::objects::Pod,
+    wanted: Option<&str>,
+) -> Result<&'a leno_control::objects::Container, Error> {
+    let containers = &pod.spec.containers;
+    let found = match wanted {
+        Some(name) => containers.iter().find(|container| container.name == name),
+        None => containers.first(),
+    };
+    found.ok_or_else(|| {
+        let known: Vec<_> = containers.iter().map(|container| container.name.as_str()).collect();
+        let wanted = wanted.unwrap_or_default();
+        Error::NotFound(format!("pod {} has no container {wanted}; it has: {}", pod.metadata.name, known.join(", ")))
+    })
+}
+
+/// Runs a program in a container of a pod, the first if none is named.
+pub(crate) async fn exec(
+    stage: &StageHandle,
+    namespace: &str,
+    name: &str,
+    container: Option<&str>,
+    argv: Vec<String>,
+    extra: Vec<(String, String)>,
+    fds: Vec<OwnedFd>,
+) -> Result<Process, Error> {
+    let Ok(stdio) = <[OwnedFd; 3]>::try_from(fds) else {
+        return Err(Error::Refused("exec needs standard input, output and error".to_owned()));
+    };
+    let (plan, report) = stage.find(namespace, name).await?;
+    let container = container_of(&plan.pod, container)?;
+    let Some(sandbox) = report.sandbox else {
+        let why = if report.message.is_empty() { String::new() } else { format!(": {}", report.message) };
+        return Err(Error::Refused(format!(
+            "pod {namespace}/{} is not running ({}){why}",
+            plan.pod.metadata.name, report.status
+        )));
+    };
+    let mut env = plan.environment(container, &stage.ctx).map_err(Error::Refused)?;
+    for (name, value) in extra {
+        env.retain(|(known, _)| *known != name);
+        env.push((name, value));
+    }
+    let cwd = Some(plan.directory(container, &stage.ctx).display().to_string());
+    sandbox.run(Program { argv, env, cwd, stdio }).await.map_err(Error::Refused)
+}
+
+/// Waits for a process's end while passing signals on; a caller that goes away takes it along.
+async fn attend(connection: &mut Connection, mut process: Process) -> io::Result<i32> {
+    connection.say(&Answer::Started).await?;
+    let killer = process.killer();
+    loop {
+        tokio::select! {
+            code = process.ended() => return Ok(code),
+            request = connection.next() => match request {
+                Ok(Some(Request::Signal(signal))) => killer.signal(signal).await,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => {
+                    killer.signal(nix::sys::signal::Signal::SIGHUP as i32).await;
+                    let grace = std::time::Duration::from_secs(2);
+                    if tokio::time::timeout(grace, process.ended()).await.is_err() {
+                        killer.signal(nix::sys::signal::Signal::SIGKILL as i32).await;
+                    }
+                    return Err(ErrorKind::BrokenPipe.into());
+                }
+            }
+        }
+    }
+}
+
+/// A command that is connected.
+struct Connection {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Connection {
+    /// The next request; `None` when the command is gone. Cancel safe.
+    async fn next(&mut self) -> io::Result<Option<Request>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return serde_json::from_slice(&line).map(Some).map_err(io::Error::other);
+            }
+            if self.buffer.len() > MAX_LINE {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            self.stream.readable().await?;
+            let mut part = [0; 4096];
+            let read = self.stream.try_io(Interest::READABLE, || receive_bytes(self.stream.as_fd(), &mut part));
+            match read {
+                Ok((0, _)) => return Ok(None),
+                Ok((length, fds)) => {
+                    self.buffer.extend_from_slice(&part[..length]);
+                    self.fds.extend(fds);
+                }
+                Err(reason) if reason.kind() == ErrorKind::WouldBlock => {}
+                Err(reason) => return Err(reason),
+            }
+        }
+    }
+
+    async fn say(&mut self, answer: &Answer) -> io::Result<()> {
+        let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
+        line.push(b'\n');
+        self.stream.write_all(&line).await
+    }
+}

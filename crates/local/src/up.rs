@@ -1,0 +1,195 @@
+//! `leno up`: a stage for as long as the process lives, in the foreground or detached.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::IsTerminal as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::Error;
+use crate::client::Client;
+use crate::listing::Listing;
+use crate::names::StageName;
+use crate::stage::{Stage, StageEvent, StageOptions};
+
+/// Environment variable that tells a detached supervisor to show progress nowhere.
+const DETACHED: &str = "LENO_DETACHED";
+
+/// Plays a stage until Ctrl-C, SIGTERM or `leno down`, then removes every trace. `privilege` must
+/// have been acquired before. Progress goes to standard error, only if that is a terminal;
+/// warnings and refused edits always.
+///
+/// # Errors
+/// If the stage can't be started.
+pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
+    let name = options.name.as_str().to_owned();
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::io("cannot listen for signals"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::io("cannot listen for signals"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(Error::io("cannot listen for signals"))?;
+    let show = std::io::stderr().is_terminal() && std::env::var_os(DETACHED).is_none();
+    let stage = tokio::select! {
+        stage = Stage::start(options) => stage?,
+        // Nothing runs yet that could not be swept by the next start.
+        _ = interrupt.recv() => return Ok(()),
+        _ = terminate.recv() => return Ok(()),
+    };
+    let mut events = stage.events();
+    let mut listing = stage.watch_listing();
+    let mut last = Progress::default();
+    let down = stage.down_requested();
+    tokio::pin!(down);
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                Ok(event) => tell(&event, show),
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => break,
+            },
+            Ok(()) = listing.changed() => {
+                let now = listing.borrow_and_update().clone();
+                if show {
+                    last.tell(&name, &now);
+                }
+            }
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            _ = hangup.recv() => break,
+            () = &mut down => break,
+        }
+    }
+    if show {
+        say("stopping; everything is removed");
+    }
+    let ending = stage.shutdown();
+    tokio::pin!(ending);
+    tokio::select! {
+        () = &mut ending => {}
+        // Twice: the kernel ends what is left of the processes, `leno down` removes the rest.
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Progress of a stage on a terminal: one line per thing that became ready.
+#[derive(Default)]
+struct Progress {
+    ready: std::collections::BTreeSet<String>,
+    complete: bool,
+}
+
+impl Progress {
+    fn tell(&mut self, name: &str, now: &Listing) {
+        let mut ready = std::collections::BTreeSet::new();
+        for node in now.nodes.iter().filter(|node| node.ready) {
+            ready.insert(format!("{}: proxy ready", node.name));
+        }
+        for pod in now.pods.iter().filter(|pod| pod.is_settled()) {
+            let mesh = if pod.in_mesh { ", in the mesh" } else { "" };
+            ready.insert(format!("{}: pod {}/{} ready{mesh}", pod.node, pod.namespace, pod.name));
+        }
+        for line in ready.difference(&self.ready) {
+            say(line);
+        }
+        self.ready = ready;
+        let complete = now.is_ready() && !now.pods.is_empty();
+        if complete && !self.complete {
+            let flag = if name == crate::names::DEFAULT_STAGE { String::new() } else { format!(" --name {name}") };
+            say(&format!("all ready; look with `leno ps{flag}`, stop with Ctrl-C"));
+        }
+        self.complete = complete;
+    }
+}
+
+fn tell(event: &StageEvent, show: bool) {
+    match event {
+        StageEvent::Warning(text) => say(&format!("warning: {text}")),
+        StageEvent::Refused(text) => {
+            for line in text.lines() {
+                say(&format!("error: {line}"));
+            }
+            say("the edit is refused as a whole; the last good state stays");
+        }
+        StageEvent::Loaded { objects } if show => say(&format!("{objects} objects loaded")),
+        StageEvent::PodGone { namespace, name } if show => say(&format!("pod {namespace}/{name} is gone")),
+        StageEvent::Loaded { .. } | StageEvent::PodGone { .. } => {}
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "this is the command's output")]
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Starts this program again with `args` as a process of its own session, and waits until its
+/// stage is ready. `args` must be those of `leno up` in the foreground. What it prints is kept in
+/// the run directory; manifests on standard input are handed on.
+///
+/// # Errors
+/// The supervisor's own words if it ends, or [`Error::Timeout`] if not all is ready in time; the
+/// stage goes on then.
+pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> Result<(), Error> {
+    let run_dir = crate::error::make_dir(&name.run_dir())?;
+    let path = run_dir.join("supervisor.log");
+    let what = format!("cannot write {}", path.display());
+    let log = File::create(&path).map_err(Error::io(what.clone()))?;
+    let errors = log.try_clone().map_err(Error::io(what))?;
+    let program = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
+    let mut command = Command::new(program);
+    command.args(args).env(DETACHED, "1").stdin(Stdio::inherit()).stdout(log).stderr(errors);
+    let mut child = spawn_in_session(&mut command).map_err(Error::io("cannot start the supervisor"))?;
+    let end = Instant::now() + limit;
+    let mut told = 0;
+    loop {
+        told += relay_log(&path, told);
+        if let Ok(Some(_)) = child.try_wait() {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let text = text.trim();
+            let text = text.strip_prefix("error: ").unwrap_or(text);
+            return Err(Error::Refused(if text.is_empty() { "the supervisor ended at once".to_owned() } else { text.to_owned() }));
+        }
+        let mut missing = "the supervisor does not answer yet".to_owned();
+        if let Ok(mut client) = Client::connect(name).await
+            && let Ok(listing) = client.ps().await
+        {
+            if listing.is_ready() {
+                relay_log(&path, told);
+                return Ok(());
+            }
+            missing = listing.missing();
+        }
+        if Instant::now() > end {
+            return Err(Error::Timeout(format!(
+                "the stage runs, but after {limit:?} not all is ready: {missing}; look with `leno ps`"
+            )));
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+/// Passes on the warnings that the supervisor has said since.
+#[allow(clippy::print_stderr, reason = "this is the command's output")]
+fn relay_log(path: &std::path::Path, told: usize) -> usize {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let new = text.get(told..).unwrap_or_default();
+    let complete = new.rfind('\n').map_or(0, |end| end + 1);
+    for line in new[..complete].lines().filter(|line| line.starts_with("warning: ")) {
+        eprintln!("{line}");
+    }
+    complete
+}
+
+#[allow(unsafe_code)]
+fn spawn_in_session(command: &mut Command) -> std::io::Result<std::process::Child> {
+    // SAFETY: `setsid` is one system call, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            Ok(())
+        });
+    }
+    command.spawn()
+}

@@ -1,0 +1,143 @@
+//! A stage per test, and programs run in its pods.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use leno_capture::NetworkNamespace;
+use leno_local::names::StageName;
+use leno_local::{Listing, Stage, StageOptions};
+
+/// Longest a stage may take to be ready. Generous: a busy machine is no failure.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Test {
+    name: &'static str,
+    run: fn(),
+    needs_ztunnel: bool,
+}
+
+pub(crate) fn test(name: &'static str, run: fn()) -> Test {
+    Test { name, run, needs_ztunnel: false }
+}
+
+/// A test with a real ztunnel as every node's proxy.
+pub(crate) fn ztunnel_test(name: &'static str, run: fn()) -> Test {
+    Test { name, run, needs_ztunnel: true }
+}
+
+/// Runs the tests whose names contain one of the arguments, or all.
+pub(crate) fn run_all(tests: &[Test]) {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if std::env::args().any(|arg| arg == "--list") {
+        tests.iter().for_each(|test| println!("{}: test", test.name));
+        return;
+    }
+    let mut failed = 0;
+    for test in tests {
+        if !wanted.is_empty() && !wanted.iter().any(|part| test.name.contains(part.as_str())) {
+            continue;
+        }
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP {}: needs root", test.name);
+            continue;
+        }
+        if test.needs_ztunnel && ztunnel().is_none() {
+            println!("SKIP {}: needs LENO_ZTUNNEL=PATH of a ztunnel", test.name);
+            continue;
+        }
+        let begun = Instant::now();
+        let ok = std::panic::catch_unwind(test.run).is_ok();
+        println!("test {} ... {} ({:.1} s)", test.name, if ok { "ok" } else { "FAILED" }, begun.elapsed().as_secs_f32());
+        failed += i32::from(!ok);
+    }
+    if failed > 0 {
+        println!("{failed} failed");
+        std::process::exit(1);
+    }
+}
+
+pub(crate) fn block_on(test: impl Future<Output = ()>) {
+    tokio::runtime::Runtime::new().unwrap().block_on(test);
+}
+
+/// A directory of manifests.
+pub(crate) fn manifests(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+pub(crate) fn name(test: &str) -> StageName {
+    StageName::new(&format!("t-{test}")).unwrap()
+}
+
+/// Network namespaces that belong to a test's stage.
+pub(crate) fn namespaces(test: &str) -> Vec<String> {
+    let all = NetworkNamespace::list(Path::new(leno_capture::NAMED_DIR)).unwrap();
+    all.into_iter().filter(|netns| name(test).owns(netns)).collect()
+}
+
+/// A stage that is played for one test. Dropped without `stop` (by a failed test), its leftovers
+/// are removed by the next run.
+pub(crate) struct Playing {
+    stage: Option<Stage>,
+}
+
+impl Playing {
+    pub(crate) async fn start(test: &str, dir: &Path, nodes: usize) -> Self {
+        Self::start_with(test, dir, nodes, None).await
+    }
+
+    /// With a program as proxy of all nodes instead of the stand-in.
+    pub(crate) async fn start_with(test: &str, dir: &Path, nodes: usize, proxy: Option<PathBuf>) -> Self {
+        let mut options = StageOptions::new(name(test));
+        options.nodes = nodes;
+        options.manifests = vec![dir.to_owned()];
+        options.default_proxy = proxy;
+        let stage = Stage::start(options).await.unwrap_or_else(|error| panic!("{error}"));
+        stage.wait_ready(LIMIT).await.unwrap_or_else(|error| panic!("{error}"));
+        Self { stage: Some(stage) }
+    }
+
+    pub(crate) fn stage(&self) -> &Stage {
+        self.stage.as_ref().unwrap()
+    }
+
+    pub(crate) fn listing(&self) -> Listing {
+        self.stage().listing()
+    }
+
+    pub(crate) fn run_dir(&self) -> &Path {
+        self.stage().run_dir()
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.stage.take().unwrap().shutdown().await;
+    }
+
+    /// Runs a shell command in a pod; what it printed.
+    pub(crate) async fn exec(&self, namespace: &str, pod: &str, command: &str) -> String {
+        let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
+        let (code, text) = self.stage().output(namespace, pod, argv).await.unwrap_or_else(|error| panic!("{error}"));
+        let _ = code;
+        text
+    }
+}
+
+/// What stands in for a node's proxy where the mesh doesn't matter: it is ready, and that's all.
+pub(crate) fn stand_in_proxy() -> ! {
+    let listener = std::net::TcpListener::bind("127.0.0.1:15021").unwrap();
+    loop {
+        let Ok((mut stream, _)) = listener.accept() else { continue };
+        let mut head = [0; 1024];
+        let _ = stream.read(&mut head);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
+}
+
+pub(crate) fn ztunnel() -> Option<PathBuf> {
+    std::env::var_os("LENO_ZTUNNEL").map(PathBuf::from)
+}

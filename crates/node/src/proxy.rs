@@ -1,0 +1,97 @@
+//! The node proxy as a part of another program.
+
+use std::fmt;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use crate::run::{Ending, Host, control_runtime, launch};
+use crate::workers::Workers;
+use crate::{Config, Endpoints, Error};
+
+/// A node proxy on threads of its own, inside another program. Installs no signal handlers.
+/// Dropped, it cuts its connections and ends.
+pub struct Proxy {
+    endpoints: Endpoints,
+    ending: Ending,
+    control: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Starts a proxy; returns when its own endpoints are open. Its threads live in the network
+    /// namespace of the caller.
+    ///
+    /// # Errors
+    /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
+    pub fn start(config: Config, host: Host) -> Result<Self, Error> {
+        let ending = Ending::default();
+        let (tell, told) = mpsc::channel();
+        let control = std::thread::Builder::new()
+            .name("node-control".to_owned())
+            .spawn({
+                let ending = ending.clone();
+                move || {
+                    let workers = Workers::start(config.worker_threads);
+                    let started = workers.and_then(|workers| Ok((workers, control_runtime()?)));
+                    let (workers, runtime) = match started {
+                        Ok(started) => started,
+                        Err(error) => return drop(tell.send(Err(error))),
+                    };
+                    runtime.block_on(async {
+                        match launch(config, &workers, host, &ending).await {
+                            // Nobody waits any more only if the starter's thread is gone.
+                            Err(error) => drop(tell.send(Err(error))),
+                            Ok(node) => {
+                                let _ = tell.send(Ok(node.endpoints));
+                                node.serve(&ending).await;
+                            }
+                        }
+                    });
+                }
+            })
+            .map_err(Error::Runtime)?;
+        let endpoints = told
+            .recv()
+            .unwrap_or_else(|_| Err(Error::Runtime(std::io::Error::other("the control thread ended at once"))))?;
+        Ok(Self { endpoints, ending, control: Some(control) })
+    }
+
+    /// Where its own endpoints are.
+    pub fn endpoints(&self) -> Endpoints {
+        self.endpoints
+    }
+
+    /// Begins an orderly end: no new connections, live ones get the drain deadline.
+    pub fn drain(&self) {
+        self.ending.drain.cancel();
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.control.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until it has ended; blocks the thread.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(control) = self.control.take() {
+            // A panic there was told when it happened.
+            let _ = control.join();
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.ending.cut.cancel();
+        self.join();
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("endpoints", &self.endpoints).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,209 @@
+//! A control plane that says and signs what a test wants.
+
+#![allow(clippy::unwrap_used, reason = "test code: a broken control plane shall stop the test")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
+use leno_proto::{
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, authorization_to_proto, service_to_address, workload_to_address,
+};
+use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
+use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Services, SignError, Signer};
+use leno_xds::{Resource, Resources};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::certs::TestCa;
+
+/// The name the control plane's certificate carries.
+pub const HOST_NAME: &str = "control.test";
+/// The one token it accepts.
+pub const TOKEN: &str = "test";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running control plane, on loopback of the caller's namespace. Ends when dropped.
+pub struct ControlPlane {
+    authority: Arc<CertificateAuthority>,
+    /// Trusted by the whole mesh beside the real authority, and signs anything.
+    pub lax_authority: TestCa,
+    resources: watch::Sender<Arc<Resources>>,
+    service: server::Service,
+    signer: Arc<TestSigner>,
+    address: SocketAddr,
+    task: AbortHandle,
+}
+
+impl ControlPlane {
+    /// Starts one that publishes nothing yet.
+    pub async fn start() -> Self {
+        let options = CaOptions::default();
+        let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", options).unwrap());
+        let lax_authority = TestCa::root("lax");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor =
+            ControlAcceptor::from_authority(authority.clone(), vec![HOST_NAME.to_owned()], Vec::new()).unwrap();
+        let (resources, watched) = watch::channel(Arc::new(Resources::default()));
+        let service = server::Service::new(watched, Arc::new(OneToken));
+        let signer = Arc::new(TestSigner {
+            authority: authority.clone(),
+            lax_root: lax_authority.root_pem().to_owned(),
+            orders: Mutex::default(),
+            signed: watch::Sender::default(),
+        });
+        let services = Services {
+            discovery: service.clone(),
+            certificates: CaService::new(Arc::new(OneToken), signer.clone()),
+        };
+        let task = tokio::spawn(server::serve(listener, acceptor, services, std::future::pending())).abort_handle();
+        Self { authority, lax_authority, resources, service, signer, address, task }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The root its own certificate chains to.
+    pub fn root_pem(&self) -> &str {
+        self.authority.root_pem()
+    }
+
+    /// From now on refuses every certificate for this reason.
+    pub fn refuse_certificates(&self, reason: &str) {
+        self.signer.orders.lock().refusal = Some(reason.to_owned());
+    }
+
+    /// From now on signs for at most this long, whatever is asked for.
+    pub fn limit_certificates(&self, ttl: Duration) {
+        self.signer.orders.lock().ttl = Some(ttl);
+    }
+
+    /// Counts certificates signed.
+    pub fn signed(&self) -> watch::Receiver<u64> {
+        self.signer.signed.subscribe()
+    }
+
+    /// Publishes a workload, or a change of it.
+    pub fn publish_workload(&self, workload: &Workload) {
+        let body = workload_to_address(workload).encode_to_vec();
+        self.change(|r| drop(r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body))));
+    }
+
+    /// Publishes a service, or a change of it.
+    pub fn publish_service(&self, service: &Service) {
+        let body = service_to_address(service).encode_to_vec();
+        self.change(|r| drop(r.upsert(ADDRESS_TYPE, service.id.to_string(), Resource::new(body))));
+    }
+
+    /// Publishes a policy, or a change of it.
+    pub fn publish_policy(&self, policy: &Authorization) {
+        let body = authorization_to_proto(policy).encode_to_vec();
+        self.change(|r| drop(r.upsert(AUTHORIZATION_TYPE, policy.id.to_string(), Resource::new(body))));
+    }
+
+    /// Takes a policy back.
+    pub fn remove_policy(&self, id: &PolicyName) {
+        self.change(|r| drop(r.remove(AUTHORIZATION_TYPE, &id.to_string())));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Resources)) {
+        self.resources.send_modify(|resources| {
+            let mut next = Resources::clone(resources);
+            next.set_generation(next.generation() + 1);
+            change(&mut next);
+            *resources = Arc::new(next);
+        });
+    }
+
+    /// Returns once `proxies` proxies are connected and all have answered the latest of
+    /// everything.
+    ///
+    /// # Panics
+    /// If they don't.
+    pub async fn synced(&self, proxies: usize) {
+        let mut changes = self.service.sync_changes();
+        let wanted = self.resources.borrow().generation();
+        let done = async {
+            loop {
+                changes.borrow_and_update();
+                let status = self.service.sync_status();
+                if status.iter().filter(|proxy| proxy.generation.is_some_and(|g| g >= wanted)).count() >= proxies {
+                    return;
+                }
+                let _ = changes.changed().await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, done).await.is_err() {
+            panic!("{proxies} proxies do not reach generation {wanted}: {:#?}", self.service.sync_status());
+        }
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct OneToken;
+
+impl Authenticator for OneToken {
+    fn authenticate<'a>(&'a self, token: &'a str, cluster_id: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>> {
+        Box::pin(async move {
+            if token == TOKEN {
+                Ok(Caller { cluster_id: cluster_id.to_owned(), ..Caller::default() })
+            } else {
+                Err(AuthError::Invalid("not the test's token".to_owned()))
+            }
+        })
+    }
+}
+
+struct TestSigner {
+    authority: Arc<CertificateAuthority>,
+    lax_root: String,
+    orders: Mutex<Orders>,
+    signed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Orders {
+    refusal: Option<String>,
+    ttl: Option<Duration>,
+}
+
+impl Signer for TestSigner {
+    fn sign<'a>(
+        &'a self,
+        _: &'a Caller,
+        csr_pem: &'a str,
+        impersonated: Option<Identity>,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>, SignError>> {
+        let (refusal, limit) = {
+            let orders = self.orders.lock();
+            (orders.refusal.clone(), orders.ttl)
+        };
+        Box::pin(async move {
+            if let Some(refusal) = refusal {
+                return Err(SignError::Denied(refusal));
+            }
+            let identity = impersonated.ok_or_else(|| SignError::Invalid("no identity".to_owned()))?;
+            let signed = self.authority.sign(csr_pem, &identity, limit.map_or(ttl, |limit| ttl.min(limit)));
+            let mut chain = signed.map_err(|error| SignError::Invalid(error.to_string()))?;
+            // The root bundle comes last.
+            chain.last_mut().unwrap().push_str(&self.lax_root);
+            self.signed.send_modify(|count| *count += 1);
+            Ok(chain)
+        })
+    }
+}

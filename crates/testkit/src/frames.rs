@@ -1,0 +1,166 @@
+//! HTTP/2 frame by frame (RFC 9113), for what a sound library refuses to send.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Kinds of frames (RFC 9113 §6).
+pub mod kind {
+    #![allow(missing_docs, reason = "named as in the RFC")]
+    pub const DATA: u8 = 0;
+    pub const HEADERS: u8 = 1;
+    pub const RST_STREAM: u8 = 3;
+    pub const SETTINGS: u8 = 4;
+    pub const PING: u8 = 6;
+    pub const GOAWAY: u8 = 7;
+    pub const WINDOW_UPDATE: u8 = 8;
+    pub const CONTINUATION: u8 = 9;
+}
+
+const END_STREAM: u8 = 0x1;
+const ACK: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+
+/// One frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// Its stream; 0 for the connection.
+    pub stream: u32,
+    /// Its content.
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    /// The error code of a RST_STREAM or GOAWAY.
+    pub fn error_code(&self) -> Option<u32> {
+        let at = match self.kind {
+            kind::RST_STREAM => 0,
+            kind::GOAWAY => 4,
+            _ => return None,
+        };
+        Some(u32::from_be_bytes(self.payload.get(at..at + 4)?.try_into().ok()?))
+    }
+}
+
+/// A client that keeps no rule of its own.
+#[derive(Debug)]
+pub struct Frames<IO> {
+    io: IO,
+    out: Vec<u8>,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
+    /// Sends the preface and empty settings.
+    ///
+    /// # Errors
+    /// If the transport fails.
+    pub async fn start(io: IO) -> io::Result<Self> {
+        let mut frames = Self { io, out: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec() };
+        frames.queue(kind::SETTINGS, 0, 0, &[]);
+        frames.flush().await?;
+        Ok(frames)
+    }
+
+    /// Queues any frame.
+    pub fn queue(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+        self.out.extend_from_slice(&length[1..]);
+        self.out.extend_from_slice(&[kind, flags]);
+        self.out.extend_from_slice(&stream.to_be_bytes());
+        self.out.extend_from_slice(payload);
+    }
+
+    /// Queues a CONNECT whose authority is whatever bytes it is given.
+    pub fn queue_connect(&mut self, stream: u32, authority: &[u8]) {
+        self.queue(kind::HEADERS, END_HEADERS, stream, &connect_block(authority));
+    }
+
+    /// Queues a reset (CANCEL).
+    pub fn queue_reset(&mut self, stream: u32) {
+        self.queue(kind::RST_STREAM, 0, stream, &8u32.to_be_bytes());
+    }
+
+    /// Queues bytes of a stream.
+    pub fn queue_data(&mut self, stream: u32, bytes: &[u8], end: bool) {
+        self.queue(kind::DATA, if end { END_STREAM } else { 0 }, stream, bytes);
+    }
+
+    /// Bytes queued.
+    pub fn queued(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Sends what is queued.
+    ///
+    /// # Errors
+    /// If the peer has closed the connection.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        let out = std::mem::take(&mut self.out);
+        self.io.write_all(&out).await?;
+        self.io.flush().await
+    }
+
+    /// The next frame, after answering settings and pings; `None` once the peer has closed.
+    ///
+    /// # Errors
+    /// If the transport fails otherwise.
+    pub async fn next(&mut self) -> io::Result<Option<Frame>> {
+        loop {
+            let mut head = [0; 9];
+            match self.io.read_exact(&mut head).await {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            let [a, b, c, kind, flags, s0, s1, s2, s3] = head;
+            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+            self.io.read_exact(&mut payload).await?;
+            match kind {
+                kind::SETTINGS | kind::PING if flags & ACK == 0 => {
+                    let answer = if kind == kind::PING { payload } else { Vec::new() };
+                    self.queue(kind, ACK, 0, &answer);
+                    // Who has closed has no use for an answer; what it said before still counts.
+                    let _ = self.flush().await;
+                }
+                kind::SETTINGS | kind::PING | kind::WINDOW_UPDATE => {}
+                _ => return Ok(Some(Frame { kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]), payload })),
+            }
+        }
+    }
+
+    /// The transport.
+    pub fn into_inner(self) -> IO {
+        self.io
+    }
+}
+
+/// The header block of a CONNECT: literals without indexing, with the static table's names for
+/// `:method` (2) and `:authority` (1) (RFC 7541 §6.2.2).
+fn connect_block(authority: &[u8]) -> Vec<u8> {
+    let mut block = vec![2];
+    literal(&mut block, b"CONNECT");
+    block.push(1);
+    literal(&mut block, authority);
+    block
+}
+
+/// A string that is not Huffman-coded (RFC 7541 §5.1, §5.2).
+fn literal(block: &mut Vec<u8>, value: &[u8]) {
+    let mut rest = value.len();
+    if rest < 127 {
+        block.push(rest as u8);
+    } else {
+        block.push(127);
+        rest -= 127;
+        while rest >= 128 {
+            block.push((rest % 128) as u8 | 128);
+            rest /= 128;
+        }
+        block.push(rest as u8);
+    }
+    block.extend_from_slice(value);
+}
