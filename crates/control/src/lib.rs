@@ -1,6 +1,6 @@
 //! The control plane: Kubernetes and Istio objects in, discovery and certificates out.
 //!
-//! It does not know where its objects come from. A feed decodes them ([`objects::decode`]) and
+//! It does not know where its objects come from. A feed decodes them ([`objects::decode()`]) and
 //! hands changes to a [`Controller`], which keeps them ([`store`]), translates them to what
 //! proxies understand ([`translate`]) and publishes the result; a [`ControlPlane`] serves it,
 //! with certificates for whom [`CertificatePolicy`] allows.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
+use leno_capture::links;
 use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
 
@@ -89,7 +90,7 @@ impl Enrollment {
 
     async fn close(&mut self) -> Result<(), String> {
         if !self.closed {
-            self.blocking(pod_rules::install).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
+            self.blocking(install).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
             self.closed = true;
         }
         Ok(())
@@ -123,4 +124,15 @@ impl Enrollment {
             .map_err(|reason| reason.to_string())?
             .map_err(|reason| reason.to_string())
     }
+}
+
+fn install(namespace: &NetworkNamespace, rules: &PodRules) -> leno_capture::Result<()> {
+    // Connections that are older than the rules must stay as they are. By default the kernel
+    // takes a packet from the middle of one for a new connection, which the rules would send to
+    // the proxy, which would reset it. Best effort: not every kernel shows this setting to a
+    // user namespace.
+    if let Err(reason) = links::set_sysctl(namespace, "net.netfilter.nf_conntrack_tcp_loose", "0") {
+        tracing::debug!(%reason, "connections older than a pod's enrollment may be reset");
+    }
+    pod_rules::install(namespace, rules)
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::IsTerminal as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use crate::client::Client;
 use crate::listing::Listing;
 use crate::names::StageName;
 use crate::stage::{Stage, StageEvent, StageOptions};
+use crate::state::{Holder, Lock};
 
 /// Environment variable that tells a detached supervisor to show progress nowhere.
 const DETACHED: &str = "LENO_DETACHED";
@@ -133,20 +135,32 @@ fn say(line: &str) {
 /// stage goes on then.
 pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> Result<(), Error> {
     let run_dir = crate::error::make_dir(&name.run_dir())?;
+    if let Holder::Process(pid) = Lock::holder(&run_dir) {
+        return Err(Error::AlreadyRunning { name: name.as_str().to_owned(), pid });
+    }
     let path = run_dir.join("supervisor.log");
     let what = format!("cannot write {}", path.display());
-    let log = File::create(&path).map_err(Error::io(what.clone()))?;
-    let errors = log.try_clone().map_err(Error::io(what))?;
+    // Read through this descriptor: a supervisor that fails removes the whole directory.
+    let log = File::options()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(Error::io(what.clone()))?;
+    log.set_len(0).map_err(Error::io(what.clone()))?;
+    let (output, errors) =
+        log.try_clone().and_then(|output| Ok((output, log.try_clone()?))).map_err(Error::io(what))?;
     let program = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
     let mut command = Command::new(program);
-    command.args(args).env(DETACHED, "1").stdin(Stdio::inherit()).stdout(log).stderr(errors);
+    command.args(args).env(DETACHED, "1").stdin(Stdio::inherit()).stdout(output).stderr(errors);
     let mut child = spawn_in_session(&mut command).map_err(Error::io("cannot start the supervisor"))?;
     let end = Instant::now() + limit;
     let mut told = 0;
     loop {
-        told += relay_log(&path, told);
+        told += relay_log(&log, told);
         if let Ok(Some(_)) = child.try_wait() {
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let text = read_from(&log, told);
             let text = text.trim();
             let text = text.strip_prefix("error: ").unwrap_or(text);
             return Err(Error::Refused(if text.is_empty() { "the supervisor ended at once".to_owned() } else { text.to_owned() }));
@@ -156,7 +170,7 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
             && let Ok(listing) = client.ps().await
         {
             if listing.is_ready() {
-                relay_log(&path, told);
+                relay_log(&log, told);
                 return Ok(());
             }
             missing = listing.missing();
@@ -170,16 +184,29 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
     }
 }
 
-/// Passes on the warnings that the supervisor has said since.
+/// Passes on the warnings that the supervisor has said since; how much of the log that was.
 #[allow(clippy::print_stderr, reason = "this is the command's output")]
-fn relay_log(path: &std::path::Path, told: usize) -> usize {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let new = text.get(told..).unwrap_or_default();
+fn relay_log(log: &File, told: u64) -> u64 {
+    let new = read_from(log, told);
     let complete = new.rfind('\n').map_or(0, |end| end + 1);
-    for line in new[..complete].lines().filter(|line| line.starts_with("warning: ")) {
+    let lines: Vec<_> = new[..complete].lines().collect();
+    // The reason of a failure comes last and is the caller's to tell.
+    if lines.iter().any(|line| line.starts_with("error: ")) {
+        return 0;
+    }
+    for line in lines.iter().filter(|line| line.starts_with("warning: ")) {
         eprintln!("{line}");
     }
-    complete
+    complete as u64
+}
+
+fn read_from(log: &File, start: u64) -> String {
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    while let Ok(length @ 1..) = log.read_at(&mut part, start + bytes.len() as u64) {
+        bytes.extend_from_slice(&part[..length]);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[allow(unsafe_code)]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use leno_capture::sniff::Sniffer;
 use leno_local::addresses::NODE_LINK;
-use support::{LIMIT, Playing, block_on, manifests, run_all, test, ztunnel_test};
+use leno_local::{Stage, StageEvent, StageOptions, down};
+use support::{Elsewhere, LIMIT, Playing, block_on, manifests, run_all, test, ztunnel_test};
 
 fn main() {
     if leno_local::init::is_pod_init() {
@@ -17,11 +18,24 @@ fn main() {
     if std::env::var_os("LENO_ROLE").is_some_and(|role| role == "node") {
         support::stand_in_proxy();
     }
+    if let Some(dir) = std::env::var_os("LENO_TEST_UP") {
+        support::play_elsewhere(&dir);
+    }
     let tests = [
         test("pods_reach_each_other_by_name_and_address", || block_on(pods_reach_each_other())),
         test("a_service_without_endpoints_refuses_at_once", || block_on(no_endpoints())),
         test("udp_services_work", || block_on(udp())),
         test("nothing_is_left_behind", || block_on(nothing_left())),
+        test("edits_take_effect_and_bad_ones_are_refused", || block_on(edits())),
+        test("an_update_loses_no_request", || block_on(rolling())),
+        test("scaling_up_and_down", || block_on(scaling())),
+        test("containers_are_started_again", || block_on(restarts())),
+        test("without_a_proxy_an_enrolled_pod_waits", || block_on(waits_for_proxy())),
+        test("commands_talk_to_a_supervisor", || block_on(commands())),
+        test("a_killed_supervisor_leaves_nothing_that_down_cannot_remove", || block_on(killed())),
+        test("an_ordinary_user_can_play", || block_on(unprivileged())),
+        ztunnel_test("entering_and_leaving_the_mesh_loses_nothing", || block_on(lossless())),
+        ztunnel_test("an_ordinary_user_can_play_a_mesh", || block_on(unprivileged_mesh())),
         ztunnel_test("a_real_ztunnel_carries_the_traffic", || block_on(through_ztunnel())),
     ];
     run_all(&tests);
@@ -241,4 +255,323 @@ async fn through_ztunnel() {
     let body = stage.exec("default", "client", fetch).await;
     assert!(body.starts_with("web-"), "{body}");
     stage.stop().await;
+}
+
+async fn edits() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    let stage = Playing::start("edits", dir.path(), 1).await;
+    let mut events = stage.stage().events();
+    let file = dir.path().join("web.yaml");
+    let mut next = async || loop {
+        match tokio::time::timeout(LIMIT, events.recv()).await.unwrap().unwrap() {
+            event @ (StageEvent::Refused(_) | StageEvent::Loaded { .. }) => return event,
+            _ => {}
+        }
+    };
+
+    std::fs::write(&file, WEB.replace("replicas: 2", "replica: 3")).unwrap();
+    let StageEvent::Refused(reason) = next().await else { panic!("must be refused") };
+    assert!(reason.starts_with(&format!("{}:6:", file.display())), "{reason}");
+    assert!(reason.contains("did you mean replicas?"), "{reason}");
+    assert_eq!(stage.listing().refused, reason);
+    assert_eq!(stage.listing().pods.len(), 3);
+
+    // As an editor writes: a new file that takes the old one's place.
+    std::fs::write(dir.path().join(".web.yaml.tmp"), WEB.replace("replicas: 2", "replicas: 3")).unwrap();
+    std::fs::rename(dir.path().join(".web.yaml.tmp"), &file).unwrap();
+    assert!(matches!(next().await, StageEvent::Loaded { .. }));
+    stage.stage().wait_for(LIMIT, |now| now.pods.len() == 4 && now.is_ready()).await.unwrap();
+    assert_eq!(stage.listing().refused, "");
+
+    let other = dir.path().join("more.yaml");
+    std::fs::write(&other, "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec: {terminationGracePeriodSeconds: 0, \
+                            containers: [{name: c, command: [sleep, '99']}]}\n").unwrap();
+    stage.stage().wait_for(LIMIT, |now| now.pods.iter().any(|pod| pod.name == "more" && pod.ready)).await.unwrap();
+    std::fs::remove_file(&other).unwrap();
+    stage.stage().wait_for(LIMIT, |now| now.pods.iter().all(|pod| pod.name != "more")).await.unwrap();
+    stage.stop().await;
+}
+
+async fn rolling() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    let stage = Playing::start("rolling", dir.path(), 2).await;
+    let old: Vec<_> = stage.listing().pods.iter().map(|pod| pod.name.clone()).collect();
+    let stop = "/tmp/leno-test-rolling-stop";
+    let _ = std::fs::remove_file(stop);
+    let load = format!(
+        "n=0; bad=0; while [ ! -e {stop} ]; do n=$((n+1)); curl -sS --max-time 5 http://web/ >/dev/null || bad=$((bad+1)); \
+         done; echo requests $n bad $bad"
+    );
+    let handle = stage.stage().handle();
+    let argv = vec!["sh".to_owned(), "-c".to_owned(), load];
+    let loaded = tokio::spawn(async move { handle.output("default", "client", argv).await.unwrap() });
+    let newer = WEB.replace("fieldPath: metadata.name}}}\n", "fieldPath: metadata.name}}}\n        - {name: NEWER, value: '1'}\n");
+    assert_ne!(newer, WEB);
+    std::fs::write(dir.path().join("web.yaml"), newer).unwrap();
+    let replaced = |now: &leno_local::Listing| {
+        now.pods.len() == 3 && now.is_ready() && now.pods.iter().filter(|pod| old.contains(&pod.name)).count() == 1
+    };
+    stage.stage().wait_for(LIMIT, replaced).await.unwrap();
+    std::fs::write(stop, "").unwrap();
+    let (_, text) = loaded.await.unwrap();
+    std::fs::remove_file(stop).unwrap();
+    println!("{}", text.trim());
+    assert!(text.trim().ends_with("bad 0"), "{text}");
+    stage.stop().await;
+}
+
+async fn scaling() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    let stage = Playing::start("scaling", dir.path(), 2).await;
+    for replicas in [4, 1, 0, 2] {
+        stage.stage().scale("default", "web", replicas).await.unwrap();
+        let wanted = usize::try_from(replicas).unwrap() + 1;
+        stage.stage().wait_for(LIMIT, |now| now.pods.len() == wanted && now.is_ready()).await.unwrap();
+    }
+    let unknown = stage.stage().scale("default", "wbe", 1).await.unwrap_err().to_string();
+    assert!(unknown.contains("default/web"), "{unknown}");
+    stage.stop().await;
+}
+
+const RESTARTING: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: crashing}
+spec: {containers: [{name: c, command: [sh, -c, "echo cannot go on >&2; exit 3"]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: done}
+spec: {restartPolicy: Never, containers: [{name: c, command: [echo, all done]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: image-only}
+spec: {containers: [{name: x, image: nginx}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: killed}
+spec: {containers: [{name: c, command: [sleep, "999"]}]}
+"#;
+
+async fn restarts() {
+    let dir = manifests(&[("a.yaml", RESTARTING)]);
+    let mut options = StageOptions::new(support::name("restarts"));
+    options.nodes = 1;
+    options.manifests = vec![dir.path().to_owned()];
+    let stage = Stage::start(options).await.unwrap();
+    let status = |now: &leno_local::Listing, name: &str| {
+        now.pods.iter().find(|pod| pod.name == name).map(|pod| (pod.status.clone(), pod.message.clone(), pod.restarts))
+    };
+    stage
+        .wait_for(LIMIT, |now| status(now, "crashing").is_some_and(|(status, _, restarts)| status == "CrashLoopBackOff" && restarts > 0))
+        .await
+        .unwrap();
+    let (_, message, _) = status(&stage.listing(), "crashing").unwrap();
+    assert_eq!(message, "ended with exit code 3: cannot go on");
+    stage.wait_for(LIMIT, |now| status(now, "done").is_some_and(|(status, ..)| status == "Completed")).await.unwrap();
+    stage.wait_for(LIMIT, |now| status(now, "image-only").is_some_and(|(_, message, _)| message.contains("not images"))).await.unwrap();
+    let of = |now: &leno_local::Listing| now.pods.iter().find(|pod| pod.name == "killed").and_then(|pod| pod.pid);
+    stage.wait_for(LIMIT, |now| of(now).is_some()).await.unwrap();
+    let first = of(&stage.listing()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), nix::sys::signal::Signal::SIGKILL).unwrap();
+    stage.wait_for(LIMIT, |now| of(now).is_some_and(|pid| pid != first)).await.unwrap();
+    stage.shutdown().await;
+}
+
+async fn waits_for_proxy() {
+    let marker = "/tmp/leno-test-started";
+    let _ = std::fs::remove_file(marker);
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, labels: {{istio.io/dataplane-mode: ambient}}}}\nspec: \
+         {{containers: [{{name: c, command: [touch, {marker}]}}]}}\n"
+    );
+    let dir = manifests(&[("a.yaml", &text)]);
+    let mut options = StageOptions::new(support::name("waits"));
+    options.nodes = 1;
+    options.manifests = vec![dir.path().to_owned()];
+    let stage = Stage::start(options).await.unwrap();
+    stage.wait_for(LIMIT, |now| now.pods.iter().any(|pod| pod.status == "WaitingForProxy")).await.unwrap();
+    let listing = stage.listing();
+    assert!(listing.pods[0].message.contains("no node proxy is connected"), "{:?}", listing.pods[0]);
+    assert!(!listing.pods[0].in_mesh && !listing.is_ready());
+    assert!(!std::path::Path::new(marker).exists(), "a process ran before its traffic was captured");
+    stage.shutdown().await;
+}
+
+async fn commands() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    let mut elsewhere = Elsewhere::start("commands", dir.path(), None, None);
+    let listing = elsewhere.ready().await;
+    let web = &listing.pods.iter().find(|pod| pod.name.starts_with("web-")).unwrap().name;
+    let sh = |command: &str| ["sh", "-c", command].map(str::to_owned).to_vec();
+    assert_eq!(elsewhere.client().await.exec("default", "client", None, sh("exit 7")).await.unwrap(), 7);
+    assert_eq!(elsewhere.client().await.exec("default", "web", None, sh("kill -9 $$")).await.unwrap(), 137);
+    let error = elsewhere.client().await.exec("default", "nobody", None, sh("true")).await.unwrap_err();
+    assert!(error.to_string().contains("default/client"), "{error}");
+    let error = elsewhere.client().await.exec("default", "client", None, vec!["no-such".to_owned()]).await.unwrap_err();
+    assert!(error.to_string().contains("no program \"no-such\""), "{error}");
+
+    assert_eq!(elsewhere.client().await.exec("default", "client", None, sh("curl -s http://web/ >/dev/null")).await.unwrap(), 0);
+    let files = elsewhere.client().await.logs("default", web, None).await.unwrap();
+    let mut printed = Vec::new();
+    leno_local::client::print_logs(&files, false, &mut printed).await.unwrap();
+    assert!(String::from_utf8_lossy(&printed).contains("GET / HTTP/1.1"), "{}", String::from_utf8_lossy(&printed));
+
+    let explained = elsewhere.client().await.explain("default/client", "default/web:80").await.unwrap();
+    assert!(explained.text.contains("web"), "{}", explained.text);
+    elsewhere.client().await.scale("default", "web", 1).await.unwrap();
+
+    let mut again = StageOptions::new(support::name("commands"));
+    again.nodes = 1;
+    let refused = Stage::start(again).await.err().unwrap().to_string();
+    assert!(refused.contains("already running") && refused.contains("leno down"), "{refused}");
+
+    assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Stopped);
+    assert!(elsewhere.child.wait().unwrap().success());
+    assert_eq!(support::namespaces("commands"), Vec::<String>::new());
+    let gone = leno_local::client::Client::connect(&elsewhere.name).await.err().unwrap().to_string();
+    assert!(gone.contains("not running"), "{gone}");
+    assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Nothing);
+}
+
+async fn killed() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    let pids = async |elsewhere: &mut Elsewhere| -> Vec<i32> {
+        let listing = elsewhere.ready().await;
+        listing.pods.iter().filter_map(|pod| pod.pid).chain(listing.nodes.iter().filter_map(|node| node.pid)).collect()
+    };
+    let mut elsewhere = Elsewhere::start("killed", dir.path(), None, None);
+    let first = pids(&mut elsewhere).await;
+    assert_eq!(first.len(), 4);
+    elsewhere.child.kill().unwrap();
+    elsewhere.child.wait().unwrap();
+    // The next one cleans up by itself.
+    let mut elsewhere = Elsewhere::start("killed", dir.path(), None, None);
+    let second = pids(&mut elsewhere).await;
+    elsewhere.child.kill().unwrap();
+    elsewhere.child.wait().unwrap();
+    assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Cleaned);
+    assert_eq!(support::namespaces("killed"), Vec::<String>::new());
+    assert!(!elsewhere.name.run_dir().exists());
+    for pid in first.into_iter().chain(second) {
+        assert!(!std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "process {pid} is left");
+    }
+}
+
+async fn unprivileged() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    as_nobody("user", dir.path(), |_| {}).await;
+}
+
+/// Plays a directory as a user without any privilege, and looks at it from outside.
+async fn as_nobody(test: &str, dir: &std::path::Path, check: impl Fn(&leno_local::Listing)) {
+    const NOBODY: u32 = 65534;
+    let run = tempfile::tempdir().unwrap();
+    for path in [dir, run.path()] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut elsewhere = Elsewhere::start(test, dir, Some(run.path()), Some(NOBODY));
+    support::with_run_dir(run.path(), async || {
+        let listing = elsewhere.ready().await;
+        assert!(listing.pods.iter().all(|pod| pod.ready));
+        check(&listing);
+        let argv = ["sh", "-c", "curl -sS --max-time 5 http://web/ | grep -q ^web-"].map(str::to_owned).to_vec();
+        assert_eq!(elsewhere.client().await.exec("default", "client", None, argv).await.unwrap(), 0);
+        assert_eq!(support::namespaces(test), Vec::<String>::new(), "the machine sees none of it");
+        assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Stopped);
+    })
+    .await;
+    assert!(elsewhere.child.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(run.path()).unwrap().count(), 0);
+}
+
+const STREAM: &str = r#"
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: echo, labels: {app: echo}}
+spec:
+  nodeName: node-2
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    command: [python3, -u, -c]
+    args:
+    - |
+      import socketserver
+      class H(socketserver.BaseRequestHandler):
+          def handle(self):
+              while data := self.request.recv(4096):
+                  self.request.sendall(data)
+      class S(socketserver.ThreadingTCPServer):
+          allow_reuse_address = True
+      S(("0.0.0.0", 7777), H).serve_forever()
+    readinessProbe: {tcpSocket: {port: 7777}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: echo}
+spec: {selector: {app: echo}, ports: [{port: 7, targetPort: 7777}]}
+"#;
+
+/// Requests one after the other, and one connection that stays, while pods are brought into the
+/// mesh, replaced, and taken out again.
+async fn lossless() {
+    let dir = manifests(&[("web.yaml", &format!("{WEB}{STREAM}"))]);
+    let stage = Playing::start_with("lossless", dir.path(), 2, support::ztunnel()).await;
+    let stop = "/tmp/leno-test-lossless-stop";
+    let _ = std::fs::remove_file(stop);
+    let requests = format!(
+        "n=0; bad=0; while [ ! -e {stop} ]; do n=$((n+1)); curl -sS --max-time 5 http://web/ >/dev/null || {{ bad=$((bad+1)); \
+         date +%T.%N; }}; done; echo requests $n bad $bad"
+    );
+    let stream = format!(
+        "import socket, os, time\ns = socket.create_connection((\"echo\", 7)); s.settimeout(5); n = 0\nwhile not \
+         os.path.exists(\"{stop}\"):\n  s.sendall(b\"x\" * 999); got = 0\n  while got < 999:\n    got += len(s.recv(4096)) or 1/0\n  \
+         n += 1; time.sleep(0.01)\nprint(\"exchanges\", n)"
+    );
+    let run = |argv: Vec<String>| {
+        let handle = stage.stage().handle();
+        tokio::spawn(async move { handle.output("default", "client", argv).await.unwrap() })
+    };
+    let requests = run(vec!["sh".into(), "-c".into(), requests]);
+    let stream = run(vec!["python3".into(), "-c".into(), stream]);
+    let whole = |in_mesh: bool| {
+        move |now: &leno_local::Listing| now.is_ready() && now.pods.len() == 4 && now.pods.iter().all(|pod| pod.in_mesh == in_mesh)
+    };
+    let label = async |value: Option<&str>| {
+        stage.stage().set_label("default", "istio.io/dataplane-mode", value).await.unwrap();
+        stage.stage().wait_for(LIMIT, whole(value.is_some())).await.unwrap();
+        println!("in mesh: {}", value.is_some());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
+    label(Some("ambient")).await;
+    let old: Vec<_> = stage.listing().pods.iter().map(|pod| pod.name.clone()).collect();
+    let newer = WEB.replace("fieldPath: metadata.name}}}\n", "fieldPath: metadata.name}}}\n        - {name: NEWER, value: '1'}\n");
+    std::fs::write(dir.path().join("web.yaml"), format!("{newer}{STREAM}")).unwrap();
+    let replaced = |now: &leno_local::Listing| {
+        whole(true)(now) && now.pods.iter().filter(|pod| old.contains(&pod.name)).count() == 2
+    };
+    stage.stage().wait_for(LIMIT, replaced).await.unwrap();
+    println!("replaced");
+    label(None).await;
+    label(Some("ambient")).await;
+    label(None).await;
+    std::fs::write(stop, "").unwrap();
+    let (requests, stream) = (requests.await.unwrap().1, stream.await.unwrap().1);
+    std::fs::remove_file(stop).unwrap();
+    println!("{}\n{}", requests.trim(), stream.trim());
+    assert!(requests.trim().ends_with("bad 0"), "{requests}");
+    assert!(stream.starts_with("exchanges"), "{stream}");
+    stage.stop().await;
+}
+
+async fn unprivileged_mesh() {
+    let dir = manifests(&[
+        ("web.yaml", WEB),
+        ("ns.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {istio.io/dataplane-mode: ambient}}\n"),
+    ]);
+    as_nobody("usermesh", dir.path(), |listing| assert!(listing.pods.iter().all(|pod| pod.in_mesh))).await;
 }

@@ -237,6 +237,16 @@ impl Mesh {
         self.endpoints.get(service).into_iter().flat_map(HashMap::values)
     }
 
+    /// The service a connection to `port` of the workload most likely came by, where only that
+    /// is known: for telemetry, never for decisions.
+    pub fn service_at(&self, workload: &Workload, port: u16) -> Option<&Arc<Service>> {
+        workload.services.keys().find_map(|id| {
+            let service = self.services.get(id)?;
+            let endpoint = self.endpoints.get(id)?.get(&workload.uid)?;
+            service.ports.iter().any(|p| endpoint.target_port(p) == Some(port)).then_some(service)
+        })
+    }
+
     /// A policy by key.
     pub fn policy(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
         self.policies.get(id)

@@ -153,6 +153,8 @@ async fn connect(tunnel: &Tunnel, request: &InboundConnect, report: &mut Report)
         let host = request_headers::forwarded_host(request.headers())?;
         workload.services.keys().find(|id| *id.hostname == *host).and_then(|id| mesh.service(id)).cloned()
     });
+    let service = service.or_else(|| mesh.service_at(&workload, address.port()).cloned());
+    report.tunnel_address(tunnel.local);
     report.service(service.as_ref());
     report.destination_address(address);
     admit_and_dial(

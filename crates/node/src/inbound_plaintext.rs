@@ -63,6 +63,7 @@ async fn connect(
     let (mesh, workload) = pod.workload().await?;
     report.destination_workload(&workload);
     report.source_by_address(&mesh, peer.ip());
+    report.service(mesh.service_at(&workload, destination.port()));
     let connection = InboundConnection { source: None, source_ip: peer.ip(), destination };
     admit_and_dial(pod, connection).await
 }

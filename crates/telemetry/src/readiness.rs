@@ -20,8 +20,7 @@ struct Pending {
 impl Readiness {
     /// Registers something to wait for; the process is unready until it says so.
     pub fn task(&self, name: impl Into<String>) -> ReadyTask {
-        let task = ReadyTask { readiness: self.clone(), name: name.into(), ready: true };
-        let mut task = task;
+        let mut task = ReadyTask { readiness: self.clone(), name: name.into(), ready: true };
         task.not_ready("not started");
         task
     }

@@ -95,27 +95,27 @@ impl ControlPlane {
     /// Publishes a workload, or a change of it.
     pub fn publish_workload(&self, workload: &Workload) {
         let body = workload_to_address(workload).encode_to_vec();
-        self.change(|r| drop(r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body))));
+        self.change(|r| r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body)));
     }
 
     /// Publishes a service, or a change of it.
     pub fn publish_service(&self, service: &Service) {
         let body = service_to_address(service).encode_to_vec();
-        self.change(|r| drop(r.upsert(ADDRESS_TYPE, service.id.to_string(), Resource::new(body))));
+        self.change(|r| r.upsert(ADDRESS_TYPE, service.id.to_string(), Resource::new(body)));
     }
 
     /// Publishes a policy, or a change of it.
     pub fn publish_policy(&self, policy: &Authorization) {
         let body = authorization_to_proto(policy).encode_to_vec();
-        self.change(|r| drop(r.upsert(AUTHORIZATION_TYPE, policy.id.to_string(), Resource::new(body))));
+        self.change(|r| r.upsert(AUTHORIZATION_TYPE, policy.id.to_string(), Resource::new(body)));
     }
 
     /// Takes a policy back.
     pub fn remove_policy(&self, id: &PolicyName) {
-        self.change(|r| drop(r.remove(AUTHORIZATION_TYPE, &id.to_string())));
+        self.change(|r| r.remove(AUTHORIZATION_TYPE, &id.to_string()));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Resources)) {
+    fn change(&self, change: impl FnOnce(&mut Resources) -> bool) {
         self.resources.send_modify(|resources| {
             let mut next = Resources::clone(resources);
             next.set_generation(next.generation() + 1);

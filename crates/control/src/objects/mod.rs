@@ -1,6 +1,6 @@
 //! The Kubernetes and Istio objects this control plane understands, read from any serde format.
 //!
-//! [`decode`] is strict where a slip would change what the mesh does: an unknown field is an
+//! [`decode()`] is strict where a slip would change what the mesh does: an unknown field is an
 //! error that says which field was probably meant. Fields that the standard knows and Leno has
 //! no use for are accepted and reported, so that manifests written for a cluster can be used as
 //! they are without anybody believing that everything in them took effect.

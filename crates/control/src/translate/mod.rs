@@ -2,7 +2,7 @@
 //!
 //! [`Translator`] keeps the mesh in step with the objects at the cost of what a change touches:
 //! a pod that becomes ready is one pod's work among however many. What a change touches is
-//! decided in [`dirt`], what an object becomes in the other modules, which are pure.
+//! decided in `dirt`, what an object becomes in the other modules, which are pure.
 
 mod authorization;
 mod dirt;

@@ -10,38 +10,38 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Time for anything that should take a second or two on an idle machine; CI's is not idle.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stage that is up; dropped, it is taken down.
-pub struct Stage {
+pub(crate) struct Stage {
     name: String,
-    pub dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 /// What a command left.
 #[derive(Debug)]
-pub struct Ran {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Ran {
     #[track_caller]
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
         self
     }
 }
 
-pub fn leno() -> Command {
+pub(crate) fn leno() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.stdin(Stdio::null()).env_remove("RUST_LOG");
     command
 }
 
 #[track_caller]
-pub fn run(command: &mut Command) -> Ran {
+pub(crate) fn run(command: &mut Command) -> Ran {
     let output = command.output().unwrap_or_else(|e| panic!("can't run {command:?}: {e}"));
     Ran {
         code: output.status.code().unwrap_or(-1),
@@ -51,7 +51,7 @@ pub fn run(command: &mut Command) -> Ran {
 }
 
 /// Whether the machine lacks something the test needs; told past the test runner's capture.
-pub fn skip(test: &str, programs: &[&str]) -> bool {
+pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
     let mut reasons = Vec::new();
     if !nix::unistd::geteuid().is_root() {
         reasons.push("needs root".to_owned());
@@ -68,7 +68,7 @@ pub fn skip(test: &str, programs: &[&str]) -> bool {
 }
 
 /// The path of a real ztunnel, or `None` with a line that says which test was skipped for it.
-pub fn ztunnel(test: &str) -> Option<PathBuf> {
+pub(crate) fn ztunnel(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("LENO_ZTUNNEL").map(PathBuf::from);
     if path.is_none() {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: set LENO_ZTUNNEL=PATH to a ztunnel binary");
@@ -87,7 +87,7 @@ fn exists(program: &str) -> bool {
 impl Stage {
     /// Brings up `manifests` (file name and text) and waits until every pod is ready.
     #[track_caller]
-    pub fn up(manifests: &[(&str, &str)], args: &[&str]) -> Self {
+    pub(crate) fn up(manifests: &[(&str, &str)], args: &[&str]) -> Self {
         let stage = Self::prepare(manifests);
         let ran = run(stage.up_command(args));
         assert_eq!(ran.code, 0, "leno up failed\nstdout: {}\nstderr: {}", ran.stdout, ran.stderr);
@@ -99,7 +99,7 @@ impl Stage {
     }
 
     /// A stage that is not up yet.
-    pub fn prepare(manifests: &[(&str, &str)]) -> Self {
+    pub(crate) fn prepare(manifests: &[(&str, &str)]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = tempfile::tempdir().unwrap();
@@ -111,40 +111,40 @@ impl Stage {
     }
 
     /// `leno up --detach` on this stage's manifests.
-    pub fn up_command(&self, args: &[&str]) -> &'static mut Command {
+    pub(crate) fn up_command(&self, args: &[&str]) -> &'static mut Command {
         let mut command = leno();
         command.args(["up", "--name", &self.name, "--detach", "-f"]).arg(self.dir.path()).args(args);
         Box::leak(Box::new(command))
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Writes a manifest the way an editor does: whole, by rename.
-    pub fn write(&self, file: &str, text: &str) {
+    pub(crate) fn write(&self, file: &str, text: &str) {
         let draft = self.dir.path().join(format!(".{file}.draft"));
         std::fs::write(&draft, text).unwrap();
         std::fs::rename(draft, self.dir.path().join(file)).unwrap();
     }
 
-    pub fn remove(&self, file: &str) {
+    pub(crate) fn remove(&self, file: &str) {
         std::fs::remove_file(self.dir.path().join(file)).unwrap();
     }
 
-    pub fn command(&self, subcommand: &str) -> Command {
+    pub(crate) fn command(&self, subcommand: &str) -> Command {
         let mut command = leno();
         command.args([subcommand, "--name", &self.name]);
         command
     }
 
     #[track_caller]
-    pub fn exec<S: AsRef<OsStr>>(&self, pod: &str, argv: &[S]) -> Ran {
+    pub(crate) fn exec<S: AsRef<OsStr>>(&self, pod: &str, argv: &[S]) -> Ran {
         run(self.command("exec").arg(pod).arg("--").args(argv))
     }
 
     /// Starts a command in a pod and leaves it running.
-    pub fn spawn(&self, pod: &str, argv: &[&str]) -> std::process::Child {
+    pub(crate) fn spawn(&self, pod: &str, argv: &[&str]) -> std::process::Child {
         let mut command = self.command("exec");
         command.arg(pod).arg("--").args(argv);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -153,19 +153,19 @@ impl Stage {
 
     /// A shell line in a pod.
     #[track_caller]
-    pub fn sh(&self, pod: &str, line: &str) -> Ran {
+    pub(crate) fn sh(&self, pod: &str, line: &str) -> Ran {
         self.exec(pod, &["sh", "-c", line])
     }
 
     #[track_caller]
-    pub fn ps(&self) -> Value {
+    pub(crate) fn ps(&self) -> Value {
         let ran = run(self.command("ps").args(["-o", "json"])).ok();
         serde_json::from_str(&ran.stdout).unwrap()
     }
 
     /// One pod of `ps`.
     #[track_caller]
-    pub fn pod(&self, namespace: &str, name: &str) -> Value {
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Value {
         let ps = self.ps();
         let found = ps["pods"].as_array().unwrap().iter().find(|p| p["namespace"] == namespace && p["name"] == name);
         found.unwrap_or_else(|| panic!("no pod {namespace}/{name} in {ps:#}")).clone()
@@ -173,7 +173,7 @@ impl Stage {
 
     /// Waits until `ps` shows what `check` looks for.
     #[track_caller]
-    pub fn wait<T>(&self, what: &str, check: impl Fn(&Value) -> Option<T>) -> T {
+    pub(crate) fn wait<T>(&self, what: &str, check: impl Fn(&Value) -> Option<T>) -> T {
         eventually(what, || {
             let ran = run(self.command("ps").args(["-o", "json"]));
             let ps: Value = serde_json::from_str(&ran.stdout).map_err(|_| ran.stderr)?;
@@ -183,14 +183,14 @@ impl Stage {
 
     /// Fetches a page of a node proxy from inside its node.
     #[track_caller]
-    pub fn node_get(&self, node: &str, port: u16, path: &str) -> String {
+    pub(crate) fn node_get(&self, node: &str, port: u16, path: &str) -> String {
         let netns = format!("/run/netns/{}", self.netns(node));
         let url = format!("http://127.0.0.1:{port}{path}");
         run(Command::new("nsenter").arg(format!("--net={netns}")).args(["curl", "-sS", "-m", "10", &url])).ok().stdout
     }
 
     /// The name of the network namespace of a node.
-    pub fn netns(&self, node: &str) -> String {
+    pub(crate) fn netns(&self, node: &str) -> String {
         let wanted = format!("leno-{}.{node}", self.name);
         assert!(Path::new("/run/netns").join(&wanted).exists(), "no network namespace {wanted}");
         wanted
@@ -198,16 +198,16 @@ impl Stage {
 
     /// What `explain` says.
     #[track_caller]
-    pub fn explain(&self, source: &str, destination: &str) -> String {
+    pub(crate) fn explain(&self, source: &str, destination: &str) -> String {
         run(self.command("explain").args([source, destination])).stdout
     }
 
     /// What the node proxy and the stage wrote.
-    pub fn node_log(&self, node: &str) -> String {
+    pub(crate) fn node_log(&self, node: &str) -> String {
         run(self.command("logs").args(["--node", node])).stdout
     }
 
-    pub fn down(&self) -> Ran {
+    pub(crate) fn down(&self) -> Ran {
         run(&mut self.command("down"))
     }
 }
@@ -230,7 +230,7 @@ impl Drop for Stage {
 
 /// Tries until it works. The pause only spares the processor; it decides nothing.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
     loop {
         match attempt() {

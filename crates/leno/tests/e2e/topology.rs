@@ -3,7 +3,7 @@
 use crate::stage::Stage;
 
 /// Namespaces: `mesh` is enrolled, `plain` is not.
-pub const NAMESPACES: &str = "
+pub(crate) const NAMESPACES: &str = "
 apiVersion: v1
 kind: Namespace
 metadata: {name: mesh, labels: {istio.io/dataplane-mode: ambient}}
@@ -14,7 +14,7 @@ metadata: {name: plain}
 ";
 
 /// A pod that only waits to be told what to run.
-pub fn client(namespace: &str, name: &str, node: &str) -> String {
+pub(crate) fn client(namespace: &str, name: &str, node: &str) -> String {
     format!(
         "---
 apiVersion: v1
@@ -34,16 +34,16 @@ spec:
 }
 
 /// One server program: its command, and a port with a name.
-pub struct Server<'a> {
-    pub name: &'a str,
-    pub node: &'a str,
-    pub port: u16,
-    pub command: &'a str,
+pub(crate) struct Server<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) node: &'a str,
+    pub(crate) port: u16,
+    pub(crate) command: &'a str,
 }
 
 impl Server<'_> {
     /// A pod and a dual-stack Service of the same name.
-    pub fn manifest(&self, namespace: &str) -> String {
+    pub(crate) fn manifest(&self, namespace: &str) -> String {
         let Server { name, node, port, command } = self;
         let command = serde_json::to_string(command).unwrap();
         format!(
@@ -77,7 +77,7 @@ spec:
 }
 
 /// Clients on both nodes in the mesh, one outside; `servers` in both namespaces.
-pub fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
+pub(crate) fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
     let mut text = NAMESPACES.to_owned();
     text.push_str(&client("mesh", "near", "node-2"));
     text.push_str(&client("mesh", "far", "node-1"));
@@ -91,7 +91,7 @@ pub fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
 
 /// Who talks to whom: (client pod, namespace of the server). Across nodes and within one; both
 /// in the mesh, only the client, only the server.
-pub const PAIRS: [(&str, &str); 5] = [
+pub(crate) const PAIRS: [(&str, &str); 5] = [
     ("mesh/far", "mesh"),
     ("mesh/near", "mesh"),
     ("mesh/far", "plain"),

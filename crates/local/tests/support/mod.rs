@@ -127,6 +127,68 @@ impl Playing {
     }
 }
 
+/// A stage in a process of its own.
+pub(crate) struct Elsewhere {
+    pub(crate) child: std::process::Child,
+    pub(crate) name: StageName,
+}
+
+impl Elsewhere {
+    /// Plays a directory. `user` is a user id to become first.
+    pub(crate) fn start(test: &str, dir: &Path, run_dir: Option<&Path>, user: Option<u32>) -> Self {
+        use std::os::unix::process::CommandExt as _;
+        let this = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new(&this);
+        // Where only a mesh can be ready, the proxies must be real ones.
+        if let (Some(ztunnel), true) = (ztunnel(), test.ends_with("mesh")) {
+            command.env("LENO_TEST_PROXY", ztunnel);
+        }
+        command.env("LENO_TEST_UP", dir).env("LENO_TEST_NAME", test).stdin(std::process::Stdio::null());
+        if let Some(run_dir) = run_dir {
+            command.env("LENO_RUN_DIR", run_dir);
+        }
+        if let Some(user) = user {
+            command.uid(user).gid(user).current_dir("/");
+        }
+        Self { child: command.spawn().unwrap(), name: name(test) }
+    }
+
+    pub(crate) async fn ready(&mut self) -> Listing {
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            if let Ok(mut client) = leno_local::client::Client::connect(&self.name).await {
+                let listing = client.ps().await.unwrap();
+                if listing.is_ready() {
+                    return listing;
+                }
+            }
+            assert!(self.child.try_wait().unwrap().is_none(), "the supervisor ended");
+            // Another process: there is no event to wait for.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("not ready");
+    }
+
+    pub(crate) async fn client(&self) -> leno_local::client::Client {
+        leno_local::client::Client::connect(&self.name).await.unwrap()
+    }
+}
+
+/// What the test program does when it was started by [`Elsewhere`].
+pub(crate) fn play_elsewhere(dir: &std::ffi::OsStr) -> ! {
+    leno_local::privilege::acquire().unwrap_or_else(|error| panic!("{error}"));
+    let mut options = StageOptions::new(name(&std::env::var("LENO_TEST_NAME").unwrap()));
+    options.nodes = 1;
+    options.manifests = vec![dir.into()];
+    options.default_proxy = std::env::var_os("LENO_TEST_PROXY").map(PathBuf::from);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ended = runtime.block_on(leno_local::up::run_foreground(options));
+    if let Err(error) = &ended {
+        eprintln!("error: {error}");
+    }
+    std::process::exit(i32::from(ended.is_err()));
+}
+
 /// What stands in for a node's proxy where the mesh doesn't matter: it is ready, and that's all.
 pub(crate) fn stand_in_proxy() -> ! {
     let listener = std::net::TcpListener::bind("127.0.0.1:15021").unwrap();
@@ -140,4 +202,14 @@ pub(crate) fn stand_in_proxy() -> ! {
 
 pub(crate) fn ztunnel() -> Option<PathBuf> {
     std::env::var_os("LENO_ZTUNNEL").map(PathBuf::from)
+}
+
+/// Lets this process look for stages in another directory.
+#[allow(unsafe_code)]
+pub(crate) async fn with_run_dir(dir: &Path, then: impl AsyncFnOnce()) {
+    // SAFETY: tests run one after the other, and this one's threads are idle here.
+    unsafe { std::env::set_var("LENO_RUN_DIR", dir) };
+    then().await;
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("LENO_RUN_DIR") };
 }

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Standard `process_*` metrics.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Process;
 
 impl Collector for Process {

@@ -1,0 +1,539 @@
+//! HTTP requests at a pace. One thread per worker, each with an epoll of its own: nothing is shared while requests run, and
+//! a timer of nanosecond resolution starts them (an async runtime's timers tick in milliseconds, ten times the latency
+//! that is measured here).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::histogram::LatencyRecorder;
+use super::message::{Progress, ResponseReader};
+use super::pace::Schedule;
+use super::spec::{Event, HttpLoad, HttpOutcome, Pace, Reuse};
+use crate::Error;
+
+/// Between looks for requests that take too long.
+const LOOK: Duration = Duration::from_millis(250);
+/// Before a failed connection is opened again: a target that refuses must not be flooded.
+const PAUSE: Duration = Duration::from_millis(10);
+const BUFFER: usize = 256 * 1024;
+const TIMER: u64 = u64::MAX;
+
+/// Runs the load and tells `events` when what counts begins and ends.
+///
+/// # Errors
+/// When a kept connection can't be opened at the start, or the kernel has no epoll or timer to spare.
+pub(super) fn run(
+    load: &HttpLoad,
+    warmup: Duration,
+    duration: Duration,
+    events: &mut dyn FnMut(Event),
+) -> Result<HttpOutcome, Error> {
+    if let Pace::Open { per_second } = load.pace
+        && !(per_second > 0.0 && per_second.is_finite())
+    {
+        return Err(Error::Usage(format!("a rate of {per_second} requests per second is none")));
+    }
+    if load.connections == 0 {
+        return Err(Error::Usage("a load needs at least one connection".to_owned()));
+    }
+    let workers = load.workers.clamp(1, load.connections);
+    let mut shares: Vec<Vec<Slot>> = (0..workers).map(|_| Vec::new()).collect();
+    for connection in 0..load.connections {
+        shares[connection % workers].push(Slot::open(connection, load)?);
+    }
+    let schedule = Schedule::new(Instant::now(), warmup, duration, load.connections, load.pace);
+    let tallies: Vec<Result<Tally, Error>> = std::thread::scope(|scope| {
+        let running: Vec<_> = shares
+            .into_iter()
+            .map(|slots| scope.spawn(move || Worker::new(load, schedule, slots).and_then(Worker::run)))
+            .collect();
+        sleep_until(schedule.begin);
+        events(Event::Started);
+        sleep_until(schedule.end);
+        events(Event::Ended);
+        running.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let mut total = Tally::default();
+    for tally in tallies {
+        total.add(tally?);
+    }
+    Ok(total.finish(duration))
+}
+
+fn sleep_until(moment: Instant) {
+    std::thread::sleep(moment.saturating_duration_since(Instant::now()));
+}
+
+/// What was counted.
+#[derive(Default)]
+struct Tally {
+    planned: u64,
+    answered: u64,
+    answered_in_time: u64,
+    body_bytes: u64,
+    opened: u64,
+    errors: BTreeMap<String, u64>,
+    latency: LatencyRecorder,
+    lag: LatencyRecorder,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.planned += other.planned;
+        self.answered += other.answered;
+        self.answered_in_time += other.answered_in_time;
+        self.body_bytes += other.body_bytes;
+        self.opened += other.opened;
+        for (reason, count) in other.errors {
+            *self.errors.entry(reason).or_default() += count;
+        }
+        self.latency.add(&other.latency);
+        self.lag.add(&other.lag);
+    }
+
+    fn error(&mut self, reason: &str) {
+        match self.errors.get_mut(reason) {
+            Some(count) => *count += 1,
+            None => drop(self.errors.insert(reason.to_owned(), 1)),
+        }
+    }
+
+    fn finish(self, duration: Duration) -> HttpOutcome {
+        let seconds = duration.as_secs_f64();
+        HttpOutcome {
+            seconds,
+            planned: self.planned,
+            answered: self.answered,
+            achieved_per_second: self.answered_in_time as f64 / seconds,
+            body_bytes: self.body_bytes,
+            connections_opened: self.opened,
+            errors: self.errors,
+            latency: self.latency.finish(),
+            lag: self.lag.finish(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Ready for a request.
+    Idle,
+    /// The connection of a request is being opened.
+    Connecting,
+    /// `sent` bytes of the request are on their way.
+    Sending,
+    /// The answer is awaited.
+    Receiving,
+    /// Answered; the server is about to close.
+    Closing,
+    /// Failed a moment ago.
+    Pausing,
+}
+
+/// One connection at a time, and the requests that belong on it.
+struct Slot {
+    number: usize,
+    stream: Option<TcpStream>,
+    phase: Phase,
+    sent: usize,
+    reader: ResponseReader,
+    /// The request's begin, as latency counts it.
+    start: Instant,
+    /// When the request was really begun; its timeout counts from here.
+    begun: Instant,
+    /// Requests begun so far.
+    turn: u64,
+    /// Requests that are due and not begun.
+    due: u64,
+}
+
+impl Slot {
+    fn open(number: usize, load: &HttpLoad) -> Result<Self, Error> {
+        let stream = match load.reuse {
+            Reuse::PerRequest => None,
+            Reuse::Kept => {
+                let what = || format!("cannot open connection {number} to {}", load.target);
+                let limit = Duration::try_from_secs_f64(load.timeout_seconds).unwrap_or(Duration::from_secs(10));
+                let stream = TcpStream::connect_timeout(&load.target, limit).map_err(Error::io(what()))?;
+                stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(Error::io(what()))?;
+                Some(stream)
+            }
+        };
+        let now = Instant::now();
+        Ok(Self {
+            number,
+            stream,
+            phase: Phase::Idle,
+            sent: 0,
+            reader: ResponseReader::new(),
+            start: now,
+            begun: now,
+            turn: 0,
+            due: 0,
+        })
+    }
+}
+
+struct Worker<'a> {
+    load: &'a HttpLoad,
+    request: Vec<u8>,
+    schedule: Schedule,
+    slots: Vec<Slot>,
+    epoll: Epoll,
+    timer: TimerFd,
+    /// The next request that is not yet due: turn, and index into `slots`.
+    next: (u64, usize),
+    pausing: VecDeque<(Instant, usize)>,
+    looked: Instant,
+    /// What the timer is set to.
+    armed: Option<Instant>,
+    tally: Tally,
+}
+
+impl<'a> Worker<'a> {
+    fn new(load: &'a HttpLoad, schedule: Schedule, slots: Vec<Slot>) -> Result<Self, Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::errno("cannot create an epoll"))?;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
+            .map_err(Error::errno("cannot create a timer"))?;
+        epoll
+            .add(timer.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER))
+            .map_err(Error::errno("cannot watch a timer"))?;
+        let connection = match load.reuse {
+            Reuse::Kept => "",
+            Reuse::PerRequest => "Connection: close\r\n",
+        };
+        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{connection}\r\n", load.path, load.target).into_bytes();
+        let worker = Self {
+            load,
+            request,
+            schedule,
+            slots,
+            epoll,
+            timer,
+            next: (0, 0),
+            pausing: VecDeque::new(),
+            looked: Instant::now(),
+            armed: None,
+            tally: Tally::default(),
+        };
+        for (index, slot) in worker.slots.iter().enumerate() {
+            if let Some(stream) = &slot.stream {
+                worker.watch(stream, index).map_err(Error::io("cannot watch a connection"))?;
+            }
+        }
+        Ok(worker)
+    }
+
+    fn watch(&self, stream: &TcpStream, index: usize) -> io::Result<()> {
+        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        Ok(self.epoll.add(stream.as_fd(), EpollEvent::new(interest, index as u64))?)
+    }
+
+    fn run(mut self) -> Result<Tally, Error> {
+        let mut buffer = vec![0; BUFFER];
+        let mut events = [EpollEvent::empty(); 256];
+        if !self.schedule.is_open() {
+            for index in 0..self.slots.len() {
+                self.begin(index, Instant::now());
+            }
+        }
+        let patience = Duration::try_from_secs_f64(self.load.timeout_seconds).unwrap_or(Duration::from_secs(10));
+        let deadline = self.schedule.end + if self.schedule.is_open() { patience } else { Duration::ZERO };
+        loop {
+            let now = Instant::now();
+            self.start_due(now);
+            self.resume(now);
+            self.give_up_late(now, patience);
+            if now >= deadline || (now >= self.schedule.end && self.is_drained()) {
+                break;
+            }
+            self.arm(now, deadline)?;
+            let count = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => 0,
+                Err(error) => return Err(Error::errno("waiting for connections")(error)),
+            };
+            for event in &events[..count] {
+                if event.data() != TIMER {
+                    self.serve(event.data() as usize, &mut buffer);
+                }
+            }
+        }
+        self.abandon();
+        Ok(self.tally)
+    }
+
+    /// Begins what is due by now.
+    fn start_due(&mut self, now: Instant) {
+        loop {
+            let (turn, index) = self.next;
+            let Some(due) = self.schedule.due(self.slots[index].number, turn) else { return };
+            if due > now || due >= self.schedule.end {
+                return;
+            }
+            self.next = if index + 1 < self.slots.len() { (turn, index + 1) } else { (turn + 1, 0) };
+            if self.schedule.counts(due) {
+                self.tally.planned += 1;
+            }
+            self.slots[index].due += 1;
+            if self.slots[index].phase == Phase::Idle {
+                if self.schedule.counts(due) {
+                    self.tally.lag.record(now.saturating_duration_since(due));
+                }
+                self.take_turn(index, now);
+            }
+        }
+    }
+
+    /// Begins the slot's next request, if one is due or the loop is closed.
+    fn take_turn(&mut self, index: usize, now: Instant) {
+        let slot = &mut self.slots[index];
+        let start = match self.schedule.due(slot.number, slot.turn) {
+            None if now >= self.schedule.end => return,
+            None => now,
+            Some(_) if slot.due == 0 => return,
+            Some(due) => {
+                slot.due -= 1;
+                due
+            }
+        };
+        slot.turn += 1;
+        self.begin(index, start);
+    }
+
+    fn begin(&mut self, index: usize, start: Instant) {
+        let slot = &mut self.slots[index];
+        (slot.start, slot.begun, slot.sent) = (start, Instant::now(), 0);
+        slot.reader.reset();
+        if slot.stream.is_some() {
+            slot.phase = Phase::Sending;
+            return self.send(index);
+        }
+        slot.phase = Phase::Connecting;
+        match connect(self.load).and_then(|stream| self.watch(&stream, index).map(|()| stream)) {
+            Ok(stream) => self.slots[index].stream = Some(stream),
+            Err(error) => self.fail(index, &format!("connect: {}", error.kind())),
+        }
+    }
+
+    fn send(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        let Some(stream) = &mut slot.stream else { return };
+        while slot.sent < self.request.len() {
+            match stream.write(&self.request[slot.sent..]) {
+                Ok(written) => slot.sent += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.fail(index, &format!("send: {}", error.kind())),
+            }
+        }
+        slot.phase = Phase::Receiving;
+    }
+
+    /// Does what a connection's new state allows.
+    fn serve(&mut self, index: usize, buffer: &mut [u8]) {
+        if self.slots[index].phase == Phase::Connecting {
+            let Some(stream) = &self.slots[index].stream else { return };
+            match stream.take_error() {
+                Ok(None) => {}
+                Ok(Some(error)) | Err(error) => return self.fail(index, &format!("connect: {}", error.kind())),
+            }
+            if stream.peer_addr().is_err() {
+                return;
+            }
+            if self.in_time() {
+                self.tally.opened += 1;
+            }
+            self.slots[index].phase = Phase::Sending;
+            self.send(index);
+            return;
+        }
+        if self.slots[index].phase == Phase::Sending {
+            self.send(index);
+        }
+        self.receive(index, buffer);
+    }
+
+    fn receive(&mut self, index: usize, buffer: &mut [u8]) {
+        loop {
+            let slot = &mut self.slots[index];
+            let Some(stream) = &mut slot.stream else { return };
+            let count = match stream.read(buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // The request was answered; how the server closes is not a failure of it.
+                Err(_) if slot.phase == Phase::Closing => 0,
+                Err(error) => return self.fail(index, &format!("receive: {}", error.kind())),
+            };
+            match (slot.phase, count) {
+                (Phase::Closing, 0) => {
+                    slot.stream = None;
+                    slot.phase = Phase::Idle;
+                    return self.take_turn(index, Instant::now());
+                }
+                (Phase::Idle, 0) => return self.lose(index),
+                (_, 0) if slot.reader.has_begun() => return self.fail(index, "receive: closed in mid-answer"),
+                (_, 0) => return self.fail(index, "receive: closed without an answer"),
+                (Phase::Closing | Phase::Idle, _) => return self.fail(index, "receive: bytes after the answer"),
+                _ => {}
+            }
+            match slot.reader.feed(&buffer[..count]) {
+                Ok(Progress::More) => {}
+                Ok(Progress::Done) => {
+                    self.answered(index);
+                    if self.slots[index].phase != Phase::Closing {
+                        return;
+                    }
+                }
+                Err(reason) => return self.fail(index, &format!("receive: {reason}")),
+            }
+            // A short read emptied the socket; what comes later makes a new event.
+            if count < buffer.len() && self.slots[index].phase != Phase::Closing {
+                return;
+            }
+        }
+    }
+
+    fn answered(&mut self, index: usize) {
+        let now = Instant::now();
+        let slot = &mut self.slots[index];
+        let status = slot.reader.status();
+        // A closed loop has no plan: its requests count when they end within the time.
+        let counts = self.schedule.counts(if self.schedule.is_open() { slot.start } else { now });
+        if self.schedule.counts(now) {
+            self.tally.body_bytes += slot.reader.body();
+            self.tally.answered_in_time += u64::from(status == 200);
+        }
+        if counts && status == 200 {
+            self.tally.answered += 1;
+            self.tally.latency.record(now.saturating_duration_since(slot.start));
+        } else if counts {
+            self.tally.error(&format!("status {status}"));
+        }
+        if slot.reader.closes() {
+            slot.phase = Phase::Closing;
+            return;
+        }
+        if self.load.reuse == Reuse::PerRequest {
+            slot.stream = None;
+        }
+        slot.phase = Phase::Idle;
+        self.take_turn(index, now);
+    }
+
+    fn in_time(&self) -> bool {
+        self.schedule.counts(Instant::now())
+    }
+
+    /// A kept connection was closed between two requests: the next one opens another.
+    fn lose(&mut self, index: usize) {
+        self.slots[index].stream = None;
+    }
+
+    fn fail(&mut self, index: usize, reason: &str) {
+        let now = Instant::now();
+        let slot = &mut self.slots[index];
+        slot.stream = None;
+        slot.phase = Phase::Pausing;
+        self.pausing.push_back((now + PAUSE, index));
+        if self.schedule.counts(if self.schedule.is_open() { slot.start } else { now }) {
+            self.tally.error(reason);
+        }
+    }
+
+    /// Lets failed connections try again.
+    fn resume(&mut self, now: Instant) {
+        while let Some(&(when, index)) = self.pausing.front()
+            && when <= now
+        {
+            self.pausing.pop_front();
+            self.slots[index].phase = Phase::Idle;
+            self.take_turn(index, now);
+        }
+    }
+
+    fn give_up_late(&mut self, now: Instant, patience: Duration) {
+        if now < self.looked + LOOK {
+            return;
+        }
+        self.looked = now;
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if slot.begun + patience > now {
+                continue;
+            }
+            match slot.phase {
+                Phase::Connecting | Phase::Sending | Phase::Receiving => self.fail(index, "timeout"),
+                Phase::Closing => {
+                    slot.stream = None;
+                    slot.phase = Phase::Idle;
+                    self.take_turn(index, now);
+                }
+                Phase::Idle | Phase::Pausing => {}
+            }
+        }
+    }
+
+    /// Whether no request that counts is left.
+    fn is_drained(&self) -> bool {
+        !self.schedule.is_open()
+            || self.slots.iter().all(|slot| slot.due == 0 && matches!(slot.phase, Phase::Idle | Phase::Closing))
+    }
+
+    fn arm(&mut self, now: Instant, deadline: Instant) -> Result<(), Error> {
+        let (turn, index) = self.next;
+        let due = self.schedule.due(self.slots[index].number, turn).filter(|due| *due < self.schedule.end);
+        let resumed = self.pausing.front().map(|(when, _)| *when);
+        let end = if now < self.schedule.end { self.schedule.end } else { deadline };
+        let wake = [due, resumed, Some(self.looked + LOOK), Some(end)].into_iter().flatten().min().unwrap_or(end);
+        // Most turns wait for the same moment as the last one; that saves a system call per request.
+        if self.armed == Some(wake) && wake > now {
+            return Ok(());
+        }
+        self.armed = Some(wake);
+        // Zero would disarm the timer.
+        let wait = wake.saturating_duration_since(now).max(Duration::from_nanos(1));
+        self.timer
+            .set(Expiration::OneShot(wait.into()), TimerSetTimeFlags::empty())
+            .map_err(Error::errno("cannot set a timer"))
+    }
+
+    /// What was not answered in the end: an error, and at least as late as it is old.
+    fn abandon(&mut self) {
+        if !self.schedule.is_open() {
+            return;
+        }
+        let now = Instant::now();
+        for slot in &self.slots {
+            let unfinished = matches!(slot.phase, Phase::Connecting | Phase::Sending | Phase::Receiving);
+            let begun = unfinished.then_some(slot.start);
+            let waiting = (0..slot.due).filter_map(|more| self.schedule.due(slot.number, slot.turn + more));
+            for start in begun.into_iter().chain(waiting).filter(|start| self.schedule.counts(*start)) {
+                self.tally.error("no answer when the load ended");
+                self.tally.latency.record(now.saturating_duration_since(start));
+            }
+        }
+    }
+}
+
+/// Begins to open a connection.
+fn connect(load: &HttpLoad) -> io::Result<TcpStream> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(load.target), kind, Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&SockAddr::from(load.target)) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}

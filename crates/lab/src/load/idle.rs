@@ -1,0 +1,94 @@
+//! Connections on which nothing happens: opened, proved by a byte there and back, held until told, proved again.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::Order;
+use super::spec::{Event, IdleLoad, IdleOutcome};
+use crate::Error;
+
+/// Connections opened or proved at the same time.
+const PARALLEL: usize = 128;
+/// For one of them.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Opens the connections, says so, waits for the order to stop.
+///
+/// # Errors
+/// When there is no connection at all.
+pub(super) fn run(
+    load: &IdleLoad,
+    orders: mpsc::Receiver<Order>,
+    events: &mut dyn FnMut(Event),
+) -> Result<IdleOutcome, Error> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::io("cannot start a runtime"))?;
+    let begun = Instant::now();
+    let mut errors = BTreeMap::new();
+    let target = load.target;
+    let mut open = runtime.block_on(all(0..load.connections, &mut errors, move |_| open(target)));
+    let mut outcome =
+        IdleOutcome { opened: open.len() as u64, open_seconds: begun.elapsed().as_secs_f64(), ..IdleOutcome::default() };
+    if open.is_empty() && load.connections > 0 {
+        let why = errors.keys().next().cloned().unwrap_or_default();
+        return Err(Error::Io { what: format!("no connection to {target} could be opened"), source: io::Error::other(why) });
+    }
+    events(Event::Started);
+    // A closed channel means that whoever started this is gone, which is as good as an order.
+    let _ = orders.recv();
+    events(Event::Ended);
+    open = runtime.block_on(all(open.into_iter(), &mut errors, prove));
+    outcome.alive = open.len() as u64;
+    outcome.errors = errors;
+    // Closing needs the runtime that the connections are registered with.
+    let _entered = runtime.enter();
+    drop(open);
+    Ok(outcome)
+}
+
+/// Does something for each item, a bounded number at a time; what fails is counted.
+async fn all<I, F>(items: impl Iterator<Item = I>, errors: &mut BTreeMap<String, u64>, act: impl Fn(I) -> F) -> Vec<TcpStream>
+where
+    F: Future<Output = io::Result<TcpStream>> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(PARALLEL));
+    let mut acting = JoinSet::new();
+    for item in items {
+        let (permits, act) = (permits.clone(), act(item));
+        acting.spawn(async move {
+            let _permit = permits.acquire_owned().await;
+            tokio::time::timeout(PATIENCE, act).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        });
+    }
+    let mut good = Vec::new();
+    while let Some(done) = acting.join_next().await {
+        match done {
+            Ok(Ok(stream)) => good.push(stream),
+            Ok(Err(error)) => *errors.entry(error.kind().to_string()).or_default() += 1,
+            Err(error) => *errors.entry(error.to_string()).or_default() += 1,
+        }
+    }
+    good
+}
+
+async fn open(target: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(target).await?;
+    stream.set_nodelay(true)?;
+    prove(stream).await
+}
+
+async fn prove(mut stream: TcpStream) -> io::Result<TcpStream> {
+    let mut byte = [0x5a];
+    stream.write_all(&byte).await?;
+    stream.read_exact(&mut byte).await?;
+    if byte == [0x5a] { Ok(stream) } else { Err(io::ErrorKind::InvalidData.into()) }
+}

@@ -1,0 +1,305 @@
+//! A whole mesh in this process: namespaces for pods, a control plane, one proxy per node.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::time::Duration;
+
+use clap::Parser;
+use leno_capture::pod_rules::{self, PodRules};
+use leno_capture::zds::{Agent, PodInfo};
+use leno_model::{Name, NetworkAddress, Port, Service, TunnelProtocol, Workload};
+use leno_node::{Config, Proxy};
+use leno_testkit::certs::{Leaf, TestCertificate};
+use leno_testkit::control_plane::{ControlPlane, HOST_NAME, TOKEN};
+use leno_testkit::lines::Lines;
+use leno_testkit::network::{Host, Network, PodNetwork};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long anything that is sure to come may take on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Port of the test programs.
+pub(crate) const APP: u16 = 8080;
+
+/// Waits for what is sure to come.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited too long for {what}"),
+    }
+}
+
+/// Waits for something no event tells of.
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    soon(what, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// A mesh.
+pub(crate) struct Mesh {
+    pub(crate) control: ControlPlane,
+    pub(crate) network: Network,
+    nodes: BTreeMap<&'static str, Node>,
+    configure: Box<dyn Fn(&mut Config)>,
+    directory: TempDir,
+}
+
+/// One node: its proxy and the agent that hands it pods.
+pub(crate) struct Node {
+    pub(crate) proxy: Option<Proxy>,
+    pub(crate) agent: Agent,
+    /// Its access log.
+    pub(crate) log: Lines,
+}
+
+impl Node {
+    /// The running proxy.
+    pub(crate) fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("the test has taken the proxy")
+    }
+
+    /// Ends it as SIGTERM does, without waiting.
+    pub(crate) fn drain(&self) {
+        self.proxy().drain();
+    }
+
+    /// Fetches one of the proxy's pages.
+    pub(crate) async fn get(&self, port: u16, path: &str) -> String {
+        let fetch = async {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+            let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            io::Result::Ok(answer)
+        };
+        soon(path, fetch).await.expect("the proxy's own endpoint fails")
+    }
+
+    /// The metrics page.
+    pub(crate) async fn metrics(&self) -> String {
+        self.get(self.proxy().endpoints().metrics, "/metrics").await
+    }
+
+    /// The configuration dump.
+    pub(crate) async fn config_dump(&self) -> serde_json::Value {
+        let page = self.get(self.proxy().endpoints().admin, "/config_dump").await;
+        let (_, body) = page.split_once("\r\n\r\n").expect("a head and a body");
+        // The body may come in chunks; JSON begins and ends with a brace.
+        let (from, to) = (body.find('{').expect("JSON"), body.rfind('}').expect("JSON"));
+        serde_json::from_str(&body[from..=to]).unwrap_or_else(|e| panic!("{e}: {body}"))
+    }
+}
+
+/// A pod: its network and what the control plane says of it.
+pub(crate) struct Pod {
+    pub(crate) network: PodNetwork,
+    pub(crate) workload: Workload,
+    pub(crate) node: &'static str,
+}
+
+impl Pod {
+    pub(crate) fn host(&self) -> Host<'_> {
+        self.network.host()
+    }
+
+    /// Its address of the family of `like`, on the port of the test programs.
+    pub(crate) fn app(&self, like: IpAddr) -> SocketAddr {
+        SocketAddr::new(self.host().address_like(like), APP)
+    }
+
+    /// Listens on both families: IPv4 first.
+    pub(crate) fn listen(&self) -> TcpListener {
+        self.host().listen(self.network.v4, APP)
+    }
+}
+
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    config: Config,
+}
+
+impl Mesh {
+    /// A mesh without nodes.
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// A mesh whose proxies have other settings.
+    pub(crate) async fn with(configure: impl Fn(&mut Config) + 'static) -> Self {
+        Self {
+            control: ControlPlane::start().await,
+            network: Network::new(),
+            nodes: BTreeMap::new(),
+            configure: Box::new(configure),
+            directory: tempfile::tempdir().expect("a temporary directory"),
+        }
+    }
+
+    /// A node by name; started when first asked for.
+    pub(crate) fn node(&mut self, name: &'static str) -> &Node {
+        if !self.nodes.contains_key(name) {
+            let node = self.start_node(name);
+            self.nodes.insert(name, node);
+        }
+        &self.nodes[name]
+    }
+
+    /// Takes the proxy of a node, to end it.
+    pub(crate) fn take_proxy(&mut self, name: &str) -> Proxy {
+        self.nodes.get_mut(name).and_then(|node| node.proxy.take()).expect("such a node")
+    }
+
+    fn start_node(&self, name: &'static str) -> Node {
+        let socket = self.directory.path().join(format!("{name}.sock"));
+        let agent = Agent::bind(&socket).expect("the agent's socket");
+        let mut config = Arguments::parse_from(["node", "--node", name]).config;
+        config.xds_address = format!("https://{}", self.control.address());
+        config.xds_root_ca = self.control.root_pem().to_owned();
+        config.alt_xds_hostname = Some(HOST_NAME.to_owned());
+        config.alt_ca_hostname = Some(HOST_NAME.to_owned());
+        config.auth_token = TOKEN.to_owned();
+        config.inpod_uds = socket;
+        config.worker_threads = 1;
+        (config.admin_port, config.stats_port, config.readiness_port) = (0, 0, 0);
+        (self.configure)(&mut config);
+        let log = Lines::default();
+        let host = leno_node::Host {
+            log: None,
+            access_log: Box::new(log.clone()),
+            resolvers: vec![SocketAddr::new(Network::OUTSIDE_V4, 53)],
+        };
+        Node { proxy: Some(Proxy::start(config, host).expect("the proxy starts")), agent, log }
+    }
+
+    /// A pod in the mesh. The control plane knows it, its traffic is captured, and its proxy
+    /// carries it, when this returns.
+    pub(crate) async fn pod(&mut self, name: &'static str, node: &'static str) -> Pod {
+        let pod = self.unpublished_pod(name, node).await;
+        self.control.publish_workload(&pod.workload);
+        self.synced().await;
+        pod
+    }
+
+    /// As [`Self::pod`], but the control plane does not know it.
+    pub(crate) async fn unpublished_pod(&mut self, name: &'static str, node: &'static str) -> Pod {
+        let pod = self.uncaptured_pod(name, node);
+        self.enroll(&pod).await;
+        pod
+    }
+
+    /// A pod outside the mesh, as far as its namespace goes.
+    pub(crate) fn uncaptured_pod(&mut self, name: &'static str, node: &'static str) -> Pod {
+        let network = self.network.pod();
+        let mut workload = Workload::new(format!("Kubernetes//Pod/default/{name}"), "default", name);
+        workload.addresses = vec![network.v4, network.v6];
+        workload.service_account = name.into();
+        workload.node = node.into();
+        workload.tunnel_protocol = TunnelProtocol::Hbone;
+        workload.workload_name = name.into();
+        workload.canonical_name = name.into();
+        Pod { network, workload, node }
+    }
+
+    /// Captures a pod and hands it to its node's proxy.
+    pub(crate) async fn enroll(&mut self, pod: &Pod) {
+        pod_rules::install(pod.network.namespace(), &PodRules::default()).expect("rules");
+        let info = PodInfo {
+            uid: pod.workload.name.to_string(),
+            name: pod.workload.name.to_string(),
+            namespace: pod.workload.namespace.to_string(),
+            service_account: pod.workload.service_account.to_string(),
+        };
+        let agent = self.node(pod.node).agent.clone();
+        agent.add(info, pod.network.namespace().clone(), PATIENCE).await.expect("the proxy takes the pod");
+    }
+
+    /// Waits until every proxy has what is published.
+    pub(crate) async fn synced(&self) {
+        let proxies = self.nodes.values().filter(|node| node.proxy.is_some()).count();
+        self.control.synced(proxies).await;
+    }
+
+    /// A service with an IPv4 and an IPv6 address of which `endpoints` become part; port 80 leads
+    /// to the test programs.
+    pub(crate) async fn service(&mut self, name: &str, vips: &[IpAddr], endpoints: &mut [&mut Pod]) -> Service {
+        let mut service = Service::new("default", name, format!("{name}.default.svc.cluster.local"));
+        service.addresses =
+            vips.iter().map(|address| NetworkAddress { network: Name::from(""), address: *address }).collect();
+        let port = Port { service_port: 80, target_port: APP, app_protocol: Default::default() };
+        service.ports = vec![port.clone()];
+        self.control.publish_service(&service);
+        for pod in endpoints {
+            pod.workload.services.insert(service.id.clone(), vec![port.clone()]);
+            self.control.publish_workload(&pod.workload);
+        }
+        self.synced().await;
+        service
+    }
+
+    /// A certificate that the mesh trusts, saying what it is told to.
+    pub(crate) fn certificate(&self, leaf: &Leaf) -> TestCertificate {
+        self.control.lax_authority.issue(leaf)
+    }
+}
+
+impl Deref for Pod {
+    type Target = PodNetwork;
+
+    fn deref(&self) -> &PodNetwork {
+        &self.network
+    }
+}
+
+/// Sends back what it gets, on every connection, until the test ends.
+pub(crate) fn echo(listener: TcpListener) {
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = stream.split();
+                if tokio::io::copy(&mut read, &mut write).await.is_ok() {
+                    let _ = write.shutdown().await;
+                }
+            });
+        }
+    });
+}
+
+/// One exchange with an echoing program, and a clean end.
+///
+/// # Errors
+/// Whatever a program would see.
+pub(crate) async fn exchange(mut stream: TcpStream, message: &[u8]) -> io::Result<()> {
+    stream.write_all(message).await?;
+    let mut answer = vec![0; message.len()];
+    stream.read_exact(&mut answer).await?;
+    assert_eq!(answer, message);
+    stream.shutdown().await?;
+    match stream.read(&mut [0]).await? {
+        0 => Ok(()),
+        _ => panic!("more came back than was sent"),
+    }
+}
+
+/// Connects, and expects to be refused, at once or once connected.
+pub(crate) async fn refused(host: Host<'_>, to: SocketAddr) -> io::Error {
+    let attempt = async {
+        let mut stream = host.connect(to).await?;
+        stream.read(&mut [0]).await
+    };
+    match soon("a refusal", attempt).await {
+        Ok(bytes) => panic!("{to} was reached and sent {bytes} bytes"),
+        Err(error) => error,
+    }
+}
