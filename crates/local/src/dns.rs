@@ -136,9 +136,9 @@ pub(crate) fn respond(mesh: &Mesh, cluster_domain: &str, query: &[u8], udp: bool
         _ => ResponseCode::NotImp,
     };
     let limit = if query.edns.is_some() { query.max_payload().clamp(PLAIN_UDP, EDNS_UDP) } else { PLAIN_UDP };
-    if let Some(theirs) = &query.edns {
+    if query.edns.is_some() {
         let mut ours = hickory_proto::op::Edns::new();
-        ours.set_max_payload(EDNS_UDP).set_version(theirs.version().min(0));
+        ours.set_max_payload(EDNS_UDP).set_version(0);
         response.set_edns(ours);
     }
     let bytes = response.to_vec().ok()?;

@@ -56,12 +56,11 @@ impl Enrollment {
         self.close().await
     }
 
-    /// For a running pod whose peers no longer send HBONE. Connections that run through the proxy
-    /// keep the rules they need until the proxy has let them go.
-    pub(crate) async fn open_and_withdraw(&mut self) -> Result<(), String> {
+    /// For a running pod whose peers no longer send HBONE: new connections bypass the proxy, those
+    /// that run through it keep the rules they need. To be followed by [`Self::withdraw`].
+    pub(crate) async fn open(&mut self) -> Result<(), String> {
         self.blocking(|namespace, _| pod_rules::remove_redirect(namespace)).await?;
         self.closed = false;
-        self.withdraw().await;
         Ok(())
     }
 
@@ -71,11 +70,6 @@ impl Enrollment {
             let _ = self.blocking(|namespace, _| pod_rules::remove(namespace)).await;
             self.closed = false;
         }
-        self.withdraw().await;
-    }
-
-    /// For a pod whose processes are gone. The rules go with the namespace.
-    pub(crate) async fn forget(&mut self) {
         self.withdraw().await;
     }
 
@@ -108,7 +102,9 @@ impl Enrollment {
         Ok(())
     }
 
-    async fn withdraw(&mut self) {
+    /// Has the proxy let go of the pod. The rules of one whose processes are gone go with its
+    /// namespace.
+    pub(crate) async fn withdraw(&mut self) {
         // Also after a failed announcement: the agent may have kept the pod for later.
         self.agent.remove(&self.info.uid).await;
         self.announced = false;

@@ -1,7 +1,7 @@
 //! Names of what a stage makes outside its own process: network namespaces and the run
 //! directory. Everything `leno down` has to find again is found by these names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 
@@ -13,7 +13,11 @@ const NAME_MAX: usize = 255;
 
 /// Name of a stage and what is derived from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageName(String);
+pub struct StageName {
+    name: String,
+    /// Where run directories are, if not where the environment says.
+    base: Option<PathBuf>,
+}
 
 impl StageName {
     /// Checks a stage name: lower-case letters, digits and inner `-`, at most 32, so that it can
@@ -28,7 +32,7 @@ impl StageName {
             && !name.ends_with('-')
             && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         if sound {
-            Ok(Self(name.to_owned()))
+            Ok(Self { name: name.to_owned(), base: None })
         } else {
             Err(Error::NotFound(format!(
                 "{name:?} cannot name a stage: use 1 to 32 lower-case letters, digits and inner dashes"
@@ -38,7 +42,14 @@ impl StageName {
 
     /// The name itself.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// The same stage with its run directory below `base`, whatever the environment says.
+    #[must_use]
+    pub fn in_dir(mut self, base: &Path) -> Self {
+        self.base = Some(base.to_owned());
+        self
     }
 
     /// Namespace of the link between the nodes and of the control plane's address.
@@ -74,17 +85,19 @@ impl StageName {
             Some((stage, _)) if !stage.contains('_') => stage,
             _ => DEFAULT_STAGE,
         };
-        owner == self.0
+        owner == self.name
     }
 
     fn prefix(&self) -> String {
-        if self.0 == DEFAULT_STAGE { "leno-".to_owned() } else { format!("leno-{}.", self.0) }
+        if self.name == DEFAULT_STAGE { "leno-".to_owned() } else { format!("leno-{}.", self.name) }
     }
 
     /// Directory with this stage's sockets, logs and state: `LENO_RUN_DIR`, else `/run/leno` for
     /// root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
     pub fn run_dir(&self) -> PathBuf {
-        let base = if let Some(dir) = std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()) {
+        let base = if let Some(base) = &self.base {
+            base.clone()
+        } else if let Some(dir) = std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()) {
             PathBuf::from(dir)
         } else if crate::privilege::outer_uid() == 0 {
             PathBuf::from("/run/leno")
@@ -93,7 +106,7 @@ impl StageName {
         } else {
             PathBuf::from(format!("/tmp/leno-{}", crate::privilege::outer_uid()))
         };
-        base.join(&self.0)
+        base.join(&self.name)
     }
 }
 

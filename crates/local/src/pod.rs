@@ -24,6 +24,9 @@ use crate::stage::Context;
 /// How long to wait before trying again what the node or its proxy refused.
 const RETRY: Duration = Duration::from_millis(300);
 
+/// What requests that run through the proxy get to end when a pod leaves the mesh.
+const DRAIN: Duration = Duration::from_secs(1);
+
 /// What the stage wants of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
@@ -345,9 +348,18 @@ impl PodActor {
             self.report.enrolled = false;
             self.tell();
             self.settled().await;
-            if let Err(reason) = enrollment.open_and_withdraw().await {
-                self.report.message = format!("not out of the mesh yet: {reason}");
-                self.tell();
+            match enrollment.open().await {
+                Ok(()) => {
+                    // What is under way through the proxy may end; nothing new comes.
+                    let mut wish = self.wish.clone();
+                    let other = wish.wait_for(|wish| wish.in_mesh || wish.stop.is_some());
+                    let _ = tokio::time::timeout(DRAIN, other).await;
+                    enrollment.withdraw().await;
+                }
+                Err(reason) => {
+                    self.report.message = format!("not out of the mesh yet: {reason}");
+                    self.tell();
+                }
             }
         }
         self.enrollment = Some(enrollment);
@@ -397,7 +409,7 @@ impl PodActor {
             sandbox.gone().await;
         }
         if let Some(mut enrollment) = self.enrollment.take() {
-            enrollment.forget().await;
+            enrollment.withdraw().await;
         }
         if let Some(network) = self.network.take() {
             let (networks, plan) = (self.ctx.networks.clone(), self.plan.clone());

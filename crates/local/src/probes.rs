@@ -91,7 +91,7 @@ pub(crate) async fn ask(probe: &Probe, container: &Container, around: &Surroundi
 
 fn port_of(port: &IntOrString, container: &Container) -> Result<u16, String> {
     match port {
-        IntOrString::Int(number) => u16::try_from(*number).map_err(|_| format!("{number} is not a port")),
+        IntOrString::Int(number) => Ok(*number),
         IntOrString::String(name) => container
             .ports
             .iter()

@@ -263,9 +263,9 @@ async fn edits() {
     let mut events = stage.stage().events();
     let file = dir.path().join("web.yaml");
     let mut next = async || loop {
-        match tokio::time::timeout(LIMIT, events.recv()).await.unwrap().unwrap() {
-            event @ (StageEvent::Refused(_) | StageEvent::Loaded { .. }) => return event,
-            _ => {}
+        let event = tokio::time::timeout(LIMIT, events.recv()).await.unwrap().unwrap();
+        if matches!(event, StageEvent::Refused(_) | StageEvent::Loaded { .. }) {
+            return event;
         }
     };
 
@@ -402,7 +402,7 @@ async fn waits_for_proxy() {
 
 async fn commands() {
     let dir = manifests(&[("web.yaml", WEB)]);
-    let mut elsewhere = Elsewhere::start("commands", dir.path(), None, None);
+    let mut elsewhere = Elsewhere::start("commands", dir.path(), None);
     let listing = elsewhere.ready().await;
     let web = &listing.pods.iter().find(|pod| pod.name.starts_with("web-")).unwrap().name;
     let sh = |command: &str| ["sh", "-c", command].map(str::to_owned).to_vec();
@@ -442,13 +442,13 @@ async fn killed() {
         let listing = elsewhere.ready().await;
         listing.pods.iter().filter_map(|pod| pod.pid).chain(listing.nodes.iter().filter_map(|node| node.pid)).collect()
     };
-    let mut elsewhere = Elsewhere::start("killed", dir.path(), None, None);
+    let mut elsewhere = Elsewhere::start("killed", dir.path(), None);
     let first = pids(&mut elsewhere).await;
     assert_eq!(first.len(), 4);
     elsewhere.child.kill().unwrap();
     elsewhere.child.wait().unwrap();
     // The next one cleans up by itself.
-    let mut elsewhere = Elsewhere::start("killed", dir.path(), None, None);
+    let mut elsewhere = Elsewhere::start("killed", dir.path(), None);
     let second = pids(&mut elsewhere).await;
     elsewhere.child.kill().unwrap();
     elsewhere.child.wait().unwrap();
@@ -472,17 +472,15 @@ async fn as_nobody(test: &str, dir: &std::path::Path, check: impl Fn(&leno_local
     for path in [dir, run.path()] {
         std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let mut elsewhere = Elsewhere::start(test, dir, Some(run.path()), Some(NOBODY));
-    support::with_run_dir(run.path(), async || {
-        let listing = elsewhere.ready().await;
-        assert!(listing.pods.iter().all(|pod| pod.ready));
-        check(&listing);
-        let argv = ["sh", "-c", "curl -sS --max-time 5 http://web/ | grep -q ^web-"].map(str::to_owned).to_vec();
-        assert_eq!(elsewhere.client().await.exec("default", "client", None, argv).await.unwrap(), 0);
-        assert_eq!(support::namespaces(test), Vec::<String>::new(), "the machine sees none of it");
-        assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Stopped);
-    })
-    .await;
+    let name = support::name(test).in_dir(run.path());
+    let mut elsewhere = Elsewhere::start(test, dir, Some((name, run.path(), NOBODY)));
+    let listing = elsewhere.ready().await;
+    assert!(listing.pods.iter().all(|pod| pod.ready));
+    check(&listing);
+    let argv = ["sh", "-c", "curl -sS --max-time 5 http://web/ | grep -q ^web-"].map(str::to_owned).to_vec();
+    assert_eq!(elsewhere.client().await.exec("default", "client", None, argv).await.unwrap(), 0);
+    assert_eq!(support::namespaces(test), Vec::<String>::new(), "the machine sees none of it");
+    assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Stopped);
     assert!(elsewhere.child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(run.path()).unwrap().count(), 0);
 }
@@ -529,7 +527,7 @@ async fn lossless() {
     );
     let stream = format!(
         "import socket, os, time\ns = socket.create_connection((\"echo\", 7)); s.settimeout(5); n = 0\nwhile not \
-         os.path.exists(\"{stop}\"):\n  s.sendall(b\"x\" * 999); got = 0\n  while got < 999:\n    got += len(s.recv(4096)) or 1/0\n  \
+         os.path.exists(\"{stop}\"):\n  if n == 9: open(\"{stop}.go\", \"w\")\n  s.sendall(b\"x\" * 999); got = 0\n  while got < 999:\n    got += len(s.recv(4096)) or 1/0\n  \
          n += 1; time.sleep(0.01)\nprint(\"exchanges\", n)"
     );
     let run = |argv: Vec<String>| {
@@ -545,8 +543,14 @@ async fn lossless() {
         stage.stage().set_label("default", "istio.io/dataplane-mode", value).await.unwrap();
         stage.stage().wait_for(LIMIT, whole(value.is_some())).await.unwrap();
         println!("in mesh: {}", value.is_some());
+        // For some requests to be made in this state.
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
+    let begun = Instant::now();
+    while !std::path::Path::new(&format!("{stop}.go")).exists() {
+        assert!(begun.elapsed() < LIMIT, "the connection was never made");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     label(Some("ambient")).await;
     let old: Vec<_> = stage.listing().pods.iter().map(|pod| pod.name.clone()).collect();
     let newer = WEB.replace("fieldPath: metadata.name}}}\n", "fieldPath: metadata.name}}}\n        - {name: NEWER, value: '1'}\n");
@@ -562,6 +566,7 @@ async fn lossless() {
     std::fs::write(stop, "").unwrap();
     let (requests, stream) = (requests.await.unwrap().1, stream.await.unwrap().1);
     std::fs::remove_file(stop).unwrap();
+    std::fs::remove_file(format!("{stop}.go")).unwrap();
     println!("{}\n{}", requests.trim(), stream.trim());
     assert!(requests.trim().ends_with("bad 0"), "{requests}");
     assert!(stream.starts_with("exchanges"), "{stream}");

@@ -19,6 +19,7 @@ pub(crate) struct Connections {
     outbound: Mutex<HashMap<u64, OutboundConnection>>,
     next: AtomicU64,
     count: watch::Sender<usize>,
+    tunnels: watch::Sender<usize>,
 }
 
 struct Live {
@@ -96,6 +97,15 @@ impl Drop for Listed {
     }
 }
 
+/// Keeps a peer's tunnel counted while it is open.
+pub(crate) struct OpenTunnel(Arc<Connections>);
+
+impl Drop for OpenTunnel {
+    fn drop(&mut self) {
+        self.0.tunnels.send_modify(|count| *count -= 1);
+    }
+}
+
 impl Connections {
     /// Lists an inbound connection. From here on a policy change can cut it; the caller must
     /// decide about it *after* listing, or a change in between would be missed.
@@ -133,6 +143,20 @@ impl Connections {
     pub(crate) async fn drained(&self) {
         let mut count = self.count.subscribe();
         // The sender lives as long as `self`, so waiting can't fail.
+        let _ = count.wait_for(|count| *count == 0).await;
+    }
+
+    /// Counts a peer's tunnel.
+    pub(crate) fn open_tunnel(self: &Arc<Self>) -> OpenTunnel {
+        self.tunnels.send_modify(|count| *count += 1);
+        OpenTunnel(self.clone())
+    }
+
+    /// Resolves when no peer has a tunnel open: only then has everything left that programs
+    /// sent through one.
+    pub(crate) async fn tunnels_closed(&self) {
+        let mut count = self.tunnels.subscribe();
+        // As above.
         let _ = count.wait_for(|count| *count == 0).await;
     }
 

@@ -54,6 +54,7 @@ async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
         }
     };
     let tunnel = Arc::new(tunnel);
+    let _open = pod.connections().open_tunnel();
     let on_request = |request: InboundConnect| {
         tokio::spawn(carry(tunnel.clone(), request));
     };

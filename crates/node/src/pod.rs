@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_capture::zds::PodInfo;
 use leno_capture::NetworkNamespace;
@@ -27,6 +28,9 @@ use crate::{Config, dns, inbound, inbound_plaintext, outbound};
 pub(crate) const OUTBOUND_PORT: u16 = 15001;
 pub(crate) const PLAINTEXT_PORT: u16 = 15006;
 pub(crate) const DNS_PORT: u16 = 15053;
+
+/// How long closing and resetting may take, once there is nothing more to wait for.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What all pods of the node share.
 pub(crate) struct Context {
@@ -229,6 +233,23 @@ impl Pod {
     pub(crate) async fn draining(&self) -> Instant {
         self.draining.cancelled().await;
         Instant::now() + self.context.config.drain_deadline
+    }
+
+    /// Drains: waits for live connections, until the drain deadline at most, and ends what is
+    /// left then. Says whether nothing was.
+    pub(crate) async fn wind_down(&self) -> bool {
+        self.drain();
+        let deadline = self.context.config.drain_deadline;
+        let drained = tokio::time::timeout(deadline, self.connections.drained()).await.is_ok();
+        if drained {
+            // What the last ones sent may still wait in a tunnel. A healthy peer needs a round
+            // trip to close it; another one isn't waited for.
+            let _ = tokio::time::timeout(FAREWELL, self.connections.tunnels_closed()).await;
+        }
+        self.stop();
+        // A connection that is cut must look so: its task has to get at resetting it.
+        let _ = tokio::time::timeout(FAREWELL, self.connections.drained()).await;
+        drained
     }
 
     /// Ends everything.

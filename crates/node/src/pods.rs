@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use leno_capture::NetworkNamespace;
 use leno_capture::zds::{ClientStatus, PodHandler, PodInfo};
 use leno_telemetry::Readiness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::pod::{Context, Pod, Worker};
+use crate::pod::{Context, FAREWELL, Pod, Worker};
 
 /// The pods of this node by their Kubernetes UID.
 pub(crate) struct Pods {
@@ -40,12 +41,31 @@ impl Pods {
         for worker in &self.workers {
             worker.tunnels.evict(|key| key.pod == pod.netns().id());
         }
-        let deadline = self.context.config.drain_deadline;
-        tokio::spawn(async move {
-            // Past the deadline they are cut.
-            let _ = tokio::time::timeout(deadline, pod.connections().drained()).await;
-            pod.stop();
-        });
+        tokio::spawn(async move { pod.wind_down().await });
+    }
+
+    /// Drains all pods and closes all tunnels. Connections left at the drain deadline are cut.
+    pub(crate) async fn wind_down(&self) {
+        let pods: Vec<_> = self.running().into_iter().map(|(_, pod)| pod).collect();
+        let outlived = join_all(pods.iter().map(|pod| pod.wind_down())).await.iter().filter(|drained| !**drained).count();
+        if outlived > 0 {
+            tracing::warn!(
+                pods = outlived,
+                deadline = ?self.context.config.drain_deadline,
+                "connections outlived the drain deadline and were cut (CONNECTION_TERMINATION_DEADLINE)"
+            );
+        }
+        let closed = join_all(self.workers.iter().map(|worker| worker.tunnels.close()));
+        // A peer that doesn't take its bytes now would not have taken them later.
+        let _ = tokio::time::timeout(FAREWELL, closed).await;
+    }
+
+    /// Cuts all connections.
+    pub(crate) async fn cut(&self) {
+        let pods: Vec<_> = self.running().into_iter().map(|(_, pod)| pod).collect();
+        pods.iter().for_each(|pod| pod.stop());
+        let reset = join_all(pods.iter().map(|pod| pod.connections().drained()));
+        let _ = tokio::time::timeout(FAREWELL, reset).await;
     }
 
     /// Asks the policies again about live connections whenever discovery changed something.

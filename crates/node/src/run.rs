@@ -161,32 +161,14 @@ impl Node {
             () = ending.cut.cancelled() => {}
         }
         self.agent.abort();
-        let deadline = self.context.config.drain_deadline;
-        tracing::info!(?deadline, "draining");
+        tracing::info!(deadline = ?self.context.config.drain_deadline, "draining");
         tokio::select! {
-            () = drain_all(&self.pods, deadline) => {}
-            () = cut => {}
+            () = self.pods.wind_down() => {}
+            () = cut => self.pods.cut().await,
         }
-        self.pods.running().iter().for_each(|(_, pod)| pod.stop());
         self.stop.cancel();
         self.context.access_log.flush(FLUSH);
         tracing::info!("node proxy stopped");
-    }
-}
-
-async fn drain_all(pods: &Pods, deadline: Duration) {
-    let running = pods.running();
-    running.iter().for_each(|(_, pod)| pod.drain());
-    let drained = async {
-        for (_, pod) in &running {
-            pod.connections().drained().await;
-        }
-    };
-    if tokio::time::timeout(deadline, drained).await.is_err() {
-        tracing::warn!(
-            ?deadline,
-            "connections outlived the drain deadline and are cut (CONNECTION_TERMINATION_DEADLINE)"
-        );
     }
 }
 

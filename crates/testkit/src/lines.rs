@@ -1,9 +1,10 @@
 //! A log that a test can wait for.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How long [`Lines::line`] waits: far longer than anything it waits for takes, even on a loaded
@@ -26,7 +27,7 @@ struct Shared {
 impl Lines {
     /// All lines so far.
     pub fn all(&self) -> Vec<String> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).lines.clone()
+        self.shared.lock().lines.clone()
     }
 
     /// The first line with all of `parts` in it, waiting for it if need be.
@@ -59,7 +60,7 @@ impl Lines {
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         shared.partial.extend_from_slice(bytes);
         while let Some(end) = shared.partial.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = shared.partial.drain(..=end).collect();

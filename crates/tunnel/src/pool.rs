@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::client::{self, Connection, Permit, Registry};
@@ -33,6 +33,8 @@ pub struct Pool<K, E> {
 struct Shared<K, E> {
     settings: Arc<Settings>,
     keys: Mutex<HashMap<K, Entry<E>, RandomState>>,
+    /// Connections whose task runs, in use or not.
+    running: watch::Sender<usize>,
 }
 
 struct Entry<E> {
@@ -77,7 +79,8 @@ where
 {
     /// An empty pool.
     pub fn new(settings: Settings) -> Self {
-        Self { shared: Arc::new(Shared { settings: Arc::new(settings), keys: Mutex::default() }) }
+        let running = watch::Sender::new(0);
+        Self { shared: Arc::new(Shared { settings: Arc::new(settings), keys: Mutex::default(), running }) }
     }
 
     /// Opens a tunnel to the peer of `key`: on a connection that has room, else on a new one
@@ -131,6 +134,15 @@ where
         // Connections are dropped after the lock: that may wake and run other code.
         let evicted: Vec<_> = self.shared.keys.lock().extract_if(|key, _| gone(key)).collect();
         drop(evicted);
+    }
+
+    /// Stops using all connections, and waits until each has sent what was given to it and has
+    /// ended: what a tunnel was handed last may still wait in its connection when the tunnel is
+    /// long gone. Tunnels that are open are waited for too; to be used under a time limit.
+    pub async fn close(&self) {
+        self.evict(|_| true);
+        // The sender lives as long as `self`, so waiting can't fail.
+        let _ = self.shared.running.subscribe().wait_for(|running| *running == 0).await;
     }
 
     /// Numbers of this moment.

@@ -235,7 +235,7 @@ async fn data_before_the_answer_waits_in_the_window() {
         }
     }
     let mut breach = frame(0, 0, 1, &[7; 1 << 14]);
-    for _ in 0..2 * WINDOW >> 14 {
+    for _ in 0..(2 * WINDOW) >> 14 {
         breach.extend(frame(0, 0, 1, &[7; 1 << 14]));
     }
     raw.send(&breach).await;

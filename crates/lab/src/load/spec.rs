@@ -170,8 +170,8 @@ pub struct HttpOutcome {
     pub body_bytes: u64,
     /// Connections that were opened within the time.
     pub connections_opened: u64,
-    /// Failed requests by reason. Requests without an answer at the end are in here, and in `latency` with their age,
-    /// which their latency would have exceeded.
+    /// Failed requests by reason. Requests that timed out or had no answer at the end are in here, and in `latency` with
+    /// their age, which their latency would have exceeded.
     pub errors: BTreeMap<String, u64>,
     /// From the intended time of sending (open loop) or the actual one (closed loop) to the last byte.
     pub latency: Latency,

@@ -4,7 +4,7 @@
 //!
 //! With `LENO_ZTUNNEL=PATH` the same tests run with Istio's node proxy on one node and on both.
 
-#![allow(clippy::unwrap_used, reason = "a test that can't go on must panic")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that can't go on must panic, and tells what it measured")]
 
 mod bad_input;
 mod fail_closed;

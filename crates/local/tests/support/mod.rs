@@ -134,8 +134,8 @@ pub(crate) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Plays a directory. `user` is a user id to become first.
-    pub(crate) fn start(test: &str, dir: &Path, run_dir: Option<&Path>, user: Option<u32>) -> Self {
+    /// Plays a directory; `user` is where and as whom to play instead of here and as root.
+    pub(crate) fn start(test: &str, dir: &Path, user: Option<(StageName, &Path, u32)>) -> Self {
         use std::os::unix::process::CommandExt as _;
         let this = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new(&this);
@@ -144,13 +144,12 @@ impl Elsewhere {
             command.env("LENO_TEST_PROXY", ztunnel);
         }
         command.env("LENO_TEST_UP", dir).env("LENO_TEST_NAME", test).stdin(std::process::Stdio::null());
-        if let Some(run_dir) = run_dir {
-            command.env("LENO_RUN_DIR", run_dir);
+        let mut stage = name(test);
+        if let Some((name, run_dir, user)) = user {
+            command.env("LENO_RUN_DIR", run_dir).uid(user).gid(user).current_dir("/");
+            stage = name;
         }
-        if let Some(user) = user {
-            command.uid(user).gid(user).current_dir("/");
-        }
-        Self { child: command.spawn().unwrap(), name: name(test) }
+        Self { child: command.spawn().unwrap(), name: stage }
     }
 
     pub(crate) async fn ready(&mut self) -> Listing {
@@ -202,14 +201,4 @@ pub(crate) fn stand_in_proxy() -> ! {
 
 pub(crate) fn ztunnel() -> Option<PathBuf> {
     std::env::var_os("LENO_ZTUNNEL").map(PathBuf::from)
-}
-
-/// Lets this process look for stages in another directory.
-#[allow(unsafe_code)]
-pub(crate) async fn with_run_dir(dir: &Path, then: impl AsyncFnOnce()) {
-    // SAFETY: tests run one after the other, and this one's threads are idle here.
-    unsafe { std::env::set_var("LENO_RUN_DIR", dir) };
-    then().await;
-    // SAFETY: as above.
-    unsafe { std::env::remove_var("LENO_RUN_DIR") };
 }

@@ -1,11 +1,13 @@
 //! A whole mesh in this process: namespaces for pods, a control plane, one proxy per node.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -161,9 +163,25 @@ impl Mesh {
         self.nodes.get_mut(name).and_then(|node| node.proxy.take()).expect("such a node")
     }
 
+    /// A new proxy for a node whose last one is gone; its log goes on. Returns once it carries
+    /// the node's pods.
+    pub(crate) async fn restart_proxy(&mut self, name: &'static str) {
+        let node = &self.nodes[name];
+        let proxy = self.start_proxy(name, node.agent.path().to_owned(), node.log.clone());
+        let mut proxies = node.agent.proxies();
+        self.nodes.get_mut(name).expect("such a node").proxy = Some(proxy);
+        soon("the pods to be taken over", proxies.wait_for(|count| *count > 0)).await.expect("the agent lives");
+        self.synced().await;
+    }
+
     fn start_node(&self, name: &'static str) -> Node {
         let socket = self.directory.path().join(format!("{name}.sock"));
         let agent = Agent::bind(&socket).expect("the agent's socket");
+        let log = Lines::default();
+        Node { proxy: Some(self.start_proxy(name, socket, log.clone())), agent, log }
+    }
+
+    fn start_proxy(&self, name: &str, socket: PathBuf, log: Lines) -> Proxy {
         let mut config = Arguments::parse_from(["node", "--node", name]).config;
         config.xds_address = format!("https://{}", self.control.address());
         config.xds_root_ca = self.control.root_pem().to_owned();
@@ -174,13 +192,12 @@ impl Mesh {
         config.worker_threads = 1;
         (config.admin_port, config.stats_port, config.readiness_port) = (0, 0, 0);
         (self.configure)(&mut config);
-        let log = Lines::default();
         let host = leno_node::Host {
             log: None,
-            access_log: Box::new(log.clone()),
+            access_log: Box::new(log),
             resolvers: vec![SocketAddr::new(Network::OUTSIDE_V4, 53)],
         };
-        Node { proxy: Some(Proxy::start(config, host).expect("the proxy starts")), agent, log }
+        Proxy::start(config, host).expect("the proxy starts")
     }
 
     /// A pod in the mesh. The control plane knows it, its traffic is captured, and its proxy
@@ -260,6 +277,37 @@ impl Deref for Pod {
     fn deref(&self) -> &PodNetwork {
         &self.network
     }
+}
+
+/// Makes the coming close a reset (SO_LINGER 0), as a crashed program's.
+pub(crate) fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// The error that the next read ends in; bytes before it are dropped.
+pub(crate) async fn read_error(stream: &mut TcpStream) -> ErrorKind {
+    let read = async {
+        loop {
+            match stream.read(&mut [0; 1024]).await {
+                Ok(0) => panic!("the stream ended as if it were complete"),
+                Ok(_) => {}
+                Err(error) => return error.kind(),
+            }
+        }
+    };
+    soon("an error", read).await
+}
+
+/// A connection from `client` to `server`'s program that has carried a byte each way.
+pub(crate) async fn pair(client: &Pod, server: &Pod) -> (TcpStream, TcpStream) {
+    let listener = server.listen();
+    let mut near = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    near.write_all(b"x").await.unwrap();
+    let (mut far, _) = soon("accept", listener.accept()).await.unwrap();
+    soon("a byte", far.read_exact(&mut [0])).await.unwrap();
+    far.write_all(b"y").await.unwrap();
+    soon("a byte", near.read_exact(&mut [0])).await.unwrap();
+    (near, far)
 }
 
 /// Sends back what it gets, on every connection, until the test ends.

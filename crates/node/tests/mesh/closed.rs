@@ -1,0 +1,152 @@
+//! Whatever is missing, nothing passes, and the log says what is missing.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
+use leno_testkit::network::may_run;
+
+use crate::support::{APP, Mesh, echo, exchange, refused, soon};
+
+#[tokio::test]
+async fn a_service_without_endpoints_refuses() {
+    if !may_run("a_service_without_endpoints_refuses") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let vip: IpAddr = "10.96.0.9".parse().unwrap();
+    mesh.service("empty", &[vip], &mut []).await;
+    for (port, reason) in [
+        (80, "no healthy endpoint for service default/empty.default.svc.cluster.local port 80"),
+        (81, "service default/empty.default.svc.cluster.local has no port 81"),
+    ] {
+        let error = refused(client.host(), SocketAddr::new(vip, port)).await;
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        mesh.node("node-1").log.line(&[reason, "src.workload=\"client\"", "dst.service="]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_never_came_denies() {
+    if !may_run("a_policy_that_never_came_denies") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let mut server = mesh.pod("server", "node-2").await;
+    echo(server.listen());
+    let name = PolicyName { namespace: "default".into(), name: "late".into() };
+    server.workload.authorization_policies = vec![name.clone()];
+    mesh.control.publish_workload(&server.workload);
+    mesh.synced().await;
+
+    let error = refused(client.host(), server.app(server.v4)).await;
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let reason = "policy default/late applies to default/server but has not arrived from the control plane";
+    mesh.node("node-2").log.line(&[reason, "src.workload=\"client\""]).await;
+    mesh.node("node-1").log.line(&["denied by its authorization policies (401)"]).await;
+    // In the clear neither.
+    let outside = mesh.network.outside();
+    assert_eq!(refused(outside, server.app(server.v4)).await.kind(), ErrorKind::ConnectionReset);
+    mesh.node("node-2").log.line(&[reason, "src.addr=10.77.0.1:"]).await;
+    let metrics = mesh.node("node-2").metrics().await;
+    assert!(metrics.contains("response_flags=\"DENY\""), "{metrics}");
+
+    // Once it has come, it decides.
+    let rule = Match {
+        principals: vec![StringMatch::Exact("cluster.local/ns/default/sa/client".into())],
+        ..Match::default()
+    };
+    mesh.control.publish_policy(&Authorization {
+        id: name,
+        scope: Scope::WorkloadSelector,
+        action: Action::Allow,
+        rules: vec![Rule { clauses: vec![Clause { matches: vec![rule] }] }],
+        dry_run: false,
+    });
+    mesh.synced().await;
+    let stream = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    soon("an answer", exchange(stream, b"hello")).await.unwrap();
+    let outside = mesh.network.outside();
+    assert_eq!(refused(outside, server.app(server.v4)).await.kind(), ErrorKind::ConnectionReset);
+    mesh.node("node-2").log.line(&["no ALLOW policy of default/server matched (checked default/late)"]).await;
+}
+
+#[tokio::test]
+async fn without_a_control_plane_nothing_passes() {
+    if !may_run("without_a_control_plane_nothing_passes") {
+        return;
+    }
+    const WAIT: Duration = Duration::from_millis(300);
+    // Nobody listens there.
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut mesh = Mesh::with(move |config| {
+        config.xds_address = format!("https://{nowhere}");
+        config.workload_timeout = WAIT;
+    })
+    .await;
+    let pod = mesh.unpublished_pod("pod", "node-1").await;
+    let outside = mesh.network.outside();
+    echo(outside.listen(outside.v4, APP));
+    echo(pod.listen());
+    for (from, to) in [(pod.host(), SocketAddr::new(outside.v4, APP)), (outside, pod.app(pod.v4))] {
+        let begun = Instant::now();
+        assert_eq!(refused(from, to).await.kind(), ErrorKind::ConnectionReset);
+        let took = begun.elapsed();
+        assert!(took >= WAIT && took < 10 * WAIT, "{took:?}");
+    }
+    let log = mesh.node("node-1").log.clone();
+    let reason = "pod default/pod is not known to the control plane after 300ms";
+    log.line(&[reason, "direction=\"outbound\""]).await;
+    log.line(&[reason, "direction=\"inbound\""]).await;
+    let ready = mesh.node("node-1").proxy().endpoints().readiness;
+    let page = mesh.node("node-1").get(ready, "/healthz/ready").await;
+    assert!(page.starts_with("HTTP/1.1 500") && page.contains("state manager"), "{page}");
+}
+
+#[tokio::test]
+async fn a_refused_certificate_refuses_connections() {
+    if !may_run("a_refused_certificate_refuses_connections") {
+        return;
+    }
+    let mut mesh = Mesh::with(|config| config.certificate_timeout = Duration::from_millis(300)).await;
+    mesh.control.refuse_certificates("no pod of this identity runs on node-1");
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-1").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let error = refused(client.host(), server.app(server.v4)).await;
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let reason = "no certificate for spiffe://cluster.local/ns/default/sa/client";
+    let line = mesh.node("node-1").log.line(&[reason]).await;
+    assert!(line.contains("no pod of this identity runs on node-1"), "{line}");
+    let outside = mesh.network.outside();
+    let tcp = soon("connect", outside.connect(SocketAddr::new(server.v4, 15008))).await.unwrap();
+    let peer = mesh.certificate(&leno_testkit::certs::Leaf::uri("spiffe://cluster.local/ns/default/sa/x"));
+    assert!(soon("TLS", leno_testkit::hbone::tls(tcp, Some(&peer))).await.is_err());
+    mesh.node("node-1").log.line(&["no certificate for spiffe://cluster.local/ns/default/sa/server"]).await;
+}
+
+#[tokio::test]
+async fn a_dead_proxy_lets_nothing_pass_and_a_new_one_takes_over() {
+    if !may_run("a_dead_proxy_lets_nothing_pass_and_a_new_one_takes_over") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-1").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let attempt = async || exchange(client.host().connect(server.app(server.v4)).await?, b"hello").await;
+    soon("an answer", attempt()).await.unwrap();
+
+    drop(mesh.take_proxy("node-1"));
+    assert_eq!(soon("a refusal", attempt()).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let outside = mesh.network.outside();
+    assert_eq!(refused(outside, server.app(server.v4)).await.kind(), ErrorKind::ConnectionRefused);
+
+    mesh.restart_proxy("node-1").await;
+    soon("an answer", attempt()).await.unwrap();
+}

@@ -1,0 +1,201 @@
+//! What changes while connections live.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use leno_model::{Action, Authorization, PolicyName, Rule, Scope};
+use leno_testkit::network::may_run;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{Mesh, echo, eventually, exchange, pair, read_error, refused, soon};
+
+fn deny_all(name: &str, scope: Scope) -> Authorization {
+    Authorization {
+        id: PolicyName { namespace: "default".into(), name: name.into() },
+        scope,
+        action: Action::Deny,
+        rules: vec![Rule::default()],
+        dry_run: false,
+    }
+}
+
+#[tokio::test]
+async fn a_new_policy_cuts_live_connections() {
+    if !may_run("a_new_policy_cuts_live_connections") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let mut server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+
+    let (mut near, mut far) = pair(&client, &server).await;
+    let policy = deny_all("freeze", Scope::Namespace);
+    mesh.control.publish_policy(&policy);
+    assert_eq!(read_error(&mut near).await, ErrorKind::ConnectionReset);
+    assert_eq!(read_error(&mut far).await, ErrorKind::ConnectionReset);
+    mesh.node("node-2").log.line(&["closed after a policy change: denied by policy default/freeze"]).await;
+    mesh.control.remove_policy(&policy.id);
+    mesh.synced().await;
+
+    // A policy that is there already begins to apply: only the workload changes.
+    let policy = deny_all("selected", Scope::WorkloadSelector);
+    mesh.control.publish_policy(&policy);
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+    server.workload.authorization_policies = vec![policy.id.clone()];
+    mesh.control.publish_workload(&server.workload);
+    assert_eq!(read_error(&mut near).await, ErrorKind::ConnectionReset);
+    assert_eq!(read_error(&mut far).await, ErrorKind::ConnectionReset);
+    mesh.node("node-2").log.line(&["closed after a policy change: denied by policy default/selected"]).await;
+
+    // Dry-run decides nothing.
+    server.workload.authorization_policies.clear();
+    mesh.control.publish_workload(&server.workload);
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+    mesh.control.publish_policy(&Authorization { dry_run: true, ..deny_all("rehearsal", Scope::Namespace) });
+    mesh.synced().await;
+    near.write_all(b"z").await.unwrap();
+    soon("a byte", far.read_exact(&mut [0])).await.unwrap();
+}
+
+#[tokio::test]
+async fn certificates_rotate_under_traffic() {
+    if !may_run("certificates_rotate_under_traffic") {
+        return;
+    }
+    const TTL: Duration = Duration::from_secs(3);
+    // One stream to a tunnel, which is not kept: every connection makes a handshake with the
+    // certificates of the moment.
+    let mut mesh = Mesh::with(|config| {
+        config.secret_ttl = TTL;
+        config.pool_max_streams = 1;
+        config.pool_idle_timeout = Duration::from_millis(1);
+    })
+    .await;
+    mesh.control.limit_certificates(TTL);
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let signed = mesh.control.signed();
+    // A connection that outlives all certificates it began with.
+    let mut long = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    let mut connections = 0u32;
+    let begun = *signed.borrow();
+    // Two identities, three renewals each.
+    while *signed.borrow() < begun + 6 {
+        let attempt = async { exchange(client.host().connect(server.app(server.v4)).await?, b"hello").await };
+        soon("an answer", attempt).await.unwrap_or_else(|error| panic!("after {connections} connections: {error}"));
+        connections += 1;
+        long.write_all(b"still").await.unwrap();
+        soon("an answer", long.read_exact(&mut [0; 5])).await.unwrap();
+    }
+    assert!(connections > 10, "{connections}");
+    let logs = [mesh.node("node-1").log.clone(), mesh.node("node-2").log.clone()];
+    for log in logs {
+        assert_eq!(log.count(&["error="]), 0, "{:#?}", log.all());
+    }
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_live_connections_only() {
+    if !may_run("a_drain_waits_for_live_connections_only") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+
+    for (node, address) in [("node-1", client.app(client.v4)), ("node-2", server.app(server.v4))] {
+        mesh.node(node).drain();
+        // New ones are refused at once, at both ends.
+        let outside = mesh.network.outside();
+        let refusal = async {
+            loop {
+                // The listeners close a moment after the order.
+                if refused(outside, address).await.kind() == ErrorKind::ConnectionRefused {
+                    return;
+                }
+            }
+        };
+        soon("refusals", refusal).await;
+    }
+    // The live one goes on, in both directions, to its own end.
+    for _ in 0..3 {
+        near.write_all(b"ping").await.unwrap();
+        soon("bytes", far.read_exact(&mut [0; 4])).await.unwrap();
+        far.write_all(b"pong").await.unwrap();
+        soon("bytes", near.read_exact(&mut [0; 4])).await.unwrap();
+    }
+    assert!(!mesh.node("node-1").proxy().has_ended() && !mesh.node("node-2").proxy().has_ended());
+    near.shutdown().await.unwrap();
+    assert_eq!(soon("the end", far.read(&mut [0])).await.unwrap(), 0);
+    drop(far);
+    assert_eq!(soon("the end", near.read(&mut [0])).await.unwrap(), 0);
+    for node in ["node-1", "node-2"] {
+        eventually("the proxy to end with its last connection", || mesh.node(node).proxy().has_ended()).await;
+        assert_eq!(mesh.node(node).log.count(&["error="]), 0, "{:#?}", mesh.node(node).log.all());
+    }
+}
+
+#[tokio::test]
+async fn a_drain_with_nothing_to_wait_for_ends_at_once() {
+    if !may_run("a_drain_with_nothing_to_wait_for_ends_at_once") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-1").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let stream = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    soon("an answer", exchange(stream, b"hello")).await.unwrap();
+    // A tunnel is still open, but no connection of a program.
+    mesh.node("node-1").log.line(&["connection complete", "inbound"]).await;
+    mesh.node("node-1").log.line(&["connection complete", "outbound"]).await;
+    let begun = std::time::Instant::now();
+    mesh.node("node-1").drain();
+    eventually("the end", || mesh.node("node-1").proxy().has_ended()).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn past_the_deadline_connections_are_cut() {
+    if !may_run("past_the_deadline_connections_are_cut") {
+        return;
+    }
+    let mut mesh = Mesh::with(|config| config.drain_deadline = Duration::from_millis(200)).await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+    mesh.node("node-2").drain();
+    assert_eq!(read_error(&mut far).await, ErrorKind::ConnectionReset);
+    assert_eq!(read_error(&mut near).await, ErrorKind::ConnectionReset);
+    eventually("the end", || mesh.node("node-2").proxy().has_ended()).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_leaves_the_mesh_keeps_its_live_connections() {
+    if !may_run("a_pod_that_leaves_the_mesh_keeps_its_live_connections") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+    let agent = mesh.node("node-2").agent.clone();
+    soon("the proxy's answer", agent.remove("server")).await;
+    // It takes nothing new.
+    let error = refused(client.host(), server.app(server.v4)).await;
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    near.write_all(b"ping").await.unwrap();
+    soon("bytes", far.read_exact(&mut [0; 4])).await.unwrap();
+    drop(far);
+    assert_eq!(soon("the end", near.read(&mut [0])).await.unwrap(), 0);
+}

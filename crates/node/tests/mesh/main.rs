@@ -1,0 +1,10 @@
+//! A whole mesh in one process: programs in network namespaces, real rules, real proxies.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod carry;
+mod closed;
+mod live;
+mod names;
+#[path = "../support/mod.rs"]
+mod support;
