@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The crates. An arrow may only point at one that stands further up.
-const ROOMS: [&str; 13] = [
+const ROOMS: [&str; 14] = [
     "model",
     "policy",
     "proto",
@@ -20,6 +20,7 @@ const ROOMS: [&str; 13] = [
     "node",
     "control",
     "local",
+    "lab",
     "cli",
     "leno",
 ];

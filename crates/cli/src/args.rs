@@ -35,7 +35,7 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  \
         sudo leno demo\n  \
         sudo leno demo --duration 60          longer phases\n  \
-        sudo leno demo --keep                 leave it running; then leno ps, leno explain, leno down\n  \
+        sudo leno demo --keep                 leave it running; then leno ps --name demo\n  \
         sudo leno demo -o json | jq .phases")]
     Demo(DemoArgs),
 
@@ -93,7 +93,7 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  \
         leno control -f mesh/ --ca-dir /var/lib/leno/ca --tokens tokens\n  \
         leno control -f mesh/ --ca-dir ca --tokens tokens --listen 10.0.0.1:15012 --server-name 10.0.0.1\n\n\
-        Each line of the token file lets one node proxy in: TOKEN NAMESPACE/SERVICE_ACCOUNT NODE")]
+        Each line of the token file lets one node proxy in: TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]")]
     Control(ControlArgs),
 
     /// Run one part of the sample application
@@ -150,6 +150,10 @@ pub(crate) struct DemoArgs {
     /// Leave the sample running, for a look around; `leno down --name demo` ends it
     #[arg(long)]
     pub(crate) keep: bool,
+
+    /// Name of its stage, so that it can run beside others
+    #[arg(long, default_value = "demo")]
+    pub(crate) name: String,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -281,7 +285,7 @@ pub struct ControlArgs {
     #[arg(long = "server-name", value_name = "NAME", default_value = "localhost")]
     pub server_names: Vec<String>,
 
-    /// File of the tokens that proxies may present: lines of TOKEN NAMESPACE/SERVICE_ACCOUNT NODE
+    /// File of the tokens that proxies may present: lines of TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]
     #[arg(long, value_name = "PATH")]
     pub tokens: PathBuf,
 }

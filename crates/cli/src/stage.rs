@@ -18,10 +18,10 @@ use crate::{listing, output};
 /// How long `up --detach` waits for all pods; what is not ready by then is told.
 const READY: Duration = Duration::from_secs(60);
 
-/// Starts what a stage needs of this process: privileges, before there is a second thread, and a log.
-pub(crate) fn prepare() -> anyhow::Result<()> {
+/// Starts what a stage needs of this process: privileges, before there is a second thread, and a log of `level`.
+pub(crate) fn prepare(level: &str) -> anyhow::Result<()> {
     privilege::acquire()?;
-    logging::init(logging::Format::Plain, logging::Target::Stderr, "warn")?;
+    logging::init(logging::Format::Plain, logging::Target::Stderr, level)?;
     Ok(())
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
             .with_context(|| format!("--node-proxy: there is no program {} for {node}", program.display()))?;
         options.proxies.insert(node, found);
     }
-    prepare()?;
+    prepare("warn")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     Ok(runtime.block_on(up::run_foreground(options))?)
 }

@@ -28,6 +28,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The stage could not be set up.
+    #[error("subject {subject}: {source}{}", quoted(log))]
+    Stage {
+        /// The subject whose stage it is.
+        subject: String,
+        /// Why.
+        #[source]
+        source: Box<leno_local::Error>,
+        /// End of the log of the subject's programs, empty if there is none.
+        log: String,
+    },
     /// A subject does not do what it is there for.
     #[error("subject {subject}: {reason}{}", quoted(log))]
     Subject {
@@ -66,6 +77,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut),
+            Self::Stage { source, .. } => source.is_retryable(),
             Self::Load { .. } => true,
             _ => false,
         }

@@ -4,7 +4,24 @@
 //! medians with their spread, next to what others published. Nothing in here is linked into a role of the mesh.
 
 mod error;
+mod floor;
 
+pub mod cli_args;
 pub mod load;
+pub mod measure;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod stats;
+pub mod subject;
 
 pub use error::Error;
+pub use floor::floor_main;
+
+/// What this process is to be by the name it was started under, if that is not plain `leno`: a node's proxy is started by
+/// its path alone, without arguments. The binary's `main` asks before it looks at arguments and environment.
+#[must_use]
+pub fn main_by_name(program: &std::ffi::OsStr) -> Option<fn() -> std::process::ExitCode> {
+    let name = std::path::Path::new(program).file_name()?;
+    (name == subject::FLOOR_PROGRAM).then_some(floor_main as fn() -> std::process::ExitCode)
+}

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_control::objects::{
-    IntOrString, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec, Protocol, Service, ServiceType, selects,
+    IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec, Protocol, Service,
+    ServiceSpec, ServiceType, selects,
 };
 use leno_model::RESERVED_PORTS;
 
@@ -34,6 +35,12 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
         if !spec.node_name.is_empty() && !nodes.contains(&spec.node_name) {
             let list = nodes.join(", ");
             problems.push(format!("{at}: there is no node {}; the nodes are {list} (see --nodes)", spec.node_name));
+        }
+        for container in spec.containers.iter().filter(|container| container.command.is_empty()) {
+            problems.push(format!(
+                "{at}: container {} has no command: Leno runs local processes, not images; say what to run in command",
+                container.name
+            ));
         }
         let account = ObjectKey::new(Kind::ServiceAccount, &metadata.namespace, spec.account());
         if spec.account() != "default" && !manifests.objects.contains_key(&account) {
@@ -100,7 +107,9 @@ fn reserved_ports(at: &str, spec: &PodSpec, warnings: &mut Vec<String>) {
             let number = port.container_port.0;
             if RESERVED_PORTS.contains(&number) {
                 let name = &container.name;
-                warnings.push(format!("{at}: container {name} listens on {number}, where a pod in the mesh can't be reached"));
+                warnings.push(format!(
+                    "{at}: container {name} listens on {number}, where a pod in the mesh can't be reached"
+                ));
             }
         }
     }
@@ -157,7 +166,8 @@ fn endpoints(manifests: &Manifests, key: &ObjectKey, at: &str, service: &Service
         };
         if !selected.iter().any(|(_, _, _, spec)| has(spec)) {
             let number = port.port;
-            warnings.push(format!("{at}: no container it selects has a port named {name}, so port {number} leads nowhere"));
+            warnings
+                .push(format!("{at}: no container it selects has a port named {name}, so port {number} leads nowhere"));
         }
     }
 }
@@ -175,32 +185,52 @@ fn assign_addresses(manifests: &mut Manifests, ipv6: bool) {
     for (key, sourced) in &mut manifests.objects {
         let Object::Service(service) = &*sourced.object else { continue };
         let spec = &service.spec;
-        let settled = spec.is_headless()
-            || spec.kind == ServiceType::ExternalName
-            || !spec.virtual_addresses().is_empty()
-            || !done.insert(key.clone());
-        if settled {
+        if spec.kind == ServiceType::ExternalName || !done.insert(key.clone()) {
             continue;
         }
-        let (v4, v6) = pool.allocate(&key.namespace, &key.name);
         let mut service = service.clone();
-        let families = &service.spec.ip_families;
-        let wants = |family: &str| families.is_empty() || families.iter().any(|wanted| wanted.as_str() == family);
-        let mut addresses = Vec::new();
-        if wants("IPv4") || !ipv6 {
-            addresses.push(v4.to_string());
+        service.spec.ip_families = families(&service.spec, ipv6);
+        if !service.spec.is_headless() && service.spec.virtual_addresses().is_empty() {
+            let (v4, v6) = pool.allocate(&key.namespace, &key.name);
+            let of = |family: &IpFamily| match family {
+                IpFamily::Ipv4 => v4.to_string(),
+                IpFamily::Ipv6 => v6.to_string(),
+            };
+            let addresses: Vec<_> = service.spec.ip_families.iter().map(of).collect();
+            service.spec.cluster_ip = addresses.first().cloned().unwrap_or_default();
+            service.spec.cluster_ips = addresses;
         }
-        // A service with both by default, unlike in a cluster: pods have both here.
-        if wants("IPv6") && ipv6 {
-            addresses.push(v6.to_string());
-        }
-        if families.first().is_some_and(|first| first.as_str() == "IPv6") {
-            addresses.reverse();
-        }
-        service.spec.cluster_ip = addresses.first().cloned().unwrap_or_default();
-        service.spec.cluster_ips = addresses;
         sourced.object = Arc::new(Object::Service(service));
     }
+}
+
+/// The families a service has addresses of, as the API server of a dual-stack cluster whose
+/// first family is IPv4 decides: one, unless it asks for two. Programs that listen on one family
+/// only are common, and in the mesh a connect to the other seems to succeed.
+fn families(spec: &ServiceSpec, ipv6: bool) -> Vec<IpFamily> {
+    let mut families = spec.ip_families.clone();
+    if families.is_empty() && !spec.cluster_ips.is_empty() {
+        let given = spec.virtual_addresses();
+        families = given.iter().map(|ip| if ip.is_ipv4() { IpFamily::Ipv4 } else { IpFamily::Ipv6 }).collect();
+    }
+    if families.is_empty() {
+        families.push(IpFamily::Ipv4);
+    }
+    let wants_both = match spec.ip_family_policy {
+        Some(IpFamilyPolicy::PreferDualStack | IpFamilyPolicy::RequireDualStack) => true,
+        Some(IpFamilyPolicy::SingleStack) => false,
+        // Nobody chooses the pods of a headless service without selector but its author.
+        None => spec.is_headless() && spec.selector.is_empty(),
+    };
+    if wants_both {
+        for family in [IpFamily::Ipv4, IpFamily::Ipv6] {
+            if !families.contains(&family) {
+                families.push(family);
+            }
+        }
+    }
+    families.retain(|family| ipv6 || *family == IpFamily::Ipv4);
+    families
 }
 
 #[cfg(test)]

@@ -29,6 +29,12 @@ fn an_unknown_node_is_refused_with_the_known_ones() {
 }
 
 #[test]
+fn an_image_alone_is_refused() {
+    let said = refused(&pod("a", "  - {name: x, image: nginx}\n", ""));
+    assert!(said.contains("container x has no command: Leno runs local processes, not images"), "{said}");
+}
+
+#[test]
 fn clashes_are_refused() {
     let said = refused(&format!(
         "{}{}",
@@ -76,14 +82,15 @@ fn services_get_addresses() {
         service("auto", "selector: {a: b}"),
         service("fixed", "clusterIP: 10.96.7.7"),
         service("headless", "clusterIP: None"),
-        service("six", "ipFamilies: [IPv6]")
+        service("six", "ipFamilies: [IPv6]") + &service("both", "ipFamilyPolicy: PreferDualStack")
     );
     let (manifests, _) = completed(&text).unwrap();
     let addresses = |name: &str| match &*manifests.objects[&ObjectKey::new(Kind::Service, "default", name)].object {
         Object::Service(service) => service.spec.virtual_addresses(),
         _ => Vec::new(),
     };
-    assert_eq!(addresses("auto").len(), 2);
+    assert!(addresses("auto").iter().all(IpAddr::is_ipv4) && addresses("auto").len() == 1);
+    assert_eq!(addresses("both").len(), 2);
     assert_eq!(addresses("fixed"), ["10.96.7.7".parse::<IpAddr>().unwrap()]);
     assert!(addresses("headless").is_empty());
     assert!(addresses("six").iter().all(IpAddr::is_ipv6) && addresses("six").len() == 1);

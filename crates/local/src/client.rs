@@ -10,8 +10,8 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
-pub use crate::api::{Explained, LogFiles};
 use crate::api::{Answer, Request, SOCKET};
+pub use crate::api::{Explained, LogFiles};
 use crate::listing::Listing;
 use crate::names::StageName;
 

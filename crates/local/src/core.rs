@@ -21,14 +21,12 @@ use crate::feed::{Manifests, Sourced};
 use crate::listing::{Listing, NodeListing, PodListing};
 use crate::names::fnv;
 use crate::node::Node;
+use crate::observed::{is_enrolled, node_object, observed, replica, unique_id};
 use crate::pod::{PodActor, PodEvent, PodPlan, Report, Stop, Wish};
 use crate::services::{UdpPorts, udp_ports};
-use crate::stage::{Context, StageEvent};
+use crate::context::Context;
+use crate::stage::StageEvent;
 
-/// Label that brings pods into the mesh, on a namespace or a pod.
-const MODE_LABEL: &str = "istio.io/dataplane-mode";
-/// Label a Deployment's pods carry, with the hash of their template.
-const TEMPLATE_LABEL: &str = "pod-template-hash";
 /// Longest a pod may take to end when the whole stage ends.
 const LAST_GRACE: Duration = Duration::from_secs(3);
 
@@ -41,10 +39,24 @@ pub(crate) enum Request {
     /// Takes an object of [`Request::Apply`] back.
     Withdraw(ObjectKey, oneshot::Sender<Result<(), Error>>),
     /// Sets a label of a namespace; `None` removes it.
-    Label { namespace: String, key: String, value: Option<String>, done: oneshot::Sender<Result<(), Error>> },
-    Scale { namespace: String, name: String, replicas: u32, done: oneshot::Sender<Result<(), Error>> },
+    Label {
+        namespace: String,
+        key: String,
+        value: Option<String>,
+        done: oneshot::Sender<Result<(), Error>>,
+    },
+    Scale {
+        namespace: String,
+        name: String,
+        replicas: u32,
+        done: oneshot::Sender<Result<(), Error>>,
+    },
     /// The plan and state of a running pod.
-    Find { namespace: String, name: String, found: oneshot::Sender<Result<(Arc<PodPlan>, Report), Error>> },
+    Find {
+        namespace: String,
+        name: String,
+        found: oneshot::Sender<Result<(Arc<PodPlan>, Report), Error>>,
+    },
     /// Ends everything; answered when nothing is left.
     Shutdown(oneshot::Sender<()>),
 }
@@ -136,7 +148,8 @@ impl Core {
                 }
                 return;
             }
-            let proxy_changed = futures_util::future::select_all(proxies.iter_mut().map(|state| Box::pin(state.changed())));
+            let proxy_changed =
+                futures_util::future::select_all(proxies.iter_mut().map(|state| Box::pin(state.changed())));
             tokio::select! {
                 event = events.recv() => {
                     let Some(event) = event else { return };
@@ -169,7 +182,10 @@ impl Core {
                 if let Some(entry) = self.pods.remove(&uid) {
                     self.slots[entry.node].free(entry.plan.slot);
                     let metadata = &entry.pod.metadata;
-                    self.tell(StageEvent::PodGone { namespace: metadata.namespace.clone(), name: metadata.name.clone() });
+                    self.tell(StageEvent::PodGone {
+                        namespace: metadata.namespace.clone(),
+                        name: metadata.name.clone(),
+                    });
                 }
             }
             PodEvent::Barrier { reached } => {
@@ -373,7 +389,8 @@ impl Core {
             let replicas = self.scaled.get(&key).map_or(deployment.spec.replicas, |(_, wanted)| *wanted);
             let hash = template_hash(&format!("{:?}", deployment.spec.template));
             let own = |entry: &&Entry| entry.owner.as_ref().is_some_and(|(owner, _)| *owner == key);
-            let (leaving, existing): (Vec<_>, Vec<_>) = self.pods.values().filter(own).partition(|entry| entry.leaving());
+            let (leaving, existing): (Vec<_>, Vec<_>) =
+                self.pods.values().filter(own).partition(|entry| entry.leaving());
             let existing: Vec<_> = existing
                 .into_iter()
                 .map(|entry| Replica {
@@ -493,7 +510,7 @@ impl Core {
         if !self.loaded {
             return;
         }
-        let pods: Vec<Pod> = self.pods.values().map(observed).collect();
+        let pods: Vec<Pod> = self.pods.values().map(|entry| observed(&entry.pod, &entry.plan, &entry.report)).collect();
         let declared = self.wanted.values().map(|object| &**object);
         let udp = udp_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
         let mut all: BTreeMap<ObjectKey, Object> = self
@@ -504,10 +521,14 @@ impl Core {
             .collect();
         for (number, node) in self.nodes.iter().enumerate() {
             let declared = self.wanted.get(&ObjectKey::new(Kind::Node, "", &node.name));
-            let object = Object::Node(node_object(node, number + 1, declared.and_then(|object| NodeObject::of(object))));
+            let object =
+                Object::Node(node_object(node, number + 1, declared.and_then(|object| NodeObject::of(object))));
             all.insert(object.key(), object);
         }
-        all.extend(pods.into_iter().map(|pod| (ObjectKey::new(Kind::Pod, &pod.metadata.namespace, &pod.metadata.name), pod.into())));
+        all.extend(
+            pods.into_iter()
+                .map(|pod| (ObjectKey::new(Kind::Pod, &pod.metadata.namespace, &pod.metadata.name), pod.into())),
+        );
         self.ctx.plane.publish(all.into_values());
         self.udp.send_if_modified(|now| {
             let changed = **now != udp;
@@ -576,92 +597,3 @@ impl Core {
         let _ = self.news.send(event);
     }
 }
-
-/// Istio's enrollment predicate (the agent's default selector).
-pub(crate) fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
-    if pod.namespace == "kube-system" || pod.annotation("sidecar.istio.io/status").is_some() {
-        return false;
-    }
-    match pod.label(MODE_LABEL) {
-        Some("ambient") => true,
-        Some("none") => false,
-        _ => namespace_labels.get(MODE_LABEL).is_some_and(|mode| mode == "ambient"),
-    }
-}
-
-/// A Deployment's pod, as its controllers in a cluster would write it.
-fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name: String) -> Pod {
-    let template = &deployment.spec.template;
-    let mut metadata = template.metadata.clone();
-    metadata.name = name;
-    metadata.namespace.clone_from(&key.namespace);
-    metadata.labels.insert(TEMPLATE_LABEL.to_owned(), hash.to_owned());
-    metadata.owner_references = vec![OwnerReference {
-        api_version: "apps/v1".to_owned(),
-        kind: "ReplicaSet".to_owned(),
-        name: format!("{}-{hash}", key.name),
-        controller: true,
-        ..OwnerReference::default()
-    }];
-    Pod { metadata, spec: template.spec.clone(), status: PodStatus::default() }
-}
-
-/// The pod object as the API server would hold it now.
-fn observed(entry: &Entry) -> Pod {
-    let mut pod = entry.pod.clone();
-    if entry.report.enrolled {
-        pod.metadata.annotations.insert(REDIRECTION_ANNOTATION.to_owned(), REDIRECTION_ENABLED.to_owned());
-    } else {
-        // Nobody enters the mesh by writing it into a manifest.
-        pod.metadata.annotations.remove(REDIRECTION_ANNOTATION);
-    }
-    let over = matches!(entry.report.phase, PodPhase::Succeeded | PodPhase::Failed);
-    let ready = if entry.report.ready { "True" } else { "False" };
-    pod.status = PodStatus {
-        phase: entry.report.phase,
-        pod_ip: entry.plan.ips.first().copied(),
-        pod_ips: entry.plan.ips.iter().map(|ip| PodIp { ip: Some(*ip) }).collect(),
-        conditions: vec![Condition {
-            kind: "Ready".to_owned(),
-            status: if over { "False" } else { ready }.to_owned(),
-            ..Condition::default()
-        }],
-    };
-    pod
-}
-
-fn node_object(node: &Node, number: usize, declared: Option<&NodeObject>) -> NodeObject {
-    let mut metadata = ObjectMeta { name: node.name.clone(), ..ObjectMeta::default() };
-    let mut label = |key: &str, value: String| metadata.labels.insert(key.to_owned(), value);
-    label("kubernetes.io/hostname", node.name.clone());
-    label("topology.kubernetes.io/region", "local".to_owned());
-    // A zone per node: preferences between zones can be seen with two of them.
-    label("topology.kubernetes.io/zone", format!("zone-{number}"));
-    if let Some(declared) = declared {
-        metadata.labels.extend(declared.metadata.labels.clone());
-        metadata.annotations.clone_from(&declared.metadata.annotations);
-    }
-    let address =
-        NodeAddress { kind: "InternalIP".to_owned(), address: node.addresses.fabric_v4().to_string() };
-    let ready = Condition { kind: "Ready".to_owned(), status: "True".to_owned(), ..Condition::default() };
-    NodeObject { metadata, status: NodeStatus { addresses: vec![address], conditions: vec![ready] } }
-}
-
-/// An id in the form of a UUID, unlike any other on this machine now or before.
-fn unique_id(metadata: &ObjectMeta, number: u64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
-    let text = format!("{}/{}/{number}/{now}/{}", metadata.namespace, metadata.name, std::process::id());
-    let (high, low) = (fnv(text.as_bytes()), fnv(format!("{text}#").as_bytes()));
-    format!(
-        "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
-        high >> 32,
-        high >> 16 & 0xffff,
-        high & 0xfff,
-        low >> 48 & 0xfff,
-        low & 0xffff_ffff_ffff
-    )
-}
-
-#[cfg(test)]
-#[path = "core_tests.rs"]
-mod tests;

@@ -5,10 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn pods(names: &[&str], template: &str, ready: bool) -> Vec<Replica> {
-    names
-        .iter()
-        .map(|name| Replica { name: (*name).to_owned(), template: template.to_owned(), ready })
-        .collect()
+    names.iter().map(|name| Replica { name: (*name).to_owned(), template: template.to_owned(), ready }).collect()
 }
 
 #[test]

@@ -46,7 +46,8 @@ fn services_by_name() {
     assert_eq!(found("db-1.db.shop.svc.cluster.local"), addresses(&["10.244.2.10"]));
     assert_eq!(found("10-244-1-9.shop.pod.cluster.local"), addresses(&["10.244.1.9"]));
     assert_eq!(found("svc.cluster.local"), addresses(&[]));
-    for unknown in ["web.other.svc.cluster.local", "web.shop", "example.com", "xcluster.local", "db-9.db.shop.svc.cluster.local"]
+    for unknown in
+        ["web.other.svc.cluster.local", "web.shop", "example.com", "xcluster.local", "db-9.db.shop.svc.cluster.local"]
     {
         assert_eq!(found(unknown), None, "{unknown}");
     }
@@ -71,7 +72,10 @@ fn on_the_wire() {
     // A known name without records of the kind is not an unknown name.
     let none = ask("db.shop.svc.cluster.local.", RecordType::AAAA, true);
     assert_eq!((none.metadata.response_code, none.answers.len()), (ResponseCode::NoError, 0));
-    assert_eq!(ask("nobody.shop.svc.cluster.local.", RecordType::A, true).metadata.response_code, ResponseCode::NXDomain);
+    assert_eq!(
+        ask("nobody.shop.svc.cluster.local.", RecordType::A, true).metadata.response_code,
+        ResponseCode::NXDomain
+    );
     let srv = ask("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV, false);
     assert!(matches!(&srv.answers[0].data, RData::SRV(srv) if srv.port == 80));
 }

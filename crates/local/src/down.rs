@@ -66,6 +66,15 @@ async fn released(run_dir: &Path, limit: Duration) -> bool {
     true
 }
 
+/// Removes what a start that was given up left behind, unless somebody else has the stage by now.
+pub(crate) fn sweep_abandoned(name: &StageName) -> Result<(), Error> {
+    let run_dir = name.run_dir();
+    if Lock::holder(&run_dir) == Holder::Nobody {
+        finish(name, &run_dir)?;
+    }
+    Ok(())
+}
+
 /// Removes what is left; whether there was anything.
 fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
     let netns_dir = State::read(run_dir).map_or_else(|| PathBuf::from(NAMED_DIR), |state| state.netns_dir);
@@ -81,12 +90,10 @@ fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
 /// directories. Namespaces of others are never touched. Whether there was anything.
 pub(crate) fn sweep(name: &StageName, run_dir: &Path, netns_dir: &Path) -> bool {
     let _ = std::fs::remove_dir_all(run_dir.join("pods"));
-    let names: Vec<String> = NetworkNamespace::list(netns_dir)
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|netns| name.owns(netns))
-        .collect();
-    let host = std::fs::metadata("/proc/self/ns/net").map(|meta| NamespaceId { device: meta.dev(), inode: meta.ino() }).ok();
+    let names: Vec<String> =
+        NetworkNamespace::list(netns_dir).unwrap_or_default().into_iter().filter(|netns| name.owns(netns)).collect();
+    let host =
+        std::fs::metadata("/proc/self/ns/net").map(|meta| NamespaceId { device: meta.dev(), inode: meta.ino() }).ok();
     let mut ours: BTreeSet<NamespaceId> = names
         .iter()
         .filter_map(|netns| NetworkNamespace::open_named(netns_dir, netns).ok())

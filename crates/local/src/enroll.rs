@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
-use leno_capture::links;
 use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
 
 use crate::pod::PodPlan;
+use crate::context::{Context, Gate};
 
 /// How long one attempt waits for a proxy before the operator is told that none is there.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -19,6 +19,7 @@ pub(crate) struct Enrollment {
     namespace: NetworkNamespace,
     info: PodInfo,
     rules: PodRules,
+    gate: Gate,
     node: String,
     /// Whether rules were put in place, fully or not.
     closed: bool,
@@ -26,7 +27,7 @@ pub(crate) struct Enrollment {
 }
 
 impl Enrollment {
-    pub(crate) fn new(plan: &PodPlan, namespace: NetworkNamespace, ipv6: bool) -> Self {
+    pub(crate) fn new(plan: &PodPlan, namespace: NetworkNamespace, ctx: &Context) -> Self {
         let metadata = &plan.pod.metadata;
         Self {
             agent: plan.node.agent.clone(),
@@ -37,7 +38,8 @@ impl Enrollment {
                 namespace: metadata.namespace.clone(),
                 service_account: plan.pod.spec.account().to_owned(),
             },
-            rules: PodRules { ipv6, ..PodRules::default() },
+            rules: PodRules { ipv6: ctx.networks.ipv6, ..PodRules::default() },
+            gate: ctx.gate.clone(),
             node: plan.node.name.clone(),
             closed: false,
             announced: false,
@@ -57,7 +59,9 @@ impl Enrollment {
     }
 
     /// For a running pod whose peers no longer send HBONE: new connections bypass the proxy, those
-    /// that run through it keep the rules they need. To be followed by [`Self::withdraw`].
+    /// that run through it keep the rules they need. To be followed by [`Self::withdraw`]. The rest
+    /// of the rules stays for good: it changes nothing for connections outside the mesh, and
+    /// without it a last word of a cut connection would leave in the clear.
     pub(crate) async fn open(&mut self) -> Result<(), String> {
         self.blocking(|namespace, _| pod_rules::remove_redirect(namespace)).await?;
         self.closed = false;
@@ -84,7 +88,7 @@ impl Enrollment {
 
     async fn close(&mut self) -> Result<(), String> {
         if !self.closed {
-            self.blocking(install).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
+            self.blocking(pod_rules::install).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
             self.closed = true;
         }
         Ok(())
@@ -115,20 +119,10 @@ impl Enrollment {
         work: impl FnOnce(&NetworkNamespace, &PodRules) -> leno_capture::Result<()> + Send + 'static,
     ) -> Result<(), String> {
         let (namespace, rules) = (self.namespace.clone(), self.rules.clone());
-        tokio::task::spawn_blocking(move || work(&namespace, &rules))
+        self.gate
+            .run(move || work(&namespace, &rules))
             .await
             .map_err(|reason| reason.to_string())?
             .map_err(|reason| reason.to_string())
     }
-}
-
-fn install(namespace: &NetworkNamespace, rules: &PodRules) -> leno_capture::Result<()> {
-    // Connections that are older than the rules must stay as they are. By default the kernel
-    // takes a packet from the middle of one for a new connection, which the rules would send to
-    // the proxy, which would reset it. Best effort: not every kernel shows this setting to a
-    // user namespace.
-    if let Err(reason) = links::set_sysctl(namespace, "net.netfilter.nf_conntrack_tcp_loose", "0") {
-        tracing::debug!(%reason, "connections older than a pod's enrollment may be reset");
-    }
-    pod_rules::install(namespace, rules)
 }

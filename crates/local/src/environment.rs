@@ -95,10 +95,7 @@ fn field_value(path: &str, facts: &Facts<'_>) -> Option<String> {
 /// If there is nothing to run.
 pub(crate) fn command_line(container: &Container, env: &[(String, String)]) -> Result<Vec<String>, String> {
     if container.command.is_empty() {
-        return Err(format!(
-            "container {} has no command: Leno runs local processes, not images",
-            container.name
-        ));
+        return Err(format!("container {} has no command: Leno runs local processes, not images", container.name));
     }
     let variables: BTreeMap<_, _> = env.iter().cloned().collect();
     Ok(container.command.iter().chain(&container.args).map(|text| expand(text, &variables)).collect())

@@ -76,7 +76,10 @@ impl Error {
         match self {
             Self::Timeout(_) => true,
             Self::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::TimedOut)
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::TimedOut
+                )
             }
             _ => false,
         }

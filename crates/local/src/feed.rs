@@ -203,7 +203,8 @@ impl Reading {
         let known = Kind::from_api(version, kind);
         if known.is_none() {
             let near = Kind::ALL.iter().find(|known| known.as_str() == kind);
-            let hint = near.map_or_else(String::new, |near| format!("; did you mean apiVersion {}?", near.api_version()));
+            let hint =
+                near.map_or_else(String::new, |near| format!("; did you mean apiVersion {}?", near.api_version()));
             self.found.warnings.push(format!("{origin}: {kind} ({version}) is not understood and ignored{hint}"));
         }
         known
@@ -266,7 +267,8 @@ fn documents(text: &str) -> Vec<(usize, String)> {
     let mut current = String::new();
     let mut start = 1;
     for (index, line) in text.split_inclusive('\n').enumerate() {
-        let separator = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        let separator =
+            line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
         if let Some(rest) = separator {
             found.push((start, std::mem::replace(&mut current, "\n".repeat(index))));
             // Three columns, so that what follows on the line keeps its own.

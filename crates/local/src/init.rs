@@ -68,10 +68,8 @@ fn run() -> std::io::Result<()> {
 
     let mut running = HashMap::new();
     loop {
-        let mut ready = [
-            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
-            PollFd::new(children.as_fd(), PollFlags::POLLIN),
-        ];
+        let mut ready =
+            [PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(children.as_fd(), PollFlags::POLLIN)];
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(reason) => return Err(reason.into()),
@@ -129,12 +127,7 @@ fn obey(
     }
 }
 
-fn start(
-    argv: &[String],
-    env: Vec<(String, String)>,
-    cwd: Option<&str>,
-    fds: Vec<OwnedFd>,
-) -> Result<i32, String> {
+fn start(argv: &[String], env: Vec<(String, String)>, cwd: Option<&str>, fds: Vec<OwnedFd>) -> Result<i32, String> {
     let (Some(program), Ok([input, output, errors])) = (argv.first(), <[OwnedFd; 3]>::try_from(fds)) else {
         return Err("a program and three descriptors are needed".to_owned());
     };

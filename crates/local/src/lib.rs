@@ -1,10 +1,23 @@
 //! One machine as feed and stage: manifests from a directory, pods as processes in network namespaces.
+//!
+//! A [`Stage`] reads Kubernetes manifests ([`feed`]), checks them as a whole, and plays them: each
+//! node and each pod is a network namespace, each container a local process, each node has a
+//! proxy process, a DNS server and rules for services. `core` is its one decision maker; a `pod`
+//! actor carries one pod from its network to its last process; `proxy` keeps a node's proxy
+//! running; `plane` is the control plane inside the supervisor. Commands reach a running stage
+//! through [`client`]; [`down`] also ends one whose supervisor was killed.
+//!
+//! Whatever happens to the supervisor, no process outlives it (`spawn`), and everything else it
+//! makes is found again by its name ([`names`]). It restarts what dies, and that is all the
+//! orchestration it does.
 
 pub mod addresses;
 mod api;
+mod assemble;
 mod check;
 pub mod client;
 mod container;
+mod context;
 mod core;
 mod deployments;
 mod dns;
@@ -21,6 +34,7 @@ mod logs;
 pub mod names;
 mod network;
 mod node;
+mod observed;
 mod plane;
 mod pod;
 pub mod privilege;

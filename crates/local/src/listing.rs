@@ -79,7 +79,9 @@ impl PodListing {
 impl Listing {
     /// Whether every node's proxy and every pod is what it should be.
     pub fn is_ready(&self) -> bool {
-        !self.nodes.is_empty() && self.nodes.iter().all(|node| node.ready) && self.pods.iter().all(PodListing::is_settled)
+        !self.nodes.is_empty()
+            && self.nodes.iter().all(|node| node.ready)
+            && self.pods.iter().all(PodListing::is_settled)
     }
 
     /// What is still missing, for an operator who waits.

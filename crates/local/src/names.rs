@@ -128,7 +128,8 @@ mod tests {
     fn names_say_whose_they_are() {
         let (default, other) = (stage("default"), stage("a-b"));
         for (owner, stranger) in [(&default, &other), (&other, &default)] {
-            for name in [owner.fabric(), owner.node("node-1"), owner.pod("a-b", "x.y"), owner.pod("n", &"p".repeat(253))]
+            for name in
+                [owner.fabric(), owner.node("node-1"), owner.pod("a-b", "x.y"), owner.pod("n", &"p".repeat(253))]
             {
                 assert!(name.len() <= 255 && name.starts_with("leno-"), "{name}");
                 assert!(owner.owns(&name) && !stranger.owns(&name), "{name}");

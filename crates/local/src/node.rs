@@ -65,7 +65,9 @@ pub(crate) async fn keep_services(
             let done = tokio::task::spawn_blocking(move || services::install(&namespace, addresses, &rules)).await;
             match done {
                 Ok(Ok(())) => installed = Some(wanted),
-                Ok(Err(reason)) => tracing::error!(node = name, %reason, "services are not reachable as they should be"),
+                Ok(Err(reason)) => {
+                    tracing::error!(node = name, %reason, "services are not reachable as they should be")
+                }
                 Err(_) => return,
             }
         }

@@ -14,13 +14,13 @@ use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::Caller;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::Error;
 use crate::addresses::{CONTROL_PORT, control_plane};
 use crate::api::Explained;
 use crate::error::write_file;
 use crate::network::Named;
+use crate::context::Tasks;
 use crate::stage::StageOptions;
 
 /// File in the run directory with the root certificates that proxies trust.
@@ -43,7 +43,7 @@ impl Plane {
         fabric: &Named,
         run_dir: &Path,
         ipv6: bool,
-        tasks: &mut Vec<JoinHandle<()>>,
+        tasks: &mut Tasks,
     ) -> Result<Self, Error> {
         let what = "cannot start the control plane";
         let controller = Controller::new(Options {
@@ -77,12 +77,10 @@ impl Plane {
             bound.set_nonblocking(true).map_err(Error::io(what))?;
             let listener = TcpListener::from_std(bound).map_err(Error::io(what))?;
             let (server, acceptor) = (server.clone(), acceptor.clone());
-            tasks.push(tokio::spawn(async move {
-                server.serve(listener, acceptor, std::future::pending()).await;
-            }));
+            tasks.spawn(async move { server.serve(listener, acceptor, std::future::pending()).await });
         }
         let publishing = controller.clone();
-        tasks.push(tokio::spawn(async move { publishing.run().await }));
+        tasks.spawn(async move { publishing.run().await });
         Ok(Self { controller, server, tokens })
     }
 
@@ -93,7 +91,9 @@ impl Plane {
     pub(crate) fn token(&self, node: &str) -> Result<String, Error> {
         let what = "cannot make a token";
         let mut random = [0; 32];
-        std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random)).map_err(Error::io(what))?;
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut random))
+            .map_err(Error::io(what))?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let caller = Caller {
             namespace: "istio-system".to_owned(),

@@ -19,7 +19,7 @@ use crate::network::Named;
 use crate::node::Node;
 use crate::probes::Surroundings;
 use crate::sandbox::Sandbox;
-use crate::stage::Context;
+use crate::context::Context;
 
 /// How long to wait before trying again what the node or its proxy refused.
 const RETRY: Duration = Duration::from_millis(300);
@@ -76,10 +76,17 @@ impl Default for Report {
 /// News of a pod for the stage.
 #[derive(Debug)]
 pub(crate) enum PodEvent {
-    Changed { uid: String, report: Box<Report> },
-    Gone { uid: String },
+    Changed {
+        uid: String,
+        report: Box<Report>,
+    },
+    Gone {
+        uid: String,
+    },
     /// Everything told before is published when this is answered.
-    Barrier { reached: oneshot::Sender<()> },
+    Barrier {
+        reached: oneshot::Sender<()>,
+    },
 }
 
 impl std::fmt::Debug for Sandbox {
@@ -105,7 +112,11 @@ impl PodPlan {
     }
 
     /// Environment of a container, also for what is run in it later.
-    pub(crate) fn environment(&self, container: &objects::Container, ctx: &Context) -> Result<Vec<(String, String)>, String> {
+    pub(crate) fn environment(
+        &self,
+        container: &objects::Container,
+        ctx: &Context,
+    ) -> Result<Vec<(String, String)>, String> {
         let facts = Facts {
             metadata: &self.pod.metadata,
             uid: &self.uid,
@@ -120,7 +131,11 @@ impl PodPlan {
     /// Directory a container starts in: its own scratch directory unless it says otherwise, so
     /// that what programs drop there doesn't litter the machine.
     pub(crate) fn directory(&self, container: &objects::Container, ctx: &Context) -> PathBuf {
-        if container.working_dir.is_empty() { self.dir.join("work") } else { ctx.started_in.join(&container.working_dir) }
+        if container.working_dir.is_empty() {
+            self.dir.join("work")
+        } else {
+            ctx.started_in.join(&container.working_dir)
+        }
     }
 
     /// Log of a container.
@@ -189,7 +204,8 @@ impl PodActor {
         let metadata = &plan.pod.metadata;
         let mut resolv = format!("nameserver {}\n", crate::addresses::CLUSTER_DNS);
         let domain = &self.ctx.cluster_domain;
-        resolv.push_str(&format!("search {}.svc.{domain} svc.{domain} {domain}\noptions ndots:5\n", metadata.namespace));
+        resolv
+            .push_str(&format!("search {}.svc.{domain} svc.{domain} {domain}\noptions ndots:5\n", metadata.namespace));
         write_file(&plan.dir.join("resolv.conf"), resolv.as_bytes(), 0o644)?;
         let mut hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
         for ip in &plan.ips {
@@ -198,13 +214,12 @@ impl PodActor {
         write_file(&plan.dir.join("hosts"), hosts.as_bytes(), 0o644)?;
 
         let networks = self.ctx.networks.clone();
-        let made = tokio::task::spawn_blocking(move || {
+        let work = move || {
             let metadata = &plan.pod.metadata;
             networks.create_pod(&plan.node.network, plan.node.addresses, plan.slot, &metadata.namespace, &metadata.name)
-        })
-        .await
-        .map_err(|reason| Error::Timeout(reason.to_string()))??;
-        self.enrollment = Some(Enrollment::new(&self.plan, made.namespace.clone(), self.ctx.networks.ipv6));
+        };
+        let made = self.ctx.gate.run(work).await??;
+        self.enrollment = Some(Enrollment::new(&self.plan, made.namespace.clone(), &self.ctx));
         self.network = Some(made);
         Ok(())
     }
@@ -251,16 +266,13 @@ impl PodActor {
         let label = plan.label();
         let netns = network.namespace.try_clone_fd().map_err(Error::network(format!("cannot start pod {label}")))?;
         let file = |name: &str| plan.dir.join(name).display().to_string();
-        let mut binds = vec![
-            (file("resolv.conf"), "/etc/resolv.conf".to_owned()),
-            (file("hosts"), "/etc/hosts".to_owned()),
-        ];
+        let mut binds =
+            vec![(file("resolv.conf"), "/etc/resolv.conf".to_owned()), (file("hosts"), "/etc/hosts".to_owned())];
         if let Some(nsswitch) = &self.ctx.nsswitch {
             binds.push((nsswitch.display().to_string(), "/etc/nsswitch.conf".to_owned()));
         }
         let files = PodFiles { binds, own_pids: true };
-        let sandbox =
-            Sandbox::start(&self.ctx.executable, &label, &plan.pod.metadata.name, netns, &files).await?;
+        let sandbox = Sandbox::start(&self.ctx.executable, &label, &plan.pod.metadata.name, netns, &files).await?;
         if let Some(warning) = &sandbox.warning {
             tracing::warn!(pod = label, "{warning}");
         }
@@ -413,11 +425,11 @@ impl PodActor {
         }
         if let Some(network) = self.network.take() {
             let (networks, plan) = (self.ctx.networks.clone(), self.plan.clone());
-            let _ = tokio::task::spawn_blocking(move || {
+            let work = move || {
                 networks.disconnect_pod(&plan.node.network, plan.slot);
                 networks.remove(&network.name);
-            })
-            .await;
+            };
+            let _ = self.ctx.gate.run(work).await;
         }
         let _ = std::fs::remove_dir_all(&self.plan.dir);
     }

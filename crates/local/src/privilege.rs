@@ -87,6 +87,9 @@ fn forbidden(reason: io::Error) -> String {
              that forbids it"
         )
     } else {
-        format!("this user may not make namespaces ({reason}); run it with `sudo`, or allow it with {}", causes.join(" and "))
+        format!(
+            "this user may not make namespaces ({reason}); run it with `sudo`, or allow it with {}",
+            causes.join(" and ")
+        )
     }
 }

@@ -13,6 +13,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::addresses::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
 use crate::sandbox::{Program, Sandbox};
 
+/// How much of an answer is read, as the kubelet does.
+const ANSWER: usize = 10 * 1024;
+
 /// How one probe went; `Err` says why not, for the operator.
 pub(crate) type Outcome = Result<(), String>;
 
@@ -140,6 +143,8 @@ async fn get(mut stream: TcpStream, http: &HttpGetAction, ip: IpAddr) -> Outcome
         stream.write_all(request.as_bytes()).await?;
         let mut head = Vec::new();
         while head.len() < 12 && stream.read_buf(&mut head).await? > 0 {}
+        // Programs complain about a caller that leaves in the middle of an answer.
+        while head.len() < ANSWER && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {}
         io::Result::Ok(head)
     };
     let head = exchange.await.map_err(|reason| format!("GET {path}: {reason}"))?;
@@ -201,8 +206,7 @@ mod tests {
 
     #[test]
     fn thresholds() {
-        let mut counter =
-            Counter::new(&Probe { success_threshold: 2, failure_threshold: 2, ..Probe::default() });
+        let mut counter = Counter::new(&Probe { success_threshold: 2, failure_threshold: 2, ..Probe::default() });
         assert!(!counter.count(true));
         assert!(counter.count(true) && counter.ready);
         assert!(!counter.count(false) && counter.ready);

@@ -108,16 +108,33 @@ impl ProxySettings {
 /// what every process needs.
 pub(crate) fn is_inherited(name: &str) -> bool {
     const EXACT: [&str; 16] = [
-        "PATH", "HOME", "RUST_LOG", "RUST_BACKTRACE", "LOG_FORMAT", "ZTUNNEL_WORKER_THREADS", "SECRET_TTL",
-        "CONNECTION_TERMINATION_DEADLINE", "ENABLE_ORIG_SRC", "LOCALHOST_APP_TUNNEL", "ENABLE_RESPONSE_BAGGAGE",
-        "TLS12_ENABLED", "COMPLIANCE_POLICY", "AUTHZ_POLICY_INFO_LOGGING", "TERMINATION_GRACE_PERIOD_SECONDS", "TZ",
+        "PATH",
+        "HOME",
+        "RUST_LOG",
+        "RUST_BACKTRACE",
+        "LOG_FORMAT",
+        "ZTUNNEL_WORKER_THREADS",
+        "SECRET_TTL",
+        "CONNECTION_TERMINATION_DEADLINE",
+        "ENABLE_ORIG_SRC",
+        "LOCALHOST_APP_TUNNEL",
+        "ENABLE_RESPONSE_BAGGAGE",
+        "TLS12_ENABLED",
+        "COMPLIANCE_POLICY",
+        "AUTHZ_POLICY_INFO_LOGGING",
+        "TERMINATION_GRACE_PERIOD_SECONDS",
+        "TZ",
     ];
     const PREFIXES: [&str; 4] = ["POOL_", "HTTP2_", "KEEPALIVE_", "LENO_NODE_"];
     EXACT.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Keeps a proxy running until told to stop.
-pub(crate) async fn supervise(settings: ProxySettings, state: watch::Sender<ProxyState>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn supervise(
+    settings: ProxySettings,
+    state: watch::Sender<ProxyState>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut pause = Duration::ZERO;
     state.send_modify(|state| state.program = settings.program.display().to_string());
     while !*stop.borrow_and_update() {

@@ -16,9 +16,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
-use crate::readiness;
 use crate::init::{FILES, PodFiles, ROLE};
 use crate::init_protocol::{FromInit, ToInit, receive, send};
+use crate::readiness;
 use crate::spawn::{Isolated, ProcessHandle, Spawn, spawn};
 
 /// A program to run in a pod.
@@ -193,8 +193,7 @@ impl Inner {
     }
 
     async fn receive(&self) -> io::Result<Option<FromInit>> {
-        let received =
-            self.socket.async_io(tokio::io::Interest::READABLE, |socket| receive(socket.as_fd())).await?;
+        let received = self.socket.async_io(tokio::io::Interest::READABLE, |socket| receive(socket.as_fd())).await?;
         Ok(received.map(|(message, _)| message))
     }
 }

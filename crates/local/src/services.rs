@@ -82,7 +82,9 @@ pub(crate) fn plan(mesh: &Mesh, udp: &[UdpPort], node: &str) -> Vec<ServiceRule>
         let sockets = |target: &dyn Fn(&Endpoint) -> Option<u16>| -> BTreeSet<SocketAddr> {
             eligible(mesh, service, node)
                 .filter_map(|endpoint| Some((endpoint, target(endpoint)?)))
-                .flat_map(|(endpoint, port)| endpoint.workload.addresses.iter().map(move |ip| SocketAddr::new(*ip, port)))
+                .flat_map(|(endpoint, port)| {
+                    endpoint.workload.addresses.iter().map(move |ip| SocketAddr::new(*ip, port))
+                })
                 .collect()
         };
         let mut add = |port: u16, udp: bool, endpoints: &BTreeSet<SocketAddr>| {

@@ -10,12 +10,14 @@ use leno_capture::zds::Agent;
 use leno_capture::{NAMED_DIR, NetworkNamespace};
 use leno_control::objects::{Object, ObjectKey};
 use leno_model::Mesh;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::Error;
-use crate::api::Explained;
+use crate::assemble::{assemble, netns_dir, raise_descriptor_limit, remove_netns_dir};
+use crate::context::{Context, Tasks};
 use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
+use crate::api::Explained;
 use crate::core::{Core, Request};
 use crate::error::{make_dir, write_file};
 use crate::feed::{self, Manifests};
@@ -28,10 +30,6 @@ use crate::pod::{PodPlan, Report};
 use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
 use crate::state::{Lock, State};
 use crate::watch::Watcher;
-
-/// Longest to wait for proxies to confirm a change before going on: a proxy that hangs must not
-/// keep pods from ending.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// How to set a stage up.
 #[derive(Debug, Clone)]
@@ -95,65 +93,28 @@ pub enum StageEvent {
     },
 }
 
-/// What every part of the stage shares.
-pub(crate) struct Context {
-    pub networks: Networks,
-    pub plane: Plane,
-    pub executable: PathBuf,
-    /// Directory searched first for programs: that of the executable.
-    pub programs: PathBuf,
-    pub started_in: PathBuf,
-    pub run_dir: PathBuf,
-    pub cluster_domain: Arc<str>,
-    /// Replacement of `/etc/nsswitch.conf`, where the machine's would bypass the cluster's DNS.
-    pub nsswitch: Option<PathBuf>,
-    in_force: Vec<watch::Receiver<Arc<Mesh>>>,
-}
-
-impl Context {
-    /// Waits until everything published has reached the nodes' rules and the proxies.
-    pub(crate) async fn settled(&self) {
-        let mut mesh = self.plane.mesh();
-        let mut in_force = self.in_force.clone();
-        let all = async {
-            self.plane.settled().await;
-            for rules in &mut in_force {
-                while !Arc::ptr_eq(&rules.borrow_and_update(), &mesh.borrow_and_update()) {
-                    tokio::select! {
-                        changed = rules.changed() => if changed.is_err() { break },
-                        changed = mesh.changed() => if changed.is_err() { break },
-                    }
-                }
-            }
-        };
-        if tokio::time::timeout(SETTLE, all).await.is_err() {
-            tracing::debug!("going on before every proxy confirmed the last change");
-        }
-    }
-}
-
 /// A running stage. Call [`Stage::shutdown`] to end it; if the process ends without, the kernel
 /// ends all of its processes and `leno down` removes the rest.
 pub struct Stage {
-    handle: StageHandle,
-    nodes: Vec<Arc<Node>>,
-    fabric: Named,
-    core: JoinHandle<()>,
-    proxies: Vec<JoinHandle<()>>,
-    stop_proxies: watch::Sender<bool>,
-    tasks: Vec<JoinHandle<()>>,
-    run_dir: PathBuf,
+    pub(crate) handle: StageHandle,
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) fabric: Named,
+    pub(crate) core: JoinHandle<()>,
+    pub(crate) proxies: Vec<JoinHandle<()>>,
+    pub(crate) stop_proxies: watch::Sender<bool>,
+    pub(crate) tasks: Tasks,
+    pub(crate) run_dir: PathBuf,
     // Last: as long as it is held nobody else takes the directory.
-    _lock: Lock,
+    pub(crate) _lock: Lock,
 }
 
 /// A way to talk to a running stage. Cheap to clone.
 #[derive(Clone)]
 pub struct StageHandle {
-    requests: mpsc::Sender<Request>,
-    listing: watch::Receiver<Listing>,
-    news: broadcast::Sender<StageEvent>,
-    down: Arc<watch::Sender<bool>>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) listing: watch::Receiver<Listing>,
+    pub(crate) news: broadcast::Sender<StageEvent>,
+    pub(crate) down: Arc<watch::Sender<bool>>,
     pub(crate) ctx: Arc<Context>,
 }
 
@@ -180,6 +141,7 @@ impl Stage {
         let mut trial = files.clone();
         crate::check::complete(&mut trial, &names, true)?;
 
+        raise_descriptor_limit();
         let run_dir = make_dir(&options.name.run_dir())?;
         let lock = Lock::take(&run_dir, &options.name)?;
         let netns_dir = netns_dir(&run_dir)?;
@@ -223,12 +185,7 @@ impl Stage {
         for proxy in self.proxies {
             let _ = proxy.await;
         }
-        for task in &self.tasks {
-            task.abort();
-        }
-        for task in self.tasks {
-            let _ = task.await;
-        }
+        self.tasks.end().await;
         for node in &self.nodes {
             self.handle.ctx.networks.remove(&node.network.name);
         }
@@ -289,7 +246,8 @@ impl StageHandle {
             Ok(Err(_)) => Err(gone()),
             Err(_) => {
                 let missing = self.listing.borrow().missing();
-                let missing = if missing.is_empty() { "the expected state was not reached".to_owned() } else { missing };
+                let missing =
+                    if missing.is_empty() { "the expected state was not reached".to_owned() } else { missing };
                 Err(Error::Timeout(format!("not ready after {limit:?}: {missing}")))
             }
         }
@@ -396,177 +354,4 @@ impl StageHandle {
 
 fn gone() -> Error {
     Error::Refused("the stage is shutting down".to_owned())
-}
-
-/// What `assemble` made, before it is known to be whole.
-struct Parts {
-    handle: StageHandle,
-    nodes: Vec<Arc<Node>>,
-    fabric: Named,
-    core: JoinHandle<()>,
-    proxies: Vec<JoinHandle<()>>,
-    stop_proxies: watch::Sender<bool>,
-    tasks: Vec<JoinHandle<()>>,
-}
-
-impl Parts {
-    fn into_stage(self, lock: Lock, run_dir: PathBuf) -> Stage {
-        let Self { handle, nodes, fabric, core, proxies, stop_proxies, tasks } = self;
-        Stage { handle, nodes, fabric, core, proxies, stop_proxies, tasks, run_dir, _lock: lock }
-    }
-}
-
-async fn assemble(
-    options: &StageOptions,
-    names: Vec<String>,
-    files: Manifests,
-    run_dir: &Path,
-    netns_dir: &Path,
-) -> Result<Parts, Error> {
-    let this = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
-    let executable = options.executable.clone().unwrap_or_else(|| this.clone());
-    let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
-    let mut networks = Networks::new(netns_dir, options.name.clone());
-    let fabric = networks.create_fabric()?;
-    let (udp, udp_ports) = watch::channel(Arc::default());
-    let (stop_proxies, stopped) = watch::channel(false);
-    let mut nodes: Vec<Arc<Node>> = Vec::new();
-    let (mut tasks, mut proxies, mut in_force) = (Vec::new(), Vec::new(), Vec::new());
-    let plane = Plane::start(options, &fabric, run_dir, networks.ipv6, &mut tasks)?;
-
-    for (index, name) in names.iter().enumerate() {
-        let addresses = NodeAddresses::new(index + 1)
-            .ok_or_else(|| Error::NotFound(format!("--nodes must be from 1 to {MAX_NODES}")))?;
-        let network = networks.create_node(&fabric, name, addresses)?;
-        tasks.push(tokio::spawn(serve_dns(&network, plane.mesh(), cluster_domain.clone())?));
-        let (force, forced) = watch::channel(Arc::default());
-        in_force.push(forced);
-        let rules = keep_services(name.clone(), network.clone(), addresses, plane.mesh(), udp_ports.clone(), force);
-        tasks.push(tokio::spawn(rules));
-
-        let dir = make_dir(&run_dir.join(name))?;
-        let socket = dir.join("ztunnel.sock");
-        let agent = Agent::bind(&socket).map_err(Error::network(format!("cannot announce pods to the proxy of {name}")))?;
-        let domain = &options.cluster_domain;
-        let resolv = format!(
-            "nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n",
-            crate::addresses::CLUSTER_DNS
-        );
-        write_file(&dir.join("resolv.conf"), resolv.as_bytes(), 0o644)?;
-        let token = dir.join("token");
-        write_file(&token, plane.token(name)?.as_bytes(), 0o600)?;
-        let program = options.proxies.get(name).cloned().or_else(|| options.default_proxy.clone());
-        let settings = ProxySettings {
-            program: program.unwrap_or_else(|| this.clone()),
-            node: name.clone(),
-            namespace: network.namespace.clone(),
-            node_ip: IpAddr::from(addresses.fabric_v4()),
-            control: SocketAddr::new(control_plane().0.into(), crate::addresses::CONTROL_PORT),
-            root_cert: run_dir.join(crate::plane::ROOT_CERT),
-            token,
-            zds_socket: socket,
-            resolv_conf: dir.join("resolv.conf"),
-            log: dir.join("proxy.log"),
-            trust_domain: options.trust_domain.clone(),
-            cluster_domain: options.cluster_domain.clone(),
-            ipv6: networks.ipv6,
-            inherited: std::env::vars().filter(|(name, _)| is_inherited(name)).collect(),
-        };
-        let (state, proxy) = watch::channel(ProxyState::default());
-        proxies.push(tokio::spawn(supervise(settings, state, stopped.clone())));
-        nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy }));
-    }
-    for node in &nodes {
-        for other in nodes.iter().filter(|other| other.name != node.name) {
-            networks.connect_nodes(&node.network, other.addresses)?;
-        }
-    }
-
-    let (news, _) = broadcast::channel(1024);
-    if !networks.ipv6 {
-        tracing::warn!("this kernel has no IPv6; the stage is IPv4 only");
-    }
-    let programs = executable.parent().unwrap_or(Path::new("/")).to_owned();
-    let started_in = std::env::current_dir().unwrap_or_else(|_| "/".into());
-    let nsswitch = nsswitch(run_dir)?;
-    let ctx = Arc::new(Context {
-        networks,
-        plane,
-        executable,
-        programs,
-        started_in,
-        run_dir: run_dir.to_owned(),
-        cluster_domain,
-        nsswitch,
-        in_force,
-    });
-    let listing = Listing {
-        stage: options.name.as_str().to_owned(),
-        supervisor: std::process::id(),
-        ..Listing::default()
-    };
-    let (show, listing) = watch::channel(listing);
-    let (requests, asked) = mpsc::channel(64);
-    let (events, happened) = mpsc::unbounded_channel();
-    let core = Core::new(ctx.clone(), nodes.clone(), events, udp, show, news.clone());
-    let core = tokio::spawn(core.run(asked, happened));
-    let down = Arc::new(watch::channel(false).0);
-    let handle = StageHandle { requests: requests.clone(), listing, news, down, ctx };
-    let _ = requests.send(Request::Reload(Ok(files))).await;
-
-    let watched: Vec<_> = options.manifests.iter().filter(|path| *path != Path::new("-")).cloned().collect();
-    if options.watch && watched.len() == options.manifests.len() && !watched.is_empty() {
-        let watcher = Watcher::new()?;
-        watcher.cover(&watched)?;
-        tasks.push(tokio::spawn(follow(watcher, watched, requests)));
-    }
-    tasks.push(tokio::spawn(crate::server::serve(crate::server::bind(run_dir)?, handle.clone())));
-    Ok(Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks })
-}
-
-/// Reads the files again after each change.
-async fn follow(watcher: Watcher, paths: Vec<PathBuf>, requests: mpsc::Sender<Request>) {
-    loop {
-        if let Err(reason) = watcher.changed().await {
-            tracing::error!(%reason, "edits of the manifests are no longer noticed");
-            return;
-        }
-        if let Err(reason) = watcher.cover(&paths) {
-            tracing::warn!(%reason, "some edits may go unnoticed");
-        }
-        let paths = paths.clone();
-        let Ok(read) = tokio::task::spawn_blocking(move || feed::read(&paths)).await else { return };
-        if requests.send(Request::Reload(read)).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Where network namespaces get their names: for root where `ip netns` sees them, else in a
-/// directory that exists in our own mount namespace only.
-fn netns_dir(run_dir: &Path) -> Result<PathBuf, Error> {
-    if crate::privilege::is_machine_root() {
-        return Ok(PathBuf::from(NAMED_DIR));
-    }
-    let dir = make_dir(&run_dir.join("netns"))?;
-    let none = None::<&str>;
-    nix::mount::mount(Some("tmpfs"), &dir, Some("tmpfs"), nix::mount::MsFlags::empty(), none)
-        .map_err(Error::errno(format!("cannot mount a private directory at {}", dir.display())))?;
-    Ok(dir)
-}
-
-fn remove_netns_dir(dir: &Path) {
-    if !crate::privilege::is_machine_root() {
-        let _ = nix::mount::umount2(dir, nix::mount::MntFlags::MNT_DETACH);
-    }
-}
-
-/// A copy of the machine's `/etc/nsswitch.conf` that looks names up in files and DNS only: other
-/// sources, such as systemd-resolved, would answer with the machine's names.
-fn nsswitch(run_dir: &Path) -> Result<Option<PathBuf>, Error> {
-    let Ok(text) = std::fs::read_to_string("/etc/nsswitch.conf") else { return Ok(None) };
-    let lines = text.lines().map(|line| if line.trim_start().starts_with("hosts:") { "hosts: files dns" } else { line });
-    let path = run_dir.join("nsswitch.conf");
-    write_file(&path, (lines.collect::<Vec<_>>().join("\n") + "\n").as_bytes(), 0o644)?;
-    Ok(Some(path))
 }

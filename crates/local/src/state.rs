@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -26,8 +27,22 @@ impl Lock {
     /// Takes the lock of a stage.
     ///
     /// # Errors
-    /// [`Error::AlreadyRunning`] if somebody holds it.
+    /// [`Error::AlreadyRunning`] if somebody holds it. A supervisor that was just killed may hold
+    /// it for a moment longer, until the kernel has taken it apart: that is waited for.
     pub(crate) fn take(run_dir: &Path, name: &StageName) -> Result<Self, Error> {
+        let end = Instant::now() + LAST_BREATH;
+        loop {
+            match Self::try_take(run_dir, name) {
+                Err(Error::AlreadyRunning { pid, .. }) if !answers(run_dir) && Instant::now() < end => {
+                    tracing::debug!(pid, "the stage's last supervisor is ending");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_take(run_dir: &Path, name: &StageName) -> Result<Self, Error> {
         match Flock::lock(open(run_dir)?, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
                 let record = || -> std::io::Result<()> {
@@ -54,6 +69,15 @@ impl Lock {
             Err((file, _)) => Holder::Process(pid_in(file)),
         }
     }
+}
+
+/// Longest that a killed supervisor may take to be gone, on a machine that swaps.
+const LAST_BREATH: Duration = Duration::from_secs(3);
+
+/// Whether a supervisor listens. One that is only just starting does not; then the one who asks
+/// waits in vain for a little while.
+fn answers(run_dir: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(run_dir.join(crate::api::SOCKET)).is_ok()
 }
 
 impl std::fmt::Debug for Lock {
@@ -91,7 +115,8 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn write(&self, run_dir: &Path) -> Result<(), Error> {
-        let text = serde_json::to_vec(self).map_err(std::io::Error::other).map_err(Error::io("cannot write the state"))?;
+        let text =
+            serde_json::to_vec(self).map_err(std::io::Error::other).map_err(Error::io("cannot write the state"))?;
         write_file(&run_dir.join("state.json"), &text, 0o600)
     }
 

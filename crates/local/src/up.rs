@@ -33,12 +33,20 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::io("cannot listen for signals"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(Error::io("cannot listen for signals"))?;
     let show = std::io::stderr().is_terminal() && std::env::var_os(DETACHED).is_none();
-    let stage = tokio::select! {
-        stage = Stage::start(options) => stage?,
-        // Nothing runs yet that could not be swept by the next start.
-        _ = interrupt.recv() => return Ok(()),
-        _ = terminate.recv() => return Ok(()),
+    let started = {
+        let id = options.name.clone();
+        let starting = Stage::start(options);
+        let stage = tokio::select! {
+            stage = starting => Some(stage?),
+            _ = interrupt.recv() => None,
+            _ = terminate.recv() => None,
+        };
+        if stage.is_none() {
+            crate::down::sweep_abandoned(&id)?;
+        }
+        stage
     };
+    let Some(stage) = started else { return Ok(()) };
     let mut events = stage.events();
     let mut listing = stage.watch_listing();
     let mut last = Progress::default();
@@ -135,9 +143,8 @@ fn say(line: &str) {
 /// stage goes on then.
 pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> Result<(), Error> {
     let run_dir = crate::error::make_dir(&name.run_dir())?;
-    if let Holder::Process(pid) = Lock::holder(&run_dir) {
-        return Err(Error::AlreadyRunning { name: name.as_str().to_owned(), pid });
-    }
+    // Taken and given back: refused here already, in words that need no log.
+    drop(Lock::take(&run_dir, name)?);
     let path = run_dir.join("supervisor.log");
     let what = format!("cannot write {}", path.display());
     // Read through this descriptor: a supervisor that fails removes the whole directory.
@@ -153,17 +160,27 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
         log.try_clone().and_then(|output| Ok((output, log.try_clone()?))).map_err(Error::io(what))?;
     let program = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
     let mut command = Command::new(program);
-    command.args(args).env(DETACHED, "1").stdin(Stdio::inherit()).stdout(output).stderr(errors);
+    // Kept open only for manifests: a supervisor that holds a terminal open keeps it from closing.
+    let input = if args.iter().any(|arg| arg == "-") { Stdio::inherit() } else { Stdio::null() };
+    command.args(args).env(DETACHED, "1").stdin(input).stdout(output).stderr(errors);
     let mut child = spawn_in_session(&mut command).map_err(Error::io("cannot start the supervisor"))?;
     let end = Instant::now() + limit;
     let mut told = 0;
     loop {
         told += relay_log(&log, told);
         if let Ok(Some(_)) = child.try_wait() {
+            if Lock::holder(&run_dir) == Holder::Nobody {
+                // It failed before it had anything to clean up.
+                let _ = std::fs::remove_dir_all(&run_dir);
+            }
             let text = read_from(&log, told);
             let text = text.trim();
             let text = text.strip_prefix("error: ").unwrap_or(text);
-            return Err(Error::Refused(if text.is_empty() { "the supervisor ended at once".to_owned() } else { text.to_owned() }));
+            return Err(Error::Refused(if text.is_empty() {
+                "the supervisor ended at once".to_owned()
+            } else {
+                text.to_owned()
+            }));
         }
         let mut missing = "the supervisor does not answer yet".to_owned();
         if let Ok(mut client) = Client::connect(name).await

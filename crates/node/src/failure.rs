@@ -42,6 +42,8 @@ pub(crate) enum Failure {
     Handshake { address: SocketAddr, source: Arc<HandshakeError> },
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel { address: SocketAddr, reason: String },
+    #[error("{address} gave up before the connection stood: {reason}")]
+    GivenUp { address: SocketAddr, reason: String },
     #[error("{address} refused the connection: {}", status_meaning(*.status))]
     Refused { address: SocketAddr, status: StatusCode },
     #[error("expected a CONNECT request, got {0}")]

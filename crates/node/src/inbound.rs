@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderMap, Method};
 use leno_model::Identity;
 use leno_policy::Verdict;
 use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_tunnel::relay;
-use leno_tunnel::server::{self, InboundConnect};
+use leno_tunnel::server::{self, InboundConnect, ServeError};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::{Cut, InboundConnection, Listed};
@@ -27,14 +27,14 @@ pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
 }
 
 /// One TCP connection of a peer, and whom it proved to be.
-struct Tunnel {
+pub(crate) struct Tunnel {
     pod: Arc<Pod>,
     peer: SocketAddr,
     local: SocketAddr,
     identity: Identity,
 }
 
-async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
+pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
     let accepted = tokio::select! {
         accepted = prove(&pod, stream, peer) => accepted,
         () = pod.stopped() => return,
@@ -61,12 +61,28 @@ async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
     let settings = &pod.context().tunnel;
     tokio::select! {
         served = server::serve(stream, settings, pod.draining(), on_request) => {
-            if let Err(error) = served.end {
-                tracing::debug!(%peer, %error, "HBONE connection ended with an error");
+            match served.end {
+                // The peer did something we end a connection for; it may have had no request yet
+                // whose log line could tell.
+                Err(ServeError::Connection(error)) if !error.is_by_peer() => tunnel_failed(&tunnel, &error),
+                Err(error) => tracing::debug!(%peer, %error, "HBONE connection ended with an error"),
+                Ok(()) => {}
             }
         }
         () = pod.stopped() => {}
     }
+}
+
+fn tunnel_failed(tunnel: &Tunnel, error: &leno_tunnel::Error) {
+    let mut report = Report::new(&tunnel.pod, Direction::Inbound, tunnel.peer);
+    report.destination_address(tunnel.local);
+    report.source_identity(&tunnel.identity);
+    report.mutual_tls();
+    if let Some((mesh, workload)) = tunnel.pod.workload_now() {
+        report.destination_workload(&workload);
+        report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
+    }
+    report.failed(&Failure::Tunnel { address: tunnel.peer, reason: error.to_string() });
 }
 
 type Accepted = (leno_tls::TlsStream<TcpStream>, Tunnel);
@@ -86,7 +102,14 @@ async fn prove(pod: &Arc<Pod>, stream: TcpStream, peer: SocketAddr) -> Result<Ac
     Ok((stream, Tunnel { pod: pod.clone(), peer, local, identity: proven.identity }))
 }
 
-async fn carry(tunnel: Arc<Tunnel>, request: InboundConnect) {
+/// What a peer asks for.
+struct Asked {
+    method: Method,
+    authority: String,
+    headers: HeaderMap,
+}
+
+pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
     let pod = &tunnel.pod;
     let mut report = Report::new(pod, Direction::Inbound, tunnel.peer);
     report.destination_address(tunnel.local);
@@ -95,14 +118,22 @@ async fn carry(tunnel: Arc<Tunnel>, request: InboundConnect) {
     if let Some(trace) = request_headers::trace_of(request.headers()) {
         report.trace(trace);
     }
+    let asked = Asked {
+        method: request.method().clone(),
+        authority: request.authority().unwrap_or_default().to_owned(),
+        headers: request.take_headers(),
+    };
     let connected = tokio::select! {
-        connected = connect(&tunnel, &request, &mut report) => connected,
+        connected = connect(&tunnel, asked, &mut report) => connected,
+        // Otherwise a peer that asks and gives up in a row, each time freeing its place among
+        // the streams, could have us hold any number of sockets that wait for the program.
+        error = request.cancelled() => Err(Failure::GivenUp { address: tunnel.peer, reason: error.to_string() }),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let Connected { program, cut, listed: _listed } = match connected {
         Ok(connected) => connected,
         Err(failure) => {
-            request.refuse(failure.status(), http::HeaderMap::new());
+            request.refuse(failure.status(), HeaderMap::new());
             report.failed(&failure);
             return;
         }
@@ -110,7 +141,7 @@ async fn carry(tunnel: Arc<Tunnel>, request: InboundConnect) {
     let headers = if pod.context().config.response_baggage {
         report.own_workload().map(request_headers::response).unwrap_or_default()
     } else {
-        http::HeaderMap::new()
+        HeaderMap::new()
     };
     let stream = match request.accept(headers) {
         Ok(stream) => stream,
@@ -137,21 +168,20 @@ struct Connected {
     listed: Listed,
 }
 
-async fn connect(tunnel: &Tunnel, request: &InboundConnect, report: &mut Report) -> Result<Connected, Failure> {
-    if request.method() != Method::CONNECT {
-        return Err(Failure::NotConnect(request.method().to_string()));
+async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<Connected, Failure> {
+    if asked.method != Method::CONNECT {
+        return Err(Failure::NotConnect(asked.method.to_string()));
     }
     let (mesh, workload) = tunnel.pod.workload().await?;
     report.destination_workload(&workload);
     report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
-    let authority = request.authority().unwrap_or_default();
-    let target = inbound_target(&mesh, &workload, authority, tunnel.local);
+    let target = inbound_target(&mesh, &workload, &asked.authority, tunnel.local);
     let InboundTarget { address, service, proxy_header } = target.map_err(|e| Failure::Inbound(Arc::new(e)))?;
     if proxy_header.is_some() {
         return Err(Failure::ProxyProtocol);
     }
     let service = service.or_else(|| {
-        let host = request_headers::forwarded_host(request.headers())?;
+        let host = request_headers::forwarded_host(&asked.headers)?;
         workload.services.keys().find(|id| *id.hostname == *host).and_then(|id| mesh.service(id)).cloned()
     });
     let service = service.or_else(|| mesh.service_at(&workload, address.port()).cloned());

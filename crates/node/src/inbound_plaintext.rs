@@ -24,7 +24,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
     }
 }
 
-async fn carry(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
+pub(crate) async fn carry(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
         connected = connect(&pod, &stream, peer, &mut report) => connected,

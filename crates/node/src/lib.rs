@@ -23,6 +23,8 @@ mod dns;
 pub mod dns_message;
 mod error;
 mod failure;
+#[cfg(test)]
+mod footprint_tests;
 mod inbound;
 mod inbound_plaintext;
 mod outbound;

@@ -30,7 +30,7 @@ enum Upstream {
     Tcp(TcpStream),
 }
 
-async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
+pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
     let mut report = Report::new(&pod, Direction::Outbound, source);
     let original = match sockets::original_destination(&stream) {
         Ok(original) => original,

@@ -239,13 +239,12 @@ impl Pod {
     /// left then. Says whether nothing was.
     pub(crate) async fn wind_down(&self) -> bool {
         self.drain();
-        let deadline = self.context.config.drain_deadline;
-        let drained = tokio::time::timeout(deadline, self.connections.drained()).await.is_ok();
-        if drained {
-            // What the last ones sent may still wait in a tunnel. A healthy peer needs a round
-            // trip to close it; another one isn't waited for.
-            let _ = tokio::time::timeout(FAREWELL, self.connections.tunnels_closed()).await;
-        }
+        let ended = async {
+            self.connections.drained().await;
+            // What the last ones sent may still wait in a tunnel for a peer that reads slowly.
+            self.connections.tunnels_closed().await;
+        };
+        let drained = tokio::time::timeout(self.context.config.drain_deadline, ended).await.is_ok();
         self.stop();
         // A connection that is cut must look so: its task has to get at resetting it.
         let _ = tokio::time::timeout(FAREWELL, self.connections.drained()).await;

@@ -9,6 +9,7 @@ use leno_capture::zds::{ClientStatus, PodHandler, PodInfo};
 use leno_telemetry::Readiness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::pod::{Context, FAREWELL, Pod, Worker};
 
@@ -46,6 +47,7 @@ impl Pods {
 
     /// Drains all pods and closes all tunnels. Connections left at the drain deadline are cut.
     pub(crate) async fn wind_down(&self) {
+        let deadline = Instant::now() + self.context.config.drain_deadline;
         let pods: Vec<_> = self.running().into_iter().map(|(_, pod)| pod).collect();
         let outlived = join_all(pods.iter().map(|pod| pod.wind_down())).await.iter().filter(|drained| !**drained).count();
         if outlived > 0 {
@@ -56,8 +58,7 @@ impl Pods {
             );
         }
         let closed = join_all(self.workers.iter().map(|worker| worker.tunnels.close()));
-        // A peer that doesn't take its bytes now would not have taken them later.
-        let _ = tokio::time::timeout(FAREWELL, closed).await;
+        let _ = tokio::time::timeout_at(deadline.max(Instant::now() + FAREWELL), closed).await;
     }
 
     /// Cuts all connections.

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
-use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, authorization_to_proto, service_to_address, workload_to_address,
-};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, authorization_to_proto, service_to_address, workload_to_address};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Services, SignError, Signer};
 use leno_xds::{Resource, Resources};
@@ -59,10 +57,8 @@ impl ControlPlane {
             orders: Mutex::default(),
             signed: watch::Sender::default(),
         });
-        let services = Services {
-            discovery: service.clone(),
-            certificates: CaService::new(Arc::new(OneToken), signer.clone()),
-        };
+        let services =
+            Services { discovery: service.clone(), certificates: CaService::new(Arc::new(OneToken), signer.clone()) };
         let task = tokio::spawn(server::serve(listener, acceptor, services, std::future::pending())).abort_handle();
         Self { authority, lax_authority, resources, service, signer, address, task }
     }

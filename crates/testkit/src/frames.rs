@@ -1,8 +1,11 @@
 //! HTTP/2 frame by frame (RFC 9113), for what a sound library refuses to send.
 
 use std::io;
+use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::AbortHandle;
 
 /// Kinds of frames (RFC 9113 §6).
 pub mod kind {
@@ -46,32 +49,34 @@ impl Frame {
     }
 }
 
-/// A client that keeps no rule of its own.
-#[derive(Debug)]
+/// A client that keeps no rule of its own. What comes back is read all the time, so that a peer
+/// that answers a flood is never blocked by us.
 pub struct Frames<IO> {
-    io: IO,
+    write: Arc<Mutex<WriteHalf<IO>>>,
     out: Vec<u8>,
+    frames: mpsc::UnboundedReceiver<Frame>,
+    reader: AbortHandle,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
     /// Sends the preface and empty settings.
     ///
     /// # Errors
     /// If the transport fails.
     pub async fn start(io: IO) -> io::Result<Self> {
-        let mut frames = Self { io, out: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec() };
-        frames.queue(kind::SETTINGS, 0, 0, &[]);
-        frames.flush().await?;
-        Ok(frames)
+        let (read, write) = split(io);
+        let write = Arc::new(Mutex::new(write));
+        let (found, frames) = mpsc::unbounded_channel();
+        let reader = tokio::spawn(read_frames(read, write.clone(), found)).abort_handle();
+        let mut started = Self { write, out: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frames, reader };
+        started.queue(kind::SETTINGS, 0, 0, &[]);
+        started.flush().await?;
+        Ok(started)
     }
 
     /// Queues any frame.
     pub fn queue(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
-        self.out.extend_from_slice(&length[1..]);
-        self.out.extend_from_slice(&[kind, flags]);
-        self.out.extend_from_slice(&stream.to_be_bytes());
-        self.out.extend_from_slice(payload);
+        encode(&mut self.out, kind, flags, stream, payload);
     }
 
     /// Queues a CONNECT whose authority is whatever bytes it is given.
@@ -100,41 +105,63 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
     /// If the peer has closed the connection.
     pub async fn flush(&mut self) -> io::Result<()> {
         let out = std::mem::take(&mut self.out);
-        self.io.write_all(&out).await?;
-        self.io.flush().await
+        let mut write = self.write.lock().await;
+        write.write_all(&out).await?;
+        write.flush().await
     }
 
-    /// The next frame, after answering settings and pings; `None` once the peer has closed.
-    ///
-    /// # Errors
-    /// If the transport fails otherwise.
-    pub async fn next(&mut self) -> io::Result<Option<Frame>> {
-        loop {
-            let mut head = [0; 9];
-            match self.io.read_exact(&mut head).await {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-                Err(error) => return Err(error),
+    /// The next frame that is not about settings, pings or windows; `None` once the peer has
+    /// closed.
+    pub async fn next(&mut self) -> Option<Frame> {
+        self.frames.recv().await
+    }
+}
+
+impl<IO> Drop for Frames<IO> {
+    fn drop(&mut self) {
+        // It holds the transport open.
+        self.reader.abort();
+    }
+}
+
+fn encode(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+    out.extend_from_slice(&length[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// Ends with the connection, however that ends.
+async fn read_frames<IO: AsyncRead + AsyncWrite>(
+    mut read: ReadHalf<IO>,
+    write: Arc<Mutex<WriteHalf<IO>>>,
+    found: mpsc::UnboundedSender<Frame>,
+) {
+    let mut head = [0; 9];
+    while read.read_exact(&mut head).await.is_ok() {
+        let [a, b, c, kind, flags, s0, s1, s2, s3] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        if read.read_exact(&mut payload).await.is_err() {
+            return;
+        }
+        match kind {
+            kind::SETTINGS | kind::PING if flags & ACK == 0 => {
+                let mut answer = Vec::new();
+                encode(&mut answer, kind, ACK, 0, if kind == kind::PING { &payload } else { &[] });
+                let mut write = write.lock().await;
+                // Who has closed has no use for an answer; what it said before still counts.
+                let _ = write.write_all(&answer).await;
+                let _ = write.flush().await;
             }
-            let [a, b, c, kind, flags, s0, s1, s2, s3] = head;
-            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-            self.io.read_exact(&mut payload).await?;
-            match kind {
-                kind::SETTINGS | kind::PING if flags & ACK == 0 => {
-                    let answer = if kind == kind::PING { payload } else { Vec::new() };
-                    self.queue(kind, ACK, 0, &answer);
-                    // Who has closed has no use for an answer; what it said before still counts.
-                    let _ = self.flush().await;
+            kind::SETTINGS | kind::PING | kind::WINDOW_UPDATE => {}
+            _ => {
+                let frame = Frame { kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]), payload };
+                if found.send(frame).is_err() {
+                    return;
                 }
-                kind::SETTINGS | kind::PING | kind::WINDOW_UPDATE => {}
-                _ => return Ok(Some(Frame { kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]), payload })),
             }
         }
-    }
-
-    /// The transport.
-    pub fn into_inner(self) -> IO {
-        self.io
     }
 }
 

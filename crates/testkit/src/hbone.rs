@@ -27,7 +27,7 @@ use crate::certs::TestCertificate;
 ///
 /// # Errors
 /// If the handshake fails.
-pub async fn tls(tcp: TcpStream, certificate: Option<&TestCertificate>) -> io::Result<TlsStream<TcpStream>> {
+pub async fn tls(tcp: TcpStream, certificate: Option<&TestCertificate>) -> io::Result<Tls> {
     tls_with_alpn(tcp, certificate, &[b"h2"]).await
 }
 
@@ -35,11 +35,7 @@ pub async fn tls(tcp: TcpStream, certificate: Option<&TestCertificate>) -> io::R
 ///
 /// # Errors
 /// If the handshake fails.
-pub async fn tls_with_alpn(
-    tcp: TcpStream,
-    certificate: Option<&TestCertificate>,
-    alpn: &[&[u8]],
-) -> io::Result<TlsStream<TcpStream>> {
+pub async fn tls_with_alpn(tcp: TcpStream, certificate: Option<&TestCertificate>, alpn: &[&[u8]]) -> io::Result<Tls> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -61,6 +57,9 @@ pub async fn tls_with_alpn(
     config.enable_sni = false;
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("peer").unwrap(), tcp).await
 }
+
+/// Such a peer's side of TLS.
+pub type Tls = TlsStream<TcpStream>;
 
 /// The HBONE connection of such a peer.
 pub struct Peer {
@@ -85,7 +84,7 @@ impl Peer {
     ///
     /// # Errors
     /// If the transport fails.
-    pub async fn start(tls: TlsStream<TcpStream>) -> Result<Self, h2::Error> {
+    pub async fn start(tls: Tls) -> Result<Self, h2::Error> {
         let (send, connection) = h2::client::handshake(tls).await?;
         // Its error is also that of every stream on it.
         let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
@@ -143,6 +142,16 @@ pub async fn read(receive: &mut RecvStream, wanted: usize) -> Vec<u8> {
         bytes.extend_from_slice(&chunk);
     }
     bytes
+}
+
+/// Waits for the end of the stream.
+///
+/// # Panics
+/// If more bytes or an error come first.
+pub async fn end(receive: &mut RecvStream) {
+    while let Some(chunk) = receive.data().await {
+        assert!(chunk.expect("stream failed").is_empty(), "more bytes");
+    }
 }
 
 /// Bytes that may be sent now, once some may; `None` when the stream takes no more.

@@ -59,6 +59,16 @@ impl Error {
         }
     }
 
+    /// Whether the peer, or the network, ended it rather than this side: by a frame of its own or
+    /// by going away.
+    pub fn is_by_peer(&self) -> bool {
+        match self {
+            Self::Reset { by_peer, .. } | Self::GoAway { by_peer, .. } => *by_peer,
+            Self::Lost(_) | Self::PingTimeout(_) => true,
+            Self::HandshakeTimeout(_) | Self::Protocol(_) | Self::InvalidAuthority(_) => false,
+        }
+    }
+
     /// The peer said that it did not look at the request at all.
     pub(crate) fn is_refused_stream(&self) -> bool {
         matches!(self, Self::Reset { code: Reason::REFUSED_STREAM, by_peer: true })

@@ -308,6 +308,7 @@ where
         {
             entry.connections.push(connection.clone());
         }
+        self.shared.running.send_modify(|running| *running += 1);
         Registration {
             shared: Arc::downgrade(self.shared),
             key: self.key.clone(),
@@ -354,6 +355,7 @@ where
             // Has no effect on waiters of a connection that got so far as to settle.
             let error = error.cloned().unwrap_or_else(|| Error::Lost(Arc::new(io::ErrorKind::UnexpectedEof.into())));
             shared.land(&self.key, &self.flight, Some(Err(error.into())));
+            shared.running.send_modify(|running| *running -= 1);
         }
     }
 }

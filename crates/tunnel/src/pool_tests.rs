@@ -191,6 +191,27 @@ async fn evicted_connections_keep_their_streams_only() {
 }
 
 #[tokio::test]
+async fn closing_waits_until_the_last_byte_has_left() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut stream = open(&pool, &farm).await;
+    say(&mut stream, "hello").await;
+    let mut closing = std::pin::pin!(pool.close());
+    tokio::select! {
+        biased;
+        () = &mut closing => panic!("closed while a tunnel is open"),
+        () = settle() => {}
+    }
+    stream.write_all(b"bye").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"bye");
+    drop(stream);
+    closing.await;
+    assert!(farm.served(0).await.end.is_ok());
+}
+
+#[tokio::test]
 async fn a_dial_under_way_when_evicted_is_not_shared() {
     let (pool, farm) = (pool(), Farm::new(Settings::default()));
     let gate = Arc::new(Semaphore::new(0));

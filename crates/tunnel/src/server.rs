@@ -126,7 +126,9 @@ where
     let mut requests = 0;
     let (io, received) = Watched::new(io);
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
-    let mut connection = match timeout(settings.handshake_timeout, settings.server().handshake(io)).await {
+    // Boxed: its state is large, and gone once it is over.
+    let handshake = Box::pin(settings.server().handshake(io));
+    let mut connection = match timeout(settings.handshake_timeout, handshake).await {
         Err(_) => return served(0, Err(Error::HandshakeTimeout(settings.handshake_timeout).into())),
         Ok(Err(error)) => return served(0, Err(Error::from(error).into())),
         Ok(Ok(connection)) => connection,

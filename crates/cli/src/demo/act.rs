@@ -104,9 +104,7 @@ impl Watchers {
 }
 
 async fn next(lines: &mut Receiver<Interval>, who: &str) -> anyhow::Result<Interval> {
-    timeout(SILENCE, lines.recv())
-        .await
-        .ok()
-        .flatten()
-        .with_context(|| format!("{who} has stopped telling what it measures; see `leno logs --name demo`"))
+    timeout(SILENCE, lines.recv()).await.ok().flatten().with_context(|| {
+        format!("{who} has stopped telling what it measures; see what it wrote with `leno demo --keep` and `leno logs`")
+    })
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use leno_local::names::StageName;
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
             None => return Ok(ExitCode::FAILURE), // It has said why.
         }
     } else {
-        crate::stage::prepare()?;
+        // The proxies of a stage that ends lose their control plane, and it warns of them; here that is no news.
+        crate::stage::prepare("error")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         match runtime.block_on(interruptible(args))? {
             Some(report) => report,
@@ -62,13 +64,14 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         Format::Text => output::line(&report.text(Paint::stdout()))?,
     }
     if args.keep {
-        eprintln!("\nit keeps running: look with `leno ps --name demo`, end it with `leno down --name demo`");
+        eprintln!("\nit keeps running: look with `leno ps --name {0}`, end it with `leno down --name {0}`", args.name);
     }
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The play, ended early by Ctrl-C; cleans up either way.
 async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
+    let name = StageName::new(&args.name)?;
     let progress = Progress::new(if args.keep { keep::is_watched() } else { Progress::is_watched() });
     let directory = TempDir::with_prefix("leno-demo-").context("making a directory for the sample's manifests")?;
     let manifests = Manifests::write(directory.path()).context("writing the sample's manifests")?;
@@ -86,7 +89,7 @@ async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
     progress.act("A sample application on two nodes, outside the mesh");
     let started = Instant::now();
     let scene = {
-        let mut starting = pin!(Scene::start(directory.path()));
+        let mut starting = pin!(Scene::start(name, directory.path()));
         tokio::select! {
             scene = &mut starting => scene?,
             () = &mut stop => {
@@ -160,8 +163,12 @@ async fn play(args: &DemoArgs, scene: &Scene, manifests: &Manifests, progress: &
         })
         .await?;
     seen.processes = (before, scene.processes()?);
-    progress.done("everything is encrypted", started);
-    progress.tell(&format!("{} requests meanwhile, {} failed; nothing was restarted", phase.requests, phase.errors));
+    if quiet == 2 {
+        progress.done("everything is encrypted", started);
+    }
+    let restarts =
+        if seen.processes.0 == seen.processes.1 { "nothing was restarted" } else { "something was restarted" };
+    progress.tell(&format!("{} requests meanwhile, {} failed; {restarts}", phase.requests, phase.errors));
     seen.phases.push(phase);
 
     progress.act("In the mesh");
@@ -205,10 +212,9 @@ async fn play(args: &DemoArgs, scene: &Scene, manifests: &Manifests, progress: &
 async fn denial(scene: &Scene) -> anyhow::Result<Denial> {
     let explained = scene.explain_denial("snoop", "voting-svc:8080")?;
     let log = scene.proxy_log("node-2").await?;
-    let denials = log.lines().filter(|line| line.contains("sa/snoop") && line.to_lowercase().contains("denied"));
-    let in_those_words = |line: &&str| explained.as_ref().is_some_and(|reason| line.contains(reason.as_str()));
-    // Without a line in the same words, any denial of snoop shows what the difference is.
-    let denials: Vec<_> = denials.collect();
-    let access_log = denials.iter().rev().find(|line| in_those_words(line)).or(denials.last());
-    Ok(Denial { explained, access_log: access_log.map(ToString::to_string) })
+    let refused: Vec<_> = log.lines().filter(|line| line.contains("sa/snoop\"") && line.contains("error=")).collect();
+    let in_those_words = |line: &&&str| explained.as_ref().is_some_and(|reason| line.contains(reason.as_str()));
+    // Without a line in the same words, any refusal of snoop shows what the difference is.
+    let access_log = refused.iter().rev().find(in_those_words).or(refused.last()).map(ToString::to_string);
+    Ok(Denial { explained, access_log })
 }

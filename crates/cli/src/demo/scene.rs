@@ -20,8 +20,6 @@ use super::metrics::Metrics;
 use super::{processes, scrape};
 use crate::sample::Interval;
 
-/// Name of the stage, so that a demonstration can run beside another stage.
-pub(super) const STAGE: &str = "demo";
 /// Namespace of the sample application.
 pub(super) const NAMESPACE: &str = "emojivoto";
 
@@ -39,8 +37,7 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Starts the stage and waits until everything is ready.
-    pub(super) async fn start(manifests: &Path) -> anyhow::Result<Self> {
-        let name = StageName::new(STAGE)?;
+    pub(super) async fn start(name: StageName, manifests: &Path) -> anyhow::Result<Self> {
         let mut options = StageOptions::new(name.clone());
         options.manifests = vec![manifests.to_owned()];
         let stage = Stage::start(options).await?;

@@ -96,7 +96,7 @@ fn a_stall_shows_in_the_open_loop() {
 #[test]
 fn a_connection_that_hangs_is_alone() {
     let hang = |number, _: &mut TcpStream| {
-        if number == 30 {
+        if number == 80 {
             std::thread::park_timeout(Duration::from_secs(60));
         }
         true

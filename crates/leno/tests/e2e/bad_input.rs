@@ -23,11 +23,6 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
         &["bad.yaml", "node-9", "node-1"],
     ),
     (
-        "a service account there is not",
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {serviceAccountName: ghost, containers: [{name: a, command: [sleep, '9']}]}\n",
-        &["bad.yaml", "ghost"],
-    ),
-    (
         "an image without a command",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: nginx}]}\n",
         &["bad.yaml", "command"],
@@ -85,6 +80,29 @@ fn kinds_that_are_not_understood_are_named() {
     let stage = Stage::prepare(&[("all.yaml", &text)]);
     let ran = run(stage.up_command(&[])).ok();
     assert!(ran.stderr.contains("ConfigMap") && ran.stderr.contains("all.yaml"), "{}", ran.stderr);
+}
+
+#[test]
+fn dangling_references_are_named() {
+    if skip("dangling_references_are_named", &[]) {
+        return;
+    }
+    let text = "
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec: {serviceAccountName: ghost, containers: [{name: a, command: [sleep, infinity]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec: {selector: {app: nobody}, ports: [{port: 80}]}
+";
+    let stage = Stage::prepare(&[("all.yaml", text)]);
+    let ran = run(stage.up_command(&[])).ok();
+    for (name, line) in [("ghost", "all.yaml:2"), ("nobody", "all.yaml:7")] {
+        assert!(ran.stderr.lines().any(|l| l.contains(name) && l.contains(line)), "no {name} in {}", ran.stderr);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::stage::{Stage, eventually, skip};
@@ -16,13 +17,17 @@ const ECHO: Server<'static> =
 /// Watches everything that passes between the nodes.
 struct Capture {
     child: std::process::Child,
+    seen: Arc<Mutex<Vec<u8>>>,
+    /// Kept open: tcpdump would die of its next word.
+    _stderr: std::process::ChildStderr,
+    reader: std::thread::JoinHandle<()>,
 }
 
 impl Capture {
     fn start(stage: &Stage) -> Self {
         let netns = format!("--net=/run/netns/{}", stage.netns("fabric"));
         let mut child = Command::new("nsenter")
-            .args([&netns, "tcpdump", "-i", "any", "-U", "-s0", "-w", "-"])
+            .args([&netns, "tcpdump", "-i", "any", "--immediate-mode", "-U", "-s0", "-w", "-"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -35,20 +40,32 @@ impl Capture {
             assert_eq!(err.read(&mut byte).unwrap(), 1, "tcpdump: {said}");
             said.push(byte[0] as char);
         }
-        Self { child }
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let mut out = child.stdout.take().unwrap();
+        let reader = std::thread::spawn({
+            let seen = seen.clone();
+            move || {
+                let mut buffer = [0; 65536];
+                while let Ok(n @ 1..) = out.read(&mut buffer) {
+                    seen.lock().unwrap().extend_from_slice(&buffer[..n]);
+                }
+            }
+        });
+        Self { child, seen, _stderr: err, reader }
     }
 
-    /// The bytes seen.
-    fn stop(mut self) -> Vec<u8> {
-        let mut out = self.child.stdout.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            out.read_to_end(&mut bytes).unwrap();
-            bytes
+    /// All bytes seen so far. A mark sent in the clear behind them proves that they were seen,
+    /// and that this capture would have seen others.
+    fn stop(mut self, stage: &Stage) -> Vec<u8> {
+        let mark = "mark-of-the-end";
+        eventually("the mark in the capture", || {
+            stage.sh("plain/outsider", &format!("echo {mark} | socat -t 3 - TCP:echo.plain:7000,connect-timeout=5"));
+            if contains(&self.seen.lock().unwrap(), mark) { Ok(()) } else { Err("not seen".to_owned()) }
         });
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+        self.child.kill().unwrap();
         self.child.wait().unwrap();
-        reader.join().unwrap()
+        self.reader.join().unwrap();
+        std::mem::take(&mut self.seen.lock().unwrap())
     }
 }
 
@@ -69,10 +86,10 @@ fn the_capture_sees_what_is_in_the_clear_and_not_what_is_encrypted() {
     let stage = topology::up(&[ECHO], &[]);
     let capture = Capture::start(&stage);
     assert!(send_canary(&stage, "plain/outsider", "echo.plain"));
-    assert!(contains(&capture.stop(), CANARY), "a capture that can't see plaintext proves nothing");
+    assert!(contains(&capture.stop(&stage), CANARY), "a capture that can't see plaintext proves nothing");
     let capture = Capture::start(&stage);
     assert!(send_canary(&stage, "mesh/far", "echo.mesh"));
-    assert!(!contains(&capture.stop(), CANARY));
+    assert!(!contains(&capture.stop(&stage), CANARY));
 }
 
 #[test]
@@ -99,7 +116,7 @@ fn a_killed_proxy_leaks_nothing_and_is_back_within_a_second() {
         outages.push((node, killed.elapsed(), lost));
         assert_ne!(proxy_pid(&stage, node), pid);
     }
-    assert!(!contains(&capture.stop(), CANARY), "plaintext on the wire while a proxy was dead");
+    assert!(!contains(&capture.stop(&stage), CANARY), "plaintext on the wire while a proxy was dead");
     for (node, outage, lost) in outages {
         // One second is the promise; the rest is what `exec` and a shell cost on a busy machine.
         assert!(outage < Duration::from_secs(3), "{node} took {outage:?}, {lost} connections refused");
@@ -151,7 +168,7 @@ fn crippled(test: &str, change: &str) {
         let ran = stage.sh("mesh/far", &format!("echo {CANARY} | socat -t 3 - TCP:{server}:7000,connect-timeout=15"));
         assert_ne!(ran.stdout.trim(), CANARY, "a proxy that knows nothing let a connection pass");
     }
-    assert!(!contains(&capture.stop(), CANARY));
+    assert!(!contains(&capture.stop(&stage), CANARY));
     assert!(send_canary(&stage, "plain/outsider", "echo.plain"), "pods outside the mesh are not concerned");
 }
 
@@ -170,7 +187,7 @@ fn without_a_certificate_nothing_passes_to_the_mesh() {
     let stage = topology::up(&[ECHO], &[&flag]);
     let capture = Capture::start(&stage);
     assert!(!send_canary(&stage, "mesh/far", "echo.mesh"));
-    assert!(!contains(&capture.stop(), CANARY));
+    assert!(!contains(&capture.stop(&stage), CANARY));
     let log = stage.node_log("node-1");
     assert!(log.contains("certificate"), "the log must say why:\n{log}");
 }

@@ -9,7 +9,7 @@ const WEB: Server<'static> = Server {
     node: "node-2",
     port: 8080,
     command: r#"exec /usr/bin/python3 -c '
-import http.server, socketserver
+import http.server, socket
 class H(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
@@ -17,7 +17,8 @@ class H(http.server.BaseHTTPRequestHandler):
     def log_message(self, *a): pass
 class S(http.server.ThreadingHTTPServer):
     request_queue_size = 512
-S(("", 8080), H).serve_forever()'"#,
+    address_family = socket.AF_INET6
+S(("::", 8080), H).serve_forever()'"#,
 };
 
 const STEADY: &str = "
@@ -81,7 +82,7 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
         let prefix = format!("leno-{}.", stage.name());
         std::fs::read_dir("/run/netns").unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with(&prefix)).count()
     };
-    let pid = stage.ps()["pid"].as_i64().expect("ps tells the stage's pid");
+    let pid = stage.ps()["supervisor"].as_i64().expect("ps tells the supervisor's pid");
     let kill = |pid: i64| {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap()), nix::sys::signal::Signal::SIGKILL).unwrap();
     };
@@ -89,7 +90,7 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
     run(stage.up_command(&[])).ok();
     stage.wait("pods to be ready again", |ps| ps["pods"].as_array()?.iter().all(|p| p["ready"] == true).then_some(()));
     stage.exec("mesh/far", &["curl", "-sS", "-m", "10", "http://web.mesh:8080/"]).ok();
-    kill(stage.ps()["pid"].as_i64().unwrap());
+    kill(stage.ps()["supervisor"].as_i64().unwrap());
     stage.down().ok();
     assert_eq!(namespaces(), 0);
     let left = run(std::process::Command::new("pgrep").args(["-f", &format!("--name {}", stage.name())])).stdout;

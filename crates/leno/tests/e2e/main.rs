@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that can't go on must panic, and tells what it measured")]
 
 mod bad_input;
+mod demo;
 mod fail_closed;
 mod footprint;
 mod lifecycle;

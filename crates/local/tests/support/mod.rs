@@ -48,7 +48,12 @@ pub(crate) fn run_all(tests: &[Test]) {
         }
         let begun = Instant::now();
         let ok = std::panic::catch_unwind(test.run).is_ok();
-        println!("test {} ... {} ({:.1} s)", test.name, if ok { "ok" } else { "FAILED" }, begun.elapsed().as_secs_f32());
+        println!(
+            "test {} ... {} ({:.1} s)",
+            test.name,
+            if ok { "ok" } else { "FAILED" },
+            begun.elapsed().as_secs_f32()
+        );
         failed += i32::from(!ok);
     }
     if failed > 0 {

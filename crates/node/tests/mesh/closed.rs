@@ -55,10 +55,8 @@ async fn a_policy_that_never_came_denies() {
     assert!(metrics.contains("response_flags=\"DENY\""), "{metrics}");
 
     // Once it has come, it decides.
-    let rule = Match {
-        principals: vec![StringMatch::Exact("cluster.local/ns/default/sa/client".into())],
-        ..Match::default()
-    };
+    let rule =
+        Match { principals: vec![StringMatch::Exact("cluster.local/ns/default/sa/client".into())], ..Match::default() };
     mesh.control.publish_policy(&Authorization {
         id: name,
         scope: Scope::WorkloadSelector,

@@ -158,6 +158,11 @@ impl Mesh {
         &self.nodes[name]
     }
 
+    /// A node that has been started.
+    pub(crate) fn started(&self, name: &str) -> &Node {
+        &self.nodes[name]
+    }
+
     /// Takes the proxy of a node, to end it.
     pub(crate) fn take_proxy(&mut self, name: &str) -> Proxy {
         self.nodes.get_mut(name).and_then(|node| node.proxy.take()).expect("such a node")
@@ -255,10 +260,10 @@ impl Mesh {
         service.addresses =
             vips.iter().map(|address| NetworkAddress { network: Name::from(""), address: *address }).collect();
         let port = Port { service_port: 80, target_port: APP, app_protocol: Default::default() };
-        service.ports = vec![port.clone()];
+        service.ports = vec![port];
         self.control.publish_service(&service);
         for pod in endpoints {
-            pod.workload.services.insert(service.id.clone(), vec![port.clone()]);
+            pod.workload.services.insert(service.id.clone(), vec![port]);
             self.control.publish_workload(&pod.workload);
         }
         self.synced().await;

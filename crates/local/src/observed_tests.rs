@@ -1,3 +1,5 @@
+use leno_control::objects::Kind;
+
 use super::*;
 
 fn pod(labels: &[(&str, &str)]) -> ObjectMeta {

@@ -1,0 +1,278 @@
+//! `leno lab`: what is typed, and what it starts.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use leno_local::names::StageName;
+use tokio::sync::watch;
+
+use crate::Error;
+use crate::report::{Report, html, text};
+use crate::run::{Progress, RunOptions, run};
+use crate::scenario::{Size, all, find};
+use crate::subject::{SUBJECTS, Subject};
+
+/// Rounds and seconds per step if nothing else is asked for.
+const FULL: (usize, f64) = (5, 10.0);
+/// The same with `--quick`: enough to see whether everything works.
+const QUICK: (usize, f64) = (1, 2.0);
+
+/// Subcommands of `leno lab`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum LabCommand {
+    /// Measure subjects side by side, in turns, and report medians, spreads and ratios
+    #[command(after_help = "Examples:\n  \
+        sudo leno lab run latency\n  \
+        sudo leno lab run throughput --subject none --subject leno --subject ztunnel=/usr/local/bin/ztunnel --report out.html\n  \
+        sudo leno lab run connections --quick\n\n\
+        Takes minutes: subjects x rounds x steps x (duration + warm-up). The machine should do nothing else.")]
+    Run(RunArgs),
+
+    /// List scenarios, their steps, and subjects
+    List(ListArgs),
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object, raw results included
+    Json,
+}
+
+/// Settings of `leno lab list`.
+#[derive(Debug, Clone, Args)]
+pub struct ListArgs {
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Settings of `leno lab run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// What to measure; see `leno lab list`
+    pub scenario: String,
+
+    /// What carries the traffic; give it several times. The first one is what ratios on the terminal refer to
+    #[arg(long = "subject", value_name = "NAME[=PATH]", default_values = ["none", "floor", "leno"])]
+    pub subjects: Vec<String>,
+
+    /// How often each subject is measured [default: 5, with --quick 1]
+    #[arg(long)]
+    pub rounds: Option<usize>,
+
+    /// How long each step counts, as 10s, 500ms or 1m [default: 10s, with --quick 2s]
+    #[arg(long, value_parser = seconds)]
+    pub duration: Option<f64>,
+
+    /// One short round with fewer pods and connections: shows whether it works, not how fast it is
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only steps whose name contains TEXT
+    #[arg(long = "step", value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub only: String,
+
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Write the report with plots, one HTML file
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+}
+
+impl LabCommand {
+    /// Does it. `program` is the binary that runs as every process of the lab. Must be called before the process has a
+    /// second thread: without root, it first becomes root of namespaces of its own.
+    ///
+    /// # Errors
+    /// As [`run`]; and when a report can't be written.
+    pub fn execute(&self, program: &Path) -> Result<(), Error> {
+        match self {
+            Self::List(args) => list(args.output),
+            Self::Run(args) => args.execute(program),
+        }
+    }
+}
+
+impl RunArgs {
+    fn options(&self, program: &Path) -> Result<RunOptions, Error> {
+        let size = if self.quick { Size::Quick } else { Size::Full };
+        let (rounds, seconds) = if self.quick { QUICK } else { FULL };
+        Ok(RunOptions {
+            scenario: find(&self.scenario, size)?,
+            subjects: self.subjects.iter().map(|text| Subject::parse(text)).collect::<Result<_, _>>()?,
+            rounds: self.rounds.unwrap_or(rounds),
+            seconds: self.duration.unwrap_or(seconds),
+            size,
+            only: self.only.clone(),
+            program: program.to_owned(),
+            stage: StageName::new("lab").map_err(|error| Error::Usage(error.to_string()))?,
+            command: std::env::args().map(|word| quote(&word)).collect::<Vec<_>>().join(" "),
+        })
+    }
+
+    fn execute(&self, program: &Path) -> Result<(), Error> {
+        let options = self.options(program)?;
+        // Found out after minutes of measuring, it would be all for nothing.
+        let report_file = self.report.as_deref().map(create).transpose()?;
+        leno_local::privilege::acquire().map_err(|source| Error::Stage {
+            subject: "any".to_owned(),
+            source: Box::new(source),
+            log: String::new(),
+        })?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(Error::io("cannot start a runtime"))?;
+        let report = runtime.block_on(async {
+            let (interrupt, stop) = watch::channel(false);
+            let signals = tokio::spawn(async move { drop(interrupt.send(interrupted().await.is_ok())) });
+            let report = run(&options, stop, &mut tell).await;
+            signals.abort();
+            report
+        })?;
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Report { path, source }
+        };
+        if let (Some(path), Some(mut file)) = (&self.report, report_file) {
+            let page = html(&report).map_err(|error| failed(path)(error.into()))?;
+            file.write_all(page.as_bytes()).map_err(failed(path))?;
+        }
+        self.print(&report).map_err(failed(Path::new("standard output")))
+    }
+
+    fn print(&self, report: &Report) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        match self.output {
+            Output::Text => out.write_all(text(report).as_bytes())?,
+            Output::Json => {
+                serde_json::to_writer(&mut out, report)?;
+                out.write_all(b"\n")?;
+            }
+        }
+        out.flush()
+    }
+}
+
+fn create(path: &Path) -> Result<std::fs::File, Error> {
+    std::fs::File::create(path).map_err(|source| Error::Report { path: path.to_owned(), source })
+}
+
+/// Waits for the first signal to end.
+async fn interrupted() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+/// Progress goes to standard error: results have standard output for themselves.
+fn tell(progress: Progress) {
+    let line = match progress {
+        Progress::Warning { text } => format!("warning: {text}\n"),
+        Progress::Turn { subject, round, rounds } => format!("round {round} of {rounds}: {subject}\n"),
+        Progress::Step { step, summary } => format!("  {step}: {summary}\n"),
+    };
+    // A closed terminal must not end a measurement.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+fn list(output: Output) -> Result<(), Error> {
+    let mut out = String::new();
+    let scenarios = all(Size::Full);
+    if output == Output::Json {
+        let scenarios: Vec<_> = scenarios
+            .iter()
+            .map(|one| {
+                let steps: Vec<_> =
+                    one.steps.iter().map(|step| serde_json::json!({ "name": step.name, "about": step.about })).collect();
+                serde_json::json!({ "name": one.name, "about": one.about, "steps": steps })
+            })
+            .collect();
+        let subjects = SUBJECTS.map(|(name, about)| serde_json::json!({ "name": name, "about": about }));
+        out = serde_json::json!({ "scenarios": scenarios, "subjects": subjects }).to_string() + "\n";
+    } else {
+        out.push_str("Scenarios:\n");
+        for one in &scenarios {
+            out.push_str(&format!("\n  {}\n    {}\n", one.name, one.about));
+            for step in &one.steps {
+                out.push_str(&format!("      {:<34} {}\n", step.name, step.about));
+            }
+        }
+        out.push_str("\nSubjects:\n\n");
+        for (name, about) in SUBJECTS {
+            out.push_str(&format!("  {name:<18} {about}\n"));
+        }
+    }
+    std::io::stdout().lock().write_all(out.as_bytes()).map_err(Error::io("cannot write to standard output"))
+}
+
+/// A duration in seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    let (number, factor) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("", 1.0)]
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))
+        .unwrap_or((text, 1.0));
+    match number.parse::<f64>() {
+        Ok(number) if (0.1..=3600.0).contains(&(number * factor)) => Ok(number * factor),
+        Ok(_) => Err("it must be from 100ms to 60m".to_owned()),
+        Err(_) => Err("write it as 10s, 500ms or 1m".to_owned()),
+    }
+}
+
+fn quote(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        command: LabCommand,
+    }
+
+    fn run_args(line: &str) -> Result<RunArgs, String> {
+        match Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?.command {
+            LabCommand::Run(args) => Ok(args),
+            LabCommand::List(_) => Err("list".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_is_typed() {
+        let args = run_args("lab run latency --subject none --subject ztunnel=/bin/sh --duration 500ms --quick").unwrap();
+        let options = args.options(Path::new("/bin/true")).unwrap();
+        assert_eq!((options.rounds, options.seconds, options.size), (1, 0.5, Size::Quick));
+        assert_eq!(options.subjects.len(), 2);
+        let defaults = run_args("lab run throughput").unwrap().options(Path::new("/bin/true")).unwrap();
+        assert_eq!((defaults.rounds, defaults.seconds), (5, 10.0));
+        assert_eq!(defaults.subjects, [Subject::None, Subject::Floor, Subject::Leno(None)]);
+        assert!(run_args("lab run nonsense").unwrap().options(Path::new("/bin/true")).is_err());
+        assert!(run_args("lab run latency --duration 1h").unwrap_err().contains("10s, 500ms or 1m"));
+        assert!(run_args("lab run latency --duration 1ms").unwrap_err().contains("from 100ms"));
+    }
+
+    #[test]
+    fn words_can_be_typed_again() {
+        assert_eq!(quote("--subject=a/b"), "--subject=a/b");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+        assert_eq!(quote(""), "''");
+    }
+}

@@ -1,0 +1,133 @@
+//! The machine: what it is, and what all of it is doing.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::seconds_per_tick;
+
+/// Processor time of the whole machine since it started, over all cores, seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineCpu {
+    /// Programs, niced ones included.
+    pub user_seconds: f64,
+    /// The kernel on their behalf.
+    pub system_seconds: f64,
+    /// Interrupts.
+    pub irq_seconds: f64,
+    /// Deferred work of interrupts: on the way through the network stack most of it is here.
+    pub softirq_seconds: f64,
+    /// Time that a hypervisor gave to others.
+    pub steal_seconds: f64,
+    /// Nothing to do, or waiting for a disk.
+    pub idle_seconds: f64,
+}
+
+impl MachineCpu {
+    /// Now.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted.
+    pub fn now() -> io::Result<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat")?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no line \"cpu\""))
+    }
+
+    pub(super) fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let tick = seconds_per_tick();
+        let ticks: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0) * tick;
+        ticks.get(3)?;
+        Some(Self {
+            user_seconds: at(0) + at(1),
+            system_seconds: at(2),
+            idle_seconds: at(3) + at(4),
+            irq_seconds: at(5),
+            softirq_seconds: at(6),
+            steal_seconds: at(7),
+        })
+    }
+
+    /// What was used since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds - before.user_seconds,
+            system_seconds: self.system_seconds - before.system_seconds,
+            irq_seconds: self.irq_seconds - before.irq_seconds,
+            softirq_seconds: self.softirq_seconds - before.softirq_seconds,
+            steal_seconds: self.steal_seconds - before.steal_seconds,
+            idle_seconds: self.idle_seconds - before.idle_seconds,
+        }
+    }
+
+    /// All that is work.
+    #[must_use]
+    pub fn busy_seconds(&self) -> f64 {
+        self.user_seconds + self.system_seconds + self.irq_seconds + self.softirq_seconds
+    }
+}
+
+/// How many cores are at work, averaged over `time`; what a hypervisor takes away counts.
+///
+/// # Errors
+/// When `/proc` is not mounted.
+pub async fn busy_cores(time: Duration) -> io::Result<f64> {
+    let before = MachineCpu::now()?;
+    tokio::time::sleep(time).await;
+    let used = MachineCpu::now()?.since(&before);
+    Ok((used.busy_seconds() + used.steal_seconds) / time.as_secs_f64())
+}
+
+/// What the machine is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor, as it calls itself.
+    pub processor: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Load averages over 1, 5 and 15 minutes.
+    pub load_average: [f64; 3],
+    /// Whether it is a virtual machine: then its cores are shared with strangers.
+    pub is_virtual: bool,
+    /// How the first core's frequency is governed, where the kernel says so.
+    pub governor: Option<String>,
+}
+
+impl Machine {
+    /// This one. What can't be found out is left empty.
+    #[must_use]
+    pub fn describe() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let value = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let mut load = [0.0; 3];
+        for (average, field) in load.iter_mut().zip(read("/proc/loadavg").split_whitespace()) {
+            *average = field.parse().unwrap_or(0.0);
+        }
+        let memory = read("/proc/meminfo");
+        let kibibytes = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+        let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+        let processor = value("model name");
+        Self {
+            // Other architectures than x86 give no name, only numbers.
+            processor: if processor.is_empty() { std::env::consts::ARCH.to_owned() } else { processor },
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            memory_bytes: kibibytes.map_or(0, |kibibytes: u64| kibibytes * 1024),
+            load_average: load,
+            is_virtual: value("flags").split_whitespace().any(|flag| flag == "hypervisor"),
+            governor: Some(governor.trim().to_owned()).filter(|governor| !governor.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+fn own() -> i32 {
+    i32::try_from(std::process::id()).unwrap()
+}
+
+fn burn(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::black_box(begun.elapsed());
+    }
+}
+
+#[test]
+fn own_work_is_counted() {
+    let (before, machine) = (cpu(own()).unwrap(), MachineCpu::now().unwrap());
+    // On a busy machine a second's work may take longer: wait for the work, not for the clock.
+    let begun = Instant::now();
+    while cpu(own()).unwrap().since(&before).seconds() < 0.3 {
+        burn(Duration::from_millis(50));
+        assert!(begun.elapsed() < Duration::from_secs(60), "work is not counted");
+    }
+    let used = cpu(own()).unwrap().since(&before);
+    assert!(used.user_seconds > 0.0 && used.seconds() >= 0.3, "{used:?}");
+    let whole = MachineCpu::now().unwrap().since(&machine);
+    assert!(whole.busy_seconds() >= 0.2 && whole.busy_seconds() >= used.seconds() - 0.2, "{whole:?} {used:?}");
+}
+
+#[test]
+fn descendants_are_counted_living_and_reaped() {
+    // The shell's child works and is reaped by it; then the shell works until its input ends.
+    let script = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done; read line";
+    let mut shell = Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 5];
+    shell.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    let pid = i32::try_from(shell.id()).unwrap();
+    let used = cpu(pid).unwrap();
+    assert!(used.seconds() > 0.02, "the reaped child's work is missing: {used:?}");
+    assert!(process_tree(own()).unwrap().contains(&pid));
+    assert!(cpu(own()).unwrap().seconds() >= used.seconds());
+    shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+    shell.wait().unwrap();
+    assert!(cpu(pid).is_err(), "a process that is gone is an error, not zero");
+    assert!(memory(pid).is_err());
+}
+
+#[test]
+fn memory_and_descriptors() {
+    let before = memory(own()).unwrap();
+    assert!(before.rss_bytes > before.anonymous_bytes && before.anonymous_bytes > 0, "{before:?}");
+    let block = vec![1_u8; 64 << 20];
+    let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+    let after = memory(own()).unwrap();
+    assert!(after.anonymous_bytes >= before.anonymous_bytes + (48 << 20), "{before:?} {after:?}");
+    assert!(after.descriptors + 20 >= before.descriptors + 50, "{before:?} {after:?}");
+    std::hint::black_box(block.last());
+    drop(files);
+}
+
+#[test]
+fn softirqs_are_separate() {
+    let stat = "cpu  100 10 200 5000 50 7 30 20 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+    let cpu = MachineCpu::parse(stat).unwrap();
+    assert_eq!((cpu.user_seconds, cpu.system_seconds, cpu.idle_seconds), (1.1, 2.0, 50.5));
+    assert!((cpu.softirq_seconds - 0.3).abs() < 1e-9 && (cpu.busy_seconds() - 3.47).abs() < 1e-9);
+    assert_eq!(MachineCpu::parse("cpu0 1 2 3 4\n"), None);
+}
+
+#[test]
+fn this_machine() {
+    let machine = Machine::describe();
+    assert!(machine.cores >= 1 && machine.memory_bytes > 1 << 26, "{machine:?}");
+    assert!(!machine.processor.is_empty() && machine.kernel.contains('.'), "{machine:?}");
+}

@@ -1,0 +1,140 @@
+//! Processor time, memory and descriptors of processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// Processor time of processes, seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// In the programs.
+    pub user_seconds: f64,
+    /// In the kernel on their behalf.
+    pub system_seconds: f64,
+}
+
+impl Cpu {
+    /// Both.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.user_seconds + self.system_seconds
+    }
+
+    /// What was used since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds - before.user_seconds,
+            system_seconds: self.system_seconds - before.system_seconds,
+        }
+    }
+}
+
+impl std::ops::Add for Cpu {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds + other.user_seconds,
+            system_seconds: self.system_seconds + other.system_seconds,
+        }
+    }
+}
+
+/// Memory and descriptors of processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Resident bytes (VmRSS): the program's own pages too.
+    pub rss_bytes: u64,
+    /// Resident bytes that the process allocated (RssAnon).
+    pub anonymous_bytes: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+}
+
+/// Processor time that a process has used so far, together with its descendants, living or reaped. A descendant that ends
+/// between two calls is in the second as part of its parent.
+///
+/// # Errors
+/// When the process is gone.
+pub fn cpu(pid: i32) -> io::Result<Cpu> {
+    let mut total = usage(pid)?;
+    for child in process_tree(pid)?.into_iter().filter(|child| *child != pid) {
+        // It may end between being listed and being asked; then its parent has its time.
+        total = total + usage(child).unwrap_or_default();
+    }
+    Ok(total)
+}
+
+/// Memory and descriptors of a process and its living descendants.
+///
+/// # Errors
+/// When the process is gone, or its descriptors can't be listed.
+pub fn memory(pid: i32) -> io::Result<Memory> {
+    let mut total = Memory::default();
+    for member in process_tree(pid)? {
+        let status = match fs::read_to_string(format!("/proc/{member}/status")) {
+            Ok(status) => status,
+            Err(_) if member != pid => continue,
+            Err(error) => return Err(error),
+        };
+        total.rss_bytes += kibibytes(&status, "VmRSS:");
+        total.anonymous_bytes += kibibytes(&status, "RssAnon:");
+        match fs::read_dir(format!("/proc/{member}/fd")) {
+            Ok(entries) => total.descriptors += entries.count() as u64,
+            Err(_) if member != pid => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(total)
+}
+
+fn kibibytes(status: &str, name: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix(name));
+    value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+fn usage(pid: i32) -> io::Result<Cpu> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = fields(&stat);
+    // Fields 14 to 17 of proc_pid_stat(5): utime, stime, cutime, cstime. `fields` starts with field 3.
+    let ticks = |number: usize| fields.get(number - 3).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    let tick = seconds_per_tick();
+    Ok(Cpu { user_seconds: (ticks(14) + ticks(16)) * tick, system_seconds: (ticks(15) + ticks(17)) * tick })
+}
+
+/// The fields behind the program's name, which may itself contain blanks and parentheses.
+fn fields(stat: &str) -> Vec<&str> {
+    stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default()
+}
+
+pub(super) fn seconds_per_tick() -> f64 {
+    let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
+    1.0 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100) as f64
+}
+
+/// A process and its living descendants.
+///
+/// # Errors
+/// When the process is gone.
+pub fn process_tree(pid: i32) -> io::Result<BTreeSet<i32>> {
+    fs::metadata(format!("/proc/{pid}"))?;
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Ok(stat) = fs::read_to_string(format!("/proc/{child}/stat")) else { continue };
+        if let Some(parent) = fields(&stat).get(1).and_then(|parent| parent.parse().ok()) {
+            children.entry(parent).or_default().push(child);
+        }
+    }
+    let mut tree = BTreeSet::new();
+    let mut next = vec![pid];
+    while let Some(member) = next.pop() {
+        if tree.insert(member) {
+            next.extend(children.get(&member).into_iter().flatten());
+        }
+    }
+    Ok(tree)
+}

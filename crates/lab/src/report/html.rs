@@ -1,0 +1,193 @@
+//! The report as one file that opens offline: no scripts, no fonts, nothing fetched.
+
+use std::fmt::Write as _;
+
+use super::published::study;
+use super::{Report, StepInfo, number, svg};
+use crate::stats::{Better, Figure, Summary};
+
+const STYLE: &str = include_str!("style.css");
+
+/// Text as it may stand in HTML, in attributes too.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// The whole page. The raw results are in it as JSON, at the end.
+///
+/// # Errors
+/// When the report can't be written as JSON.
+pub fn html(report: &Report) -> Result<String, serde_json::Error> {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>leno lab: {scenario}</title>\n<style>\n{STYLE}</style>\n<h1>leno lab: {scenario}</h1>\n<p>{about}</p>\n",
+        scenario = escape(&report.scenario),
+        about = escape(&report.about),
+    );
+    head(&mut out, report);
+    for step in &report.steps {
+        self::step(&mut out, report, step);
+    }
+    out.push_str(HOW);
+    // The only thing that could end the element early is the end tag's beginning.
+    let json = serde_json::to_string(report)?.replace("</", "<\\/");
+    let _ = writeln!(out, "<script type=\"application/json\" id=\"report\">{json}</script>\n</html>");
+    Ok(out)
+}
+
+const HOW: &str = "<h2>How to read this</h2>\n<ul>\n\
+<li>Subjects take turns in every round (A B C A B C …), each on a fresh stage, so that what drifts on the machine drifts for all. \
+Figures are medians over the rounds with the smallest and largest; no round is left out.</li>\n\
+<li>Absolute figures belong to this machine. Ratios are what carries over. A ratio whose ranges overlap shows no difference; it is \
+marked “≈”.</li>\n\
+<li>Open loop: requests are sent at planned times whether or not earlier ones were answered, and latency counts from the planned time. \
+Closed loops only serve to find a maximum.</li>\n\
+<li>Load, servers and proxies share the machine's cores: where nothing is idle, throughput is cores divided by the processor time of all.</li>\n\
+<li>Processor time of proxies is that of their processes; packets that the kernel handles in interrupts are in the machine's numbers only.</li>\n\
+<li>Encryption between the nodes is verified in every round by watching the link. On the same node it is not watched.</li>\n\
+</ul>\n";
+
+fn head(out: &mut String, report: &Report) {
+    let machine = &report.machine;
+    let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
+    let _ = write!(
+        out,
+        "<p class=\"dim\">{processor}, {cores} cores{kind}, {gib:.0} GiB, Linux {kernel}; load average before: {load:.2}<br>\
+         {started} to {ended}; {rounds} round{s} of {seconds} s; Leno {version}<br><code>{command}</code></p>\n",
+        processor = escape(&machine.processor),
+        cores = machine.cores,
+        kind = if machine.is_virtual { " (virtual machine)" } else { "" },
+        kernel = escape(&machine.kernel),
+        load = machine.load_average[0],
+        started = escape(&report.started),
+        ended = escape(&report.ended),
+        rounds = report.rounds,
+        s = if report.rounds == 1 { "" } else { "s" },
+        seconds = report.seconds,
+        version = escape(&report.program_version),
+        command = escape(&report.command),
+    );
+    out.push_str("<table><tr><th>subject<th>between the nodes<th>program\n");
+    for subject in &report.subjects {
+        let program = subject.program.as_deref().map_or_else(
+            || "–".to_owned(),
+            |program| format!("{} <small>{} bytes</small>", escape(program), number(subject.program_bytes as f64)),
+        );
+        let encrypts = if subject.encrypts { "encrypted" } else { "in the clear" };
+        let _ = writeln!(out, "<tr><td>{}<td>{encrypts}<td>{program}", escape(&subject.name));
+    }
+    out.push_str("</table>\n");
+    if !report.warnings.is_empty() {
+        let _ = write!(out, "<details open><summary class=\"warn\">{} remarks</summary><ul>\n", report.warnings.len());
+        for warning in &report.warnings {
+            let _ = writeln!(out, "<li>{}", escape(warning));
+        }
+        out.push_str("</ul></details>\n");
+    }
+}
+
+fn step(out: &mut String, report: &Report, step: &StepInfo) {
+    let _ = write!(out, "<h2>{}</h2>\n<p class=\"about\">{}</p>\n", escape(&step.name), escape(&step.about));
+    let names: Vec<String> = report.subjects.iter().map(|subject| subject.name.clone()).collect();
+    let figures: Vec<&Figure> = report.figures.iter().filter(|figure| figure.step == step.name).collect();
+    let curves: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| (index, name.clone(), crate::run::pooled_curve(&report.results, &step.name, name)))
+        .filter(|(_, _, curve)| !curve.is_empty())
+        .collect();
+    out.push_str(&svg::percentiles(&curves));
+    // What a step is about comes first; then what it cost.
+    let telling = figures.first().into_iter().chain(figures.iter().filter(|figure| is_cost(figure)));
+    for figure in telling {
+        out.push_str(&svg::bars(figure, &names));
+    }
+    out.push_str("<div class=\"wide\"><table><tr><th>");
+    for name in &names {
+        let _ = write!(out, "<th>{}", escape(name));
+    }
+    out.push('\n');
+    for figure in figures {
+        row(out, figure, &names);
+    }
+    out.push_str("</table></div>\n");
+    published(out, step);
+}
+
+fn is_cost(figure: &Figure) -> bool {
+    figure.name.starts_with("CPU of both proxies") || figure.name.starts_with("memory per connection")
+}
+
+fn row(out: &mut String, figure: &Figure, names: &[String]) {
+    let better = if figure.better == Better::Higher { "more is better" } else { "less is better" };
+    let unit = if figure.unit.is_empty() { String::new() } else { format!("{}; ", escape(&figure.unit)) };
+    let _ = write!(out, "<tr><td>{}<small>{unit}{better}</small>", escape(&figure.name));
+    for name in names {
+        out.push_str("<td>");
+        match figure.of(name) {
+            None => out.push('–'),
+            Some(one) => cell(out, one),
+        }
+    }
+    out.push('\n');
+}
+
+fn cell(out: &mut String, one: &Summary) {
+    let _ = write!(out, "{}<small>{} – {}</small>", number(one.median), number(one.min), number(one.max));
+    for ratio in &one.ratios {
+        let sign = if ratio.overlap { "≈ " } else { "" };
+        let _ = write!(out, "<small>{sign}{:.2}× {}</small>", ratio.ratio, escape(&ratio.to));
+    }
+    if let Some(doubt) = &one.doubt {
+        let _ = write!(out, "<small class=\"warn\">{}</small>", escape(doubt));
+    }
+}
+
+fn published(out: &mut String, step: &StepInfo) {
+    let Some(study) = step.published.first().and_then(|figure| study(&figure.key)) else { return };
+    let mut metrics: Vec<(&str, &str)> = Vec::new();
+    let mut systems: Vec<&str> = Vec::new();
+    for figure in &step.published {
+        if !metrics.contains(&(&figure.metric, &figure.unit)) {
+            metrics.push((&figure.metric, &figure.unit));
+        }
+        if !systems.contains(&figure.system.as_str()) {
+            systems.push(&figure.system);
+        }
+    }
+    let _ = write!(
+        out,
+        "<details><summary>Published: {}</summary>\n<p class=\"dim\">{}</p>\n<div class=\"wide\"><table><tr><th>",
+        escape(study.title),
+        escape(study.method)
+    );
+    for (metric, unit) in &metrics {
+        let _ = write!(out, "<th>{} [{}]", escape(metric), escape(unit));
+    }
+    for system in systems {
+        let _ = write!(out, "\n<tr><td>{}", escape(system));
+        for (metric, _) in &metrics {
+            let value = step.published.iter().find(|one| one.system == system && one.metric == *metric);
+            let _ = write!(out, "<td>{}", value.map_or_else(|| "–".to_owned(), |one| number(one.value)));
+        }
+    }
+    out.push_str("\n</table></div>\n<p>Other machines, networks and programs: compare proportions, not numbers. Known faults:</p><ul>\n");
+    for fault in study.faults {
+        let _ = writeln!(out, "<li>{}", escape(fault));
+    }
+    out.push_str("</ul></details>\n");
+}

@@ -1,0 +1,139 @@
+//! What a run found, for people and for programs.
+
+mod html;
+mod published;
+mod svg;
+mod text;
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+pub use html::html;
+pub use published::{Published, Study, study};
+pub use text::text;
+
+use crate::measure::Machine;
+use crate::run::{RunOptions, StepResult, figures};
+use crate::scenario::Scenario;
+use crate::stats::Figure;
+use crate::subject::{Identified, Subject};
+
+/// Version of the report's JSON: changes when a field changes its meaning.
+pub const VERSION: u32 = 1;
+
+/// Everything a run found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Version of the program that measured.
+    pub program_version: String,
+    /// What was typed.
+    pub command: String,
+    /// When the run began: RFC 3339, UTC.
+    pub started: String,
+    /// When it ended.
+    pub ended: String,
+    /// The machine.
+    pub machine: Machine,
+    /// The scenario.
+    pub scenario: String,
+    /// What it is about.
+    pub about: String,
+    /// The steps that were measured.
+    pub steps: Vec<StepInfo>,
+    /// Rounds.
+    pub rounds: usize,
+    /// Seconds that each step counted.
+    pub seconds: f64,
+    /// The subjects, in the order of each round.
+    pub subjects: Vec<Identified>,
+    /// What a reader must know before believing the figures.
+    pub warnings: Vec<String>,
+    /// Medians, spreads and ratios.
+    pub figures: Vec<Figure>,
+    /// Every single result, in the order in which they were measured.
+    pub results: Vec<StepResult>,
+}
+
+/// A step in a report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepInfo {
+    /// Its name.
+    pub name: String,
+    /// What it shows.
+    pub about: String,
+    /// What others published under conditions like its.
+    pub published: Vec<Published>,
+}
+
+impl Report {
+    /// The report of a run that begins now.
+    pub(crate) fn new(options: &RunOptions, machine: Machine) -> Self {
+        Self {
+            version: VERSION,
+            program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: options.command.clone(),
+            started: now(),
+            ended: String::new(),
+            machine,
+            scenario: options.scenario.name.to_owned(),
+            about: options.scenario.about.to_owned(),
+            steps: Vec::new(),
+            rounds: options.rounds,
+            seconds: options.seconds,
+            subjects: options.subjects.iter().map(|subject| Subject::identify(subject, &options.program)).collect(),
+            warnings: Vec::new(),
+            figures: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    /// Sums up the results.
+    pub(crate) fn conclude(&mut self, scenario: &Scenario) {
+        self.ended = now();
+        self.steps = scenario
+            .steps
+            .iter()
+            .filter(|step| self.results.iter().any(|result| result.step == step.name))
+            .map(|step| StepInfo {
+                name: step.name.clone(),
+                about: step.about.to_owned(),
+                published: step.published.map(published::figures).unwrap_or_default(),
+            })
+            .collect();
+        self.figures = figures(&self.results);
+        self.warnings.extend(self.results.iter().flat_map(crate::run::remarks));
+    }
+}
+
+fn now() -> String {
+    OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
+}
+
+/// A number with three significant digits, or all digits before the point.
+pub(crate) fn number(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
+    }
+    let digits = 2 - value.abs().log10().floor() as i32;
+    // Above 10 000 the grouping makes it readable; the digits are kept, they are what was measured.
+    if digits <= 0 { group(value.round()) } else { format!("{value:.*}", digits.min(6) as usize) }
+}
+
+fn group(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && digits.len() > 4 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

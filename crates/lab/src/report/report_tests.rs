@@ -1,0 +1,132 @@
+use super::*;
+use crate::load::{HttpLoad, HttpOutcome, LatencyRecorder, Load, Outcome, Pace, Reuse};
+use crate::measure::MachineCpu;
+use crate::run::LoadResult;
+use crate::scenario::{Size, find};
+
+fn report() -> Report {
+    let scenario = find("latency", Size::Quick).unwrap();
+    let mut results = Vec::new();
+    for round in 1..=3 {
+        for (subject, micros) in [("none", 100), ("leno <&\"'>", 300)] {
+            let mut recorder = LatencyRecorder::new();
+            for request in 0..5000 {
+                recorder.record(std::time::Duration::from_micros(micros + request / 10 + round));
+            }
+            let load = HttpLoad {
+                target: "10.0.0.1:8080".parse().unwrap(),
+                path: "/".into(),
+                connections: 1,
+                pace: Pace::Open { per_second: 450.0 },
+                reuse: Reuse::Kept,
+                workers: 1,
+                timeout_seconds: 1.0,
+            };
+            let outcome =
+                HttpOutcome { achieved_per_second: 450.0, latency: recorder.finish(), ..HttpOutcome::default() };
+            results.push(StepResult {
+                step: scenario.steps[1].name.clone(),
+                subject: subject.into(),
+                round: round as usize,
+                seconds: 1.0,
+                loads: vec![LoadResult {
+                    placed: crate::scenario::Placed { load: Load::Http(load), ..scenario.steps[1].loads[0].clone() },
+                    outcome: Outcome::Http(outcome),
+                }],
+                proxies: Vec::new(),
+                machine: MachineCpu { user_seconds: 1.0, ..MachineCpu::default() },
+            });
+        }
+    }
+    let subject = |name: &str| Identified { name: name.into(), program: None, program_bytes: 0, encrypts: false };
+    let mut report = Report {
+        version: VERSION,
+        program_version: "0".into(),
+        command: "leno lab run latency </script>".into(),
+        started: String::new(),
+        ended: String::new(),
+        machine: Machine::describe(),
+        scenario: scenario.name.into(),
+        about: scenario.about.into(),
+        steps: Vec::new(),
+        rounds: 3,
+        seconds: 1.0,
+        subjects: vec![subject("none"), subject("leno <&\"'>")],
+        warnings: vec!["the machine is not quiet".into()],
+        figures: Vec::new(),
+        results,
+    };
+    report.conclude(&scenario);
+    report
+}
+
+/// Every element that is opened is closed, nothing is fetched, and no text of a subject becomes markup.
+#[test]
+fn the_page_is_whole_and_alone() {
+    let page = html(&report()).unwrap();
+    for tag in ["svg", "table", "details", "ul", "h2", "div", "script", "style", "small", "text"] {
+        let (opened, closed) = (page.matches(&format!("<{tag}")).count(), page.matches(&format!("</{tag}>")).count());
+        assert_eq!(opened, closed, "<{tag}>");
+        assert!(opened > 0, "<{tag}>");
+    }
+    for outside in ["http:", "https:", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(!page.contains("leno <&") || page.find("leno <&").unwrap() > page.find("application/json").unwrap());
+    assert!(page.contains("leno &lt;&amp;&quot;&#39;&gt;"));
+    assert!(page.contains("Shulyak") && page.contains("no mutual TLS") && page.contains("30.4"), "published figures and faults");
+    assert!(!page.contains("NaN") && !page.contains("inf"), "a number went wrong");
+}
+
+/// The JSON in the page is the report: nothing of it is lost.
+#[test]
+fn raw_results_are_in_the_page() {
+    let report = report();
+    let page = html(&report).unwrap();
+    let (_, rest) = page.split_once("id=\"report\">").unwrap();
+    let (json, _) = rest.split_once("</script>").unwrap();
+    let back: Report = serde_json::from_str(json).unwrap();
+    assert_eq!((back.results.len(), &back.command, &back.figures.len()), (6, &report.command, &report.figures.len()));
+    assert!(back.results[5].loads[0].outcome == report.results[5].loads[0].outcome);
+}
+
+#[test]
+fn curves_end_where_the_data_ends() {
+    let page = html(&report()).unwrap();
+    let line = page.split("class=\"l s1\" d=\"").nth(1).unwrap().split('"').next().unwrap();
+    let points: Vec<(f64, f64)> = line
+        .trim_start_matches('M')
+        .split('L')
+        .map(|point| point.split_once(' ').unwrap())
+        .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
+        .collect();
+    assert!(points.len() > 30 && points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1), "{points:?}");
+    assert!(page.contains(">99.9 %<") && !page.contains(">99.999 %<"), "15 000 requests know no more than four nines");
+}
+
+#[test]
+fn a_table_for_the_terminal() {
+    let text = text(&report());
+    assert!(text.contains("latency p50 [µs]") && text.contains("warning: the machine is not quiet"), "{text}");
+    let line = text.lines().find(|line| line.contains("latency p50")).unwrap();
+    assert!(line.contains("1.5") && line.contains('×'), "the ratio to the first subject: {line}");
+}
+
+#[test]
+fn numbers() {
+    let cases = [
+        (0.0, "0"),
+        (0.001234, "0.00123"),
+        (0.5, "0.500"),
+        (1.66, "1.66"),
+        (16.78, "16.8"),
+        (263.4, "263"),
+        (3500.0, "3500"),
+        (78123.4, "78\u{202f}123"),
+        (1234567.0, "1\u{202f}234\u{202f}567"),
+        (f64::NAN, "–"),
+    ];
+    for (value, text) in cases {
+        assert_eq!(number(value), text);
+    }
+}

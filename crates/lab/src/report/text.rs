@@ -1,0 +1,79 @@
+//! The report on a terminal.
+
+use std::fmt::Write as _;
+
+use super::{Report, number};
+
+/// A table for each step: a line per figure, a column per subject with median and range, and the ratio to the subject
+/// named first.
+#[must_use]
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let machine = &report.machine;
+    let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{}: {} round{} of {} s; {}, {} cores, {gib:.0} GiB, Linux {}",
+        report.scenario,
+        report.rounds,
+        if report.rounds == 1 { "" } else { "s" },
+        report.seconds,
+        machine.processor,
+        machine.cores,
+        machine.kernel
+    );
+    for step in &report.steps {
+        let mut rows = vec![vec![String::new()]];
+        rows[0].extend(report.subjects.iter().map(|subject| subject.name.clone()));
+        let mut doubtful = false;
+        for figure in report.figures.iter().filter(|figure| figure.step == step.name) {
+            let mut row = vec![format!("{} [{}]", figure.name, figure.unit).replace(" []", "")];
+            for subject in &report.subjects {
+                row.push(figure.of(&subject.name).map_or_else(
+                    || "–".to_owned(),
+                    |one| {
+                        let mark = if one.doubt.is_some() { "?" } else { "" };
+                        doubtful |= one.doubt.is_some();
+                        let first = report.subjects.first().map(|subject| subject.name.as_str());
+                        let ratio = one.ratios.iter().find(|ratio| Some(ratio.to.as_str()) == first);
+                        let ratio = ratio.map(|ratio| format!(" {:.2}×", ratio.ratio)).unwrap_or_default();
+                        format!("{}{mark} ({}–{}){ratio}", number(one.median), number(one.min), number(one.max))
+                    },
+                ));
+            }
+            rows.push(row);
+        }
+        let _ = writeln!(out, "\n{}", step.name);
+        out.push_str(&table(&rows));
+        if doubtful {
+            out.push_str("  ?: too few rounds, or too far apart, to carry a claim\n");
+        }
+    }
+    if let Some(first) = report.subjects.first()
+        && report.subjects.len() > 1
+    {
+        let _ = writeln!(out, "\nmedian (min–max), and the ratio of medians to {}", first.name);
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(out, "warning: {warning}");
+    }
+    out
+}
+
+fn table(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::from(" ");
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, " {cell:<width$} ", width = *width);
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}

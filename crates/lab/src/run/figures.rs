@@ -1,0 +1,269 @@
+//! From raw results to figures.
+
+use super::step::{LoadResult, ProxyUse, StepResult};
+use crate::load::{HttpLoad, HttpOutcome, IdleOutcome, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome};
+use crate::measure::{Cpu, Memory};
+use crate::stats::{Better, Figure, Summary};
+
+const GIGA: f64 = 1e9;
+const MIB: f64 = (1 << 20) as f64;
+
+/// A number that a step found: name, unit, which way is better, value.
+type Value = (&'static str, &'static str, Better, f64);
+
+/// Sums up all rounds, in the order of the results.
+#[must_use]
+pub fn figures(results: &[StepResult]) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = Vec::new();
+    let mut rounds: Vec<Vec<(String, Vec<f64>)>> = Vec::new();
+    for result in results {
+        for (name, unit, better, value) in values(result) {
+            let known = figures.iter().position(|figure| figure.step == result.step && figure.name == name);
+            let index = known.unwrap_or_else(|| {
+                figures.push(Figure {
+                    step: result.step.clone(),
+                    name: name.to_owned(),
+                    unit: unit.to_owned(),
+                    better,
+                    subjects: Vec::new(),
+                });
+                rounds.push(Vec::new());
+                figures.len() - 1
+            });
+            match rounds[index].iter_mut().find(|(subject, _)| *subject == result.subject) {
+                Some((_, values)) => values.push(value),
+                None => rounds[index].push((result.subject.clone(), vec![value])),
+            }
+        }
+    }
+    for (figure, rounds) in figures.iter_mut().zip(rounds) {
+        figure.subjects = rounds.into_iter().map(|(subject, values)| Summary::new(&subject, values)).collect();
+        figure.compare();
+    }
+    // Steps in order, and within one the figures as `values` has them; a subject without proxies knows fewer of them.
+    let mut steps: Vec<&str> = Vec::new();
+    for result in results {
+        if !steps.contains(&result.step.as_str()) {
+            steps.push(&result.step);
+        }
+    }
+    figures.sort_by_key(|figure| steps.iter().position(|step| *step == figure.step));
+    figures
+}
+
+/// The first number of a step, in words.
+pub(super) fn headline(result: &StepResult) -> String {
+    let shown = |(name, unit, _, value): &Value| format!("{name} {} {unit}", crate::report::number(*value));
+    let values = values(result);
+    let errors = values.iter().find(|(name, _, _, value)| *name == "errors" && *value > 0.0);
+    let first: Vec<String> = values.iter().take(2).chain(errors).map(shown).collect();
+    first.join(", ")
+}
+
+/// Things about a result that a reader of its figures must know.
+pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let at = format!("{} with {}, round {}", result.step, result.subject, result.round);
+    for load in result.loads.iter().filter(|load| load.placed.measured) {
+        match (&load.placed.load, &load.outcome) {
+            (Load::Http(HttpLoad { pace: Pace::Open { per_second }, .. }), Outcome::Http(outcome)) => {
+                if outcome.achieved_per_second < 0.99 * per_second {
+                    let rate = outcome.achieved_per_second;
+                    remarks.push(format!("{at}: only {rate:.0} of {per_second:.0} requests per second were answered in time"));
+                }
+                if outcome.lag.p99_us > outcome.latency.p50_us {
+                    let lag = outcome.lag.p99_us;
+                    remarks.push(format!("{at}: the load generator itself was up to {lag:.0} µs late (p99): the machine is too busy"));
+                }
+            }
+            (_, Outcome::Stream(outcome)) => {
+                for (reason, count) in &outcome.errors {
+                    remarks.push(format!("{at}: {count} streams failed: {reason}"));
+                }
+            }
+            (_, Outcome::Idle(outcome)) if outcome.alive < outcome.opened => {
+                remarks.push(format!("{at}: only {} of {} idle connections lived to the end", outcome.alive, outcome.opened));
+            }
+            _ => {}
+        }
+        if let Outcome::Http(outcome) = &load.outcome
+            && outcome.error_count() > 0
+        {
+            remarks.push(format!("{at}: {} requests failed: {:?}", outcome.error_count(), outcome.errors));
+        }
+    }
+    let stolen = result.machine.steal_seconds / result.seconds.max(1e-9);
+    if stolen > 0.05 {
+        remarks.push(format!("{at}: the hypervisor took {stolen:.2} cores away meanwhile"));
+    }
+    remarks
+}
+
+fn values(result: &StepResult) -> Vec<Value> {
+    let measured: Vec<&LoadResult> = result.loads.iter().filter(|load| load.placed.measured).collect();
+    let https: Vec<(&HttpLoad, &HttpOutcome)> = measured
+        .iter()
+        .filter_map(|load| match (&load.placed.load, &load.outcome) {
+            (Load::Http(load), Outcome::Http(outcome)) => Some((load, outcome)),
+            _ => None,
+        })
+        .collect();
+    if !https.is_empty() {
+        return http(result, &https);
+    }
+    match measured.first().map(|load| &load.outcome) {
+        Some(Outcome::Stream(outcome)) => stream(result, outcome),
+        Some(Outcome::Idle(outcome)) => idle(result, outcome),
+        _ => Vec::new(),
+    }
+}
+
+fn proxies_cpu(result: &StepResult) -> Option<f64> {
+    let total = result.proxies.iter().fold(Cpu::default(), |total, proxy| total + proxy.cpu);
+    (!result.proxies.is_empty()).then(|| total.seconds())
+}
+
+/// Processor time per unit of work: of the proxies together, of the machine, and the machine's softirq part.
+fn costs(result: &StepResult, names: [&'static str; 3], unit: &'static str, work: f64) -> Vec<Value> {
+    if work <= 0.0 {
+        return Vec::new();
+    }
+    let machine = [result.machine.busy_seconds(), result.machine.softirq_seconds];
+    let proxies = proxies_cpu(result).map(|seconds| (names[0], unit, Better::Lower, seconds / work));
+    proxies
+        .into_iter()
+        .chain(names[1..].iter().zip(machine).map(|(name, seconds)| (*name, unit, Better::Lower, seconds / work)))
+        .collect()
+}
+
+const COSTS: [&str; 3] = ["CPU of both proxies", "CPU of the whole machine", "of that softirq"];
+const BODY_COSTS: [&str; 3] =
+    ["CPU of both proxies per GB", "CPU of the whole machine per GB", "of that softirq, per GB"];
+
+fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> {
+    use Better::{Higher, Lower};
+    let mut pooled = LatencyRecorder::new();
+    for (_, outcome) in loads {
+        if let Ok(recorder) = outcome.latency.recorder() {
+            pooled.add(&recorder);
+        }
+    }
+    let latency = pooled.finish();
+    let rate: f64 = loads.iter().map(|(_, outcome)| outcome.achieved_per_second).sum();
+    let errors: u64 = loads.iter().map(|(_, outcome)| outcome.error_count()).sum();
+    let bodies: u64 = loads.iter().map(|(_, outcome)| outcome.body_bytes).sum();
+    let (first, _) = loads[0];
+    let latencies = [
+        ("latency p50", "µs", Lower, latency.p50_us),
+        ("latency p90", "µs", Lower, latency.p90_us),
+        ("latency p99", "µs", Lower, latency.p99_us),
+        ("latency p99.9", "µs", Lower, latency.p999_us),
+        ("latency max", "µs", Lower, latency.max_us),
+    ];
+    let rate_value = ("answered", "requests/s", Higher, rate);
+    let mut values = Vec::new();
+    if matches!(first.pace, Pace::Open { .. }) {
+        values.extend(latencies);
+        values.push(rate_value);
+    } else {
+        values.push(rate_value);
+        values.extend(latencies);
+    }
+    values.push(("errors", "requests", Lower, errors as f64));
+    let done = rate * result.seconds;
+    values.extend(match first.reuse {
+        Reuse::Kept => costs(result, COSTS, "s/10 000 requests", done / 1e4),
+        Reuse::PerRequest => costs(result, COSTS, "s/1 000 connections", done / 1e3),
+    });
+    if first.path.starts_with("/bytes/") {
+        values.extend(costs(result, BODY_COSTS, "s/GB", bodies as f64 / GIGA));
+    }
+    if loads.len() > 1 {
+        let p99s = || loads.iter().map(|(_, outcome)| outcome.latency.p99_us);
+        let (least, most) = (p99s().fold(f64::INFINITY, f64::min), p99s().fold(0.0, f64::max));
+        values.push(("worst pod's p99 by the best pod's", "×", Lower, most / least.max(1.0)));
+        let slowest = loads.iter().map(|(_, outcome)| outcome.achieved_per_second).fold(f64::INFINITY, f64::min);
+        values.push(("answered for the worst pod", "requests/s", Higher, slowest));
+    }
+    values.extend(memory_under_load(result));
+    values
+}
+
+fn memory_under_load(result: &StepResult) -> Option<Value> {
+    let all = result.proxies.iter().map(|proxy| proxy.during.rss_bytes as f64 / MIB);
+    (!result.proxies.is_empty()).then(|| ("RSS under load, per proxy", "MiB", Better::Lower, all.sum::<f64>() / count(result)))
+}
+
+fn count(result: &StepResult) -> f64 {
+    result.proxies.len() as f64
+}
+
+fn stream(result: &StepResult, outcome: &StreamOutcome) -> Vec<Value> {
+    use Better::{Higher, Lower};
+    let bytes: u64 = outcome.bytes.iter().sum();
+    let mut values = vec![("throughput", "Gbit/s", Higher, bytes as f64 * 8.0 / outcome.seconds.max(1e-9) / GIGA)];
+    values.extend(costs(result, COSTS, "s/GB", bytes as f64 / GIGA));
+    values.push(("failed streams", "streams", Lower, outcome.errors.values().sum::<u64>() as f64));
+    if let (Some(least), Some(most)) = (outcome.bytes.iter().min(), outcome.bytes.iter().max())
+        && outcome.bytes.len() > 1
+    {
+        values.push(("fastest stream by the slowest", "×", Lower, *most as f64 / (*least).max(1) as f64));
+    }
+    values.extend(memory_under_load(result));
+    values
+}
+
+fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
+    use Better::{Higher, Lower};
+    let failed = outcome.errors.values().sum::<u64>() as f64;
+    let mut values = vec![
+        ("opened", "connections", Higher, outcome.opened as f64),
+        ("failed", "connections", Lower, failed),
+        ("time to open all", "s", Lower, outcome.open_seconds),
+    ];
+    if result.proxies.is_empty() {
+        return values;
+    }
+    let mean = |of: &dyn Fn(&ProxyUse) -> f64| result.proxies.iter().map(of).sum::<f64>() / count(result);
+    let mib = |memory: &Memory| memory.rss_bytes as f64 / MIB;
+    let opened = outcome.opened.max(1) as f64;
+    let idle_cpu = proxies_cpu(result).unwrap_or_default() / result.seconds.max(1e-9) * 100.0;
+    values.extend([
+        ("memory per connection, per proxy", "KiB", Lower, mean(&|proxy| (mib(&proxy.during) - mib(&proxy.before)) * 1024.0 / opened)),
+        ("RSS before, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.before))),
+        ("RSS with all open, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.during))),
+        ("RSS afterwards, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.after))),
+        (
+            "descriptors per connection, per proxy",
+            "",
+            Lower,
+            mean(&|proxy| (proxy.during.descriptors as f64 - proxy.before.descriptors as f64) / opened),
+        ),
+        ("descriptors left afterwards, per proxy", "", Lower, mean(&|proxy| {
+            (proxy.after.descriptors as f64 - proxy.before.descriptors as f64).max(0.0)
+        })),
+        ("CPU of both proxies while idle", "% of a core", Lower, idle_cpu),
+    ]);
+    values
+}
+
+/// The pooled latencies of a step's measured requests over all rounds with one subject, for the percentile curve.
+pub(crate) fn pooled_curve(results: &[StepResult], step: &str, subject: &str) -> Vec<(f64, f64)> {
+    let mut pooled = LatencyRecorder::new();
+    let mut any = false;
+    for result in results.iter().filter(|result| result.step == step && result.subject == subject) {
+        for load in result.loads.iter().filter(|load| load.placed.measured) {
+            if let Outcome::Http(outcome) = &load.outcome
+                && let Ok(recorder) = outcome.latency.recorder()
+            {
+                pooled.add(&recorder);
+                any = true;
+            }
+        }
+    }
+    if any { pooled.finish().curve() } else { Vec::new() }
+}
+
+#[cfg(test)]
+#[path = "figures_tests.rs"]
+mod tests;

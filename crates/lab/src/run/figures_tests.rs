@@ -1,0 +1,145 @@
+use std::time::Duration;
+
+use super::*;
+use crate::load::{Direction, StreamLoad};
+use crate::measure::{Cpu, MachineCpu};
+use crate::scenario::Placed;
+
+fn placed(load: Load, measured: bool) -> Placed {
+    Placed { from: "client".into(), to: "server-far".into(), measured, load }
+}
+
+fn machine(busy: f64, softirq: f64) -> MachineCpu {
+    MachineCpu { user_seconds: busy - softirq, softirq_seconds: softirq, idle_seconds: 1.0, ..MachineCpu::default() }
+}
+
+fn proxy(seconds: f64, before: u64, during: u64) -> ProxyUse {
+    let memory = |mib: u64| Memory { rss_bytes: mib << 20, anonymous_bytes: 0, descriptors: mib };
+    ProxyUse {
+        node: "node-1".into(),
+        cpu: Cpu { user_seconds: seconds / 2.0, system_seconds: seconds / 2.0 },
+        before: memory(before),
+        during: memory(during),
+        after: memory(before + 1),
+        given_back_seconds: None,
+    }
+}
+
+fn stream_result(subject: &str, round: usize, gigabytes: f64, cpu: Option<f64>) -> StepResult {
+    let target = "10.0.0.1:5201".parse().unwrap();
+    let load = Load::Stream(StreamLoad { target, streams: 2, direction: Direction::Send, read_limit: None });
+    let bytes = (gigabytes * GIGA / 2.0) as u64;
+    let outcome = StreamOutcome { seconds: 2.0, bytes: vec![bytes, bytes], ..StreamOutcome::default() };
+    StepResult {
+        step: "bulk".into(),
+        subject: subject.into(),
+        round,
+        seconds: 2.0,
+        loads: vec![LoadResult { placed: placed(load, true), outcome: Outcome::Stream(outcome) }],
+        proxies: cpu.map(|seconds| vec![proxy(seconds, 10, 12), proxy(seconds, 10, 14)]).unwrap_or_default(),
+        machine: machine(4.0, 1.0),
+    }
+}
+
+fn value(result: &StepResult, name: &str) -> Option<f64> {
+    values(result).into_iter().find(|(known, ..)| *known == name).map(|(.., value)| value)
+}
+
+#[test]
+fn bulk_bytes_by_hand() {
+    let result = stream_result("leno", 1, 4.0, Some(1.0));
+    assert_eq!(value(&result, "throughput"), Some(16.0));
+    assert_eq!(value(&result, "CPU of both proxies"), Some(0.5), "2 s for 4 GB");
+    assert_eq!(value(&result, "CPU of the whole machine"), Some(1.0));
+    assert_eq!(value(&result, "of that softirq"), Some(0.25));
+    assert_eq!(value(&result, "fastest stream by the slowest"), Some(1.0));
+    assert_eq!(value(&result, "RSS under load, per proxy"), Some(13.0));
+    assert_eq!(value(&stream_result("none", 1, 4.0, None), "CPU of both proxies"), None);
+}
+
+fn http_result(pace: Pace, reuse: Reuse, path: &str, pods: usize) -> StepResult {
+    let target = "10.0.0.1:8080".parse().unwrap();
+    let mut recorder = LatencyRecorder::new();
+    for milliseconds in 1..=100 {
+        recorder.record(Duration::from_millis(milliseconds));
+    }
+    let outcome = HttpOutcome {
+        seconds: 2.0,
+        planned: 2000,
+        answered: 2000,
+        achieved_per_second: 1000.0,
+        body_bytes: 500_000_000,
+        errors: [("timeout".to_owned(), 3)].into(),
+        latency: recorder.finish(),
+        ..HttpOutcome::default()
+    };
+    let load = HttpLoad { target, path: path.into(), connections: 4, pace, reuse, workers: 1, timeout_seconds: 1.0 };
+    let one = LoadResult { placed: placed(Load::Http(load), true), outcome: Outcome::Http(outcome) };
+    StepResult { loads: vec![one; pods], ..stream_result("leno", 1, 1.0, Some(1.0)) }
+}
+
+#[test]
+fn requests_by_hand() {
+    let open = http_result(Pace::Open { per_second: 1000.0 }, Reuse::Kept, "/bytes/250000", 1);
+    assert!((value(&open, "latency p90").unwrap() - 90_000.0).abs() < 200.0);
+    assert_eq!(value(&open, "answered"), Some(1000.0));
+    assert_eq!(value(&open, "errors"), Some(3.0));
+    assert_eq!(value(&open, "CPU of both proxies"), Some(10.0), "2 s for 2 000 requests");
+    assert_eq!(value(&open, "CPU of both proxies per GB"), Some(4.0));
+    assert_eq!(values(&open)[0].0, "latency p50", "what an open loop is about comes first");
+
+    let fresh = http_result(Pace::Closed, Reuse::PerRequest, "/", 1);
+    assert_eq!((values(&fresh)[0].0, value(&fresh, "CPU of both proxies")), ("answered", Some(1.0)));
+    assert!(values(&fresh).iter().any(|(name, unit, ..)| *name == "CPU of both proxies" && *unit == "s/1 000 connections"));
+
+    let crowd = http_result(Pace::Open { per_second: 1000.0 }, Reuse::Kept, "/", 5);
+    assert_eq!(value(&crowd, "answered"), Some(5000.0));
+    assert_eq!(value(&crowd, "worst pod's p99 by the best pod's"), Some(1.0));
+    assert_eq!(value(&crowd, "answered for the worst pod"), Some(1000.0));
+    // Five times the same distribution is the same distribution, only with a longer tail.
+    let (one, five) = (pooled_curve(&[open], "bulk", "leno"), pooled_curve(&[crowd], "bulk", "leno"));
+    assert!(five.len() > one.len() && five.starts_with(&one));
+}
+
+#[test]
+fn what_readers_must_know_is_said() {
+    let late = http_result(Pace::Open { per_second: 2000.0 }, Reuse::Kept, "/", 1);
+    let remarks = remarks(&late);
+    assert!(remarks.iter().any(|remark| remark.contains("only 1000 of 2000 requests per second")), "{remarks:?}");
+    assert!(remarks.iter().any(|remark| remark.contains("3 requests failed") && remark.contains("timeout")), "{remarks:?}");
+    assert!(super::remarks(&stream_result("leno", 1, 1.0, None)).is_empty());
+}
+
+#[test]
+fn idle_connections_by_hand() {
+    let load = Load::Idle(crate::load::IdleLoad { target: "10.0.0.1:5203".parse().unwrap(), connections: 1024 });
+    let outcome = IdleOutcome { opened: 1024, alive: 1000, open_seconds: 0.5, errors: [("reset".to_owned(), 24)].into() };
+    let result = StepResult {
+        loads: vec![LoadResult { placed: placed(load, true), outcome: Outcome::Idle(outcome) }],
+        ..stream_result("leno", 1, 1.0, Some(0.01))
+    };
+    assert_eq!(value(&result, "memory per connection, per proxy"), Some(3.0), "2 and 4 MiB for 1 024 connections");
+    assert_eq!(value(&result, "descriptors left afterwards, per proxy"), Some(1.0));
+    assert_eq!(value(&result, "CPU of both proxies while idle"), Some(1.0));
+    assert_eq!(value(&result, "failed"), Some(24.0));
+    assert!(remarks(&result)[0].contains("only 1000 of 1024"));
+}
+
+#[test]
+fn rounds_come_together() {
+    let results = [
+        stream_result("none", 1, 8.0, None),
+        stream_result("leno", 1, 4.0, Some(1.0)),
+        stream_result("none", 2, 8.2, None),
+        stream_result("leno", 2, 4.2, Some(1.0)),
+        stream_result("none", 3, 7.8, None),
+        stream_result("leno", 3, 3.8, Some(1.0)),
+    ];
+    let figures = figures(&results);
+    let throughput = figures.iter().find(|figure| figure.name == "throughput").unwrap();
+    let (none, leno) = (throughput.of("none").unwrap(), throughput.of("leno").unwrap());
+    assert_eq!((none.values.len(), none.median, leno.median), (3, 32.0, 16.0));
+    assert_eq!((leno.ratios[0].to.as_str(), leno.ratios[0].ratio, leno.ratios[0].overlap), ("none", 0.5, false));
+    let cpu = figures.iter().find(|figure| figure.name == "CPU of both proxies").unwrap();
+    assert!(cpu.of("none").is_none() && cpu.of("leno").is_some());
+}

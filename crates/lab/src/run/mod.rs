@@ -1,0 +1,216 @@
+//! A run: the subjects of a scenario in turns, round after round, so that whatever drifts on the machine drifts for all.
+//!
+//! Every subject gets a fresh stage in every round: nothing of one measurement is left for the next.
+
+mod figures;
+mod generator;
+mod memory;
+mod proof;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leno_local::names::StageName;
+use leno_local::{Stage, StageOptions};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+pub use figures::figures;
+pub(crate) use figures::{pooled_curve, remarks};
+pub use step::{LoadResult, ProxyUse, StepResult};
+
+use crate::Error;
+use crate::measure::{Machine, busy_cores};
+use crate::report::Report;
+use crate::scenario::{NODES, Scenario, Size};
+use crate::subject::Subject;
+
+/// How long a stage may take until all of its pods answer.
+const READY: Duration = Duration::from_secs(90);
+/// How long the machine is watched before anything is measured.
+const LOOK: Duration = Duration::from_secs(2);
+/// A machine that does more than this part of a core's work by itself is not quiet.
+const QUIET: f64 = 0.15;
+/// Lines of a failed subject's log that are shown.
+const LOG_LINES: usize = 20;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// What is measured.
+    pub scenario: Scenario,
+    /// What carries the traffic, in the order of each round.
+    pub subjects: Vec<Subject>,
+    /// How often each subject is measured.
+    pub rounds: usize,
+    /// Seconds that each step counts.
+    pub seconds: f64,
+    /// How much of the scenario.
+    pub size: Size,
+    /// Only steps whose name contains this; empty for all.
+    pub only: String,
+    /// The program that is every process of the lab: `leno`.
+    pub program: PathBuf,
+    /// Name of the stage. A second run under the same name is refused, as it should be: both would measure each other.
+    pub stage: StageName,
+    /// What was typed, for the report.
+    pub command: String,
+}
+
+/// News of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "news", rename_all = "kebab-case")]
+pub enum Progress {
+    /// Something about the machine or a result that the reader must know.
+    Warning {
+        /// What.
+        text: String,
+    },
+    /// A subject's turn begins.
+    Turn {
+        /// Subject.
+        subject: String,
+        /// Round, from 1.
+        round: usize,
+        /// Rounds in all.
+        rounds: usize,
+    },
+    /// A step is done.
+    Step {
+        /// Its name.
+        step: String,
+        /// Its most telling number, in words.
+        summary: String,
+    },
+}
+
+/// Runs everything; `stop` becomes true when the operator has had enough.
+///
+/// # Errors
+/// The first subject that can't be started or doesn't do what it should ends the run: a report with a hole would compare
+/// what can't be compared. Nothing is left behind.
+pub async fn run(
+    options: &RunOptions,
+    stop: watch::Receiver<bool>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let steps: Vec<_> = options.scenario.steps.iter().filter(|step| step.name.contains(&options.only)).collect();
+    if steps.is_empty() {
+        let names = options.scenario.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::Usage(format!("no step of {} contains {:?}; there are {names}", options.scenario.name, options.only)));
+    }
+    let mut names: Vec<String> = options.subjects.iter().map(ToString::to_string).collect();
+    names.sort();
+    names.dedup();
+    if names.len() != options.subjects.len() || options.subjects.is_empty() || options.rounds == 0 {
+        return Err(Error::Usage("a run needs at least one subject, each only once, and at least one round".to_owned()));
+    }
+    // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
+    crate::load::raise_descriptor_limit();
+    let scratch = Scratch::create()?;
+    let machine = Machine::describe();
+    let mut report = Report::new(options, machine);
+    let busy = busy_cores(LOOK).await.map_err(Error::io("cannot read /proc/stat"))?;
+    if busy > QUIET {
+        let text = format!(
+            "the machine is not quiet: {busy:.2} of {} cores are at work before anything is measured; \
+             figures of this run will be worse and less steady than they should be",
+            report.machine.cores
+        );
+        progress(Progress::Warning { text: text.clone() });
+        report.warnings.push(text);
+    }
+    for round in 1..=options.rounds {
+        for subject in &options.subjects {
+            progress(Progress::Turn { subject: subject.to_string(), round, rounds: options.rounds });
+            let results = turn(options, subject, round, &steps, &scratch.0, stop.clone(), progress).await?;
+            report.results.extend(results);
+        }
+    }
+    report.conclude(&options.scenario);
+    for warning in &report.warnings {
+        tracing::debug!(warning, "noted");
+    }
+    Ok(report)
+}
+
+/// One subject in one round.
+async fn turn(
+    options: &RunOptions,
+    subject: &Subject,
+    round: usize,
+    steps: &[&crate::scenario::Step],
+    scratch: &Path,
+    mut stop: watch::Receiver<bool>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<StepResult>, Error> {
+    if *stop.borrow() {
+        return Err(Error::Interrupted);
+    }
+    let manifests = scratch.join("lab.yaml");
+    let text = options.scenario.manifests(&options.program, subject.is_mesh())?;
+    std::fs::write(&manifests, text).map_err(Error::io(format!("cannot write {}", manifests.display())))?;
+    let stage_error = |source, log| Error::Stage { subject: subject.to_string(), source: Box::new(source), log };
+    let stage = Stage::start(StageOptions {
+        nodes: NODES,
+        manifests: vec![manifests],
+        watch: false,
+        proxies: subject.proxies(&options.program, scratch)?,
+        executable: Some(options.program.clone()),
+        ..StageOptions::new(options.stage.clone())
+    })
+    .await
+    .map_err(|source| stage_error(source, String::new()))?;
+
+    let measuring = async {
+        stage.wait_ready(READY).await.map_err(|source| stage_error(source, last_words(&stage)))?;
+        proof::check(&stage, options, subject).await?;
+        let mut results = Vec::new();
+        for step in steps {
+            let result = step::run(&stage, options, subject, round, step).await?;
+            progress(Progress::Step { step: step.name.clone(), summary: figures::headline(&result) });
+            results.push(result);
+        }
+        Ok(results)
+    };
+    let outcome = tokio::select! {
+        outcome = measuring => outcome,
+        _ = stop.wait_for(|stop| *stop) => Err(Error::Interrupted),
+    };
+    stage.shutdown().await;
+    outcome
+}
+
+/// The end of the logs of both proxies.
+fn last_words(stage: &Stage) -> String {
+    let mut text = String::new();
+    for node in stage.listing().nodes {
+        let log = std::fs::read(stage.run_dir().join(&node.name).join("proxy.log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+            text.push_str(&format!("{}: {line}\n", node.name));
+        }
+    }
+    text
+}
+
+/// A directory that goes with the run.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn create() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(format!("leno-lab-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(Error::io(format!("cannot create {}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, "cannot remove {}", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Before anything is measured: does the subject carry the traffic, and does it encrypt? A mesh that is bypassed would win
+//! every comparison.
+
+use leno_capture::sniff::{Seen, Sniffer};
+use leno_local::Stage;
+use leno_local::addresses::NODE_LINK;
+
+use super::generator::Generator;
+use super::{RunOptions, last_words};
+use crate::Error;
+use crate::load::{Event, HttpLoad, Load, LoadSpec, Outcome, Pace, Reuse, ServerSpec};
+use crate::scenario::{CLIENT, FAR};
+use crate::subject::Subject;
+
+/// Requests from the client's node to the other one, watched on the link between the nodes.
+pub(super) async fn check(stage: &Stage, options: &RunOptions, subject: &Subject) -> Result<(), Error> {
+    let canary = format!("canary-{}", std::process::id());
+    let wrong = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
+    let server = super::step::address(stage, FAR).ok_or_else(|| wrong(format!("pod {FAR} has no address")))?;
+    let node = stage.node_namespace("node-1").ok_or_else(|| wrong("there is no node-1".to_owned()))?;
+    let sniffer =
+        Sniffer::start(&node, Some(NODE_LINK), canary.as_bytes()).map_err(|error| wrong(error.to_string()))?;
+    let load = Load::Http(HttpLoad {
+        target: (server, ServerSpec::default().http).into(),
+        path: format!("/{canary}"),
+        connections: 1,
+        pace: Pace::Open { per_second: 100.0 },
+        reuse: Reuse::Kept,
+        workers: 1,
+        timeout_seconds: 10.0,
+    });
+    let spec = LoadSpec { warmup_seconds: 0.1, seconds: 0.2, load };
+    let mut generator = Generator::start(stage, options, "proof", CLIENT, &spec)?;
+    generator.expect(&Event::Started).await.map_err(|error| wrong(error.to_string()))?;
+    generator.expect(&Event::Ended).await?;
+    let outcome = generator.outcome().await?;
+    let seen = sniffer.stop().map_err(|error| wrong(error.to_string()))?;
+    match outcome {
+        Outcome::Http(outcome) if outcome.answered > 0 && outcome.error_count() == 0 => {}
+        outcome => return Err(wrong(format!("not every request is answered: {outcome:?}"))),
+    }
+    judge(subject, &seen).map_err(wrong)
+}
+
+/// What must be seen on the link between the nodes.
+fn judge(subject: &Subject, seen: &Seen) -> Result<(), String> {
+    if !subject.is_mesh() {
+        return match (seen.tunnel_packets, seen.canaries) {
+            (0, 1..) => Ok(()),
+            (0, 0) => Err("the requests were not seen on the link between the nodes".to_owned()),
+            _ => Err("there is tunnel traffic although there is no mesh".to_owned()),
+        };
+    }
+    if seen.tunnel_packets == 0 {
+        return Err("the requests bypass its proxies: no packet of the tunnel's port was seen between the nodes".to_owned());
+    }
+    match (subject.encrypts(), seen.canaries) {
+        (false, 0) => Err("the requests were not seen in the clear although nothing encrypts them".to_owned()),
+        (true, 1..) => Err("the requests cross the link between the nodes in the clear".to_owned()),
+        (true, 0) if seen.dropped > 0 => {
+            Err("packets were missed while watching for requests in the clear: the machine is overloaded".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_picture_passes() {
+        let seen = |tunnel_packets, canaries, dropped| Seen { tunnel_packets, canaries, dropped, ..Seen::default() };
+        let (none, floor, leno) = (Subject::None, Subject::Floor, Subject::Leno(None));
+        assert!(judge(&none, &seen(0, 3, 0)).is_ok());
+        assert!(judge(&floor, &seen(9, 3, 0)).is_ok());
+        assert!(judge(&leno, &seen(9, 0, 0)).is_ok());
+        for (subject, seen) in [
+            (&none, seen(0, 0, 0)),
+            (&none, seen(5, 3, 0)),
+            (&floor, seen(0, 3, 0)),
+            (&floor, seen(9, 0, 0)),
+            (&leno, seen(0, 0, 0)),
+            (&leno, seen(9, 1, 0)),
+            (&leno, seen(9, 0, 1)),
+        ] {
+            assert!(judge(subject, &seen).is_err(), "{subject} {seen:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! One step with one subject: loads, and what they cost meanwhile.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use leno_local::Stage;
+use serde::{Deserialize, Serialize};
+
+use super::generator::Generator;
+use super::{RunOptions, last_words, memory};
+use crate::Error;
+use crate::load::{Event, Load, LoadSpec, Outcome};
+use crate::measure::{self, Cpu, MachineCpu, Memory};
+use crate::scenario::{NAMESPACE, Placed, Size, Step};
+use crate::subject::Subject;
+
+/// Longest to wait for memory to be given back: full size, quick.
+const GIVE_BACK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
+/// After ten thousand connections are open, for the proxies to put away what that took.
+const REST: Duration = Duration::from_secs(1);
+
+/// Everything one step found, raw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepResult {
+    /// Step.
+    pub step: String,
+    /// Subject.
+    pub subject: String,
+    /// Round, from 1.
+    pub round: usize,
+    /// Seconds over which processor time was taken.
+    pub seconds: f64,
+    /// What the loads found.
+    pub loads: Vec<LoadResult>,
+    /// What the node proxies used; none if there is no mesh.
+    pub proxies: Vec<ProxyUse>,
+    /// What the whole machine used, load and servers included.
+    pub machine: MachineCpu,
+}
+
+/// What one load found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// The load and its place.
+    pub placed: Placed,
+    /// What it found.
+    pub outcome: Outcome,
+}
+
+/// What one node's proxy used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProxyUse {
+    /// Node.
+    pub node: String,
+    /// Processor time over the measured seconds.
+    pub cpu: Cpu,
+    /// Memory before the step.
+    pub before: Memory,
+    /// Memory at the end of the measured seconds, under load.
+    pub during: Memory,
+    /// Memory afterwards; for idle connections when it was given back, or could have been.
+    pub after: Memory,
+    /// For idle connections: seconds until memory was within 25 % of what it was before, if it ever was.
+    pub given_back_seconds: Option<f64>,
+}
+
+/// A proxy process.
+struct Proxy {
+    node: String,
+    pid: i32,
+    restarts: u32,
+}
+
+/// IPv4 address of a pod of the lab.
+pub(super) fn address(stage: &Stage, pod: &str) -> Option<IpAddr> {
+    let listing = stage.listing();
+    let pod = listing.pods.iter().find(|known| known.namespace == NAMESPACE && known.name == pod)?;
+    pod.ips.first().copied()
+}
+
+/// Runs a step.
+///
+/// # Errors
+/// When a load can't be run, or a proxy died meanwhile.
+pub(super) async fn run(
+    stage: &Stage,
+    options: &RunOptions,
+    subject: &Subject,
+    round: usize,
+    step: &Step,
+) -> Result<StepResult, Error> {
+    let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
+    let gone = |node: &str, error: io::Error| broken(format!("the proxy of {node} is gone in step {}: {error}", step.name));
+    let proxies = if subject.is_mesh() { proxies(stage) } else { Vec::new() };
+    if subject.is_mesh() && proxies.len() < stage.listing().nodes.len() {
+        return Err(broken("a node's proxy does not run".to_owned()));
+    }
+    let sample_memory = || -> Result<Vec<Memory>, Error> {
+        proxies.iter().map(|proxy| measure::memory(proxy.pid).map_err(|error| gone(&proxy.node, error))).collect()
+    };
+    let sample_cpu = || -> Result<(Instant, Vec<Cpu>, MachineCpu), Error> {
+        let each = proxies.iter().map(|proxy| measure::cpu(proxy.pid).map_err(|error| gone(&proxy.node, error)));
+        let each = each.collect::<Result<_, _>>()?;
+        Ok((Instant::now(), each, MachineCpu::now().map_err(Error::io("cannot read /proc/stat"))?))
+    };
+
+    let fresh = sample_memory()?;
+    let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
+    let mut generators = Vec::new();
+    // Those that disturb come first, so that they disturb from the beginning.
+    let (disturbing, measured): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
+    let order: Vec<&Placed> = disturbing.into_iter().chain(measured).collect();
+    for placed in &order {
+        let server = address(stage, &placed.to).ok_or_else(|| broken(format!("pod {} has no address", placed.to)))?;
+        let warmup_seconds = (options.seconds / 5.0).clamp(0.5, 3.0);
+        let spec = LoadSpec { warmup_seconds, seconds: options.seconds, load: placed.aimed_at(server) };
+        generators.push(Generator::start(stage, options, &step.name, &placed.from, &spec)?);
+    }
+    for generator in &mut generators {
+        generator.expect(&Event::Started).await?;
+    }
+    if is_idle {
+        tokio::time::sleep(REST).await;
+    }
+    let (begun, before, machine_before) = sample_cpu()?;
+    if is_idle {
+        tokio::time::sleep(Duration::from_secs_f64(options.seconds)).await;
+    } else if let Some(last) = generators.last_mut() {
+        last.expect(&Event::Ended).await?;
+    }
+    let (ended, after, machine_after) = sample_cpu()?;
+    let during = sample_memory()?;
+    let mut outcomes = Vec::new();
+    let count = generators.len();
+    for (number, mut generator) in generators.into_iter().enumerate() {
+        if is_idle {
+            generator.stop().await?;
+        }
+        if is_idle || number + 1 < count {
+            generator.expect(&Event::Ended).await?;
+        }
+        outcomes.push(generator.outcome().await?);
+    }
+
+    let mut uses = Vec::new();
+    for (index, proxy) in proxies.iter().enumerate() {
+        let limit = if options.size == Size::Full { GIVE_BACK.0 } else { GIVE_BACK.1 };
+        let (rest, given_back_seconds) = if is_idle {
+            memory::settle(proxy.pid, &fresh[index], limit).await
+        } else {
+            measure::memory(proxy.pid).map(|memory| (memory, None))
+        }
+        .map_err(|error| gone(&proxy.node, error))?;
+        uses.push(ProxyUse {
+            node: proxy.node.clone(),
+            cpu: after[index].since(&before[index]),
+            before: fresh[index],
+            during: during[index],
+            after: rest,
+            given_back_seconds,
+        });
+    }
+    let restarted = self::proxies(stage).iter().zip(&proxies).any(|(now, then)| now.restarts != then.restarts);
+    if restarted {
+        return Err(broken(format!("a proxy was restarted during step {}", step.name)));
+    }
+    Ok(StepResult {
+        step: step.name.clone(),
+        subject: subject.to_string(),
+        round,
+        seconds: (ended - begun).as_secs_f64(),
+        loads: order
+            .into_iter()
+            .zip(outcomes)
+            .map(|(placed, outcome)| LoadResult { placed: placed.clone(), outcome })
+            .collect(),
+        proxies: uses,
+        machine: machine_after.since(&machine_before),
+    })
+}
+
+fn proxies(stage: &Stage) -> Vec<Proxy> {
+    let nodes = stage.listing().nodes.into_iter();
+    nodes.filter_map(|node| Some(Proxy { node: node.name, pid: node.pid?, restarts: node.restarts })).collect()
+}

@@ -1,0 +1,312 @@
+//! What is measured: pods, and loads between them, step by step.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::load::{Direction, HttpLoad, IdleLoad, Load, Pace, Reuse, ServerSpec, StreamLoad};
+
+/// Kubernetes namespace of the lab's pods.
+pub const NAMESPACE: &str = "lab";
+/// Nodes of every scenario.
+pub const NODES: usize = 2;
+
+/// Pods that every scenario has.
+pub(crate) const CLIENT: &str = "client";
+const NEAR: &str = "server-near";
+pub(crate) const FAR: &str = "server-far";
+
+/// A topology and the loads to put on it.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is about, in a sentence or two.
+    pub about: &'static str,
+    /// Pods in this scenario's first node beyond the three that every scenario has.
+    pub crowd: usize,
+    /// Measured one after the other.
+    pub steps: Vec<Step>,
+}
+
+/// One thing that is measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// Its name in reports.
+    pub name: String,
+    /// What it shows.
+    pub about: &'static str,
+    /// What runs at the same time.
+    pub loads: Vec<Placed>,
+    /// Published measurements that can stand beside it: the key in `data/published.csv`.
+    pub published: Option<&'static str>,
+}
+
+/// A load and its place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Pod that it runs in.
+    pub from: String,
+    /// Pod that serves it.
+    pub to: String,
+    /// Whether its numbers are the step's figures; others are there to disturb.
+    pub measured: bool,
+    /// The load; its target's address is filled in once the pods have theirs.
+    pub load: Load,
+}
+
+impl Placed {
+    /// The load with its real target.
+    #[must_use]
+    pub fn aimed_at(&self, server: IpAddr) -> Load {
+        let mut load = self.load.clone();
+        match &mut load {
+            Load::Http(HttpLoad { target, .. })
+            | Load::Stream(StreamLoad { target, .. })
+            | Load::Idle(IdleLoad { target, .. }) => target.set_ip(server),
+        }
+        load
+    }
+}
+
+/// How much of a scenario is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Size {
+    /// All of it.
+    #[default]
+    Full,
+    /// Enough to see whether everything works: fewer idle connections and pods.
+    Quick,
+}
+
+/// All scenarios, in the order in which they are listed.
+#[must_use]
+pub fn all(size: Size) -> Vec<Scenario> {
+    vec![throughput(), latency(), connections(size), mixed(size)]
+}
+
+/// The scenario of a name.
+///
+/// # Errors
+/// [`Error::Usage`] with the names there are.
+pub fn find(name: &str, size: Size) -> Result<Scenario, Error> {
+    let all = all(size);
+    let names = all.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
+    all.into_iter()
+        .find(|scenario| scenario.name == name)
+        .ok_or_else(|| Error::Usage(format!("there is no scenario {name:?}; there are {names}")))
+}
+
+/// A target whose address is not known yet.
+fn port(port: u16) -> SocketAddr {
+    (Ipv4Addr::UNSPECIFIED, port).into()
+}
+
+fn measured(to: &str, load: Load) -> Placed {
+    Placed { from: CLIENT.to_owned(), to: to.to_owned(), measured: true, load }
+}
+
+fn http(connections: usize, pace: Pace, reuse: Reuse) -> HttpLoad {
+    let target = port(ServerSpec::default().http);
+    HttpLoad { target, path: "/".to_owned(), connections, pace, reuse, workers: 1, timeout_seconds: 10.0 }
+}
+
+fn open(per_second: f64) -> Pace {
+    Pace::Open { per_second }
+}
+
+fn throughput() -> Scenario {
+    let mut steps = Vec::new();
+    for (to, place) in [(FAR, "across-nodes"), (NEAR, "same-node")] {
+        for streams in [1, 8] {
+            for (direction, name) in [(Direction::Send, "send"), (Direction::Receive, "receive")] {
+                let server = ServerSpec::default();
+                let target = port(if direction == Direction::Send { server.sink } else { server.source });
+                let load = Load::Stream(StreamLoad { target, streams, direction, read_limit: None });
+                steps.push(Step {
+                    name: format!("{place}/{streams}-stream{}/{name}", if streams == 1 { "" } else { "s" }),
+                    about: "bulk bytes over TCP: bytes per second, and what a gigabyte costs",
+                    loads: vec![measured(to, load)],
+                    published: match (streams, direction, to == FAR) {
+                        (1, Direction::Send, true) => Some("iperf-across-nodes"),
+                        (1, Direction::Send, false) => Some("iperf-same-node"),
+                        _ => None,
+                    },
+                });
+            }
+        }
+    }
+    let about = "One and eight TCP streams, both ways, across nodes and on one: the iperf study. \
+                 Closed loop: what limits it is processor time, so compare that too.";
+    Scenario { name: "throughput", about, crowd: 0, steps }
+}
+
+fn latency() -> Scenario {
+    let mut steps: Vec<Step> = [(50.0, "shulyak-50"), (450.0, "shulyak-450"), (3500.0, "shulyak-3500")]
+        .into_iter()
+        .map(|(rate, published)| Step {
+            name: format!("open-loop/{rate}-per-second"),
+            about: "requests at fixed times over 16 kept connections; latency counts from the time planned",
+            loads: vec![measured(FAR, Load::Http(http(16, open(rate), Reuse::Kept)))],
+            published: Some(published),
+        })
+        .collect();
+    steps.push(Step {
+        name: "closed-loop/64-connections".to_owned(),
+        about: "the most requests that 64 kept connections get through; its latencies mean little",
+        loads: vec![measured(FAR, Load::Http(http(64, Pace::Closed, Reuse::Kept)))],
+        published: None,
+    });
+    let about = "HTTP requests across nodes over kept connections: the stages of the Shulyak/Savenko study in an open loop, \
+                 corrected for coordinated omission by construction, and the closed-loop maximum.";
+    Scenario { name: "latency", about, crowd: 0, steps }
+}
+
+fn connections(size: Size) -> Scenario {
+    let mut steps = vec![
+        Step {
+            name: "per-request/closed-loop".to_owned(),
+            about: "a new connection for each request, 32 at a time, as many as possible",
+            loads: vec![measured(FAR, Load::Http(http(32, Pace::Closed, Reuse::PerRequest)))],
+            published: Some("livewyer-c32"),
+        },
+        Step {
+            name: "per-request/300-per-second".to_owned(),
+            about: "a new connection for each request, at fixed times",
+            loads: vec![measured(FAR, Load::Http(http(32, open(300.0), Reuse::PerRequest)))],
+            published: None,
+        },
+    ];
+    let counts: &[usize] = if size == Size::Full { &[1_000, 10_000] } else { &[1_000] };
+    for &connections in counts {
+        let target = port(ServerSpec::default().echo);
+        steps.push(Step {
+            name: format!("idle/{connections}"),
+            about: "connections on which nothing happens, each proved by a byte there and back: memory and descriptors",
+            loads: vec![measured(FAR, Load::Idle(IdleLoad { target, connections }))],
+            published: None,
+        });
+    }
+    let about = "A new connection for each request (the condition of the LiveWyer study), and idle ones.";
+    Scenario { name: "connections", about, crowd: 0, steps }
+}
+
+fn mixed(size: Size) -> Scenario {
+    let sized = |bytes: usize, rate| {
+        let load = HttpLoad { path: format!("/bytes/{bytes}"), ..http(16, open(rate), Reuse::Kept) };
+        measured(FAR, Load::Http(load))
+    };
+    let small = || measured(FAR, Load::Http(http(16, open(450.0), Reuse::Kept)));
+    let source = port(ServerSpec::default().source);
+    let slow = StreamLoad { target: source, streams: 8, direction: Direction::Receive, read_limit: Some(64 * 1024) };
+    let slow = Placed { measured: false, ..measured(FAR, Load::Stream(slow)) };
+    let crowd = if size == Size::Full { 200 } else { 10 };
+    let busy = (0..5)
+        .map(|number| Placed {
+            from: crowd_name(number * crowd / 5),
+            ..measured(FAR, Load::Http(http(4, open(200.0), Reuse::Kept)))
+        })
+        .collect();
+    let step = |name: &str, about, loads| Step { name: name.to_owned(), about, loads, published: None };
+    let steps = vec![
+        step("messages/64-KiB", "answers of 64 KiB, 500 per second over 16 connections", vec![sized(64 << 10, 500.0)]),
+        step("messages/1-MiB", "answers of 1 MiB, 40 per second over 16 connections", vec![sized(1 << 20, 40.0)]),
+        step("slow-reader/without", "450 small requests per second, alone", vec![small()]),
+        step("slow-reader/with", "the same beside eight readers that take 64 KiB/s each: the tail must not move", vec![
+            small(),
+            slow,
+        ]),
+        step("crowd/5-busy", "five busy pods among many on a node: each must get its share and its tail", busy),
+    ];
+    let about = "Large messages, a slow reader, and a node with 200 pods of which five are busy: fairness and tail.";
+    Scenario { name: "mixed", about, crowd, steps }
+}
+
+fn crowd_name(number: usize) -> String {
+    format!("crowd-{number}")
+}
+
+impl Scenario {
+    /// The pods and their nodes.
+    #[must_use]
+    pub fn pods(&self) -> Vec<(String, &'static str)> {
+        let mut pods: Vec<_> =
+            [(CLIENT, "node-1"), (NEAR, "node-1"), (FAR, "node-2")].map(|(pod, node)| (pod.to_owned(), node)).into();
+        pods.extend((0..self.crowd).map(|number| (crowd_name(number), "node-1")));
+        pods
+    }
+
+    /// The manifests of the pods, each running the lab's server.
+    ///
+    /// # Errors
+    /// When the program's path is not text.
+    pub fn manifests(&self, program: &Path, in_mesh: bool) -> Result<String, Error> {
+        let program = program
+            .to_str()
+            .ok_or_else(|| Error::Usage(format!("the path {} is not valid UTF-8", program.display())))?;
+        let label = if in_mesh { "ambient" } else { "none" };
+        let mut text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  labels:\n    \
+             istio.io/dataplane-mode: {label}\n"
+        );
+        let spec = serde_json::to_string(&ServerSpec::default()).map_err(|source| Error::Spec { what: "server", source })?;
+        // JSON strings are YAML strings; a `$` would be taken for a variable.
+        let command = [program, "lab-server", &spec].map(|word| serde_json::json!(word.replace('$', "$$")).to_string());
+        for (pod, node) in self.pods() {
+            text.push_str(&format!(
+                "---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {pod}\n  namespace: {NAMESPACE}\n\
+                 ---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {pod}\n  namespace: {NAMESPACE}\n  labels:\n    app: {pod}\n\
+                 spec:\n  nodeName: {node}\n  serviceAccountName: {pod}\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
+                 - name: server\n    command: [{}]\n    readinessProbe:\n      tcpSocket:\n        port: {}\n",
+                command.join(", "),
+                ServerSpec::default().http,
+            ));
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_load_has_its_pods() {
+        for size in [Size::Full, Size::Quick] {
+            for scenario in all(size) {
+                let pods: BTreeSet<_> = scenario.pods().into_iter().map(|(pod, _)| pod).collect();
+                let mut names = BTreeSet::new();
+                for step in &scenario.steps {
+                    assert!(names.insert(&step.name), "{} twice", step.name);
+                    assert!(step.loads.iter().any(|placed| placed.measured), "{}", step.name);
+                    let froms: BTreeSet<_> = step.loads.iter().map(|placed| &placed.from).collect();
+                    assert!(froms.iter().all(|from| pods.contains(*from)), "{}", step.name);
+                    assert!(step.loads.iter().all(|placed| pods.contains(&placed.to)), "{}", step.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(find("latency", Size::Full).unwrap().name, "latency");
+        let error = find("lateny", Size::Full).unwrap_err().to_string();
+        assert!(error.contains("throughput, latency, connections, mixed"), "{error}");
+    }
+
+    #[test]
+    fn manifests_are_readable() {
+        let scenario = find("mixed", Size::Quick).unwrap();
+        let text = scenario.manifests(Path::new("/opt/a $b/leno"), true).unwrap();
+        let manifests = leno_local::feed::parse("lab", &text).unwrap();
+        assert_eq!(manifests.warnings, Vec::<String>::new());
+        assert_eq!(manifests.objects.len(), 1 + 2 * (3 + 10));
+        assert!(text.contains("/opt/a $$b/leno") && text.contains("istio.io/dataplane-mode: ambient"));
+        let target = scenario.steps[0].loads[0].aimed_at("10.1.2.3".parse().unwrap());
+        assert!(matches!(target, Load::Http(load) if load.target == "10.1.2.3:8080".parse().unwrap()));
+    }
+}

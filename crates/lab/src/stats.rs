@@ -1,0 +1,162 @@
+//! From rounds to figures: medians, spreads, ratios, and whether they carry a claim.
+
+use serde::{Deserialize, Serialize};
+
+/// A figure whose rounds lie further apart than this part of their median carries no claim by itself.
+pub const WIDE: f64 = 0.25;
+/// Fewer rounds than this show no spread worth the name.
+pub const FEW: usize = 3;
+
+/// Which way a figure is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Better {
+    /// More is better.
+    Higher,
+    /// Less is better.
+    Lower,
+}
+
+/// One figure of one step: all subjects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Step of the scenario.
+    pub step: String,
+    /// What it is, for people.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+    /// Which way it is better.
+    pub better: Better,
+    /// One entry per subject that has it.
+    pub subjects: Vec<Summary>,
+}
+
+/// One figure of one subject over all rounds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The subject.
+    pub subject: String,
+    /// Value of each round, in order.
+    pub values: Vec<f64>,
+    /// Middle one.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Why the figure can't carry a claim; `None` if it can.
+    pub doubt: Option<String>,
+    /// How it compares with each other subject.
+    pub ratios: Vec<Ratio>,
+}
+
+/// A comparison of medians.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The other subject.
+    pub to: String,
+    /// This subject's median divided by the other's.
+    pub ratio: f64,
+    /// Whether the ranges overlap: then the rounds do not show a difference.
+    pub overlap: bool,
+}
+
+/// The middle value; the mean of the two middle ones of an even number. 0 of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+impl Summary {
+    /// Sums up the rounds of one subject.
+    #[must_use]
+    pub fn new(subject: &str, values: Vec<f64>) -> Self {
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let median = median(&values);
+        let spread = (max - min) / median.abs();
+        let doubt = if values.len() < FEW {
+            Some(format!("only {} round{}: no spread is known", values.len(), if values.len() == 1 { "" } else { "s" }))
+        } else if max > min && (median == 0.0 || spread > WIDE) {
+            let wide = if median == 0.0 { "without bound".to_owned() } else { format!("{:.0} %", spread * 100.0) };
+            Some(format!("the rounds lie {wide} of their median apart: too wide to carry a claim"))
+        } else {
+            None
+        };
+        Self { subject: subject.to_owned(), values, median, min, max, doubt, ratios: Vec::new() }
+    }
+}
+
+impl Figure {
+    /// Compares every subject with every other.
+    pub fn compare(&mut self) {
+        let all: Vec<(String, f64, f64, f64)> =
+            self.subjects.iter().map(|one| (one.subject.clone(), one.median, one.min, one.max)).collect();
+        for one in &mut self.subjects {
+            one.ratios = all
+                .iter()
+                .filter(|(to, median, ..)| *to != one.subject && *median != 0.0)
+                .map(|(to, median, min, max)| Ratio {
+                    to: to.clone(),
+                    ratio: one.median / median,
+                    overlap: one.min <= *max && *min <= one.max,
+                })
+                .collect();
+        }
+    }
+
+    /// The entry of a subject.
+    #[must_use]
+    pub fn of(&self, subject: &str) -> Option<&Summary> {
+        self.subjects.iter().find(|one| one.subject == subject)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn doubt_is_said() {
+        assert_eq!(Summary::new("a", vec![100.0, 110.0, 105.0]).doubt, None);
+        assert!(Summary::new("a", vec![100.0, 150.0, 105.0]).doubt.unwrap().contains("48 %"));
+        assert!(Summary::new("a", vec![100.0]).doubt.unwrap().contains("only 1 round"));
+        assert_eq!(Summary::new("a", vec![0.0, 0.0, 0.0]).doubt, None);
+        assert!(Summary::new("a", vec![0.0, 0.0, 1.0]).doubt.is_some());
+    }
+
+    #[test]
+    fn ratios_know_their_ranges() {
+        let mut figure = Figure {
+            step: "s".into(),
+            name: "n".into(),
+            unit: "u".into(),
+            better: Better::Lower,
+            subjects: vec![
+                Summary::new("leno", vec![1.0, 1.1, 0.9]),
+                Summary::new("ztunnel", vec![2.0, 2.1, 1.9]),
+                Summary::new("floor", vec![0.8, 0.95, 0.9]),
+                Summary::new("zero", vec![0.0, 0.0, 0.0]),
+            ],
+        };
+        figure.compare();
+        let leno = figure.of("leno").unwrap();
+        let to: Vec<_> = leno.ratios.iter().map(|ratio| (ratio.to.as_str(), ratio.ratio, ratio.overlap)).collect();
+        assert_eq!(to, [("ztunnel", 0.5, false), ("floor", 1.0 / 0.9, true)]);
+    }
+}

@@ -1,0 +1,191 @@
+//! What carries the traffic.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Name of this program that makes it the floor's relay: a node's proxy is started by a path alone.
+pub(crate) const FLOOR_PROGRAM: &str = "leno-lab-floor";
+
+/// Something whose cost is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// No mesh: the pods talk to each other.
+    None,
+    /// Two relays without encryption in the place of the node proxies; see [`crate::floor_main`].
+    Floor,
+    /// Leno's node proxy: this program, or another build of it.
+    Leno(Option<PathBuf>),
+    /// Another node proxy that speaks the same protocols, such as ztunnel, on every node.
+    Ztunnel(PathBuf),
+    /// Leno on the first node, another node proxy on the second.
+    LenoAndZtunnel(PathBuf),
+}
+
+/// For `leno lab list`.
+pub const SUBJECTS: [(&str, &str); 5] = [
+    ("none", "no mesh: the pods talk to each other directly"),
+    ("floor", "the same two hops by relays that only copy: no encryption, no policy, no log"),
+    ("leno[=PATH]", "Leno's node proxies: this program, or another build of it"),
+    ("ztunnel=PATH", "Istio's node proxies under Leno's control plane: same certificates, rules and topology"),
+    ("leno+ztunnel=PATH", "Leno on the client's node, Istio's node proxy on the server's"),
+];
+
+impl Subject {
+    /// Reads `NAME[=PATH]`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for names that are unknown or not supported, and for paths that are no programs.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) => (name, Some(program(name, path)?)),
+            None => (text, None),
+        };
+        let with_path = |make: fn(PathBuf) -> Self| {
+            path.clone().map(make).ok_or_else(|| {
+                Error::Usage(format!("subject {name} needs the path of its program: --subject {name}=/path/to/it"))
+            })
+        };
+        match name {
+            "none" | "floor" if path.is_some() => Err(Error::Usage(format!("subject {name} takes no program"))),
+            "none" => Ok(Self::None),
+            "floor" => Ok(Self::Floor),
+            "leno" => Ok(Self::Leno(path)),
+            "ztunnel" => with_path(Self::Ztunnel),
+            "leno+ztunnel" => with_path(Self::LenoAndZtunnel),
+            "envoy" | "wireguard" => Err(Error::Usage(format!(
+                "subject {name} is not supported by this version: it takes no part in the run, not even as a zero. \
+                 Supported are {}",
+                names()
+            ))),
+            _ => Err(Error::Usage(format!("there is no subject {name:?}; there are {}", names()))),
+        }
+    }
+
+    /// Whether the pods are in the mesh.
+    #[must_use]
+    pub fn is_mesh(&self) -> bool {
+        *self != Self::None
+    }
+
+    /// Whether bytes between nodes must be encrypted: checked in every round.
+    #[must_use]
+    pub fn encrypts(&self) -> bool {
+        !matches!(self, Self::None | Self::Floor)
+    }
+
+    /// The program of each node's proxy. The floor's is a link in `scratch`.
+    ///
+    /// # Errors
+    /// When the link can't be made.
+    pub(crate) fn proxies(&self, this: &Path, scratch: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
+        let both = |path: &Path| ["node-1", "node-2"].map(|node| (node.to_owned(), path.to_owned())).into();
+        Ok(match self {
+            Self::None | Self::Leno(None) => both(this),
+            Self::Leno(Some(path)) | Self::Ztunnel(path) => both(path),
+            Self::LenoAndZtunnel(path) => {
+                [("node-1".to_owned(), this.to_owned()), ("node-2".to_owned(), path.clone())].into()
+            }
+            Self::Floor => {
+                let link = scratch.join(FLOOR_PROGRAM);
+                if !link.exists() {
+                    symlink(this, &link).map_err(Error::io(format!("cannot create {}", link.display())))?;
+                }
+                both(&link)
+            }
+        })
+    }
+
+    /// What the report says about it.
+    #[must_use]
+    pub(crate) fn identify(&self, this: &Path) -> Identified {
+        let path = match self {
+            Self::Leno(Some(path)) | Self::Ztunnel(path) | Self::LenoAndZtunnel(path) => path,
+            Self::None | Self::Floor | Self::Leno(None) => this,
+        };
+        let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let program = self.is_mesh().then(|| path.display().to_string());
+        Identified { name: self.to_string(), program, program_bytes: bytes, encrypts: self.encrypts() }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Floor => f.write_str("floor"),
+            Self::Leno(None) => f.write_str("leno"),
+            Self::Leno(Some(path)) => write!(f, "leno={}", path.display()),
+            Self::Ztunnel(_) => f.write_str("ztunnel"),
+            Self::LenoAndZtunnel(_) => f.write_str("leno+ztunnel"),
+        }
+    }
+}
+
+/// A subject in a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identified {
+    /// Its name in this run.
+    pub name: String,
+    /// The program, where there is one.
+    pub program: Option<String>,
+    /// Size of the program's file, which tells builds apart.
+    pub program_bytes: u64,
+    /// Whether what crosses from node to node is encrypted; verified in every round.
+    pub encrypts: bool,
+}
+
+fn names() -> String {
+    SUBJECTS.map(|(name, _)| name).join(", ")
+}
+
+fn program(name: &str, path: &str) -> Result<PathBuf, Error> {
+    let wrong = |why: String| Error::Usage(format!("subject {name}: {path} {why}"));
+    // The proxy is started elsewhere: a relative path must mean the same file there.
+    let path = std::fs::canonicalize(path).map_err(|error| wrong(format!("cannot be used: {error}")))?;
+    let metadata = std::fs::metadata(&path).map_err(|error| wrong(format!("cannot be used: {error}")))?;
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        return Err(wrong("is not a program: it must be an executable file".to_owned()));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        Subject::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_and_programs() {
+        let sh = std::fs::canonicalize("/bin/sh").unwrap();
+        assert_eq!(Subject::parse("none").unwrap(), Subject::None);
+        assert_eq!(Subject::parse("leno").unwrap(), Subject::Leno(None));
+        assert_eq!(Subject::parse("ztunnel=/bin/sh").unwrap(), Subject::Ztunnel(sh.clone()));
+        assert_eq!(Subject::parse("leno=/bin/sh").unwrap(), Subject::Leno(Some(sh)));
+        assert!(refusal("ztunnel").contains("--subject ztunnel=/path/to/it"));
+        assert!(refusal("ztunnel=/nowhere").contains("/nowhere cannot be used"));
+        assert!(refusal("ztunnel=/tmp").contains("is not a program"));
+        assert!(refusal("none=/bin/sh").contains("takes no program"));
+        assert!(refusal("envoy=/bin/sh").contains("not supported"));
+        assert!(refusal("ztunel=/bin/sh").contains("there are none, floor"));
+    }
+
+    #[test]
+    fn the_floor_is_this_program_by_another_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let proxies = Subject::Floor.proxies(Path::new("/bin/sh"), scratch.path()).unwrap();
+        assert_eq!(proxies.len(), 2);
+        for path in proxies.values() {
+            assert_eq!(path.file_name().unwrap(), FLOOR_PROGRAM);
+            assert_eq!(std::fs::read_link(path).unwrap(), Path::new("/bin/sh"));
+        }
+    }
+}

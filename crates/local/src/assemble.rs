@@ -1,0 +1,220 @@
+//! Putting a stage together from its options.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leno_capture::NAMED_DIR;
+use leno_capture::zds::Agent;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::Error;
+use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
+use crate::context::{Context, Gate, Tasks};
+use crate::core::{Core, Request};
+use crate::error::{make_dir, write_file};
+use crate::feed::{self, Manifests};
+use crate::listing::Listing;
+use crate::network::{Named, Networks};
+use crate::node::{Node, keep_services, serve_dns};
+use crate::plane::Plane;
+use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
+use crate::stage::{Stage, StageHandle, StageOptions};
+use crate::state::Lock;
+use crate::watch::Watcher;
+
+/// What `assemble` made, before it is known to be whole.
+pub(crate) struct Parts {
+    handle: StageHandle,
+    nodes: Vec<Arc<Node>>,
+    fabric: Named,
+    core: JoinHandle<()>,
+    proxies: Vec<JoinHandle<()>>,
+    stop_proxies: watch::Sender<bool>,
+    tasks: Tasks,
+}
+
+impl Parts {
+    pub(crate) fn into_stage(self, lock: Lock, run_dir: PathBuf) -> Stage {
+        let Self { handle, nodes, fabric, core, proxies, stop_proxies, tasks } = self;
+        Stage { handle, nodes, fabric, core, proxies, stop_proxies, tasks, run_dir, _lock: lock }
+    }
+}
+
+pub(crate) async fn assemble(
+    options: &StageOptions,
+    names: Vec<String>,
+    files: Manifests,
+    run_dir: &Path,
+    netns_dir: &Path,
+) -> Result<Parts, Error> {
+    let this = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
+    let executable = options.executable.clone().unwrap_or_else(|| this.clone());
+    let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
+    let mut networks = Networks::new(netns_dir, options.name.clone());
+    let fabric = networks.create_fabric()?;
+    let (udp, udp_ports) = watch::channel(Arc::default());
+    let (stop_proxies, stopped) = watch::channel(false);
+    let mut nodes: Vec<Arc<Node>> = Vec::new();
+    let (mut tasks, mut proxies, mut in_force) = (Tasks::default(), Vec::new(), Vec::new());
+    let plane = Plane::start(options, &fabric, run_dir, networks.ipv6, &mut tasks)?;
+
+    for (index, name) in names.iter().enumerate() {
+        let addresses = NodeAddresses::new(index + 1)
+            .ok_or_else(|| Error::NotFound(format!("--nodes must be from 1 to {MAX_NODES}")))?;
+        let network = networks.create_node(&fabric, name, addresses)?;
+        tasks.spawn(serve_dns(&network, plane.mesh(), cluster_domain.clone())?);
+        let (force, forced) = watch::channel(Arc::default());
+        in_force.push(forced);
+        let rules = keep_services(name.clone(), network.clone(), addresses, plane.mesh(), udp_ports.clone(), force);
+        tasks.spawn(rules);
+
+        let dir = make_dir(&run_dir.join(name))?;
+        let socket = dir.join("ztunnel.sock");
+        let agent =
+            Agent::bind(&socket).map_err(Error::network(format!("cannot announce pods to the proxy of {name}")))?;
+        let domain = &options.cluster_domain;
+        let resolv =
+            format!("nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n", crate::addresses::CLUSTER_DNS);
+        write_file(&dir.join("resolv.conf"), resolv.as_bytes(), 0o644)?;
+        let token = dir.join("token");
+        write_file(&token, plane.token(name)?.as_bytes(), 0o600)?;
+        let program = options.proxies.get(name).cloned().or_else(|| options.default_proxy.clone());
+        let settings = ProxySettings {
+            program: program.unwrap_or_else(|| this.clone()),
+            node: name.clone(),
+            namespace: network.namespace.clone(),
+            node_ip: IpAddr::from(addresses.fabric_v4()),
+            control: SocketAddr::new(control_plane().0.into(), crate::addresses::CONTROL_PORT),
+            root_cert: run_dir.join(crate::plane::ROOT_CERT),
+            token,
+            zds_socket: socket,
+            resolv_conf: dir.join("resolv.conf"),
+            log: dir.join("proxy.log"),
+            trust_domain: options.trust_domain.clone(),
+            cluster_domain: options.cluster_domain.clone(),
+            ipv6: networks.ipv6,
+            inherited: std::env::vars().filter(|(name, _)| is_inherited(name)).collect(),
+        };
+        let (state, proxy) = watch::channel(ProxyState::default());
+        proxies.push(tokio::spawn(supervise(settings, state, stopped.clone())));
+        nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy }));
+    }
+    for node in &nodes {
+        for other in nodes.iter().filter(|other| other.name != node.name) {
+            networks.connect_nodes(&node.network, other.addresses)?;
+        }
+    }
+
+    let (news, _) = broadcast::channel(1024);
+    if !networks.ipv6 {
+        tracing::warn!("this kernel has no IPv6; the stage is IPv4 only");
+    }
+    let programs = executable.parent().unwrap_or(Path::new("/")).to_owned();
+    let started_in = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    let nsswitch = nsswitch(run_dir)?;
+    let ctx = Arc::new(Context {
+        networks,
+        plane,
+        executable,
+        programs,
+        started_in,
+        run_dir: run_dir.to_owned(),
+        cluster_domain,
+        nsswitch,
+        gate: Gate::new(),
+        in_force,
+    });
+    let listing =
+        Listing { stage: options.name.as_str().to_owned(), supervisor: std::process::id(), ..Listing::default() };
+    let (show, shown) = watch::channel(listing.clone());
+    let (public, listing) = watch::channel(listing);
+    tasks.spawn(show_what_is_in_force(shown, public, ctx.clone()));
+    let (requests, asked) = mpsc::channel(64);
+    let (events, happened) = mpsc::unbounded_channel();
+    let core = Core::new(ctx.clone(), nodes.clone(), events, udp, show, news.clone());
+    let core = tokio::spawn(core.run(asked, happened));
+    let down = Arc::new(watch::channel(false).0);
+    let handle = StageHandle { requests: requests.clone(), listing, news, down, ctx };
+    let _ = requests.send(Request::Reload(Ok(files))).await;
+
+    let watched: Vec<_> = options.manifests.iter().filter(|path| *path != Path::new("-")).cloned().collect();
+    if options.watch && watched.len() == options.manifests.len() && !watched.is_empty() {
+        let watcher = Watcher::new()?;
+        watcher.cover(&watched)?;
+        tasks.spawn(follow(watcher, watched, requests));
+    }
+    tasks.spawn(crate::server::serve(crate::server::bind(run_dir)?, handle.clone()));
+    Ok(Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks })
+}
+
+/// Passes a listing on once the nodes' rules and the proxies are where it is: who sees a pod ready
+/// may connect to it at once.
+async fn show_what_is_in_force(mut shown: watch::Receiver<Listing>, public: watch::Sender<Listing>, ctx: Arc<Context>) {
+    while shown.changed().await.is_ok() {
+        let listing = shown.borrow_and_update().clone();
+        ctx.settled().await;
+        public.send_replace(listing);
+    }
+}
+
+/// Reads the files again after each change.
+async fn follow(watcher: Watcher, paths: Vec<PathBuf>, requests: mpsc::Sender<Request>) {
+    loop {
+        if let Err(reason) = watcher.changed().await {
+            tracing::error!(%reason, "edits of the manifests are no longer noticed");
+            return;
+        }
+        if let Err(reason) = watcher.cover(&paths) {
+            tracing::warn!(%reason, "some edits may go unnoticed");
+        }
+        let paths = paths.clone();
+        let Ok(read) = tokio::task::spawn_blocking(move || feed::read(&paths)).await else { return };
+        if requests.send(Request::Reload(read)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Where network namespaces get their names: for root where `ip netns` sees them, else in a
+/// directory that exists in our own mount namespace only.
+pub(crate) fn netns_dir(run_dir: &Path) -> Result<PathBuf, Error> {
+    if crate::privilege::is_machine_root() {
+        return Ok(PathBuf::from(NAMED_DIR));
+    }
+    let dir = make_dir(&run_dir.join("netns"))?;
+    let none = None::<&str>;
+    nix::mount::mount(Some("tmpfs"), &dir, Some("tmpfs"), nix::mount::MsFlags::empty(), none)
+        .map_err(Error::errno(format!("cannot mount a private directory at {}", dir.display())))?;
+    Ok(dir)
+}
+
+pub(crate) fn remove_netns_dir(dir: &Path) {
+    if !crate::privilege::is_machine_root() {
+        let _ = nix::mount::umount2(dir, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// A copy of the machine's `/etc/nsswitch.conf` that looks names up in files and DNS only: other
+/// sources, such as systemd-resolved, would answer with the machine's names.
+fn nsswitch(run_dir: &Path) -> Result<Option<PathBuf>, Error> {
+    let Ok(text) = std::fs::read_to_string("/etc/nsswitch.conf") else { return Ok(None) };
+    let lines =
+        text.lines().map(|line| if line.trim_start().starts_with("hosts:") { "hosts: files dns" } else { line });
+    let path = run_dir.join("nsswitch.conf");
+    write_file(&path, (lines.collect::<Vec<_>>().join("\n") + "\n").as_bytes(), 0o644)?;
+    Ok(Some(path))
+}
+
+/// A pod costs the supervisor about ten descriptors; the usual soft limit of 1024 would be a
+/// hundred pods.
+pub(crate) fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(reason) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::debug!(%reason, "the limit of open files stays at {soft}");
+    }
+}

@@ -1,0 +1,108 @@
+//! The objects that a cluster's own controllers would write: pods of a Deployment, the state of
+//! pods and nodes.
+
+use std::time::SystemTime;
+
+use leno_control::objects::{
+    Condition, Deployment, Labels, Node as NodeObject, NodeAddress, NodeStatus, ObjectKey, ObjectMeta, OwnerReference,
+    Pod, PodIp, PodPhase, PodStatus,
+};
+use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
+
+use crate::names::fnv;
+use crate::node::Node;
+use crate::pod::{PodPlan, Report};
+
+/// Label that brings pods into the mesh, on a namespace or a pod.
+const MODE_LABEL: &str = "istio.io/dataplane-mode";
+
+/// Label a Deployment's pods carry, with the hash of their template.
+const TEMPLATE_LABEL: &str = "pod-template-hash";
+
+/// Istio's enrollment predicate (the agent's default selector).
+pub(crate) fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
+    if pod.namespace == "kube-system" || pod.annotation("sidecar.istio.io/status").is_some() {
+        return false;
+    }
+    match pod.label(MODE_LABEL) {
+        Some("ambient") => true,
+        Some("none") => false,
+        _ => namespace_labels.get(MODE_LABEL).is_some_and(|mode| mode == "ambient"),
+    }
+}
+
+/// A Deployment's pod, as its controllers in a cluster would write it.
+pub(crate) fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name: String) -> Pod {
+    let template = &deployment.spec.template;
+    let mut metadata = template.metadata.clone();
+    metadata.name = name;
+    metadata.namespace.clone_from(&key.namespace);
+    metadata.labels.insert(TEMPLATE_LABEL.to_owned(), hash.to_owned());
+    metadata.owner_references = vec![OwnerReference {
+        api_version: "apps/v1".to_owned(),
+        kind: "ReplicaSet".to_owned(),
+        name: format!("{}-{hash}", key.name),
+        controller: true,
+        ..OwnerReference::default()
+    }];
+    Pod { metadata, spec: template.spec.clone(), status: PodStatus::default() }
+}
+
+/// The pod object as the API server would hold it now.
+pub(crate) fn observed(pod: &Pod, plan: &PodPlan, report: &Report) -> Pod {
+    let mut pod = pod.clone();
+    if report.enrolled {
+        pod.metadata.annotations.insert(REDIRECTION_ANNOTATION.to_owned(), REDIRECTION_ENABLED.to_owned());
+    } else {
+        // Nobody enters the mesh by writing it into a manifest.
+        pod.metadata.annotations.remove(REDIRECTION_ANNOTATION);
+    }
+    let over = matches!(report.phase, PodPhase::Succeeded | PodPhase::Failed);
+    let ready = if report.ready { "True" } else { "False" };
+    pod.status = PodStatus {
+        phase: report.phase,
+        pod_ip: plan.ips.first().copied(),
+        pod_ips: plan.ips.iter().map(|ip| PodIp { ip: Some(*ip) }).collect(),
+        conditions: vec![Condition {
+            kind: "Ready".to_owned(),
+            status: if over { "False" } else { ready }.to_owned(),
+            ..Condition::default()
+        }],
+    };
+    pod
+}
+
+pub(crate) fn node_object(node: &Node, number: usize, declared: Option<&NodeObject>) -> NodeObject {
+    let mut metadata = ObjectMeta { name: node.name.clone(), ..ObjectMeta::default() };
+    let mut label = |key: &str, value: String| metadata.labels.insert(key.to_owned(), value);
+    label("kubernetes.io/hostname", node.name.clone());
+    label("topology.kubernetes.io/region", "local".to_owned());
+    // A zone per node: preferences between zones can be seen with two of them.
+    label("topology.kubernetes.io/zone", format!("zone-{number}"));
+    if let Some(declared) = declared {
+        metadata.labels.extend(declared.metadata.labels.clone());
+        metadata.annotations.clone_from(&declared.metadata.annotations);
+    }
+    let address = NodeAddress { kind: "InternalIP".to_owned(), address: node.addresses.fabric_v4().to_string() };
+    let ready = Condition { kind: "Ready".to_owned(), status: "True".to_owned(), ..Condition::default() };
+    NodeObject { metadata, status: NodeStatus { addresses: vec![address], conditions: vec![ready] } }
+}
+
+/// An id in the form of a UUID, unlike any other on this machine now or before.
+pub(crate) fn unique_id(metadata: &ObjectMeta, number: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    let text = format!("{}/{}/{number}/{now}/{}", metadata.namespace, metadata.name, std::process::id());
+    let (high, low) = (fnv(text.as_bytes()), fnv(format!("{text}#").as_bytes()));
+    format!(
+        "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xfff,
+        low >> 48 & 0xfff,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+#[cfg(test)]
+#[path = "observed_tests.rs"]
+mod tests;

@@ -1,0 +1,33 @@
+//! What one connection costs before it carries a byte: the size of its task. A future that grows
+//! by a buffer grows by that for every idle connection of the node.
+
+use crate::{inbound, inbound_plaintext, outbound};
+
+/// Most that the task of one connection may take, bytes. With HTTP/2's own state, the kernel
+/// apart, an idle connection is to stay below 16 KiB.
+const MOST: usize = 8 << 10;
+
+fn two<A, B, F>(_: fn(A, B) -> F) -> usize {
+    size_of::<F>()
+}
+
+fn three<A, B, C, F>(_: fn(A, B, C) -> F) -> usize {
+    size_of::<F>()
+}
+
+fn four<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+    size_of::<F>()
+}
+
+#[test]
+fn the_task_of_a_connection_is_small() {
+    for (task, size) in [
+        ("outbound", four(outbound::carry)),
+        ("inbound", two(inbound::carry)),
+        ("inbound tunnel", three(inbound::serve)),
+        ("inbound plaintext", three(inbound_plaintext::carry)),
+    ] {
+        println!("{task}: {size}");
+        assert!(size <= MOST, "{task}: {size} bytes");
+    }
+}
