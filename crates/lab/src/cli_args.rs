@@ -133,7 +133,10 @@ impl RunArgs {
             .map_err(Error::io("cannot start a runtime"))?;
         let report = runtime.block_on(async {
             let (interrupt, stop) = watch::channel(false);
-            let signals = tokio::spawn(async move { drop(interrupt.send(interrupted().await.is_ok())) });
+            let signals = tokio::spawn(async move {
+                // Nobody listens any more when the run is over.
+                let _ = interrupt.send(interrupted().await.is_ok());
+            });
             let report = run(&options, stop, &mut tell).await;
             signals.abort();
             report

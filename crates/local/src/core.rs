@@ -6,25 +6,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leno_control::objects::{
-    Condition, Deployment, Kind, Labels, Node as NodeObject, NodeAddress, NodeStatus, Object, ObjectKey, ObjectMeta,
-    OwnerReference, Pod, PodIp, PodPhase, PodStatus, Timestamp,
-};
-use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
+use leno_control::objects::{Deployment, Kind, Labels, Node as NodeObject, Object, ObjectKey, Pod, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;
 use crate::addresses::Slots;
 use crate::check;
+use crate::context::Context;
 use crate::deployments::{Replica, choose_node, reconcile, template_hash};
 use crate::feed::{Manifests, Sourced};
 use crate::listing::{Listing, NodeListing, PodListing};
-use crate::names::fnv;
 use crate::node::Node;
 use crate::observed::{is_enrolled, node_object, observed, replica, unique_id};
 use crate::pod::{PodActor, PodEvent, PodPlan, Report, Stop, Wish};
 use crate::services::{UdpPorts, udp_ports};
-use crate::context::Context;
 use crate::stage::StageEvent;
 
 /// Longest a pod may take to end when the whole stage ends.

@@ -7,8 +7,8 @@ use leno_capture::NetworkNamespace;
 use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
 
-use crate::pod::PodPlan;
 use crate::context::{Context, Gate};
+use crate::pod::PodPlan;
 
 /// How long one attempt waits for a proxy before the operator is told that none is there.
 const PATIENCE: Duration = Duration::from_millis(500);

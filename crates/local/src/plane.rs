@@ -18,9 +18,9 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::addresses::{CONTROL_PORT, control_plane};
 use crate::api::Explained;
+use crate::context::Tasks;
 use crate::error::write_file;
 use crate::network::Named;
-use crate::context::Tasks;
 use crate::stage::StageOptions;
 
 /// File in the run directory with the root certificates that proxies trust.

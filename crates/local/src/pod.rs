@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::Error;
 use crate::container::{News, Runner, Running, State};
+use crate::context::Context;
 use crate::enroll::Enrollment;
 use crate::environment::{Facts, command_line, variables};
 use crate::error::{make_dir, write_file};
@@ -19,7 +20,6 @@ use crate::network::Named;
 use crate::node::Node;
 use crate::probes::Surroundings;
 use crate::sandbox::Sandbox;
-use crate::context::Context;
 
 /// How long to wait before trying again what the node or its proxy refused.
 const RETRY: Duration = Duration::from_millis(300);

@@ -1,35 +1,30 @@
 //! The stage as a whole: put together, kept running, taken apart without a trace.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::zds::Agent;
-use leno_capture::{NAMED_DIR, NetworkNamespace};
+use leno_capture::NetworkNamespace;
 use leno_control::objects::{Object, ObjectKey};
 use leno_model::Mesh;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::Error;
+use crate::addresses::MAX_NODES;
+use crate::api::Explained;
 use crate::assemble::{assemble, netns_dir, raise_descriptor_limit, remove_netns_dir};
 use crate::context::{Context, Tasks};
-use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
-use crate::api::Explained;
-use crate::core::{Core, Request};
-use crate::error::{make_dir, write_file};
+use crate::core::Request;
+use crate::error::make_dir;
 use crate::feed::{self, Manifests};
 use crate::listing::Listing;
 use crate::names::StageName;
-use crate::network::{Named, Networks};
-use crate::node::{Node, keep_services, serve_dns};
-use crate::plane::Plane;
+use crate::network::Named;
+use crate::node::Node;
 use crate::pod::{PodPlan, Report};
-use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
 use crate::state::{Lock, State};
-use crate::watch::Watcher;
 
 /// How to set a stage up.
 #[derive(Debug, Clone)]

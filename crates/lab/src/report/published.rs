@@ -81,7 +81,7 @@ pub struct Published {
 
 /// The figures under a condition, in the order of the file.
 #[must_use]
-pub fn figures(key: &str) -> Vec<Published> {
+pub(super) fn figures(key: &str) -> Vec<Published> {
     FIGURES
         .lines()
         .skip(1)

@@ -1,0 +1,191 @@
+//! The lab as a whole, with subjects that need no mesh: none, and the floor.
+//!
+//! This program is every process of the lab, as the `leno` binary is for users: pods' first processes, servers, load
+//! generators, relays. `cargo test -p leno-lab --test end_to_end -- lab run latency --quick` runs the command line.
+//!
+//! Needs root, or a kernel that lets users have namespaces; says so and passes otherwise.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use leno_lab::cli_args::LabCommand;
+use leno_lab::load::Outcome;
+use leno_lab::report::{Report, html, text};
+use leno_lab::run::{Progress, RunOptions, run};
+use leno_lab::scenario::{Size, find};
+use leno_lab::subject::Subject;
+use leno_local::names::StageName;
+use tokio::sync::watch;
+
+#[derive(Debug, Parser)]
+struct Lab {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+fn main() -> ExitCode {
+    if leno_local::init::is_pod_init() {
+        leno_local::init::pod_init();
+    }
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(main) = leno_lab::main_by_name(&arguments[0]) {
+        return main();
+    }
+    let words: Vec<&str> = arguments[1..].iter().map(|word| word.to_str().unwrap()).collect();
+    match words.as_slice() {
+        ["lab-load", spec] => leno_lab::load::load_main(spec),
+        ["lab-server", spec] => leno_lab::load::server_main(spec),
+        ["lab", ..] => {
+            let lab = Lab::parse_from(&words);
+            match lab.command.execute(&program()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        // As cargo's own harness does: a word selects the tests whose names contain it.
+        words => test(words.iter().find(|word| !word.starts_with('-')).copied().unwrap_or_default()),
+    }
+}
+
+fn program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+fn test(filter: &str) -> ExitCode {
+    if !"end_to_end".contains(filter) {
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = leno_local::privilege::acquire() {
+        println!("SKIP end_to_end: {error}");
+        return ExitCode::SUCCESS;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        throughput_and_its_report().await;
+        every_kind_of_load().await;
+        a_subject_that_does_not_start().await;
+        an_interrupted_run().await;
+    });
+    println!("end_to_end: ok");
+    ExitCode::SUCCESS
+}
+
+fn options(scenario: &str, only: &str, subjects: &[Subject], rounds: usize) -> RunOptions {
+    RunOptions {
+        scenario: find(scenario, Size::Quick).unwrap(),
+        subjects: subjects.to_vec(),
+        rounds,
+        seconds: 0.5,
+        size: Size::Quick,
+        only: only.to_owned(),
+        program: program(),
+        stage: StageName::new(&format!("labtest-{}", std::process::id())).unwrap(),
+        command: "test".to_owned(),
+    }
+}
+
+async fn report(options: &RunOptions) -> Report {
+    let (_never, stop) = watch::channel(false);
+    let report = run(options, stop, &mut |progress| println!("{progress:?}")).await.unwrap();
+    assert_gone(options);
+    report
+}
+
+/// Nothing is left: no network namespace, no directory, no process.
+fn assert_gone(options: &RunOptions) {
+    assert!(!options.stage.run_dir().exists(), "{} is left", options.stage.run_dir().display());
+    let names = leno_capture::NetworkNamespace::list(std::path::Path::new(leno_capture::NAMED_DIR)).unwrap();
+    let left: Vec<_> = names.into_iter().filter(|name| options.stage.owns(name)).collect();
+    assert!(left.is_empty(), "left: {left:?}");
+    let children = leno_lab::measure::process_tree(std::process::id().cast_signed()).unwrap();
+    assert_eq!(children.len(), 1, "processes are left: {children:?}");
+}
+
+/// Subjects take turns, every result is kept, and the figures are those of the results.
+async fn throughput_and_its_report() {
+    let options = options("throughput", "across-nodes/1-stream/", &[Subject::None, Subject::Floor], 2);
+    let report = report(&options).await;
+    let turns: Vec<_> =
+        report.results.iter().map(|one| (one.subject.as_str(), one.round, one.step.rsplit('/').next().unwrap())).collect();
+    let mut expected = Vec::new();
+    for round in [1, 2] {
+        for subject in ["none", "floor"] {
+            expected.extend(["send", "receive"].map(|step| (subject, round, step)));
+        }
+    }
+    assert_eq!(turns, expected);
+    for result in &report.results {
+        assert_eq!(result.proxies.len(), if result.subject == "floor" { 2 } else { 0 });
+        for proxy in &result.proxies {
+            assert!(proxy.cpu.seconds() > 0.0, "the bytes went past the relays: {result:?}");
+        }
+        let Outcome::Stream(outcome) = &result.loads[0].outcome else { panic!("{result:?}") };
+        assert!(outcome.errors.is_empty() && outcome.bytes[0] > 1_000_000, "{outcome:?}");
+    }
+    let throughput = report.figures.iter().find(|figure| figure.name == "throughput").unwrap();
+    assert_eq!(throughput.of("floor").unwrap().values.len(), 2);
+    assert!(throughput.of("floor").unwrap().doubt.is_some(), "two rounds carry no claim");
+    assert!(text(&report).contains("across-nodes/1-stream/send"));
+    assert!(html(&report).unwrap().contains("Published: John Howard"));
+}
+
+/// Every kind of load gets through both hops without an error.
+async fn every_kind_of_load() {
+    for (scenario, only) in [("latency", "450"), ("latency", "closed"), ("connections", ""), ("mixed", "")] {
+        let report = report(&options(scenario, only, &[Subject::Floor], 1)).await;
+        for result in &report.results {
+            for load in &result.loads {
+                let (fine, errors) = match &load.outcome {
+                    Outcome::Http(outcome) => (outcome.answered > 0, &outcome.errors),
+                    Outcome::Stream(outcome) => (outcome.bytes.iter().all(|bytes| *bytes > 0), &outcome.errors),
+                    Outcome::Idle(outcome) => (outcome.opened == 1000 && outcome.alive == 1000, &outcome.errors),
+                };
+                assert!(fine && errors.is_empty(), "{result:?}");
+            }
+        }
+    }
+}
+
+/// An error with the subject's own words, not a zero, and nothing left behind.
+async fn a_subject_that_does_not_start() {
+    let scratch = tempfile::tempdir().unwrap();
+    let broken = scratch.path().join("broken");
+    std::fs::write(&broken, "#!/bin/sh\necho the flux capacitor is missing >&2\nexit 1\n").unwrap();
+    let mut permissions = std::fs::metadata(&broken).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    std::fs::set_permissions(&broken, permissions).unwrap();
+    let options = options("throughput", "across-nodes/1-stream/send", &[Subject::Ztunnel(broken)], 1);
+    let (_never, stop) = watch::channel(false);
+    let begun = Instant::now();
+    let error = run(&options, stop, &mut |_| {}).await.unwrap_err().to_string();
+    assert!(error.contains("subject ztunnel") && error.contains("the flux capacitor is missing"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "a program that ends at once needs no long wait");
+    assert_gone(&options);
+}
+
+/// Ctrl-C in mid-measurement leaves nothing behind.
+async fn an_interrupted_run() {
+    let options = RunOptions { seconds: 600.0, ..options("throughput", "across-nodes/1-stream/send", &[Subject::Floor], 1) };
+    let (interrupt, stop) = watch::channel(false);
+    let (told, mut began) = watch::channel(false);
+    let mut tell = |progress| {
+        if matches!(progress, Progress::Turn { .. }) {
+            told.send_replace(true);
+        }
+    };
+    let running = run(&options, stop, &mut tell);
+    let interrupting = async {
+        began.wait_for(|began| *began).await.unwrap();
+        // In the middle of setting up or measuring: every moment must do.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        interrupt.send_replace(true);
+    };
+    let (outcome, ()) = tokio::join!(running, interrupting);
+    assert!(matches!(outcome, Err(leno_lab::Error::Interrupted)), "{outcome:?}");
+    assert_gone(&options);
+}
