@@ -241,7 +241,17 @@ impl Core {
         self.files = files;
         self.applied = applied;
         self.loaded = true;
+        let mut places = BTreeMap::new();
+        for (key, sourced) in &all.objects {
+            places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
+        }
         self.wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
+        self.reconcile();
+        // What the control plane makes of them is known once it has them.
+        for (key, findings) in self.ctx.plane.findings() {
+            let place = places.get(&key).map_or("", String::as_str);
+            warnings.extend(findings.into_iter().map(|finding| format!("{place}{key}: {finding}")));
+        }
         for warning in &warnings {
             // Said once, not at every save of a file.
             if !self.said.contains(warning) {
@@ -249,7 +259,7 @@ impl Core {
             }
         }
         self.said = warnings;
-        self.reconcile();
+        self.show();
         Ok(())
     }
 
@@ -562,7 +572,8 @@ impl Core {
         let mut pods: Vec<_> = self.pods.values().map(|entry| self.pod_listing(entry)).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.listing.send_if_modified(|listing| {
-            let changed = listing.nodes != nodes || listing.pods != pods;
+            let changed = listing.nodes != nodes || listing.pods != pods || listing.warnings != self.said;
+            listing.warnings.clone_from(&self.said);
             listing.nodes = nodes;
             listing.pods = pods;
             changed

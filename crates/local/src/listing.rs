@@ -17,6 +17,8 @@ pub struct Listing {
     pub pods: Vec<PodListing>,
     /// Why the newest edit of the manifests did not take effect; empty if it did.
     pub refused: String,
+    /// What the authors of the manifests in force should know, each with its place.
+    pub warnings: Vec<String>,
 }
 
 /// A node.

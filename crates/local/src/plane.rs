@@ -1,12 +1,13 @@
 //! The stage's own control plane: `leno-control` inside the supervisor, listening inside the
 //! fabric's namespace.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use leno_control::objects::Object;
+use leno_control::objects::{Object, ObjectKey};
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lookup};
 use leno_model::Mesh;
@@ -108,6 +109,16 @@ impl Plane {
     /// Makes these objects all there are.
     pub(crate) fn publish(&self, objects: impl IntoIterator<Item = Object>) {
         self.controller.replace(objects);
+    }
+
+    /// What the authors of objects should know: how they were understood, and what is legal but
+    /// probably not meant.
+    pub(crate) fn findings(&self) -> BTreeMap<ObjectKey, Vec<String>> {
+        let mut findings = self.controller.warnings();
+        for (key, more) in self.controller.lint() {
+            findings.entry(key).or_default().extend(more);
+        }
+        findings
     }
 
     /// The mesh as published last.

@@ -50,6 +50,7 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
     let mut events = stage.events();
     let mut listing = stage.watch_listing();
     let mut last = Progress::default();
+    last.tell(&name, &listing.borrow_and_update().clone(), show);
     let down = stage.down_requested();
     tokio::pin!(down);
     loop {
@@ -61,9 +62,7 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
             },
             Ok(()) = listing.changed() => {
                 let now = listing.borrow_and_update().clone();
-                if show {
-                    last.tell(&name, &now);
-                }
+                last.tell(&name, &now, show);
             }
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
@@ -87,12 +86,26 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
 /// Progress of a stage on a terminal: one line per thing that became ready.
 #[derive(Default)]
 struct Progress {
+    warned: std::collections::BTreeSet<String>,
     ready: std::collections::BTreeSet<String>,
     complete: bool,
 }
 
 impl Progress {
-    fn tell(&mut self, name: &str, now: &Listing) {
+    /// Tells of every warning once.
+    fn warn(&mut self, now: &Listing) {
+        for warning in &now.warnings {
+            if self.warned.insert(warning.clone()) {
+                say(&format!("warning: {warning}"));
+            }
+        }
+    }
+
+    fn tell(&mut self, name: &str, now: &Listing, show: bool) {
+        self.warn(now);
+        if !show {
+            return;
+        }
         let mut ready = std::collections::BTreeSet::new();
         for node in now.nodes.iter().filter(|node| node.ready) {
             ready.insert(format!("{}: proxy ready", node.name));
@@ -116,7 +129,6 @@ impl Progress {
 
 fn tell(event: &StageEvent, show: bool) {
     match event {
-        StageEvent::Warning(text) => say(&format!("warning: {text}")),
         StageEvent::Refused(text) => {
             for line in text.lines() {
                 say(&format!("error: {line}"));
@@ -125,7 +137,8 @@ fn tell(event: &StageEvent, show: bool) {
         }
         StageEvent::Loaded { objects } if show => say(&format!("{objects} objects loaded")),
         StageEvent::PodGone { namespace, name } if show => say(&format!("pod {namespace}/{name} is gone")),
-        StageEvent::Loaded { .. } | StageEvent::PodGone { .. } => {}
+        // Warnings are told from the listing, which misses none that came before anybody listened.
+        StageEvent::Warning(_) | StageEvent::Loaded { .. } | StageEvent::PodGone { .. } => {}
     }
 }
 
@@ -165,15 +178,17 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
     command.args(args).env(DETACHED, "1").stdin(input).stdout(output).stderr(errors);
     let mut child = spawn_in_session(&mut command).map_err(Error::io("cannot start the supervisor"))?;
     let end = Instant::now() + limit;
-    let mut told = 0;
+    let mut told = Progress::default();
     loop {
-        told += relay_log(&log, told);
         if let Ok(Some(_)) = child.try_wait() {
             if Lock::holder(&run_dir) == Holder::Nobody {
                 // It failed before it had anything to clean up.
                 let _ = std::fs::remove_dir_all(&run_dir);
             }
-            let text = read_from(&log, told);
+            let text = read_from(&log, 0);
+            // Warnings that came before the failure were told already, or matter no more.
+            let lines = text.lines().filter(|line| !line.starts_with("warning: "));
+            let text = lines.collect::<Vec<_>>().join("\n");
             let text = text.trim();
             let text = text.strip_prefix("error: ").unwrap_or(text);
             return Err(Error::Refused(if text.is_empty() {
@@ -186,8 +201,8 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
         if let Ok(mut client) = Client::connect(name).await
             && let Ok(listing) = client.ps().await
         {
+            told.warn(&listing);
             if listing.is_ready() {
-                relay_log(&log, told);
                 return Ok(());
             }
             missing = listing.missing();
@@ -199,22 +214,6 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-}
-
-/// Passes on the warnings that the supervisor has said since; how much of the log that was.
-#[allow(clippy::print_stderr, reason = "this is the command's output")]
-fn relay_log(log: &File, told: u64) -> u64 {
-    let new = read_from(log, told);
-    let complete = new.rfind('\n').map_or(0, |end| end + 1);
-    let lines: Vec<_> = new[..complete].lines().collect();
-    // The reason of a failure comes last and is the caller's to tell.
-    if lines.iter().any(|line| line.starts_with("error: ")) {
-        return 0;
-    }
-    for line in lines.iter().filter(|line| line.starts_with("warning: ")) {
-        eprintln!("{line}");
-    }
-    complete as u64
 }
 
 fn read_from(log: &File, start: u64) -> String {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use leno_capture::sockets;
 use leno_model::Identity;
 use leno_tls::TlsStream;
+use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
@@ -53,6 +54,22 @@ pub(crate) async fn tls(
     let wait = pod.context().config.handshake_timeout;
     let connected = identity.connect(stream, expected, wait).await;
     connected.map(|(stream, _)| stream).map_err(|e| Failure::Handshake { address, source: Arc::new(e) })
+}
+
+/// Resolves when the program or peer at the other end of a connection has reset it; for while
+/// something else has to be waited for before its bytes are read. An orderly end does not count:
+/// a caller may have said all before its answer comes.
+pub(crate) async fn given_up(stream: &TcpStream) -> Failure {
+    let reason = match stream.ready(Interest::ERROR).await {
+        Ok(_) => stream.take_error(),
+        Err(error) => Err(error),
+    };
+    let reason = match reason {
+        Ok(None) => std::future::pending().await,
+        Ok(Some(error)) | Err(error) => error.to_string(),
+    };
+    let unknown = || SocketAddr::from(([0, 0, 0, 0], 0));
+    Failure::GivenUp { address: stream.peer_addr().unwrap_or_else(|_| unknown()), reason }
 }
 
 /// Closes a connection so that the program at its other end sees a reset, not the end of a

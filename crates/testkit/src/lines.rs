@@ -11,6 +11,9 @@ use tokio::sync::watch;
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Lines that a failure shows.
+const SHOWN: usize = 30;
+
 /// Collects what is written to it, line by line. Clones share the lines.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
@@ -48,7 +51,11 @@ impl Lines {
         };
         match tokio::time::timeout(PATIENCE, found).await {
             Ok(line) => line,
-            Err(_) => panic!("no line with {parts:?} among:\n{}", self.all().join("\n")),
+            Err(_) => {
+                let lines = self.all();
+                let last = &lines[lines.len().saturating_sub(SHOWN)..];
+                panic!("no line with {parts:?} among {}, of which the last are:\n{}", lines.len(), last.join("\n"))
+            }
         }
     }
 

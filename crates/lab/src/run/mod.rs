@@ -32,6 +32,8 @@ const READY: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_secs(2);
 /// A machine that does more than this part of a core's work by itself is not quiet.
 const QUIET: f64 = 0.15;
+/// A proxy that died this often before it was ready will not live.
+const HOPELESS: u32 = 3;
 /// Lines of a failed subject's log that are shown.
 const LOG_LINES: usize = 20;
 
@@ -164,7 +166,17 @@ async fn turn(
     .map_err(|source| stage_error(source, String::new()))?;
 
     let measuring = async {
-        stage.wait_ready(READY).await.map_err(|source| stage_error(source, last_words(&stage)))?;
+        let mut listing = stage.watch_listing();
+        tokio::select! {
+            ready = stage.wait_ready(READY) => ready.map_err(|source| stage_error(source, last_words(&stage)))?,
+            // Waiting longer for a program that can't live would change nothing.
+            Ok(listing) = listing.wait_for(|now| now.nodes.iter().any(|node| node.restarts >= HOPELESS)) => {
+                let dead = listing.nodes.iter().find(|node| node.restarts >= HOPELESS);
+                let reason = dead.map(|node| format!("the proxy of {} can't be started: {}", node.name, node.message));
+                let (subject, reason) = (subject.to_string(), reason.unwrap_or_default());
+                return Err(Error::Subject { subject, reason, log: last_words(&stage) });
+            }
+        }
         proof::check(&stage, options, subject).await?;
         let mut results = Vec::new();
         for step in steps {

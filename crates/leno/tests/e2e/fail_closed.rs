@@ -3,8 +3,10 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::stage::{Stage, eventually, skip};
 use crate::topology::{self, Server};
@@ -47,7 +49,7 @@ impl Capture {
             move || {
                 let mut buffer = [0; 65536];
                 while let Ok(n @ 1..) = out.read(&mut buffer) {
-                    seen.lock().unwrap().extend_from_slice(&buffer[..n]);
+                    seen.lock().extend_from_slice(&buffer[..n]);
                 }
             }
         });
@@ -60,12 +62,12 @@ impl Capture {
         let mark = "mark-of-the-end";
         eventually("the mark in the capture", || {
             stage.sh("plain/outsider", &format!("echo {mark} | socat -t 3 - TCP:echo.plain:7000,connect-timeout=5"));
-            if contains(&self.seen.lock().unwrap(), mark) { Ok(()) } else { Err("not seen".to_owned()) }
+            if contains(&self.seen.lock(), mark) { Ok(()) } else { Err("not seen".to_owned()) }
         });
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.reader.join().unwrap();
-        std::mem::take(&mut self.seen.lock().unwrap())
+        std::mem::take(&mut self.seen.lock())
     }
 }
 
