@@ -30,11 +30,13 @@ impl Lock {
     /// [`Error::AlreadyRunning`] if somebody holds it. A supervisor that was just killed may hold
     /// it for a moment longer, until the kernel has taken it apart: that is waited for.
     pub(crate) fn take(run_dir: &Path, name: &StageName) -> Result<Self, Error> {
-        let end = Instant::now() + LAST_BREATH;
+        let start = Instant::now();
         loop {
-            match Self::try_take(run_dir, name) {
-                Err(Error::AlreadyRunning { pid, .. }) if !answers(run_dir) && Instant::now() < end => {
-                    tracing::debug!(pid, "the stage's last supervisor is ending");
+            let result = Self::try_take(run_dir, name);
+            let patience = if answers(run_dir) { SECOND_LOOK } else { LAST_BREATH };
+            match result {
+                Err(Error::AlreadyRunning { pid, .. }) if start.elapsed() < patience => {
+                    tracing::debug!(pid, "the stage's last supervisor may be ending");
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 result => return result,
@@ -71,6 +73,8 @@ impl Lock {
     }
 }
 
+/// A supervisor that is being killed still has its socket open for a moment.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// Longest that a killed supervisor may take to be gone, on a machine that swaps.
 const LAST_BREATH: Duration = Duration::from_secs(3);
 

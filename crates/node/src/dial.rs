@@ -59,7 +59,7 @@ pub(crate) async fn tls(
 /// Resolves when the program or peer at the other end of a connection has reset it; for while
 /// something else has to be waited for before its bytes are read. An orderly end does not count:
 /// a caller may have said all before its answer comes.
-pub(crate) async fn given_up(stream: &TcpStream) -> Failure {
+pub(crate) async fn given_up(stream: &TcpStream, address: SocketAddr) -> Failure {
     let reason = match stream.ready(Interest::ERROR).await {
         Ok(_) => stream.take_error(),
         Err(error) => Err(error),
@@ -68,8 +68,7 @@ pub(crate) async fn given_up(stream: &TcpStream) -> Failure {
         Ok(None) => std::future::pending().await,
         Ok(Some(error)) | Err(error) => error.to_string(),
     };
-    let unknown = || SocketAddr::from(([0, 0, 0, 0], 0));
-    Failure::GivenUp { address: stream.peer_addr().unwrap_or_else(|_| unknown()), reason }
+    Failure::GivenUp { address, reason }
 }
 
 /// Closes a connection so that the program at its other end sees a reset, not the end of a

@@ -28,6 +28,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
         connected = connect(&pod, &stream, peer, &mut report) => connected,
+        failure = dial::given_up(&stream, peer) => Err(failure),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let (program, _listed, cut) = match connected {

@@ -43,6 +43,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
     report.destination_address(original);
     let connected = tokio::select! {
         connected = connect(&pod, &worker, source, original, &mut report) => connected,
+        failure = dial::given_up(&stream, source) => Err(failure),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let (upstream, actual) = match connected {

@@ -94,6 +94,11 @@ impl ControlPlane {
         self.change(|r| r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body)));
     }
 
+    /// Takes a workload back.
+    pub fn remove_workload(&self, uid: &str) {
+        self.change(|r| r.remove(ADDRESS_TYPE, uid));
+    }
+
     /// Publishes a service, or a change of it.
     pub fn publish_service(&self, service: &Service) {
         let body = service_to_address(service).encode_to_vec();

@@ -35,16 +35,24 @@ pub(super) fn play_in_keeper(args: &DemoArgs, watched: bool) -> anyhow::Result<O
         // Held open until this process ends: that is how the keeper learns of a Ctrl-C.
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // Not inherited: the keeper's pods keep it open, and whoever reads this command's would wait for them.
+        .stderr(Stdio::piped())
         // Out of reach of the terminal's own Ctrl-C, now and later.
         .process_group(0)
         .spawn()
         .context("cannot start the demonstration")?;
+    let complaints = keeper
+        .stderr
+        .take()
+        .map(|mut from| std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::stderr())));
     let mut text = String::new();
     if let Some(stdout) = &mut keeper.stdout {
         stdout.read_to_string(&mut text)?;
     }
     if text.is_empty() {
         keeper.wait()?;
+        // To the last word; with the keeper its pods have ended, too.
+        let _ = complaints.map(std::thread::JoinHandle::join);
         return Ok(None);
     }
     Ok(Some(serde_json::from_str(&text).context("the demonstration's report cannot be read")?))

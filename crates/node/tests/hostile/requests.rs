@@ -11,7 +11,7 @@ use leno_testkit::hbone;
 use leno_testkit::network::may_run;
 use tokio::io::AsyncReadExt;
 
-use crate::support::{APP, echo, eventually, soon};
+use crate::support::{APP, echo, eventually, reset, soon};
 use crate::{ALONE, STREAM_WINDOW, Target, descriptors};
 
 #[tokio::test]
@@ -273,4 +273,33 @@ async fn a_policy_sees_the_proven_identity() {
             target.log.line(&["no ALLOW policy of default/pod matched (checked default/admins)", &identity]).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_caller_in_the_clear_that_gives_up_costs_nothing() {
+    if !may_run("a_caller_in_the_clear_that_gives_up_costs_nothing") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let target = Target::without_program().await;
+    let pod = target.pod.host();
+    let busy = pod.listen_with(pod.v4, APP, 0);
+    let occupant = soon("connect", pod.connect(target.pod.app(pod.v4))).await.unwrap();
+    let outside = target.mesh.network.outside();
+    let open = descriptors();
+    for _ in 0..5 {
+        let mut callers = Vec::new();
+        for _ in 0..100 {
+            let caller = outside.connect(target.pod.app(pod.v4));
+            callers.push(soon("connect", caller).await.unwrap());
+        }
+        // The caller's end, the proxy's, and the one that waits for the program.
+        eventually("the wave to be taken up", || descriptors() >= open + 300).await;
+        callers.into_iter().for_each(reset);
+        eventually("the wave to be let go", || descriptors() <= open + 4).await;
+    }
+    target.log.line(&["src.addr=10.77.0.1:", "gave up before the connection stood"]).await;
+    drop((busy, occupant));
+    echo(target.pod.listen());
+    target.good_peer_is_served().await;
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use leno_model::{Action, Authorization, PolicyName, Rule, Scope};
+use leno_model::{Action, Authorization, PolicyName, Rule, Scope, Workload};
 use leno_testkit::network::may_run;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -242,4 +242,46 @@ async fn a_pod_that_leaves_the_mesh_keeps_its_live_connections() {
     soon("bytes", far.read_exact(&mut [0; 4])).await.unwrap();
     drop(far);
     assert_eq!(soon("the end", near.read(&mut [0])).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn an_address_that_passes_to_another_pod_passes_with_nothing() {
+    if !may_run("an_address_that_passes_to_another_pod_passes_with_nothing") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let old = mesh.pod("old", "node-2").await;
+    mesh.synced().await;
+    echo(old.listen());
+    let attempt = async || exchange(client.host().connect(old.app(old.v4)).await?, b"hello").await;
+    soon("an answer", attempt()).await.unwrap();
+
+    // Another pod has the address, and the caller has not heard.
+    let agent = mesh.node("node-2").agent.clone();
+    soon("the proxy's answer", agent.remove("old")).await;
+    let new = old.successor("new");
+    let elsewhere = Workload { addresses: vec!["10.77.9.9".parse().unwrap()], ..new.clone() };
+    mesh.control.publish_workload(&elsewhere);
+    mesh.enroll_as(&new, &old).await;
+    mesh.synced().await;
+    assert_eq!(soon("a refusal", attempt()).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let named =
+        "the peer is spiffe://cluster.local/ns/default/sa/new, expected spiffe://cluster.local/ns/default/sa/old";
+    mesh.node("node-1").log.line(&[named]).await;
+
+    // Now it has.
+    mesh.control.remove_workload(&old.workload.uid);
+    mesh.control.publish_workload(&new);
+    mesh.synced().await;
+    soon("an answer", attempt()).await.unwrap();
+    for node in ["node-1", "node-2"] {
+        let log = mesh.node(node).log.clone();
+        log.line(&[
+            "connection complete",
+            "dst.identity=\"spiffe://cluster.local/ns/default/sa/new\"",
+            "bytes_sent=5 ",
+        ])
+        .await;
+    }
 }

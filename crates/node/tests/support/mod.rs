@@ -115,6 +115,15 @@ impl Pod {
         self.network.host()
     }
 
+    /// The workload of a pod that comes to have this one's address.
+    pub(crate) fn successor(&self, name: &str) -> Workload {
+        let mut workload = self.workload.clone();
+        workload.uid = format!("Kubernetes//Pod/default/{name}").into();
+        workload.name = name.into();
+        workload.service_account = name.into();
+        workload
+    }
+
     /// Its address of the family of `like`, on the port of the test programs.
     pub(crate) fn app(&self, like: IpAddr) -> SocketAddr {
         SocketAddr::new(self.host().address_like(like), APP)
@@ -236,12 +245,17 @@ impl Mesh {
 
     /// Captures a pod and hands it to its node's proxy.
     pub(crate) async fn enroll(&mut self, pod: &Pod) {
+        self.enroll_as(&pod.workload, pod).await;
+    }
+
+    /// As [`Self::enroll`], under another name.
+    pub(crate) async fn enroll_as(&mut self, workload: &Workload, pod: &Pod) {
         pod_rules::install(pod.network.namespace(), &PodRules::default()).expect("rules");
         let info = PodInfo {
-            uid: pod.workload.name.to_string(),
-            name: pod.workload.name.to_string(),
-            namespace: pod.workload.namespace.to_string(),
-            service_account: pod.workload.service_account.to_string(),
+            uid: workload.name.to_string(),
+            name: workload.name.to_string(),
+            namespace: workload.namespace.to_string(),
+            service_account: workload.service_account.to_string(),
         };
         let agent = self.node(pod.node).agent.clone();
         agent.add(info, pod.network.namespace().clone(), PATIENCE).await.expect("the proxy takes the pod");
