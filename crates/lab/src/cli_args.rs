@@ -119,8 +119,9 @@ impl RunArgs {
 
     fn execute(&self, program: &Path) -> Result<(), Error> {
         let options = self.options(program)?;
-        // Found out after minutes of measuring, it would be all for nothing.
-        let report_file = self.report.as_deref().map(create).transpose()?;
+        if let Some(path) = &self.report {
+            writable(path)?;
+        }
         leno_local::privilege::acquire().map_err(|source| Error::Stage {
             subject: "any".to_owned(),
             source: Box::new(source),
@@ -145,9 +146,9 @@ impl RunArgs {
             let path = path.to_owned();
             move |source| Error::Report { path, source }
         };
-        if let (Some(path), Some(mut file)) = (&self.report, report_file) {
+        if let Some(path) = &self.report {
             let page = html(&report).map_err(|error| failed(path)(error.into()))?;
-            file.write_all(page.as_bytes()).map_err(failed(path))?;
+            std::fs::write(path, page).map_err(failed(path))?;
         }
         self.print(&report).map_err(failed(Path::new("standard output")))
     }
@@ -165,8 +166,12 @@ impl RunArgs {
     }
 }
 
-fn create(path: &Path) -> Result<std::fs::File, Error> {
-    std::fs::File::create(path).map_err(|source| Error::Report { path: path.to_owned(), source })
+/// Finds out before minutes of measuring whether the report can be written; leaves no empty file of a run that fails.
+fn writable(path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Report { path: path.to_owned(), source };
+    let existed = path.exists();
+    std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+    if existed { Ok(()) } else { std::fs::remove_file(path).map_err(failed) }
 }
 
 /// Waits for the first signal to end.
@@ -198,8 +203,11 @@ fn list(output: Output) -> Result<(), Error> {
         let scenarios: Vec<_> = scenarios
             .iter()
             .map(|one| {
-                let steps: Vec<_> =
-                    one.steps.iter().map(|step| serde_json::json!({ "name": step.name, "about": step.about })).collect();
+                let steps: Vec<_> = one
+                    .steps
+                    .iter()
+                    .map(|step| serde_json::json!({ "name": step.name, "about": step.about }))
+                    .collect();
                 serde_json::json!({ "name": one.name, "about": one.about, "steps": steps })
             })
             .collect();
@@ -236,7 +244,11 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn quote(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]
@@ -260,7 +272,8 @@ mod tests {
 
     #[test]
     fn what_is_typed() {
-        let args = run_args("lab run latency --subject none --subject ztunnel=/bin/sh --duration 500ms --quick").unwrap();
+        let args =
+            run_args("lab run latency --subject none --subject ztunnel=/bin/sh --duration 500ms --quick").unwrap();
         let options = args.options(Path::new("/bin/true")).unwrap();
         assert_eq!((options.rounds, options.seconds, options.size), (1, 0.5, Size::Quick));
         assert_eq!(options.subjects.len(), 2);

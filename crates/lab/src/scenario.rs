@@ -214,10 +214,11 @@ fn mixed(size: Size) -> Scenario {
         step("messages/64-KiB", "answers of 64 KiB, 500 per second over 16 connections", vec![sized(64 << 10, 500.0)]),
         step("messages/1-MiB", "answers of 1 MiB, 40 per second over 16 connections", vec![sized(1 << 20, 40.0)]),
         step("slow-reader/without", "450 small requests per second, alone", vec![small()]),
-        step("slow-reader/with", "the same beside eight readers that take 64 KiB/s each: the tail must not move", vec![
-            small(),
-            slow,
-        ]),
+        step(
+            "slow-reader/with",
+            "the same beside eight readers that take 64 KiB/s each: the tail must not move",
+            vec![small(), slow],
+        ),
         step("crowd/5-busy", "five busy pods among many on a node: each must get its share and its tail", busy),
     ];
     let about = "Large messages, a slow reader, and a node with 200 pods of which five are busy: fairness and tail.";
@@ -251,7 +252,8 @@ impl Scenario {
             "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  labels:\n    \
              istio.io/dataplane-mode: {label}\n"
         );
-        let spec = serde_json::to_string(&ServerSpec::default()).map_err(|source| Error::Spec { what: "server", source })?;
+        let spec =
+            serde_json::to_string(&ServerSpec::default()).map_err(|source| Error::Spec { what: "server", source })?;
         // JSON strings are YAML strings; a `$` would be taken for a variable.
         let command = [program, "lab-server", &spec].map(|word| serde_json::json!(word.replace('$', "$$")).to_string());
         for (pod, node) in self.pods() {

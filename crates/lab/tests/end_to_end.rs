@@ -5,6 +5,8 @@
 //!
 //! Needs root, or a kernel that lets users have namespaces; says so and passes otherwise.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a test, with a main of its own")]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -32,6 +34,10 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     if let Some(main) = leno_lab::main_by_name(&arguments[0]) {
         return main();
+    }
+    if std::env::var_os("LENO_ROLE").is_some() {
+        eprintln!("this test program is no node proxy");
+        return ExitCode::FAILURE;
     }
     let words: Vec<&str> = arguments[1..].iter().map(|word| word.to_str().unwrap()).collect();
     match words.as_slice() {
@@ -110,8 +116,11 @@ fn assert_gone(options: &RunOptions) {
 async fn throughput_and_its_report() {
     let options = options("throughput", "across-nodes/1-stream/", &[Subject::None, Subject::Floor], 2);
     let report = report(&options).await;
-    let turns: Vec<_> =
-        report.results.iter().map(|one| (one.subject.as_str(), one.round, one.step.rsplit('/').next().unwrap())).collect();
+    let turns: Vec<_> = report
+        .results
+        .iter()
+        .map(|one| (one.subject.as_str(), one.round, one.step.rsplit('/').next().unwrap()))
+        .collect();
     let mut expected = Vec::new();
     for round in [1, 2] {
         for subject in ["none", "floor"] {
@@ -170,7 +179,8 @@ async fn a_subject_that_does_not_start() {
 
 /// Ctrl-C in mid-measurement leaves nothing behind.
 async fn an_interrupted_run() {
-    let options = RunOptions { seconds: 600.0, ..options("throughput", "across-nodes/1-stream/send", &[Subject::Floor], 1) };
+    let options =
+        RunOptions { seconds: 600.0, ..options("throughput", "across-nodes/1-stream/send", &[Subject::Floor], 1) };
     let (interrupt, stop) = watch::channel(false);
     let (told, mut began) = watch::channel(false);
     let mut tell = |progress| {

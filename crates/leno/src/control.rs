@@ -53,7 +53,10 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
     let (addresses, names) = addresses_and_names(&args);
     let acceptor = ControlAcceptor::from_authority(authority, names, addresses)?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
-        format!("can't listen on {}; is another control plane running? Choose another address with --listen", args.listen)
+        format!(
+            "can't listen on {}; is another control plane running? Choose another address with --listen",
+            args.listen
+        )
     })?;
     tracing::info!(
         address = %listener.local_addr()?,
@@ -78,7 +81,8 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
 
 /// What the control plane's own certificate must be good for.
 fn addresses_and_names(args: &ControlArgs) -> (Vec<std::net::IpAddr>, Vec<String>) {
-    let (addresses, names): (Vec<_>, Vec<_>) = args.server_names.iter().partition(|name| name.parse::<std::net::IpAddr>().is_ok());
+    let (addresses, names): (Vec<_>, Vec<_>) =
+        args.server_names.iter().partition(|name| name.parse::<std::net::IpAddr>().is_ok());
     let mut addresses: Vec<_> = addresses.into_iter().filter_map(|address| address.parse().ok()).collect();
     if !args.listen.ip().is_unspecified() {
         addresses.push(args.listen.ip());

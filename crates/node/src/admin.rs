@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::StatusCode;
-use leno_telemetry::Readiness;
 use leno_capture::zds;
+use leno_telemetry::Readiness;
 use leno_telemetry::admin::{self, Routes, text};
 use leno_telemetry::logging::LogHandle;
 use tokio::net::TcpListener;

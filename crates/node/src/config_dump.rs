@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use leno_capture::zds::ClientStatus;
 use leno_model::{
     Action, Authorization, GatewayAddress, GatewayDestination, Health, HealthPolicy, LoadBalancingMode, Match, Mesh,
     NetworkMode, Scope, Service, TunnelProtocol, Visibility, Workload,
 };
-use leno_capture::zds::ClientStatus;
 use leno_tls::{CertificateInfo, CertificateStatus};
 use serde_json::{Map, Value, json};
 

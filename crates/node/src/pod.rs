@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::zds::PodInfo;
 use leno_capture::NetworkNamespace;
 use leno_capture::sockets::{self, DnsSockets, ListenOptions};
+use leno_capture::zds::PodInfo;
 use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
 use leno_telemetry::{AccessLog, Metrics};
 use leno_tls::{CertificateManager, MeshIdentity};
@@ -185,10 +185,7 @@ impl Pod {
                 changes.changed().await.ok()?;
             }
         });
-        found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload {
-            pod: self.name(),
-            waited: wait,
-        })
+        found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload { pod: self.name(), waited: wait })
     }
 
     /// The current mesh and this pod's workload in it, if it is known.

@@ -49,7 +49,8 @@ impl Pods {
     pub(crate) async fn wind_down(&self) {
         let deadline = Instant::now() + self.context.config.drain_deadline;
         let pods: Vec<_> = self.running().into_iter().map(|(_, pod)| pod).collect();
-        let outlived = join_all(pods.iter().map(|pod| pod.wind_down())).await.iter().filter(|drained| !**drained).count();
+        let outlived =
+            join_all(pods.iter().map(|pod| pod.wind_down())).await.iter().filter(|drained| !**drained).count();
         if outlived > 0 {
             tracing::warn!(
                 pods = outlived,
@@ -133,7 +134,11 @@ impl PodHandler for Pods {
 /// Keeps readiness and metrics in step with the node agent. A pod that can't be served is told
 /// there; it doesn't make the node unready, for the others are fine. Returns when the client is
 /// gone.
-pub(crate) async fn watch_agent(mut status: watch::Receiver<ClientStatus>, readiness: Readiness, context: Arc<Context>) {
+pub(crate) async fn watch_agent(
+    mut status: watch::Receiver<ClientStatus>,
+    readiness: Readiness,
+    context: Arc<Context>,
+) {
     let mut task = readiness.task("workload proxy manager");
     loop {
         let now = status.borrow_and_update().clone();

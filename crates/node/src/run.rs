@@ -132,8 +132,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         |handle: &tokio::runtime::Handle| Worker { handle: handle.clone(), tunnels: Pool::new(tunnel.clone()) };
     let pods = Pods::new(context.clone(), workers.handles().iter().map(of_worker).collect());
     let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
-    let endpoints =
-        admin::start(&context, &pods, &agent, &readiness, host.log.as_ref(), &ending.drain, &stop).await?;
+    let endpoints = admin::start(&context, &pods, &agent, &readiness, host.log.as_ref(), &ending.drain, &stop).await?;
 
     let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(DiscoveryMetrics(metrics)));
     let status = client.status();

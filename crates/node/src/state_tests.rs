@@ -63,7 +63,10 @@ async fn a_bad_change_of_a_good_policy_leaves_the_good_one() {
     let (state, mut feed) = feed();
     assert!(feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, true))]).is_empty());
     let before = state.load().policies().next().cloned();
-    assert_eq!(feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, false))]).len(), 1);
+    assert_eq!(
+        feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, false))]).len(),
+        1
+    );
     assert_eq!(state.load().policies().next().cloned(), before);
 }
 

@@ -12,16 +12,29 @@ use h2::{Ping, PingPong};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A transport that counts what the peer sent.
+/// A transport that counts what the peer sent, and that takes its leave when shut down: it reads
+/// on until the peer has closed too.
+///
+/// Without that, a late frame of the peer (a WINDOW_UPDATE, mostly) that meets a closed socket is
+/// answered with a RST by the kernel, which then throws away what it had still to send: the last
+/// megabytes of the connection's last streams.
 pub(crate) struct Watched<IO> {
     io: IO,
     received: Arc<AtomicU64>,
+    leave: Leave,
+}
+
+enum Leave {
+    /// How long the peer may take to close.
+    Limit(Duration),
+    Taking(Pin<Box<Sleep>>),
 }
 
 impl<IO> Watched<IO> {
-    pub(crate) fn new(io: IO) -> (Self, Arc<AtomicU64>) {
+    /// `leave` bounds how long the peer may take to close once this side has.
+    pub(crate) fn new(io: IO, leave: Duration) -> (Self, Arc<AtomicU64>) {
         let received = Arc::new(AtomicU64::new(0));
-        (Self { io, received: received.clone() }, received)
+        (Self { io, received: received.clone(), leave: Leave::Limit(leave) }, received)
     }
 }
 
@@ -34,7 +47,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
@@ -56,7 +69,27 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let this = &mut *self;
+        let timer = match &mut this.leave {
+            Leave::Taking(timer) => timer,
+            Leave::Limit(limit) => {
+                let limit = *limit;
+                ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+                this.leave = Leave::Taking(Box::pin(sleep(limit)));
+                return self.poll_shutdown(cx);
+            }
+        };
+        let mut scratch = [0; 4096];
+        loop {
+            if timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut unwanted = ReadBuf::new(&mut scratch);
+            // Whatever its end looks like, the peer has closed.
+            if ready!(Pin::new(&mut this.io).poll_read(cx, &mut unwanted)).is_err() || unwanted.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 

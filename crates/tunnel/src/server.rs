@@ -124,7 +124,7 @@ where
     H: FnMut(InboundConnect),
 {
     let mut requests = 0;
-    let (io, received) = Watched::new(io);
+    let (io, received) = Watched::new(io, settings.ping_timeout);
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
     // Boxed: its state is large, and gone once it is over.
     let handshake = Box::pin(settings.server().handshake(io));

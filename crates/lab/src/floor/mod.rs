@@ -46,8 +46,10 @@ fn run() -> Result<(), Error> {
     crate::load::raise_descriptor_limit();
     let socket = std::env::var_os("INPOD_UDS").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::io("cannot start a runtime"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::io("cannot start a runtime"))?;
     let workers: Vec<_> = (0..workers)
         .map(|_| {
             let (give, pods) = mpsc::unbounded_channel();

@@ -16,7 +16,7 @@ async fn bytes_and_ends_pass_through() {
     let relaying = relay(left, right);
     let ends = async move {
         let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (a.into_split(), b.into_split());
-        let text: Vec<u8> = (0..LENGTH).map(|at| (at * 31 >> 3) as u8).collect();
+        let text: Vec<u8> = (0..LENGTH).map(|at| ((at * 31) >> 3) as u8).collect();
         let (mut at_b, mut at_a) = (Vec::new(), Vec::new());
         let (there, back) = tokio::join!(
             async {

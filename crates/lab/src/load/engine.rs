@@ -59,7 +59,10 @@ pub(super) fn run(
         events(Event::Started);
         sleep_until(schedule.end);
         events(Event::Ended);
-        running.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        running
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     });
     let mut total = Tally::default();
     for tally in tallies {

@@ -30,17 +30,25 @@ pub(super) fn run(
     orders: mpsc::Receiver<Order>,
     events: &mut dyn FnMut(Event),
 ) -> Result<IdleOutcome, Error> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::io("cannot start a runtime"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::io("cannot start a runtime"))?;
     let begun = Instant::now();
     let mut errors = BTreeMap::new();
     let target = load.target;
     let mut open = runtime.block_on(all(0..load.connections, &mut errors, move |_| open(target)));
-    let mut outcome =
-        IdleOutcome { opened: open.len() as u64, open_seconds: begun.elapsed().as_secs_f64(), ..IdleOutcome::default() };
+    let mut outcome = IdleOutcome {
+        opened: open.len() as u64,
+        open_seconds: begun.elapsed().as_secs_f64(),
+        ..IdleOutcome::default()
+    };
     if open.is_empty() && load.connections > 0 {
         let why = errors.keys().next().cloned().unwrap_or_default();
-        return Err(Error::Io { what: format!("no connection to {target} could be opened"), source: io::Error::other(why) });
+        return Err(Error::Io {
+            what: format!("no connection to {target} could be opened"),
+            source: io::Error::other(why),
+        });
     }
     events(Event::Started);
     // A closed channel means that whoever started this is gone, which is as good as an order.
@@ -56,7 +64,11 @@ pub(super) fn run(
 }
 
 /// Does something for each item, a bounded number at a time; what fails is counted.
-async fn all<I, F>(items: impl Iterator<Item = I>, errors: &mut BTreeMap<String, u64>, act: impl Fn(I) -> F) -> Vec<TcpStream>
+async fn all<I, F>(
+    items: impl Iterator<Item = I>,
+    errors: &mut BTreeMap<String, u64>,
+    act: impl Fn(I) -> F,
+) -> Vec<TcpStream>
 where
     F: Future<Output = io::Result<TcpStream>> + Send + 'static,
 {

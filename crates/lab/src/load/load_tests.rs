@@ -106,7 +106,11 @@ fn a_connection_that_hangs_is_alone() {
     assert_eq!((outcome.planned, outcome.answered, &outcome.errors), (200, 199, &[("timeout".to_owned(), 1)].into()));
     assert_eq!(outcome.latency.count, 200, "the one that timed out is in the distribution too");
     assert!(outcome.latency.p50_us < 500_000.0, "{:?}", outcome.latency);
-    assert!(outcome.latency.p99_us > 700_000.0, "a quarter of the requests waited for the hung one: {:?}", outcome.latency);
+    assert!(
+        outcome.latency.p99_us > 700_000.0,
+        "a quarter of the requests waited for the hung one: {:?}",
+        outcome.latency
+    );
 }
 
 /// Requests that could not even be sent are reported, with at least the latency they had when the load ended.
@@ -122,7 +126,11 @@ fn what_is_never_answered_counts() {
     let outcome = run_http(HttpLoad { timeout_seconds: 0.5, ..load }, 0.5);
     assert_eq!(outcome.planned, 200);
     assert!((20..=80).contains(&outcome.answered), "{outcome:?}");
-    assert!(outcome.errors["timeout"] >= 4 && outcome.errors["no answer when the load ended"] >= 50, "{:?}", outcome.errors);
+    assert!(
+        outcome.errors["timeout"] >= 4 && outcome.errors["no answer when the load ended"] >= 50,
+        "{:?}",
+        outcome.errors
+    );
     assert_eq!(outcome.answered + outcome.error_count(), 200);
     assert_eq!(outcome.latency.count, 200);
 }

@@ -182,7 +182,9 @@ mod tests {
 
     #[test]
     fn what_is_no_response() {
-        for text in ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
+        for text in
+            ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"]
+        {
             assert!(ResponseReader::new().feed(text.as_bytes()).is_err(), "{text}");
         }
         assert!(ResponseReader::new().feed(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab").is_err());

@@ -88,7 +88,8 @@ fn finish(outcome: Result<(), Error>) -> ExitCode {
 }
 
 fn say(event: Event) {
-    let mut line = serde_json::to_string(&event).unwrap_or_else(|error| format!(r#"{{"event":"failed","reason":"{error}"}}"#));
+    let mut line =
+        serde_json::to_string(&event).unwrap_or_else(|error| format!(r#"{{"event":"failed","reason":"{error}"}}"#));
     line.push('\n');
     let mut out = std::io::stdout().lock();
     // Whoever reads is gone: the end of standard input ends this process too.

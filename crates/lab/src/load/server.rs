@@ -39,7 +39,15 @@ pub struct ServerSpec {
 
 impl Default for ServerSpec {
     fn default() -> Self {
-        Self { address: Ipv4Addr::UNSPECIFIED.into(), http: 8080, sink: 5201, source: 5202, echo: 5203, body: 64, workers: 1 }
+        Self {
+            address: Ipv4Addr::UNSPECIFIED.into(),
+            http: 8080,
+            sink: 5201,
+            source: 5202,
+            echo: 5203,
+            body: 64,
+            workers: 1,
+        }
     }
 }
 
@@ -206,7 +214,9 @@ async fn respond(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
             }
         };
         let Some(request) = request_head(&buffer[..end]) else {
-            return stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+            return stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                .await;
         };
         let (close, length) = (request.close, request.length);
         let size = request.path.strip_prefix("/bytes/").and_then(|size| size.parse().ok());

@@ -116,7 +116,8 @@ impl Machine {
             *average = field.parse().unwrap_or(0.0);
         }
         let memory = read("/proc/meminfo");
-        let kibibytes = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+        let kibibytes =
+            memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
         let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
         let processor = value("model name");
         Self {

@@ -34,12 +34,8 @@ fn own_work_is_counted() {
 fn descendants_are_counted_living_and_reaped() {
     // The shell's child works and is reaped by it; then the shell works until its input ends.
     let script = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done; read line";
-    let mut shell = Command::new("sh")
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut shell =
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = [0; 5];
     shell.stdout.take().unwrap().read_exact(&mut said).unwrap();
     let pid = i32::try_from(shell.id()).unwrap();

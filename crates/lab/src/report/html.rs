@@ -64,10 +64,10 @@ Closed loops only serve to find a maximum.</li>\n\
 fn head(out: &mut String, report: &Report) {
     let machine = &report.machine;
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<p class=\"dim\">{processor}, {cores} cores{kind}, {gib:.0} GiB, Linux {kernel}; load average before: {load:.2}<br>\
-         {started} to {ended}; {rounds} round{s} of {seconds} s; Leno {version}<br><code>{command}</code></p>\n",
+         {started} to {ended}; {rounds} round{s} of {seconds} s; Leno {version}<br><code>{command}</code></p>",
         processor = escape(&machine.processor),
         cores = machine.cores,
         kind = if machine.is_virtual { " (virtual machine)" } else { "" },
@@ -92,7 +92,7 @@ fn head(out: &mut String, report: &Report) {
     }
     out.push_str("</table>\n");
     if !report.warnings.is_empty() {
-        let _ = write!(out, "<details open><summary class=\"warn\">{} remarks</summary><ul>\n", report.warnings.len());
+        let _ = writeln!(out, "<details open><summary class=\"warn\">{} remarks</summary><ul>", report.warnings.len());
         for warning in &report.warnings {
             let _ = writeln!(out, "<li>{}", escape(warning));
         }

@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn steps_refer_to_what_there_is() {
-        let keys: Vec<_> = all(Size::Full).into_iter().flat_map(|one| one.steps).filter_map(|step| step.published).collect();
+        let keys: Vec<_> =
+            all(Size::Full).into_iter().flat_map(|one| one.steps).filter_map(|step| step.published).collect();
         assert_eq!(keys.len(), 6);
         for key in keys {
             assert!(figures(key).len() >= 3, "{key}");

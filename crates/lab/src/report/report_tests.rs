@@ -74,7 +74,10 @@ fn the_page_is_whole_and_alone() {
     }
     assert!(!page.contains("leno <&") || page.find("leno <&").unwrap() > page.find("application/json").unwrap());
     assert!(page.contains("leno &lt;&amp;&quot;&#39;&gt;"));
-    assert!(page.contains("Shulyak") && page.contains("no mutual TLS") && page.contains("30.4"), "published figures and faults");
+    assert!(
+        page.contains("Shulyak") && page.contains("no mutual TLS") && page.contains("30.4"),
+        "published figures and faults"
+    );
     assert!(!page.contains("NaN") && !page.contains("inf"), "a number went wrong");
 }
 
@@ -100,7 +103,10 @@ fn curves_end_where_the_data_ends() {
         .map(|point| point.split_once(' ').unwrap())
         .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
         .collect();
-    assert!(points.len() > 30 && points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1), "{points:?}");
+    assert!(
+        points.len() > 30 && points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1),
+        "{points:?}"
+    );
     assert!(page.contains(">99.9 %<") && !page.contains(">99.999 %<"), "15 000 requests know no more than four nines");
 }
 

@@ -20,7 +20,8 @@ pub(super) fn bars(figure: &Figure, subjects: &[String]) -> String {
     const BAR: f64 = 380.0;
     const LINE: f64 = 24.0;
     const WIDTH: f64 = 620.0;
-    let rows: Vec<_> = subjects.iter().enumerate().filter_map(|(index, name)| Some((index, figure.of(name)?))).collect();
+    let rows: Vec<_> =
+        subjects.iter().enumerate().filter_map(|(index, name)| Some((index, figure.of(name)?))).collect();
     let top = rows.iter().map(|(_, one)| one.max).fold(0.0, f64::max);
     if top <= 0.0 {
         return String::new();
@@ -54,14 +55,18 @@ pub(super) fn bars(figure: &Figure, subjects: &[String]) -> String {
     svg
 }
 
+/// A subject's place among the subjects, its name, and its points: quantile and microseconds.
+pub(super) type Curve = (usize, String, Vec<(f64, f64)>);
+
 /// A line per subject: latency (logarithmic) over percentile (logarithmic towards the tail).
-pub(super) fn percentiles(curves: &[(usize, String, Vec<(f64, f64)>)]) -> String {
+pub(super) fn percentiles(curves: &[Curve]) -> String {
     const LEFT: f64 = 70.0;
     const TOP: f64 = 24.0;
     const WIDTH: f64 = 460.0;
     const HEIGHT: f64 = 220.0;
     let points = || curves.iter().flat_map(|(_, _, curve)| curve).filter(|(_, latency)| *latency > 0.0);
-    let (low, high) = points().fold((f64::INFINITY, 0.0_f64), |(low, high), (_, latency)| (low.min(*latency), high.max(*latency)));
+    let (low, high) =
+        points().fold((f64::INFINITY, 0.0_f64), |(low, high), (_, latency)| (low.min(*latency), high.max(*latency)));
     let tail = points().map(|(quantile, _)| 1.0 / (1.0 - quantile)).fold(10.0_f64, f64::max);
     if !low.is_finite() {
         return String::new();
@@ -86,9 +91,15 @@ pub(super) fn percentiles(curves: &[(usize, String, Vec<(f64, f64)>)]) -> String
             at + 4.0
         );
     }
-    for (quantile, label) in
-        [(0.0, "0"), (0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"), (0.99999, "99.999 %")]
-    {
+    for (quantile, label) in [
+        (0.0, "0"),
+        (0.5, "50 %"),
+        (0.9, "90 %"),
+        (0.99, "99 %"),
+        (0.999, "99.9 %"),
+        (0.9999, "99.99 %"),
+        (0.99999, "99.999 %"),
+    ] {
         if 1.0 / (1.0 - quantile) > tail * 1.001 {
             break;
         }

@@ -8,6 +8,9 @@ use crate::stats::{Better, Figure, Summary};
 const GIGA: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
 
+/// With fewer requests than this, 99.9 % is the slowest one or two of them.
+const ENOUGH_FOR_P999: u64 = 3_000;
+
 /// A number that a step found: name, unit, which way is better, value.
 type Value = (&'static str, &'static str, Better, f64);
 
@@ -40,14 +43,15 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
         figure.subjects = rounds.into_iter().map(|(subject, values)| Summary::new(&subject, values)).collect();
         figure.compare();
     }
-    // Steps in order, and within one the figures as `values` has them; a subject without proxies knows fewer of them.
-    let mut steps: Vec<&str> = Vec::new();
-    for result in results {
-        if !steps.contains(&result.step.as_str()) {
-            steps.push(&result.step);
-        }
-    }
-    figures.sort_by_key(|figure| steps.iter().position(|step| *step == figure.step));
+    // Steps in order, and within one the figures in the order of the result that has most of them: without proxies there are
+    // fewer.
+    let order: Vec<(&str, Vec<Value>)> = results.iter().map(|result| (result.step.as_str(), values(result))).collect();
+    let place = |figure: &Figure| {
+        let step = order.iter().position(|(step, _)| *step == figure.step);
+        let fullest = order.iter().filter(|(step, _)| *step == figure.step).max_by_key(|(_, values)| values.len());
+        (step, fullest.and_then(|(_, values)| values.iter().position(|(name, ..)| *name == figure.name)))
+    };
+    figures.sort_by_cached_key(place);
     figures
 }
 
@@ -69,11 +73,15 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
             (Load::Http(HttpLoad { pace: Pace::Open { per_second }, .. }), Outcome::Http(outcome)) => {
                 if outcome.achieved_per_second < 0.99 * per_second {
                     let rate = outcome.achieved_per_second;
-                    remarks.push(format!("{at}: only {rate:.0} of {per_second:.0} requests per second were answered in time"));
+                    remarks.push(format!(
+                        "{at}: only {rate:.0} of {per_second:.0} requests per second were answered in time"
+                    ));
                 }
                 if outcome.lag.p99_us > outcome.latency.p50_us {
                     let lag = outcome.lag.p99_us;
-                    remarks.push(format!("{at}: the load generator itself was up to {lag:.0} µs late (p99): the machine is too busy"));
+                    remarks.push(format!(
+                        "{at}: the load generator itself was up to {lag:.0} µs late (p99): the machine is too busy"
+                    ));
                 }
             }
             (_, Outcome::Stream(outcome)) => {
@@ -82,7 +90,10 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
                 }
             }
             (_, Outcome::Idle(outcome)) if outcome.alive < outcome.opened => {
-                remarks.push(format!("{at}: only {} of {} idle connections lived to the end", outcome.alive, outcome.opened));
+                remarks.push(format!(
+                    "{at}: only {} of {} idle connections lived to the end",
+                    outcome.alive, outcome.opened
+                ));
             }
             _ => {}
         }
@@ -153,13 +164,16 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
     let errors: u64 = loads.iter().map(|(_, outcome)| outcome.error_count()).sum();
     let bodies: u64 = loads.iter().map(|(_, outcome)| outcome.body_bytes).sum();
     let (first, _) = loads[0];
-    let latencies = [
+    let mut latencies = vec![
         ("latency p50", "µs", Lower, latency.p50_us),
         ("latency p90", "µs", Lower, latency.p90_us),
         ("latency p99", "µs", Lower, latency.p99_us),
         ("latency p99.9", "µs", Lower, latency.p999_us),
         ("latency max", "µs", Lower, latency.max_us),
     ];
+    if latency.count < ENOUGH_FOR_P999 {
+        latencies.remove(3);
+    }
     let rate_value = ("answered", "requests/s", Higher, rate);
     let mut values = Vec::new();
     if matches!(first.pace, Pace::Open { .. }) {
@@ -191,7 +205,8 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
 
 fn memory_under_load(result: &StepResult) -> Option<Value> {
     let all = result.proxies.iter().map(|proxy| proxy.during.rss_bytes as f64 / MIB);
-    (!result.proxies.is_empty()).then(|| ("RSS under load, per proxy", "MiB", Better::Lower, all.sum::<f64>() / count(result)))
+    (!result.proxies.is_empty())
+        .then(|| ("RSS under load, per proxy", "MiB", Better::Lower, all.sum::<f64>() / count(result)))
 }
 
 fn count(result: &StepResult) -> f64 {
@@ -229,7 +244,12 @@ fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
     let opened = outcome.opened.max(1) as f64;
     let idle_cpu = proxies_cpu(result).unwrap_or_default() / result.seconds.max(1e-9) * 100.0;
     values.extend([
-        ("memory per connection, per proxy", "KiB", Lower, mean(&|proxy| (mib(&proxy.during) - mib(&proxy.before)) * 1024.0 / opened)),
+        (
+            "memory per connection, per proxy",
+            "KiB",
+            Lower,
+            mean(&|proxy| (mib(&proxy.during) - mib(&proxy.before)) * 1024.0 / opened),
+        ),
         ("RSS before, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.before))),
         ("RSS with all open, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.during))),
         ("RSS afterwards, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.after))),
@@ -239,9 +259,12 @@ fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
             Lower,
             mean(&|proxy| (proxy.during.descriptors as f64 - proxy.before.descriptors as f64) / opened),
         ),
-        ("descriptors left afterwards, per proxy", "", Lower, mean(&|proxy| {
-            (proxy.after.descriptors as f64 - proxy.before.descriptors as f64).max(0.0)
-        })),
+        (
+            "descriptors left afterwards, per proxy",
+            "",
+            Lower,
+            mean(&|proxy| (proxy.after.descriptors as f64 - proxy.before.descriptors as f64).max(0.0)),
+        ),
         ("CPU of both proxies while idle", "% of a core", Lower, idle_cpu),
     ]);
     values

@@ -90,7 +90,9 @@ fn requests_by_hand() {
 
     let fresh = http_result(Pace::Closed, Reuse::PerRequest, "/", 1);
     assert_eq!((values(&fresh)[0].0, value(&fresh, "CPU of both proxies")), ("answered", Some(1.0)));
-    assert!(values(&fresh).iter().any(|(name, unit, ..)| *name == "CPU of both proxies" && *unit == "s/1 000 connections"));
+    assert!(
+        values(&fresh).iter().any(|(name, unit, ..)| *name == "CPU of both proxies" && *unit == "s/1 000 connections")
+    );
 
     let crowd = http_result(Pace::Open { per_second: 1000.0 }, Reuse::Kept, "/", 5);
     assert_eq!(value(&crowd, "answered"), Some(5000.0));
@@ -106,14 +108,18 @@ fn what_readers_must_know_is_said() {
     let late = http_result(Pace::Open { per_second: 2000.0 }, Reuse::Kept, "/", 1);
     let remarks = remarks(&late);
     assert!(remarks.iter().any(|remark| remark.contains("only 1000 of 2000 requests per second")), "{remarks:?}");
-    assert!(remarks.iter().any(|remark| remark.contains("3 requests failed") && remark.contains("timeout")), "{remarks:?}");
+    assert!(
+        remarks.iter().any(|remark| remark.contains("3 requests failed") && remark.contains("timeout")),
+        "{remarks:?}"
+    );
     assert!(super::remarks(&stream_result("leno", 1, 1.0, None)).is_empty());
 }
 
 #[test]
 fn idle_connections_by_hand() {
     let load = Load::Idle(crate::load::IdleLoad { target: "10.0.0.1:5203".parse().unwrap(), connections: 1024 });
-    let outcome = IdleOutcome { opened: 1024, alive: 1000, open_seconds: 0.5, errors: [("reset".to_owned(), 24)].into() };
+    let outcome =
+        IdleOutcome { opened: 1024, alive: 1000, open_seconds: 0.5, errors: [("reset".to_owned(), 24)].into() };
     let result = StepResult {
         loads: vec![LoadResult { placed: placed(load, true), outcome: Outcome::Idle(outcome) }],
         ..stream_result("leno", 1, 1.0, Some(0.01))
@@ -140,6 +146,12 @@ fn rounds_come_together() {
     let (none, leno) = (throughput.of("none").unwrap(), throughput.of("leno").unwrap());
     assert_eq!((none.values.len(), none.median, leno.median), (3, 32.0, 16.0));
     assert_eq!((leno.ratios[0].to.as_str(), leno.ratios[0].ratio, leno.ratios[0].overlap), ("none", 0.5, false));
+    let names: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
+    assert_eq!(
+        names[..3],
+        ["throughput", "CPU of both proxies", "CPU of the whole machine"],
+        "the first subject has no proxies"
+    );
     let cpu = figures.iter().find(|figure| figure.name == "CPU of both proxies").unwrap();
     assert!(cpu.of("none").is_none() && cpu.of("leno").is_some());
 }

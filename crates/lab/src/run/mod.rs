@@ -100,13 +100,18 @@ pub async fn run(
     let steps: Vec<_> = options.scenario.steps.iter().filter(|step| step.name.contains(&options.only)).collect();
     if steps.is_empty() {
         let names = options.scenario.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(Error::Usage(format!("no step of {} contains {:?}; there are {names}", options.scenario.name, options.only)));
+        return Err(Error::Usage(format!(
+            "no step of {} contains {:?}; there are {names}",
+            options.scenario.name, options.only
+        )));
     }
     let mut names: Vec<String> = options.subjects.iter().map(ToString::to_string).collect();
     names.sort();
     names.dedup();
     if names.len() != options.subjects.len() || options.subjects.is_empty() || options.rounds == 0 {
-        return Err(Error::Usage("a run needs at least one subject, each only once, and at least one round".to_owned()));
+        return Err(Error::Usage(
+            "a run needs at least one subject, each only once, and at least one round".to_owned(),
+        ));
     }
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
     crate::load::raise_descriptor_limit();

@@ -52,7 +52,9 @@ fn judge(subject: &Subject, seen: &Seen) -> Result<(), String> {
         };
     }
     if seen.tunnel_packets == 0 {
-        return Err("the requests bypass its proxies: no packet of the tunnel's port was seen between the nodes".to_owned());
+        return Err(
+            "the requests bypass its proxies: no packet of the tunnel's port was seen between the nodes".to_owned()
+        );
     }
     match (subject.encrypts(), seen.canaries) {
         (false, 0) => Err("the requests were not seen in the clear although nothing encrypts them".to_owned()),

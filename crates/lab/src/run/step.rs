@@ -91,7 +91,8 @@ pub(super) async fn run(
     step: &Step,
 ) -> Result<StepResult, Error> {
     let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
-    let gone = |node: &str, error: io::Error| broken(format!("the proxy of {node} is gone in step {}: {error}", step.name));
+    let gone =
+        |node: &str, error: io::Error| broken(format!("the proxy of {node} is gone in step {}: {error}", step.name));
     let proxies = if subject.is_mesh() { proxies(stage) } else { Vec::new() };
     if subject.is_mesh() && proxies.len() < stage.listing().nodes.len() {
         return Err(broken("a node's proxy does not run".to_owned()));

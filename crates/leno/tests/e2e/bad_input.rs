@@ -58,7 +58,10 @@ fn a_bad_edit_leaves_the_last_good_state() {
         return;
     }
     let stage = topology::up(&[], &[]);
-    stage.write("more.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: mesh}\nspec: {containres: []}\n");
+    stage.write(
+        "more.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: mesh}\nspec: {containres: []}\n",
+    );
     let complaint = eventually("the edit to be refused", || {
         let log = run(&mut stage.command("logs")).stdout;
         log.lines().find(|l| l.contains("containres")).map(str::to_owned).ok_or(log)
@@ -76,7 +79,10 @@ fn kinds_that_are_not_understood_are_named() {
     if skip("kinds_that_are_not_understood_are_named", &[]) {
         return;
     }
-    let text = format!("{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{b: c}}\n", topology::NAMESPACES);
+    let text = format!(
+        "{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{b: c}}\n",
+        topology::NAMESPACES
+    );
     let stage = Stage::prepare(&[("all.yaml", &text)]);
     let ran = run(stage.up_command(&[])).ok();
     assert!(ran.stderr.contains("ConfigMap") && ran.stderr.contains("all.yaml"), "{}", ran.stderr);

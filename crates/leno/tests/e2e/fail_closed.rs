@@ -13,8 +13,12 @@ use crate::topology::{self, Server};
 
 const NEEDS: &[&str] = &["socat", "tcpdump", "nsenter", "curl"];
 const CANARY: &str = "canary-6f1e0b";
-const ECHO: Server<'static> =
-    Server { name: "echo", node: "node-2", port: 7000, command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat" };
+const ECHO: Server<'static> = Server {
+    name: "echo",
+    node: "node-2",
+    port: 7000,
+    command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
+};
 
 /// Watches everything that passes between the nodes.
 struct Capture {
@@ -162,7 +166,8 @@ fn crippled(test: &str, change: &str) {
     let _ = crate::stage::run(stage.up_command(&[&flag]));
     stage.wait("pods to run", |ps| {
         let pods = ps["pods"].as_array()?;
-        let ready = |ns: &str, name: &str| pods.iter().any(|p| p["namespace"] == ns && p["name"] == name && p["ready"] == true);
+        let ready =
+            |ns: &str, name: &str| pods.iter().any(|p| p["namespace"] == ns && p["name"] == name && p["ready"] == true);
         (ready("mesh", "echo") && ready("plain", "outsider")).then_some(())
     });
     let capture = Capture::start(&stage);
@@ -176,7 +181,10 @@ fn crippled(test: &str, change: &str) {
 
 #[test]
 fn without_a_control_plane_nothing_passes() {
-    crippled("without_a_control_plane_nothing_passes", "export XDS_ADDRESS=https://127.0.0.1:1 CA_ADDRESS=https://127.0.0.1:1");
+    crippled(
+        "without_a_control_plane_nothing_passes",
+        "export XDS_ADDRESS=https://127.0.0.1:1 CA_ADDRESS=https://127.0.0.1:1",
+    );
 }
 
 #[test]
@@ -185,7 +193,10 @@ fn without_a_certificate_nothing_passes_to_the_mesh() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let flag = format!("--node-proxy=node-1={}", wrapper(dir.path(), "export CA_ADDRESS=https://127.0.0.1:1 LENO_CERTIFICATE_TIMEOUT=2s"));
+    let flag = format!(
+        "--node-proxy=node-1={}",
+        wrapper(dir.path(), "export CA_ADDRESS=https://127.0.0.1:1 LENO_CERTIFICATE_TIMEOUT=2s")
+    );
     let stage = topology::up(&[ECHO], &[&flag]);
     let capture = Capture::start(&stage);
     assert!(!send_canary(&stage, "mesh/far", "echo.mesh"));

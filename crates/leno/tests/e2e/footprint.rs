@@ -93,11 +93,18 @@ fn a_new_pods_first_encrypted_byte_comes_within_a_second() {
     if skip("a_new_pods_first_encrypted_byte_comes_within_a_second", NEEDS) {
         return;
     }
-    let echo = Server { name: "echo", node: "node-2", port: 7000, command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat" };
+    let echo = Server {
+        name: "echo",
+        node: "node-2",
+        port: 7000,
+        command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
+    };
     let stage = topology::up(&[echo], &[]);
     // A pod with an identity nobody has asked for yet, and nothing warm.
     stage.write("late.yaml", &topology::client("mesh", "late", "node-1"));
-    stage.wait("the new pod", |ps| ps["pods"].as_array()?.iter().find(|p| p["name"] == "late" && p["ready"] == true).map(|_| ()));
+    stage.wait("the new pod", |ps| {
+        ps["pods"].as_array()?.iter().find(|p| p["name"] == "late" && p["ready"] == true).map(|_| ())
+    });
     let start = Instant::now();
     eventually("the first answer", || {
         let ran = stage.sh("mesh/late", "echo hi | socat -t 5 - TCP:echo.mesh:7000");

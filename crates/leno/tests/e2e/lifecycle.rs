@@ -45,18 +45,26 @@ fn joining_and_leaving_the_mesh_loses_no_request_and_restarts_nothing() {
     let client = stage.spawn("plain/outsider", &["/usr/bin/python3", "-c", STEADY, "http://web.plain:8080/", "12"]);
     let in_mesh = |wanted: bool| {
         stage.wait("all pods of plain to change sides", |ps| {
-            ps["pods"].as_array()?.iter().filter(|p| p["namespace"] == "plain").all(|p| p["in_mesh"] == wanted).then_some(())
+            ps["pods"]
+                .as_array()?
+                .iter()
+                .filter(|p| p["namespace"] == "plain")
+                .all(|p| p["in_mesh"] == wanted)
+                .then_some(())
         });
     };
     let text = std::fs::read_to_string(stage.dir.path().join("all.yaml")).unwrap();
-    let joined = text.replace("metadata: {name: plain}", "metadata: {name: plain, labels: {istio.io/dataplane-mode: ambient}}");
+    let joined =
+        text.replace("metadata: {name: plain}", "metadata: {name: plain, labels: {istio.io/dataplane-mode: ambient}}");
     for round in 0..2 {
         stage.write("all.yaml", &joined);
         in_mesh(true);
         eventually("encrypted traffic", || {
             let metrics = stage.node_get("node-2", 15020, "/metrics");
             let seen = metrics.lines().any(|l| {
-                l.starts_with("istio_tcp_connections_opened_total") && l.contains("ns/plain/sa/outsider") && l.contains("mutual_tls")
+                l.starts_with("istio_tcp_connections_opened_total")
+                    && l.contains("ns/plain/sa/outsider")
+                    && l.contains("mutual_tls")
             });
             if seen { Ok(()) } else { Err(format!("round {round}")) }
         });
@@ -80,11 +88,18 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
     let stage = topology::up(&[WEB], &[]);
     let namespaces = || {
         let prefix = format!("leno-{}.", stage.name());
-        std::fs::read_dir("/run/netns").unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with(&prefix)).count()
+        std::fs::read_dir("/run/netns")
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with(&prefix))
+            .count()
     };
     let pid = stage.ps()["supervisor"].as_i64().expect("ps tells the supervisor's pid");
     let kill = |pid: i64| {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap()), nix::sys::signal::Signal::SIGKILL).unwrap();
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap()),
+            nix::sys::signal::Signal::SIGKILL,
+        )
+        .unwrap();
     };
     kill(pid);
     run(stage.up_command(&[])).ok();
@@ -135,7 +150,10 @@ spec: {{selector: {{app: who}}, clusterIP: None, ports: [{{name: tcp, port: 7000
     let stage = crate::stage::Stage::up(&[("all.yaml", &text)], &[]);
     let answers = |n: usize| {
         eventually(&format!("{n} different pods to answer"), || {
-            let ran = stage.sh("mesh/far", "for i in $(seq 30); do socat -t 3 - TCP:who:80,connect-timeout=5 </dev/null; done | sort -u");
+            let ran = stage.sh(
+                "mesh/far",
+                "for i in $(seq 30); do socat -t 3 - TCP:who:80,connect-timeout=5 </dev/null; done | sort -u",
+            );
             let seen = ran.stdout.lines().count();
             if seen == n { Ok(()) } else { Err(format!("{seen}: {} {}", ran.stdout, ran.stderr)) }
         });

@@ -4,7 +4,11 @@
 //!
 //! With `LENO_ZTUNNEL=PATH` the same tests run with Istio's node proxy on one node and on both.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that can't go on must panic, and tells what it measured")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that can't go on must panic, and tells what it measured"
+)]
 
 mod bad_input;
 mod demo;

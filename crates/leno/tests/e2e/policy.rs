@@ -6,8 +6,12 @@ use crate::stage::{Stage, eventually, run, skip};
 use crate::topology::{self, Server};
 
 const NEEDS: &[&str] = &["socat", "curl", "nsenter"];
-const ECHO: Server<'static> =
-    Server { name: "echo", node: "node-2", port: 7000, command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat" };
+const ECHO: Server<'static> = Server {
+    name: "echo",
+    node: "node-2",
+    port: 7000,
+    command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
+};
 
 const DENY_FAR: &str = "
 apiVersion: security.istio.io/v1
@@ -45,13 +49,21 @@ fn a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words() 
     assert!(echo_works(&stage, "plain/outsider"), "the policy is about far");
 
     let log = stage.node_log("node-2");
-    let denied = log.lines().find(|l| l.contains("mesh/no-far") && l.contains("sa/far")).unwrap_or_else(|| panic!("no denial in:\n{log}"));
+    let denied = log
+        .lines()
+        .find(|l| l.contains("mesh/no-far") && l.contains("sa/far"))
+        .unwrap_or_else(|| panic!("no denial in:\n{log}"));
     let explained = run(stage.command("explain").args(["mesh/far", "mesh/echo:7000", "-o", "json"])).stdout;
     let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
     let reason = find_reason(&explained).unwrap_or_else(|| panic!("no reason in {explained:#}"));
     assert!(denied.contains(&reason), "explain says {reason:?}, the access log {denied}");
     let metrics = stage.node_get("node-2", 15020, "/metrics");
-    assert!(metrics.lines().any(|l| l.starts_with("istio_tcp_connections_failed_total") && l.contains("response_flags=\"DENY\"")), "{metrics}");
+    assert!(
+        metrics
+            .lines()
+            .any(|l| l.starts_with("istio_tcp_connections_failed_total") && l.contains("response_flags=\"DENY\"")),
+        "{metrics}"
+    );
 
     stage.remove("deny.yaml");
     becomes(&stage, "mesh/far", true);
@@ -62,7 +74,9 @@ fn find_reason(value: &serde_json::Value) -> Option<String> {
     match value {
         serde_json::Value::String(s) if s.contains("mesh/no-far") && s.contains("den") => Some(s.clone()),
         serde_json::Value::Array(values) => values.iter().find_map(find_reason),
-        serde_json::Value::Object(map) => map.get("reason").and_then(find_reason).or_else(|| map.values().find_map(find_reason)),
+        serde_json::Value::Object(map) => {
+            map.get("reason").and_then(find_reason).or_else(|| map.values().find_map(find_reason))
+        }
         _ => None,
     }
 }
@@ -88,7 +102,9 @@ spec:
     becomes(&stage, "mesh/far", false);
     becomes(&stage, "plain/outsider", false);
     assert!(echo_works(&stage, "mesh/near"));
-    stage.write("allow.yaml", "
+    stage.write(
+        "allow.yaml",
+        "
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: only-near, namespace: mesh, annotations: {istio.io/dry-run: 'true'}}
@@ -96,7 +112,8 @@ spec:
   action: ALLOW
   rules:
   - from: [{source: {serviceAccounts: [near]}}]
-");
+",
+    );
     becomes(&stage, "mesh/far", true);
 }
 

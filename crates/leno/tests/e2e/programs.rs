@@ -66,8 +66,18 @@ for i, s in enumerate(socks):
 print("ok")"#;
 
 const PROGRAMS: &[&str] = &[
-    "nginx", "curl", "redis-server", "redis-benchmark", "psql", "pgbench", "setpriv", "iperf3", "socat", "/usr/bin/python3",
-    "nsenter", "/usr/lib/python3/dist-packages/grpc/__init__.py",
+    "nginx",
+    "curl",
+    "redis-server",
+    "redis-benchmark",
+    "psql",
+    "pgbench",
+    "setpriv",
+    "iperf3",
+    "socat",
+    "/usr/bin/python3",
+    "nsenter",
+    "/usr/lib/python3/dist-packages/grpc/__init__.py",
 ];
 
 fn servers() -> Vec<Server<'static>> {
@@ -85,10 +95,13 @@ fn servers() -> Vec<Server<'static>> {
 /// Name, IPv4 and IPv6 ClusterIP, pod addresses: all the ways to say where.
 fn addresses(stage: &Stage, client: &str, namespace: &str, service: &str) -> Vec<String> {
     let host = format!("{service}.{namespace}");
-    let v6 = stage.sh(client, &format!("getent ahostsv6 {host} | awk '{{print $1; exit}}'")).ok().stdout.trim().to_owned();
+    let v6 =
+        stage.sh(client, &format!("getent ahostsv6 {host} | awk '{{print $1; exit}}'")).ok().stdout.trim().to_owned();
     assert!(v6.contains(':') && !v6.starts_with("::ffff:"), "{host} has no IPv6 address: {v6:?}");
     let mut all = vec![host, v6];
-    all.extend(stage.pod(namespace, service)["ips"].as_array().unwrap().iter().map(|ip| ip.as_str().unwrap().to_owned()));
+    all.extend(
+        stage.pod(namespace, service)["ips"].as_array().unwrap().iter().map(|ip| ip.as_str().unwrap().to_owned()),
+    );
     assert_eq!(all.len(), 4, "name, IPv6 ClusterIP, both pod addresses: {all:?}");
     all
 }
@@ -107,11 +120,28 @@ fn every_program(stage: &Stage) {
             assert_eq!(keep.stdout.trim(), "3145728", "{client} -> {host}");
         }
         for host in addresses(stage, client, namespace, "redis") {
-            let bench = ["redis-benchmark", "-h", &host, "-n", "2000", "-c", "20", "-P", "4", "-t", "set,get,lpush,lrange_100", "-d", "1000", "-q"];
+            let bench = [
+                "redis-benchmark",
+                "-h",
+                &host,
+                "-n",
+                "2000",
+                "-c",
+                "20",
+                "-P",
+                "4",
+                "-t",
+                "set,get,lpush,lrange_100",
+                "-d",
+                "1000",
+                "-q",
+            ];
             let ran = stage.exec(client, &bench).ok();
             assert!(ran.stdout.contains("GET: ") && !ran.stdout.contains("rror"), "{client} -> {host}: {ran:?}");
         }
-        let pg = |host: &str, line: &str| stage.sh(client, &format!("PGHOST={host} PGUSER=postgres PGCONNECT_TIMEOUT=20 {line}")).ok();
+        let pg = |host: &str, line: &str| {
+            stage.sh(client, &format!("PGHOST={host} PGUSER=postgres PGCONNECT_TIMEOUT=20 {line}")).ok()
+        };
         for host in addresses(stage, client, namespace, "postgres") {
             assert_eq!(pg(&host, "psql -Atc 'select count(*) from generate_series(1,200000)'").stdout.trim(), "200000");
         }
@@ -124,7 +154,8 @@ fn every_program(stage: &Stage) {
             assert_eq!(said.stdout, "ready\npong\n", "{client} -> {host}");
         }
         for host in addresses(stage, client, namespace, "grpc") {
-            let ran = stage.exec(client, &["/usr/bin/python3", "-c", GRPC_CLIENT, &format!("{}:9000", in_url(&host))]).ok();
+            let ran =
+                stage.exec(client, &["/usr/bin/python3", "-c", GRPC_CLIENT, &format!("{}:9000", in_url(&host))]).ok();
             assert_eq!(ran.stdout.trim(), "ok", "{client} -> {host}");
         }
         for host in addresses(stage, client, namespace, "iperf").into_iter().take(2) {
@@ -146,7 +177,9 @@ fn iperf(stage: &Stage, client: &str, host: &str, flags: &[&str]) -> f64 {
         if ran.stdout.contains("the server is busy") { Err(ran.stdout) } else { Ok(ran) }
     });
     let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
-    report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_else(|| panic!("{client} -> {host}: {}", report["error"]))
+    report["end"]["sum_received"]["bits_per_second"]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{client} -> {host}: {}", report["error"]))
 }
 
 fn idle_connections(stage: &Stage) {

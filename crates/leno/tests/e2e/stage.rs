@@ -81,7 +81,9 @@ fn exists(program: &str) -> bool {
         return Path::new(program).exists();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir: PathBuf| dir.join(program).exists())
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|dir: PathBuf| dir.join(program).exists())
 }
 
 impl Stage {

@@ -169,18 +169,19 @@ async fn a_drain_loses_no_byte_that_was_on_its_way() {
     let (up, down) = (fill(&mut near).await, fill(&mut far).await);
     mesh.node("node-1").drain();
     mesh.node("node-2").drain();
-    let drain = async |stream: &mut TcpStream| {
+    let logs = [mesh.node("node-1").log.clone(), mesh.node("node-2").log.clone()];
+    for (stream, sent) in [(&mut far, up), (&mut near, down)] {
         let mut buffer = vec![0; 256 << 10];
         let mut received = 0;
         loop {
-            match soon("bytes", stream.read(&mut buffer)).await.unwrap() {
-                0 => return received,
-                n => received += n,
+            match soon("bytes", stream.read(&mut buffer)).await {
+                Ok(0) => break,
+                Ok(n) => received += n,
+                Err(error) => { tokio::time::sleep(Duration::from_millis(1500)).await; panic!("{error} after {received} of {sent} bytes: {logs:#?}") }
             }
         }
-    };
-    assert_eq!(drain(&mut far).await, up);
-    assert_eq!(drain(&mut near).await, down);
+        assert_eq!(received, sent);
+    }
     for node in ["node-1", "node-2"] {
         eventually("the proxy to end with its last connection", || mesh.node(node).proxy().has_ended()).await;
     }

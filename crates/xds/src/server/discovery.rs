@@ -155,7 +155,7 @@ impl Session {
         match outcome {
             Ok(()) => tracing::debug!(proxy, "discovery stream ended"),
             Err(status) => {
-                tracing::warn!(proxy, code = ?status.code(), reason = %status.message(), "discovery stream ended");
+                tracing::info!(proxy, code = ?status.code(), reason = %status.message(), "discovery stream ended");
                 // If nobody listens any more, nobody needs to know.
                 let _ = self.responses.try_send(Err(status));
             }
