@@ -190,6 +190,9 @@ pub fn connector(namespace: &NetworkNamespace, destination: SocketAddr, source: 
         set_option(&socket, level, freebind, 1)?;
         if source.port() == 0 {
             set_option(&socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
+        } else {
+            // One source for several destinations, and again while its last use is in TIME_WAIT.
+            socket.set_reuse_address(true)?;
         }
         socket.bind(&source.into())
     };

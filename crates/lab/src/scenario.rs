@@ -44,6 +44,14 @@ pub struct Step {
     pub published: Option<&'static str>,
 }
 
+impl Step {
+    /// Whether all of its traffic goes from one node to the other.
+    #[must_use]
+    pub fn crosses_nodes(&self) -> bool {
+        self.loads.iter().all(|placed| placed.to == FAR)
+    }
+}
+
 /// A load and its place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placed {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::scenario::Step;
 
 /// Name of this program that makes it the floor's relay: a node's proxy is started by a path alone.
 pub(crate) const FLOOR_PROGRAM: &str = "leno-lab-floor";
@@ -25,15 +26,18 @@ pub enum Subject {
     Ztunnel(PathBuf),
     /// Leno on the first node, another node proxy on the second.
     LenoAndZtunnel(PathBuf),
+    /// User-space WireGuard between the nodes, such as wireguard-go.
+    Wireguard(PathBuf),
 }
 
 /// For `leno lab list`.
-pub const SUBJECTS: [(&str, &str); 5] = [
+pub const SUBJECTS: [(&str, &str); 6] = [
     ("none", "no mesh: the pods talk to each other directly"),
     ("floor", "the same two hops by relays that only copy: no encryption, no policy, no log"),
     ("leno[=PATH]", "Leno's node proxies: this program, or another build of it"),
     ("ztunnel=PATH", "Istio's node proxies under Leno's control plane: same certificates, rules and topology"),
     ("leno+ztunnel=PATH", "Leno on the client's node, Istio's node proxy on the server's"),
+    ("wireguard=PATH", "user-space WireGuard between the nodes, such as wireguard-go; not between pods of one node"),
 ];
 
 impl Subject {
@@ -58,7 +62,8 @@ impl Subject {
             "leno" => Ok(Self::Leno(path)),
             "ztunnel" => with_path(Self::Ztunnel),
             "leno+ztunnel" => with_path(Self::LenoAndZtunnel),
-            "envoy" | "wireguard" => Err(Error::Usage(format!(
+            "wireguard" => with_path(Self::Wireguard),
+            "envoy" => Err(Error::Usage(format!(
                 "subject {name} is not supported by this version: it takes no part in the run, not even as a zero. \
                  Supported are {}",
                 names()
@@ -70,7 +75,19 @@ impl Subject {
     /// Whether the pods are in the mesh.
     #[must_use]
     pub fn is_mesh(&self) -> bool {
+        !matches!(self, Self::None | Self::Wireguard(_))
+    }
+
+    /// Whether processes of it carry the traffic.
+    #[must_use]
+    pub fn carries(&self) -> bool {
         *self != Self::None
+    }
+
+    /// Whether a step measures anything of it: WireGuard has no part in what stays on a node.
+    #[must_use]
+    pub fn covers(&self, step: &Step) -> bool {
+        !matches!(self, Self::Wireguard(_)) || step.crosses_nodes()
     }
 
     /// Whether bytes between nodes must be encrypted: checked in every round.
@@ -92,7 +109,7 @@ impl Subject {
                 [("node-1".to_owned(), this.to_owned()), ("node-2".to_owned(), path.clone())].into()
             }
             // The stage wants a proxy on each node also when there is nothing to do for it: the one that costs least.
-            Self::None | Self::Floor => {
+            Self::None | Self::Floor | Self::Wireguard(_) => {
                 let link = scratch.join(FLOOR_PROGRAM);
                 if !link.exists() {
                     symlink(this, &link).map_err(Error::io(format!("cannot create {}", link.display())))?;
@@ -106,11 +123,11 @@ impl Subject {
     #[must_use]
     pub(crate) fn identify(&self, this: &Path) -> Identified {
         let path = match self {
-            Self::Leno(Some(path)) | Self::Ztunnel(path) | Self::LenoAndZtunnel(path) => path,
+            Self::Leno(Some(path)) | Self::Ztunnel(path) | Self::LenoAndZtunnel(path) | Self::Wireguard(path) => path,
             Self::None | Self::Floor | Self::Leno(None) => this,
         };
         let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        let program = self.is_mesh().then(|| path.display().to_string());
+        let program = self.carries().then(|| path.display().to_string());
         Identified { name: self.to_string(), program, program_bytes: bytes, encrypts: self.encrypts() }
     }
 }
@@ -124,6 +141,7 @@ impl fmt::Display for Subject {
             Self::Leno(Some(path)) => write!(f, "leno={}", path.display()),
             Self::Ztunnel(_) => f.write_str("ztunnel"),
             Self::LenoAndZtunnel(_) => f.write_str("leno+ztunnel"),
+            Self::Wireguard(_) => f.write_str("wireguard"),
         }
     }
 }

@@ -31,16 +31,35 @@ pub(crate) struct TunnelKey {
     pub(crate) address: SocketAddr,
 }
 
+/// Source ports towards the program, when the source is the caller's address. Outside of what
+/// callers themselves connect from (32768 and up on Linux, 49152 and up elsewhere): a caller's
+/// next connection must not come from the port that we have just used in its name. Both would be
+/// one connection to connection tracking, and hang.
+const SPOOFED_PORTS: std::ops::Range<u16> = 16_384..32_768;
+/// How often another one is tried before the kernel is to choose.
+const SPOOF_ATTEMPTS: usize = 0;
+
 /// Connects from the pod's namespace; with `source`, from an address that need not be its own.
 pub(crate) async fn tcp(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
-    let source = source.map(|ip| SocketAddr::new(ip, 0));
+    let wait = pod.context().config.connect_timeout;
+    let connected = timeout(wait, async {
+        let Some(source) = source else { return connect(pod, address, None).await };
+        for _ in 0..SPOOF_ATTEMPTS {
+            let port = rand::random_range(SPOOFED_PORTS);
+            match connect(pod, address, Some(SocketAddr::new(source, port))).await {
+                Err(failure) if failure.is_port_taken() => {}
+                other => return other,
+            }
+        }
+        connect(pod, address, Some(SocketAddr::new(source, 0))).await
+    });
+    connected.await.unwrap_or(Err(Failure::ConnectTimeout { address, waited: wait }))
+}
+
+async fn connect(pod: &Pod, address: SocketAddr, source: Option<SocketAddr>) -> Result<TcpStream, Failure> {
     let socket = sockets::connector(pod.netns(), address, source).map_err(|e| Failure::Socket(Arc::new(e)))?;
     let socket = TcpSocket::from_std_stream(socket.into());
-    let wait = pod.context().config.connect_timeout;
-    match timeout(wait, socket.connect(address)).await {
-        Ok(connected) => connected.map_err(|e| Failure::Connect { address, source: Arc::new(e) }),
-        Err(_) => Err(Failure::ConnectTimeout { address, waited: wait }),
-    }
+    socket.connect(address).await.map_err(|e| Failure::Connect { address, source: Arc::new(e) })
 }
 
 /// Connects to a peer's HBONE port and proves both sides.

@@ -100,6 +100,16 @@ impl Failure {
         }
     }
 
+    /// Whether the source port asked for was in use.
+    pub(crate) fn is_port_taken(&self) -> bool {
+        let code = match self {
+            Self::Socket(source) => source.errno(),
+            Self::Connect { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        matches!(code, Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL))
+    }
+
     /// Istio's `response_flags` label.
     pub(crate) fn response_flags(&self) -> ResponseFlags {
         match self {

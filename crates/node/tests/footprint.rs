@@ -25,9 +25,6 @@ async fn an_idle_connection_is_cheap() {
     if !may_run("an_idle_connection_is_cheap") {
         return;
     }
-    let wanted = 6 * CONNECTIONS as u64;
-    let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
-    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, wanted.min(hard), hard).unwrap();
     let mut mesh = Mesh::new().await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;

@@ -21,20 +21,40 @@ use tokio::time::{Instant, Sleep, sleep};
 pub(crate) struct Watched<IO> {
     io: IO,
     received: Arc<AtomicU64>,
-    leave: Leave,
+    patience: Patience,
+    /// Set while it takes its leave.
+    leaving: Option<Pin<Box<Sleep>>>,
 }
 
-enum Leave {
-    /// How long the peer may take to close.
-    Limit(Duration),
-    Taking(Pin<Box<Sleep>>),
+/// How long a peer may take to close once this side has. Clones are one.
+#[derive(Clone)]
+pub(crate) struct Patience(Arc<AtomicU64>);
+
+impl Patience {
+    /// Long enough for a last word (GOAWAY) to arrive; no longer, for it may be said to somebody
+    /// who keeps on sending what it is said for.
+    fn short() -> Self {
+        Self(Arc::new(AtomicU64::new(1000)))
+    }
+
+    /// This connection will end in good order, and may have much to deliver yet.
+    pub(crate) fn raise(&self, to: Duration) {
+        self.0.store(u64::try_from(to.as_millis()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_millis(self.0.load(Relaxed))
+    }
 }
 
 impl<IO> Watched<IO> {
-    /// `leave` bounds how long the peer may take to close once this side has.
-    pub(crate) fn new(io: IO, leave: Duration) -> (Self, Arc<AtomicU64>) {
+    pub(crate) fn new(io: IO) -> (Self, Arc<AtomicU64>) {
         let received = Arc::new(AtomicU64::new(0));
-        (Self { io, received: received.clone(), leave: Leave::Limit(leave) }, received)
+        (Self { io, received: received.clone(), patience: Patience::short(), leaving: None }, received)
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience.clone()
     }
 }
 
@@ -70,15 +90,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let timer = match &mut this.leave {
-            Leave::Taking(timer) => timer,
-            Leave::Limit(limit) => {
-                let limit = *limit;
-                ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
-                this.leave = Leave::Taking(Box::pin(sleep(limit)));
-                return self.poll_shutdown(cx);
-            }
-        };
+        if this.leaving.is_none() {
+            ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+        }
+        let timer = this.leaving.get_or_insert_with(|| Box::pin(sleep(this.patience.get())));
         let mut scratch = [0; 4096];
         loop {
             if timer.as_mut().poll(cx).is_ready() {

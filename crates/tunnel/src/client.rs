@@ -146,7 +146,9 @@ pub(crate) async fn start<IO, R: Registry>(
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (io, received) = Watched::new(io, settings.ping_timeout);
+    let (io, received) = Watched::new(io);
+    // It ends only once it is of no more use.
+    io.patience().raise(settings.ping_timeout);
     let (send, mut driver) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;

@@ -124,7 +124,8 @@ where
     H: FnMut(InboundConnect),
 {
     let mut requests = 0;
-    let (io, received) = Watched::new(io, settings.ping_timeout);
+    let (io, received) = Watched::new(io);
+    let patience = io.patience();
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
     // Boxed: its state is large, and gone once it is over.
     let handshake = Box::pin(settings.server().handshake(io));
@@ -143,6 +144,7 @@ where
     let end = poll_fn(|cx| {
         if !draining && let Poll::Ready(until) = drain.as_mut().poll(cx) {
             draining = true;
+            patience.raise(settings.ping_timeout);
             connection.graceful_shutdown();
             deadline = Some(Box::pin(sleep_until(until)));
         }

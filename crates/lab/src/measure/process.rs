@@ -61,6 +61,10 @@ pub struct Memory {
 /// When the process is gone.
 pub fn cpu(pid: i32) -> io::Result<Cpu> {
     let mut total = usage(pid)?;
+    // One that has ended and was not yet asked how is a name without a process.
+    if fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| fields(&stat).first() == Some(&"Z")) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     for child in process_tree(pid)?.into_iter().filter(|child| *child != pid) {
         // It may end between being listed and being asked; then its parent has its time.
         total = total + usage(child).unwrap_or_default();

@@ -40,7 +40,7 @@ pub(super) fn bars(figure: &Figure, subjects: &[String]) -> String {
             r#"<text x="{:.1}" y="{:.1}" text-anchor="end">{}</text><rect class="{}" x="{LABEL}" y="{y:.1}" width="{:.1}" height="16"/><path class="w" d="M{:.1} {:.1}v8m0-4H{:.1}m0-4v8"/><text x="{:.1}" y="{:.1}">{}{doubt}</text>"#,
             LABEL - 6.0,
             y + 12.0,
-            escape(&one.subject),
+            escape(&short(&one.subject)),
             class(*index),
             at(one.median) - LABEL,
             at(one.min),
@@ -80,9 +80,9 @@ pub(super) fn percentiles(curves: &[Curve]) -> String {
     for decade in from as i32..=to as i32 {
         let at = y(10_f64.powi(decade));
         let label = match decade {
-            ..3 => format!("{} µs", number(10_f64.powi(decade))),
-            3..6 => format!("{} ms", number(10_f64.powi(decade - 3))),
-            _ => format!("{} s", number(10_f64.powi(decade - 6))),
+            ..3 => format!("{} µs", 10_f64.powi(decade)),
+            3..6 => format!("{} ms", 10_f64.powi(decade - 3)),
+            _ => format!("{} s", 10_f64.powi(decade - 6)),
         };
         let _ = write!(
             svg,
@@ -123,12 +123,19 @@ pub(super) fn percentiles(curves: &[Curve]) -> String {
             legend - 10.0,
             LEFT + WIDTH + 34.0,
             legend,
-            escape(name),
+            escape(&short(name)),
             class = class(*index),
         );
     }
     svg.push_str("</svg>");
     svg
+}
+
+/// The end of a name that has no room: subjects are told apart by the ends of their paths.
+fn short(name: &str) -> String {
+    const ROOM: usize = 18;
+    let letters = name.chars().count();
+    if letters <= ROOM { name.to_owned() } else { format!("…{}", name.chars().skip(letters + 1 - ROOM).collect::<String>()) }
 }
 
 fn open(width: f64, height: f64, title: &str) -> String {

@@ -7,6 +7,7 @@ mod generator;
 mod memory;
 mod proof;
 mod step;
+mod wireguard;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::measure::{Machine, busy_cores};
 use crate::report::Report;
 use crate::scenario::{NODES, Scenario, Size};
 use crate::subject::Subject;
+use wireguard::WireGuard;
 
 /// How long a stage may take until all of its pods answer.
 const READY: Duration = Duration::from_secs(90);
@@ -135,6 +137,17 @@ pub async fn run(
             report.results.extend(results);
         }
     }
+    for subject in &options.subjects {
+        let skipped: Vec<_> = steps.iter().filter(|step| !subject.covers(step)).map(|step| step.name.as_str()).collect();
+        if !skipped.is_empty() {
+            let text = format!(
+                "{subject} has no part in {}: it leaves what stays on a node as it is, unencrypted",
+                skipped.join(", ")
+            );
+            progress(Progress::Warning { text: text.clone() });
+            report.warnings.push(text);
+        }
+    }
     report.conclude(&options.scenario);
     for warning in &report.warnings {
         tracing::debug!(warning, "noted");
@@ -170,6 +183,7 @@ async fn turn(
     .await
     .map_err(|source| stage_error(source, String::new()))?;
 
+    let mut tunnel = None;
     let measuring = async {
         let mut listing = stage.watch_listing();
         tokio::select! {
@@ -182,10 +196,15 @@ async fn turn(
                 return Err(Error::Subject { subject, reason, log: last_words(&stage) });
             }
         }
+        if let Subject::Wireguard(program) = subject {
+            let started = WireGuard::start(&stage, program).await;
+            let failed = |reason| Error::Subject { subject: subject.to_string(), reason, log: last_words(&stage) };
+            tunnel = Some(started.map_err(failed)?);
+        }
         proof::check(&stage, options, subject).await?;
         let mut results = Vec::new();
-        for step in steps {
-            let result = step::run(&stage, options, subject, round, step).await?;
+        for step in steps.iter().filter(|step| subject.covers(step)) {
+            let result = step::run(&stage, options, subject, tunnel.as_ref(), round, step).await?;
             progress(Progress::Step { step: step.name.clone(), summary: figures::headline(&result) });
             results.push(result);
         }
@@ -195,15 +214,20 @@ async fn turn(
         outcome = measuring => outcome,
         _ = stop.wait_for(|stop| *stop) => Err(Error::Interrupted),
     };
+    if let Some(tunnel) = tunnel {
+        tunnel.stop().await;
+    }
     stage.shutdown().await;
     outcome
 }
 
-/// The end of the logs of both proxies.
+/// The end of the logs of both proxies, or tunnels.
 fn last_words(stage: &Stage) -> String {
     let mut text = String::new();
     for node in stage.listing().nodes {
-        let log = std::fs::read(stage.run_dir().join(&node.name).join("proxy.log")).unwrap_or_default();
+        let log = std::fs::read(wireguard::log_file(stage, &node.name))
+            .or_else(|_| std::fs::read(stage.run_dir().join(&node.name).join("proxy.log")))
+            .unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {

@@ -12,6 +12,8 @@ use crate::load::{Event, HttpLoad, Load, LoadSpec, Outcome, Pace, Reuse, ServerS
 use crate::scenario::{CLIENT, FAR};
 use crate::subject::Subject;
 
+const MISSED: &str = "packets were missed while watching for requests in the clear: the machine is overloaded";
+
 /// Requests from the client's node to the other one, watched on the link between the nodes.
 pub(super) async fn check(stage: &Stage, options: &RunOptions, subject: &Subject) -> Result<(), Error> {
     let canary = format!("canary-{}", std::process::id());
@@ -44,6 +46,14 @@ pub(super) async fn check(stage: &Stage, options: &RunOptions, subject: &Subject
 
 /// What must be seen on the link between the nodes.
 fn judge(subject: &Subject, seen: &Seen) -> Result<(), String> {
+    if matches!(subject, Subject::Wireguard(_)) {
+        return match (seen.canaries, seen.other_tcp_packets + seen.tunnel_packets) {
+            _ if seen.dropped > 0 => Err(MISSED.to_owned()),
+            (0, 0) if seen.packets > 0 => Ok(()),
+            (0, 0) => Err("nothing crossed the link between the nodes".to_owned()),
+            _ => Err("TCP crosses the link between the nodes outside of its tunnel".to_owned()),
+        };
+    }
     if !subject.is_mesh() {
         return match (seen.tunnel_packets, seen.canaries) {
             (0, 1..) => Ok(()),
@@ -60,7 +70,7 @@ fn judge(subject: &Subject, seen: &Seen) -> Result<(), String> {
         (false, 0) => Err("the requests were not seen in the clear although nothing encrypts them".to_owned()),
         (true, 1..) => Err("the requests cross the link between the nodes in the clear".to_owned()),
         (true, 0) if seen.dropped > 0 => {
-            Err("packets were missed while watching for requests in the clear: the machine is overloaded".to_owned())
+            Err(MISSED.to_owned())
         }
         _ => Ok(()),
     }
@@ -77,6 +87,11 @@ mod tests {
         assert!(judge(&none, &seen(0, 3, 0)).is_ok());
         assert!(judge(&floor, &seen(9, 3, 0)).is_ok());
         assert!(judge(&leno, &seen(9, 0, 0)).is_ok());
+        let wireguard = Subject::Wireguard("/bin/sh".into());
+        let packets = |packets, other_tcp_packets| Seen { packets, other_tcp_packets, ..Seen::default() };
+        assert!(judge(&wireguard, &packets(9, 0)).is_ok());
+        assert!(judge(&wireguard, &packets(9, 2)).is_err() && judge(&wireguard, &packets(0, 0)).is_err());
+        assert!(judge(&wireguard, &seen(0, 1, 0)).is_err() && judge(&wireguard, &seen(0, 0, 1)).is_err());
         for (subject, seen) in [
             (&none, seen(0, 0, 0)),
             (&none, seen(5, 3, 0)),

@@ -8,6 +8,7 @@ use leno_local::Stage;
 use serde::{Deserialize, Serialize};
 
 use super::generator::Generator;
+use super::wireguard::WireGuard;
 use super::{RunOptions, last_words, memory};
 use crate::Error;
 use crate::load::{Event, Load, LoadSpec, Outcome};
@@ -33,7 +34,7 @@ pub struct StepResult {
     pub seconds: f64,
     /// What the loads found.
     pub loads: Vec<LoadResult>,
-    /// What the node proxies used; none if there is no mesh.
+    /// What the processes that carry each node's traffic used: its proxy, or its tunnel. None if there is neither.
     pub proxies: Vec<ProxyUse>,
     /// What the whole machine used, load and servers included.
     pub machine: MachineCpu,
@@ -48,7 +49,7 @@ pub struct LoadResult {
     pub outcome: Outcome,
 }
 
-/// What one node's proxy used.
+/// What one node's proxy, or tunnel, used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProxyUse {
     /// Node.
@@ -65,11 +66,11 @@ pub struct ProxyUse {
     pub given_back_seconds: Option<f64>,
 }
 
-/// A proxy process.
-struct Proxy {
-    node: String,
-    pid: i32,
-    restarts: u32,
+/// A process that carries a node's traffic.
+pub(super) struct Carrier {
+    pub node: String,
+    pub pid: i32,
+    pub restarts: u32,
 }
 
 /// IPv4 address of a pod of the lab.
@@ -87,14 +88,20 @@ pub(super) async fn run(
     stage: &Stage,
     options: &RunOptions,
     subject: &Subject,
+    tunnel: Option<&WireGuard>,
     round: usize,
     step: &Step,
 ) -> Result<StepResult, Error> {
     let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
     let gone =
         |node: &str, error: io::Error| broken(format!("the proxy of {node} is gone in step {}: {error}", step.name));
-    let proxies = if subject.is_mesh() { proxies(stage) } else { Vec::new() };
-    if subject.is_mesh() && proxies.len() < stage.listing().nodes.len() {
+    let now_carrying = || match tunnel {
+        Some(tunnel) => tunnel.carriers(),
+        None if subject.is_mesh() => node_proxies(stage),
+        None => Vec::new(),
+    };
+    let proxies = now_carrying();
+    if subject.carries() && proxies.len() < stage.listing().nodes.len() {
         return Err(broken("a node's proxy does not run".to_owned()));
     }
     let sample_memory = || -> Result<Vec<Memory>, Error> {
@@ -162,7 +169,7 @@ pub(super) async fn run(
             given_back_seconds,
         });
     }
-    let restarted = self::proxies(stage).iter().zip(&proxies).any(|(now, then)| now.restarts != then.restarts);
+    let restarted = now_carrying().iter().zip(&proxies).any(|(now, then)| now.restarts != then.restarts);
     if restarted {
         return Err(broken(format!("a proxy was restarted during step {}", step.name)));
     }
@@ -181,7 +188,7 @@ pub(super) async fn run(
     })
 }
 
-fn proxies(stage: &Stage) -> Vec<Proxy> {
+fn node_proxies(stage: &Stage) -> Vec<Carrier> {
     let nodes = stage.listing().nodes.into_iter();
-    nodes.filter_map(|node| Some(Proxy { node: node.name, pid: node.pid?, restarts: node.restarts })).collect()
+    nodes.filter_map(|node| Some(Carrier { node: node.name, pid: node.pid?, restarts: node.restarts })).collect()
 }

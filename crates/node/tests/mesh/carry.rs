@@ -248,3 +248,25 @@ async fn the_unmeshed_are_served_in_the_clear() {
     log.line(&["15006 is a port of the proxy itself"]).await;
     log.line(&["127.0.0.1:15001 is one of the proxy's own ports on loopback"]).await;
 }
+
+#[tokio::test]
+async fn many_callers_in_the_clear_do_not_get_into_each_others_way() {
+    if !may_run("many_callers_in_the_clear_do_not_get_into_each_others_way") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let pod = mesh.pod("pod", "node-1").await;
+    mesh.synced().await;
+    echo(pod.listen());
+    let outside = mesh.network.outside();
+    // The proxy connects to the program in the callers' name. With the ports callers use, one in
+    // thirty of so many would meet a connection of the proxy's, and hang.
+    let mut held = Vec::new();
+    for index in 0..1000 {
+        let mut stream = soon("connect", outside.connect(pod.app(pod.v4))).await.unwrap();
+        stream.write_all(b"x").await.unwrap();
+        let answer = soon("the echo", stream.read_exact(&mut [0])).await;
+        answer.unwrap_or_else(|error| panic!("connection {index}: {error}"));
+        held.push(stream);
+    }
+}

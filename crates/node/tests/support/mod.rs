@@ -19,6 +19,7 @@ use leno_testkit::certs::{Leaf, TestCertificate};
 use leno_testkit::control_plane::{ControlPlane, HOST_NAME, TOKEN};
 use leno_testkit::lines::Lines;
 use leno_testkit::network::{Host, Network, PodNetwork};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -149,6 +150,9 @@ impl Mesh {
 
     /// A mesh whose proxies have other settings.
     pub(crate) async fn with(configure: impl Fn(&mut Config) + 'static) -> Self {
+        // Both ends of everything are in this process; the customary 1024 are not enough.
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("the limit on descriptors");
+        setrlimit(Resource::RLIMIT_NOFILE, most.min(20_000), most).expect("a higher limit on descriptors");
         Self {
             control: ControlPlane::start().await,
             network: Network::new(),
