@@ -122,11 +122,7 @@ impl RunArgs {
         if let Some(path) = &self.report {
             writable(path)?;
         }
-        leno_local::privilege::acquire().map_err(|source| Error::Stage {
-            subject: "any".to_owned(),
-            source: Box::new(source),
-            log: String::new(),
-        })?;
+        leno_local::privilege::acquire().map_err(|error| Error::Usage(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -50,6 +50,13 @@ impl Step {
     pub fn crosses_nodes(&self) -> bool {
         self.loads.iter().all(|placed| placed.to == FAR)
     }
+
+    /// Idle connections that it holds open at a time.
+    #[must_use]
+    pub fn idle_connections(&self) -> u64 {
+        let idle = |placed: &Placed| if let Load::Idle(load) = &placed.load { load.connections as u64 } else { 0 };
+        self.loads.iter().map(idle).sum()
+    }
 }
 
 /// A load and its place.
@@ -173,7 +180,15 @@ fn latency() -> Scenario {
 }
 
 fn connections(size: Size) -> Scenario {
-    let mut steps = vec![
+    // Idle ones first: what they cost is the difference to a proxy that has done nothing else.
+    let counts: &[usize] = if size == Size::Full { &[1_000, 10_000] } else { &[1_000] };
+    let idle = counts.iter().map(|&connections| Step {
+        name: format!("idle/{connections}"),
+        about: "connections on which nothing happens, each proved by a byte there and back: memory and descriptors",
+        loads: vec![measured(FAR, Load::Idle(IdleLoad { target: port(ServerSpec::default().echo), connections }))],
+        published: None,
+    });
+    let new = [
         Step {
             name: "per-request/closed-loop".to_owned(),
             about: "a new connection for each request, 32 at a time, as many as possible",
@@ -187,17 +202,8 @@ fn connections(size: Size) -> Scenario {
             published: None,
         },
     ];
-    let counts: &[usize] = if size == Size::Full { &[1_000, 10_000] } else { &[1_000] };
-    for &connections in counts {
-        let target = port(ServerSpec::default().echo);
-        steps.push(Step {
-            name: format!("idle/{connections}"),
-            about: "connections on which nothing happens, each proved by a byte there and back: memory and descriptors",
-            loads: vec![measured(FAR, Load::Idle(IdleLoad { target, connections }))],
-            published: None,
-        });
-    }
-    let about = "A new connection for each request (the condition of the LiveWyer study), and idle ones.";
+    let steps = idle.chain(new).collect();
+    let about = "Idle connections, and a new connection for each request (the condition of the LiveWyer study).";
     Scenario { name: "connections", about, crowd: 0, steps }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct TunnelKey {
 /// one connection to connection tracking, and hang.
 const SPOOFED_PORTS: std::ops::Range<u16> = 16_384..32_768;
 /// How often another one is tried before the kernel is to choose.
-const SPOOF_ATTEMPTS: usize = 0;
+const SPOOF_ATTEMPTS: usize = 8;
 
 /// Connects from the pod's namespace; with `source`, from an address that need not be its own.
 pub(crate) async fn tcp(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {

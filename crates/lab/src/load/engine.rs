@@ -2,22 +2,21 @@
 //! a timer of nanosecond resolution starts them (an async runtime's timers tick in milliseconds, ten times the latency
 //! that is measured here).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use super::message::Progress;
+use super::pace::Schedule;
+use super::slot::{Phase, Slot, connect};
+use super::spec::{Event, HttpLoad, HttpOutcome, Pace, Reuse};
+use super::tally::Tally;
+use crate::Error;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-
-use super::histogram::LatencyRecorder;
-use super::message::{Progress, ResponseReader};
-use super::pace::Schedule;
-use super::spec::{Event, HttpLoad, HttpOutcome, Pace, Reuse};
-use crate::Error;
 
 /// Between looks for requests that take too long.
 const LOOK: Duration = Duration::from_millis(250);
@@ -73,116 +72,6 @@ pub(super) fn run(
 
 fn sleep_until(moment: Instant) {
     std::thread::sleep(moment.saturating_duration_since(Instant::now()));
-}
-
-/// What was counted.
-#[derive(Default)]
-struct Tally {
-    planned: u64,
-    answered: u64,
-    answered_in_time: u64,
-    body_bytes: u64,
-    opened: u64,
-    errors: BTreeMap<String, u64>,
-    latency: LatencyRecorder,
-    lag: LatencyRecorder,
-}
-
-impl Tally {
-    fn add(&mut self, other: Self) {
-        self.planned += other.planned;
-        self.answered += other.answered;
-        self.answered_in_time += other.answered_in_time;
-        self.body_bytes += other.body_bytes;
-        self.opened += other.opened;
-        for (reason, count) in other.errors {
-            *self.errors.entry(reason).or_default() += count;
-        }
-        self.latency.add(&other.latency);
-        self.lag.add(&other.lag);
-    }
-
-    fn error(&mut self, reason: &str) {
-        match self.errors.get_mut(reason) {
-            Some(count) => *count += 1,
-            None => drop(self.errors.insert(reason.to_owned(), 1)),
-        }
-    }
-
-    fn finish(self, duration: Duration) -> HttpOutcome {
-        let seconds = duration.as_secs_f64();
-        HttpOutcome {
-            seconds,
-            planned: self.planned,
-            answered: self.answered,
-            achieved_per_second: self.answered_in_time as f64 / seconds,
-            body_bytes: self.body_bytes,
-            connections_opened: self.opened,
-            errors: self.errors,
-            latency: self.latency.finish(),
-            lag: self.lag.finish(),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Ready for a request.
-    Idle,
-    /// The connection of a request is being opened.
-    Connecting,
-    /// `sent` bytes of the request are on their way.
-    Sending,
-    /// The answer is awaited.
-    Receiving,
-    /// Answered; the server is about to close.
-    Closing,
-    /// Failed a moment ago.
-    Pausing,
-}
-
-/// One connection at a time, and the requests that belong on it.
-struct Slot {
-    number: usize,
-    stream: Option<TcpStream>,
-    phase: Phase,
-    sent: usize,
-    reader: ResponseReader,
-    /// The request's begin, as latency counts it.
-    start: Instant,
-    /// When the request was really begun; its timeout counts from here.
-    begun: Instant,
-    /// Requests begun so far.
-    turn: u64,
-    /// Requests that are due and not begun.
-    due: u64,
-}
-
-impl Slot {
-    fn open(number: usize, load: &HttpLoad) -> Result<Self, Error> {
-        let stream = match load.reuse {
-            Reuse::PerRequest => None,
-            Reuse::Kept => {
-                let what = || format!("cannot open connection {number} to {}", load.target);
-                let limit = Duration::try_from_secs_f64(load.timeout_seconds).unwrap_or(Duration::from_secs(10));
-                let stream = TcpStream::connect_timeout(&load.target, limit).map_err(Error::io(what()))?;
-                stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(Error::io(what()))?;
-                Some(stream)
-            }
-        };
-        let now = Instant::now();
-        Ok(Self {
-            number,
-            stream,
-            phase: Phase::Idle,
-            sent: 0,
-            reader: ResponseReader::new(),
-            start: now,
-            begun: now,
-            turn: 0,
-            due: 0,
-        })
-    }
 }
 
 struct Worker<'a> {
@@ -533,17 +422,4 @@ impl<'a> Worker<'a> {
             }
         }
     }
-}
-
-/// Begins to open a connection.
-fn connect(load: &HttpLoad) -> io::Result<TcpStream> {
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(load.target), kind, Some(Protocol::TCP))?;
-    socket.set_tcp_nodelay(true)?;
-    match socket.connect(&SockAddr::from(load.target)) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
 }

@@ -10,8 +10,10 @@ mod idle;
 mod message;
 mod pace;
 mod server;
+mod slot;
 mod spec;
 mod stream;
+mod tally;
 
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
@@ -66,15 +68,20 @@ pub fn server_main(spec: &str) -> ExitCode {
     }))
 }
 
-/// Ten thousand idle connections need as many descriptors, more than the usual soft limit. A refusal shows as failed
-/// connections in the outcome.
-pub(crate) fn raise_descriptor_limit() {
+/// Descriptors for ten thousand idle connections: a proxy may need two or four for each.
+const DESCRIPTORS: u64 = 1 << 17;
+
+/// Raises the limit of open descriptors, for this process and those it starts: as far as the lab needs if this process may,
+/// else as far as it may. The limit that is then in force.
+pub(crate) fn raise_descriptor_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    if soft < DESCRIPTORS {
+        let enough = hard.max(DESCRIPTORS);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, enough, enough)
+            .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     }
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(soft, |(soft, _)| soft)
 }
 
 fn finish(outcome: Result<(), Error>) -> ExitCode {

@@ -135,7 +135,11 @@ pub(super) fn percentiles(curves: &[Curve]) -> String {
 fn short(name: &str) -> String {
     const ROOM: usize = 18;
     let letters = name.chars().count();
-    if letters <= ROOM { name.to_owned() } else { format!("…{}", name.chars().skip(letters + 1 - ROOM).collect::<String>()) }
+    if letters <= ROOM {
+        name.to_owned()
+    } else {
+        format!("…{}", name.chars().skip(letters + 1 - ROOM).collect::<String>())
+    }
 }
 
 fn open(width: f64, height: f64, title: &str) -> String {

@@ -77,10 +77,11 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
                         "{at}: only {rate:.0} of {per_second:.0} requests per second were answered in time"
                     ));
                 }
-                if outcome.lag.p99_us > outcome.latency.p50_us {
-                    let lag = outcome.lag.p99_us;
+                let (lag, p99) = (outcome.lag.p99_us, outcome.latency.p99_us);
+                if lag > p99 / 2.0 {
                     remarks.push(format!(
-                        "{at}: the load generator itself was up to {lag:.0} µs late (p99): the machine is too busy"
+                        "{at}: the load generator itself was up to {lag:.0} µs late (p99), which is in the p99 of {p99:.0} µs: \
+                         the machine is too busy to tell more"
                     ));
                 }
             }
@@ -250,9 +251,16 @@ fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
             Lower,
             mean(&|proxy| (mib(&proxy.during) - mib(&proxy.before)) * 1024.0 / opened),
         ),
+        ("RSS fresh, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.fresh))),
         ("RSS before, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.before))),
         ("RSS with all open, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.during))),
         ("RSS afterwards, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.after))),
+        (
+            "RSS afterwards by fresh",
+            "×",
+            Lower,
+            mean(&|proxy| proxy.after.rss_bytes as f64 / proxy.fresh.rss_bytes.max(1) as f64),
+        ),
         (
             "descriptors per connection, per proxy",
             "",

@@ -18,6 +18,7 @@ fn proxy(seconds: f64, before: u64, during: u64) -> ProxyUse {
     ProxyUse {
         node: "node-1".into(),
         cpu: Cpu { user_seconds: seconds / 2.0, system_seconds: seconds / 2.0 },
+        fresh: memory(before - 2),
         before: memory(before),
         during: memory(during),
         after: memory(before + 1),
@@ -127,6 +128,8 @@ fn idle_connections_by_hand() {
     assert_eq!(value(&result, "memory per connection, per proxy"), Some(3.0), "2 and 4 MiB for 1 024 connections");
     assert_eq!(value(&result, "descriptors left afterwards, per proxy"), Some(1.0));
     assert_eq!(value(&result, "CPU of both proxies while idle"), Some(1.0));
+    assert_eq!(value(&result, "RSS fresh, per proxy"), Some(8.0));
+    assert_eq!(value(&result, "RSS afterwards by fresh"), Some(11.0 / 8.0));
     assert_eq!(value(&result, "failed"), Some(24.0));
     assert!(remarks(&result)[0].contains("only 1000 of 1024"));
 }

@@ -116,7 +116,7 @@ pub async fn run(
         ));
     }
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
-    crate::load::raise_descriptor_limit();
+    let descriptors = crate::load::raise_descriptor_limit();
     let scratch = Scratch::create()?;
     let machine = Machine::describe();
     let mut report = Report::new(options, machine);
@@ -130,6 +130,16 @@ pub async fn run(
         progress(Progress::Warning { text: text.clone() });
         report.warnings.push(text);
     }
+    let most = steps.iter().map(|step| step.idle_connections()).max().unwrap_or(0);
+    if descriptors < most * 4 {
+        let text = format!(
+            "a process may have {descriptors} open descriptors here: proxies that need more than {} for a connection can't \
+             hold {most} of them. Raise the limit with `ulimit -Hn`",
+            descriptors / most.max(1)
+        );
+        progress(Progress::Warning { text: text.clone() });
+        report.warnings.push(text);
+    }
     for round in 1..=options.rounds {
         for subject in &options.subjects {
             progress(Progress::Turn { subject: subject.to_string(), round, rounds: options.rounds });
@@ -138,7 +148,8 @@ pub async fn run(
         }
     }
     for subject in &options.subjects {
-        let skipped: Vec<_> = steps.iter().filter(|step| !subject.covers(step)).map(|step| step.name.as_str()).collect();
+        let skipped: Vec<_> =
+            steps.iter().filter(|step| !subject.covers(step)).map(|step| step.name.as_str()).collect();
         if !skipped.is_empty() {
             let text = format!(
                 "{subject} has no part in {}: it leaves what stays on a node as it is, unencrypted",
@@ -201,10 +212,11 @@ async fn turn(
             let failed = |reason| Error::Subject { subject: subject.to_string(), reason, log: last_words(&stage) };
             tunnel = Some(started.map_err(failed)?);
         }
+        let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
         proof::check(&stage, options, subject).await?;
         let mut results = Vec::new();
         for step in steps.iter().filter(|step| subject.covers(step)) {
-            let result = step::run(&stage, options, subject, tunnel.as_ref(), round, step).await?;
+            let result = step::run(&stage, options, subject, tunnel.as_ref(), &fresh, round, step).await?;
             progress(Progress::Step { step: step.name.clone(), summary: figures::headline(&result) });
             results.push(result);
         }

@@ -69,9 +69,7 @@ fn judge(subject: &Subject, seen: &Seen) -> Result<(), String> {
     match (subject.encrypts(), seen.canaries) {
         (false, 0) => Err("the requests were not seen in the clear although nothing encrypts them".to_owned()),
         (true, 1..) => Err("the requests cross the link between the nodes in the clear".to_owned()),
-        (true, 0) if seen.dropped > 0 => {
-            Err(MISSED.to_owned())
-        }
+        (true, 0) if seen.dropped > 0 => Err(MISSED.to_owned()),
         _ => Ok(()),
     }
 }

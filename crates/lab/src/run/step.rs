@@ -56,13 +56,15 @@ pub struct ProxyUse {
     pub node: String,
     /// Processor time over the measured seconds.
     pub cpu: Cpu,
+    /// Memory when nothing had been carried yet.
+    pub fresh: Memory,
     /// Memory before the step.
     pub before: Memory,
     /// Memory at the end of the measured seconds, under load.
     pub during: Memory,
     /// Memory afterwards; for idle connections when it was given back, or could have been.
     pub after: Memory,
-    /// For idle connections: seconds until memory was within 25 % of what it was before, if it ever was.
+    /// For idle connections: seconds until memory was within 25 % of the fresh one, if it ever was.
     pub given_back_seconds: Option<f64>,
 }
 
@@ -80,7 +82,30 @@ pub(super) fn address(stage: &Stage, pod: &str) -> Option<IpAddr> {
     pod.ips.first().copied()
 }
 
-/// Runs a step.
+/// The processes that carry the traffic.
+fn carriers(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Vec<Carrier> {
+    match tunnel {
+        Some(tunnel) => tunnel.carriers(),
+        None if subject.is_mesh() => node_proxies(stage),
+        None => Vec::new(),
+    }
+}
+
+/// Memory of the processes that carry the traffic.
+///
+/// # Errors
+/// When one of them is gone.
+pub(super) fn memories(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Result<Vec<Memory>, Error> {
+    let gone = |carrier: &Carrier, error: io::Error| Error::Subject {
+        subject: subject.to_string(),
+        reason: format!("the proxy of {} is gone: {error}", carrier.node),
+        log: last_words(stage),
+    };
+    let carriers = carriers(stage, subject, tunnel);
+    carriers.iter().map(|carrier| measure::memory(carrier.pid).map_err(|error| gone(carrier, error))).collect()
+}
+
+/// Runs a step. `fresh` is what [`memories`] said before anything was carried.
 ///
 /// # Errors
 /// When a load can't be run, or a proxy died meanwhile.
@@ -89,31 +114,25 @@ pub(super) async fn run(
     options: &RunOptions,
     subject: &Subject,
     tunnel: Option<&WireGuard>,
+    fresh: &[Memory],
     round: usize,
     step: &Step,
 ) -> Result<StepResult, Error> {
     let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
     let gone =
         |node: &str, error: io::Error| broken(format!("the proxy of {node} is gone in step {}: {error}", step.name));
-    let now_carrying = || match tunnel {
-        Some(tunnel) => tunnel.carriers(),
-        None if subject.is_mesh() => node_proxies(stage),
-        None => Vec::new(),
-    };
+    let now_carrying = || carriers(stage, subject, tunnel);
     let proxies = now_carrying();
-    if subject.carries() && proxies.len() < stage.listing().nodes.len() {
+    if subject.carries() && (proxies.len() < stage.listing().nodes.len() || proxies.len() != fresh.len()) {
         return Err(broken("a node's proxy does not run".to_owned()));
     }
-    let sample_memory = || -> Result<Vec<Memory>, Error> {
-        proxies.iter().map(|proxy| measure::memory(proxy.pid).map_err(|error| gone(&proxy.node, error))).collect()
-    };
     let sample_cpu = || -> Result<(Instant, Vec<Cpu>, MachineCpu), Error> {
         let each = proxies.iter().map(|proxy| measure::cpu(proxy.pid).map_err(|error| gone(&proxy.node, error)));
         let each = each.collect::<Result<_, _>>()?;
         Ok((Instant::now(), each, MachineCpu::now().map_err(Error::io("cannot read /proc/stat"))?))
     };
 
-    let fresh = sample_memory()?;
+    let unloaded = memories(stage, subject, tunnel)?;
     let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
     let mut generators = Vec::new();
     // Those that disturb come first, so that they disturb from the beginning.
@@ -138,7 +157,7 @@ pub(super) async fn run(
         last.expect(&Event::Ended).await?;
     }
     let (ended, after, machine_after) = sample_cpu()?;
-    let during = sample_memory()?;
+    let during = memories(stage, subject, tunnel)?;
     let mut outcomes = Vec::new();
     let count = generators.len();
     for (number, mut generator) in generators.into_iter().enumerate() {
@@ -163,7 +182,8 @@ pub(super) async fn run(
         uses.push(ProxyUse {
             node: proxy.node.clone(),
             cpu: after[index].since(&before[index]),
-            before: fresh[index],
+            fresh: fresh[index],
+            before: unloaded[index],
             during: during[index],
             after: rest,
             given_back_seconds,

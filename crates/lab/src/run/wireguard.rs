@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// filler on links that exist on one machine only, and for as long as the benchmark runs.
 const KEYS: [(&str, &str); NODES] = [
     (
-        "77076d0a7318a57d3c16c17251b26645df4c2f92ebc099c70ef62c5e8d3f9b2a",
+        "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a",
         "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a",
     ),
     (
@@ -94,7 +94,10 @@ impl WireGuard {
     /// Its processes.
     pub(super) fn carriers(&self) -> Vec<Carrier> {
         let pid = |end: &End| end.child.id().and_then(|pid| i32::try_from(pid).ok());
-        self.ends.iter().filter_map(|end| Some(Carrier { node: end.node.clone(), pid: pid(end)?, restarts: 0 })).collect()
+        self.ends
+            .iter()
+            .filter_map(|end| Some(Carrier { node: end.node.clone(), pid: pid(end)?, restarts: 0 }))
+            .collect()
     }
 
     /// Ends it in order.
@@ -185,7 +188,10 @@ mod tests {
     #[test]
     fn each_end_knows_the_other() {
         let one = settings(1).unwrap();
-        assert!(one.starts_with("set=1\nprivate_key=77076d0a") && one.ends_with("allowed_ip=10.244.2.0/24\n\n"), "{one}");
+        assert!(
+            one.starts_with("set=1\nprivate_key=77076d0a") && one.ends_with("allowed_ip=10.244.2.0/24\n\n"),
+            "{one}"
+        );
         assert!(one.contains("public_key=de9edb7d") && one.contains("endpoint=172.30.1.2:51820\n"), "{one}");
         assert!(settings(2).unwrap().contains("public_key=8520f009"));
         let halves: Vec<_> = halves(1).iter().map(ToString::to_string).collect();

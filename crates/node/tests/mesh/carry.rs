@@ -259,8 +259,8 @@ async fn many_callers_in_the_clear_do_not_get_into_each_others_way() {
     mesh.synced().await;
     echo(pod.listen());
     let outside = mesh.network.outside();
-    // The proxy connects to the program in the callers' name. With the ports callers use, one in
-    // thirty of so many would meet a connection of the proxy's, and hang.
+    // The proxy connects to the program in the callers' name. From the ports callers use, one of
+    // so many would sooner or later meet a connection of the proxy's, and hang.
     let mut held = Vec::new();
     for index in 0..1000 {
         let mut stream = soon("connect", outside.connect(pod.app(pod.v4))).await.unwrap();
