@@ -96,6 +96,26 @@ pub(crate) enum Command<N: Args> {
         Each line of the token file lets one node proxy in: TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]")]
     Control(ControlArgs),
 
+    /// Measure Leno beside no mesh, bare relays and other meshes, on this machine
+    Lab {
+        #[command(subcommand)]
+        command: leno_lab::cli_args::LabCommand,
+    },
+
+    /// Run one load of the lab: a JSON text says which, JSON lines on standard output what it found
+    #[command(hide = true)]
+    LabLoad {
+        /// A `LoadSpec`
+        spec: String,
+    },
+
+    /// Run the server that the lab's loads need
+    #[command(hide = true)]
+    LabServer {
+        /// A `ServerSpec`
+        spec: String,
+    },
+
     /// Run one part of the sample application
     #[command(hide = true)]
     Sample {

@@ -11,6 +11,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
 mod args;
@@ -44,6 +45,10 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
         leno_local::init::pod_init();
     }
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    // The lab starts this program under another name where only a path can be given.
+    if let Some(main) = arguments.first().and_then(|name| leno_lab::main_by_name(name)) {
+        return main();
+    }
     if arguments.len() <= 1
         && let Some(role) = std::env::var_os("LENO_ROLE").filter(|role| !role.is_empty())
     {
@@ -68,6 +73,12 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Node(settings) => (roles.node)(settings)?,
         Command::Control(args) => (roles.control)(args)?,
         Command::Sample { part } => return sample::run(part),
+        Command::Lab { command } => {
+            let program = std::env::current_exe().context("cannot find this program's own file")?;
+            command.execute(&program)?;
+        }
+        Command::LabLoad { spec } => return Ok(leno_lab::load::load_main(&spec)),
+        Command::LabServer { spec } => return Ok(leno_lab::load::server_main(&spec)),
         Command::Version(args) => match args.output {
             Format::Text => output::line(&format!("leno {}", env!("CARGO_PKG_VERSION")))?,
             Format::Json => output::json(&serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }))?,

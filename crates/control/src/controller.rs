@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_model::Mesh;
+use leno_model::{Mesh, Scope};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
@@ -204,7 +204,13 @@ fn encode(mesh: &Mesh, delta: &Delta, resources: &mut Resources) {
         match mesh.policy(id) {
             Some(policy) => {
                 let body = leno_proto::authorization_to_proto(policy).encode_to_vec();
-                resources.upsert(AUTHORIZATION_TYPE, name, Resource::new(body));
+                // Adding a selector must not open workloads that don't yet name the policy.
+                let reach = match policy.scope {
+                    Scope::WorkloadSelector => 0,
+                    Scope::Namespace => 1,
+                    Scope::Global => 2,
+                };
+                resources.upsert(AUTHORIZATION_TYPE, name, Resource::new(body).with_reach(reach));
             }
             None => drop(resources.remove(AUTHORIZATION_TYPE, &name)),
         }

@@ -178,11 +178,13 @@ impl PodActor {
                 return;
             }
         }
-        if self.wish.borrow().in_mesh && self.enroll_before_start().await {
-            return;
-        }
         let mut pause = RETRY;
         loop {
+            // Before each attempt: it may have been wanted in the mesh since the last one failed.
+            let in_mesh = self.wish.borrow().in_mesh;
+            if in_mesh && !self.report.enrolled && self.enroll_before_start().await {
+                return;
+            }
             match self.play().await {
                 Ok(Over::Asked) => return,
                 Ok(Over::Died) => {
@@ -242,6 +244,8 @@ impl PodActor {
                     Ok(()) => {
                         self.report.enrolled = true;
                         self.say("ContainerCreating", String::new());
+                        // Peers that still take it for a pod outside would talk to it in the clear.
+                        self.settled().await;
                         break false;
                     }
                     Err(reason) => reason,
@@ -369,6 +373,8 @@ impl PodActor {
                     enrollment.withdraw().await;
                 }
                 Err(reason) => {
+                    // It still is in the mesh, so this is tried again.
+                    self.report.enrolled = true;
                     self.report.message = format!("not out of the mesh yet: {reason}");
                     self.tell();
                 }

@@ -107,7 +107,7 @@ impl ProxySettings {
 /// Names of variables that a proxy inherits from the supervisor: those that tune a ztunnel, and
 /// what every process needs.
 pub(crate) fn is_inherited(name: &str) -> bool {
-    const EXACT: [&str; 16] = [
+    const EXACT: [&str; 20] = [
         "PATH",
         "HOME",
         "RUST_LOG",
@@ -117,6 +117,10 @@ pub(crate) fn is_inherited(name: &str) -> bool {
         "SECRET_TTL",
         "CONNECTION_TERMINATION_DEADLINE",
         "ENABLE_ORIG_SRC",
+        "LENO_CONNECT_TIMEOUT",
+        "LENO_HANDSHAKE_TIMEOUT",
+        "LENO_WORKLOAD_TIMEOUT",
+        "LENO_CERTIFICATE_TIMEOUT",
         "LOCALHOST_APP_TUNNEL",
         "ENABLE_RESPONSE_BAGGAGE",
         "TLS12_ENABLED",

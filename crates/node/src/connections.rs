@@ -128,11 +128,14 @@ impl Connections {
     /// Asks the policies again about every inbound connection and cuts those now denied. Returns
     /// how many.
     pub(crate) fn reevaluate(&self, mesh: &Mesh, workload: &Workload) -> usize {
+        // Copied first: workers that list a connection must not wait for all these decisions.
+        let live: Vec<_> =
+            self.inbound.lock().values().map(|live| (live.connection.clone(), live.cut.clone())).collect();
         let mut cut = 0;
-        for live in self.inbound.lock().values() {
-            let decision = leno_policy::authorize(mesh, workload, &live.connection.for_policy());
+        for (connection, end) in live {
+            let decision = leno_policy::authorize(mesh, workload, &connection.for_policy());
             if let Verdict::Deny(reason) = decision.verdict {
-                live.cut.now(format!("closed after a policy change: {reason}"));
+                end.now(format!("closed after a policy change: {reason}"));
                 cut += 1;
             }
         }

@@ -90,6 +90,11 @@ pub(crate) async fn given_up(stream: &TcpStream, address: SocketAddr) -> Failure
     Failure::GivenUp { address, reason }
 }
 
+/// An IPv4 address as such, however a dual-stack socket shows it.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
 /// Closes a connection so that the program at its other end sees a reset, not the end of a
 /// complete answer.
 pub(crate) fn reset(stream: TcpStream) {

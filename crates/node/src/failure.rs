@@ -52,6 +52,8 @@ pub(crate) enum Failure {
     Inbound(Arc<InboundRefusal>),
     #[error("{0} is a port of the proxy itself")]
     ReservedPort(SocketAddr),
+    #[error("{0} is not an address that others may reach this pod at")]
+    NotForUs(SocketAddr),
     #[error("the workload asks for a PROXY protocol header, which this version can't write")]
     ProxyProtocol,
     #[error(transparent)]

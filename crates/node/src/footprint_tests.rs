@@ -24,7 +24,7 @@ fn the_task_of_a_connection_is_small() {
     for (task, size) in [
         ("outbound", four(outbound::carry)),
         ("inbound", two(inbound::carry)),
-        ("inbound tunnel", three(inbound::serve)),
+        ("inbound tunnel", four(inbound::serve)),
         ("inbound plaintext", three(inbound_plaintext::carry)),
     ] {
         println!("{task}: {size}");

@@ -10,6 +10,7 @@ use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_tunnel::relay;
 use leno_tunnel::server::{self, InboundConnect, ServeError};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connections::{Cut, InboundConnection, Listed};
 use crate::dial;
@@ -21,8 +22,9 @@ use crate::workers::accept_next;
 
 /// Accepts HBONE connections until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
-    while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
-        tokio::spawn(serve(pod.clone(), stream, peer));
+    while let Some(place) = pod.unproven().await {
+        let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await else { return };
+        tokio::spawn(serve(pod.clone(), stream, peer, place));
     }
 }
 
@@ -34,7 +36,7 @@ pub(crate) struct Tunnel {
     identity: Identity,
 }
 
-pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
+pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr, unproven: OwnedSemaphorePermit) {
     let accepted = tokio::select! {
         accepted = prove(&pod, stream, peer) => accepted,
         () = pod.stopped() => return,
@@ -53,6 +55,7 @@ pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
             return;
         }
     };
+    drop(unproven);
     let tunnel = Arc::new(tunnel);
     let _open = pod.connections().open_tunnel();
     let on_request = |request: InboundConnect| {
@@ -89,8 +92,7 @@ type Accepted = (leno_tls::TlsStream<TcpStream>, Tunnel);
 
 async fn prove(pod: &Arc<Pod>, stream: TcpStream, peer: SocketAddr) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
     let local = stream.local_addr().map_err(|e| (Failure::OriginalDestination(Arc::new(e)), None))?;
-    let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-    let (local, peer) = (canonical(local), canonical(peer));
+    let (local, peer) = (dial::canonical(local), dial::canonical(peer));
     let failed = |failure| (failure, Some(local));
     let (_, workload) = pod.workload().await.map_err(failed)?;
     let identity = pod.identity(&workload).await.map_err(failed)?;

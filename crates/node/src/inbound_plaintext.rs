@@ -61,6 +61,12 @@ async fn connect(
     if RESERVED_PORTS.contains(&destination.port()) {
         return Err(Failure::ReservedPort(destination));
     }
+    // A neighbour on the link can put any destination into a packet; these lead to what the
+    // pod's programs offer to nobody but themselves.
+    let ip = destination.ip();
+    if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() {
+        return Err(Failure::NotForUs(destination));
+    }
     let (mesh, workload) = pod.workload().await?;
     report.destination_workload(&workload);
     report.source_by_address(&mesh, peer.ip());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leno_capture::sockets;
 use leno_model::Workload;
 use leno_policy::{Route, route};
-use leno_tunnel::{ConnectRequest, TunnelStream, relay};
+use leno_tunnel::{ConnectRequest, OpenError, TunnelStream, relay};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::OutboundConnection;
@@ -41,6 +41,13 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
         }
     };
     report.destination_address(original);
+    // Nobody redirected it: a program that dials this very port. Carried on to where it wants to
+    // go, it would arrive here again, and again, until no descriptor is left.
+    if stream.local_addr().is_ok_and(|local| dial::canonical(local) == original) {
+        dial::reset(stream);
+        report.failed(&Failure::ReservedPort(original));
+        return;
+    }
     let connected = tokio::select! {
         connected = connect(&pod, &worker, source, original, &mut report) => connected,
         failure = dial::given_up(&stream, source) => Err(failure),
@@ -130,9 +137,17 @@ async fn try_route(
                 headers: request_headers::request(workload, source, service.as_deref(), &trace),
             };
             let dial = || dial::tls(pod, &identity, *address, expected);
-            let opened = worker.tunnels.open(&key, dial, request).await;
+            // Connect and handshake here, and the peer's own connect there: a peer that answers
+            // PINGs but not requests must not hold a program for ever.
+            let config = &pod.context().config;
+            let wait = config.connect_timeout * 2 + config.handshake_timeout;
+            let opened = tokio::time::timeout(wait, worker.tunnels.open(&key, dial, request)).await;
+            let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
+            // Refused by a peer is refused by one who has proved to be it.
+            if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_))) {
+                report.mutual_tls();
+            }
             let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, error))?;
-            report.mutual_tls();
             if let [only] = expected.as_slice() {
                 report.destination_identity(only);
             }

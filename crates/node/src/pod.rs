@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
@@ -14,6 +15,7 @@ use leno_tunnel::Pool;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +33,14 @@ pub(crate) const DNS_PORT: u16 = 15053;
 
 /// How long closing and resetting may take, once there is nothing more to wait for.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Peers of one pod that may be in the middle of proving who they are. Past it they wait in the
+/// listener's queue: whoever opens connections and says nothing slows the way into that pod, and
+/// does not take the node's descriptors from all others.
+const UNPROVEN: usize = 512;
+
+/// How long tunnels of a pod that left the mesh may go on: longer than any drain.
+const UNHURRIED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What all pods of the node share.
 pub(crate) struct Context {
@@ -61,6 +71,10 @@ pub(crate) struct Pod {
     connections: Arc<Connections>,
     /// No new connections; live ones go on.
     draining: CancellationToken,
+    /// The pod left the mesh, the proxy stays: live connections may take as long as they like.
+    left: AtomicBool,
+    /// Peers that have connected to the HBONE port and not yet proved who they are.
+    unproven: Arc<Semaphore>,
     /// Live connections end too.
     stop: CancellationToken,
     /// Whether the kernel lets us use the caller's address towards the program.
@@ -97,7 +111,7 @@ impl Pod {
             let plaintext = listen(PLAINTEXT_PORT)?;
             let hbone = listen(HBONE_PORT)?;
             transparent &= hbone.transparent && plaintext.transparent;
-            listeners.push((outbound.socket, plaintext.socket, hbone.socket));
+            listeners.push([outbound.socket, plaintext.socket, hbone.socket]);
         }
         let spoofs_source = match context.config.original_source {
             OriginalSource::False => false,
@@ -116,11 +130,26 @@ impl Pod {
             context,
             connections: Arc::default(),
             draining: CancellationToken::new(),
+            left: AtomicBool::new(false),
+            unproven: Arc::new(Semaphore::new(UNPROVEN)),
             stop: CancellationToken::new(),
             spoofs_source,
             uid: Mutex::new(None),
         });
-        for (worker, (outbound, plaintext, hbone)) in workers.iter().zip(listeners) {
+        // Those already accepting must not go on without the others: the next attempt would share
+        // their ports, and nobody would watch over what they accept.
+        pod.accept_on(workers, listeners, dns).inspect_err(|_| pod.stop())?;
+        Ok(pod)
+    }
+
+    fn accept_on(
+        self: &Arc<Self>,
+        workers: &[Worker],
+        listeners: Vec<[std::net::TcpListener; 3]>,
+        dns: Option<DnsSockets>,
+    ) -> Result<(), String> {
+        let pod = self;
+        for (worker, [outbound, plaintext, hbone]) in workers.iter().zip(listeners) {
             // `from_std` registers with the reactor of the runtime it runs in.
             let _on_worker = worker.handle.enter();
             let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
@@ -141,7 +170,7 @@ impl Pod {
                 tokio::spawn(dns::serve_tcp(pod.clone(), listener));
             }
         }
-        Ok(pod)
+        Ok(())
     }
 
     pub(crate) fn info(&self) -> &PodInfo {
@@ -190,7 +219,11 @@ impl Pod {
 
     /// The current mesh and this pod's workload in it, if it is known.
     pub(crate) fn workload_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
+        // After the mesh was loaded: completeness never goes away again.
         let mesh = self.context.state.load();
+        if !self.context.state.is_complete() {
+            return None;
+        }
         let is_ours = |w: &Workload| {
             *w.name == *self.info.name
                 && *w.namespace == *self.info.namespace
@@ -229,7 +262,22 @@ impl Pod {
     /// When live tunnels must have ended, once the pod takes no new connections.
     pub(crate) async fn draining(&self) -> Instant {
         self.draining.cancelled().await;
-        Instant::now() + self.context.config.drain_deadline
+        let left = self.left.load(Ordering::Relaxed);
+        Instant::now() + if left { UNHURRIED } else { self.context.config.drain_deadline }
+    }
+
+    /// The pod has left the mesh: no new connections, peers are told, live ones go on until they
+    /// end by themselves. Returns when they have.
+    pub(crate) async fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+        self.drain();
+        self.connections.drained().await;
+        self.connections.tunnels_closed().await;
+    }
+
+    /// A place for a peer that has yet to prove who it is; waits for one.
+    pub(crate) async fn unproven(&self) -> Option<OwnedSemaphorePermit> {
+        self.unproven.clone().acquire_owned().await.ok()
     }
 
     /// Drains: waits for live connections, until the drain deadline at most, and ends what is

@@ -18,11 +18,13 @@ pub(crate) struct Pods {
     context: Arc<Context>,
     workers: Vec<Worker>,
     running: Mutex<HashMap<String, Arc<Pod>>>,
+    /// Pods that left the mesh and still have connections, which policies go on governing.
+    leaving: Arc<Mutex<Vec<Arc<Pod>>>>,
 }
 
 impl Pods {
     pub(crate) fn new(context: Arc<Context>, workers: Vec<Worker>) -> Arc<Self> {
-        Arc::new(Self { context, workers, running: Mutex::default() })
+        Arc::new(Self { context, workers, running: Mutex::default(), leaving: Arc::default() })
     }
 
     /// All running pods and their UIDs.
@@ -30,25 +32,40 @@ impl Pods {
         self.running.lock().iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
     }
 
-    /// A removed pod's peers are told at once and its live connections get the drain deadline:
-    /// it may have been un-enrolled rather than deleted. A deleted pod's connections end by
-    /// themselves, for its sockets are gone.
+    /// All pods with connections: those running and those leaving.
+    fn all(&self) -> Vec<Arc<Pod>> {
+        let running = self.running.lock().values().cloned().collect::<Vec<_>>();
+        running.into_iter().chain(self.leaving.lock().iter().cloned()).collect()
+    }
+
+    /// A removed pod's peers are told at once, and its live connections go on until they end: it
+    /// may have been un-enrolled rather than deleted. A deleted pod's connections end by
+    /// themselves, for its programs are gone.
     fn take_out(&self, uid: &str) {
         let Some(pod) = self.running.lock().remove(uid) else { return };
         self.context.metrics.proxies_stopped().inc();
         self.context.metrics.active_proxies().dec();
         tracing::info!(pod = %pod.name(), "no longer carrying traffic of pod");
-        pod.drain();
+        self.forget_tunnels(&pod);
+        self.leaving.lock().push(pod.clone());
+        let leaving = self.leaving.clone();
+        tokio::spawn(async move {
+            pod.leave().await;
+            pod.stop();
+            leaving.lock().retain(|other| !Arc::ptr_eq(other, &pod));
+        });
+    }
+
+    fn forget_tunnels(&self, pod: &Pod) {
         for worker in &self.workers {
             worker.tunnels.evict(|key| key.pod == pod.netns().id());
         }
-        tokio::spawn(async move { pod.wind_down().await });
     }
 
     /// Drains all pods and closes all tunnels. Connections left at the drain deadline are cut.
     pub(crate) async fn wind_down(&self) {
         let deadline = Instant::now() + self.context.config.drain_deadline;
-        let pods: Vec<_> = self.running().into_iter().map(|(_, pod)| pod).collect();
+        let pods = self.all();
         let outlived =
             join_all(pods.iter().map(|pod| pod.wind_down())).await.iter().filter(|drained| !**drained).count();
         if outlived > 0 {
@@ -64,7 +81,7 @@ impl Pods {
 
     /// Cuts all connections.
     pub(crate) async fn cut(&self) {
-        let pods: Vec<_> = self.running().into_iter().map(|(_, pod)| pod).collect();
+        let pods = self.all();
         pods.iter().for_each(|pod| pod.stop());
         let reset = join_all(pods.iter().map(|pod| pod.connections().drained()));
         let _ = tokio::time::timeout(FAREWELL, reset).await;
@@ -81,17 +98,17 @@ impl Pods {
             let policies_changed = policies != seen_policies;
             seen_policies = policies;
             let mut still = HashMap::new();
-            for (uid, pod) in self.running() {
+            for pod in self.all() {
                 let Some((mesh, workload)) = pod.workload_now() else { continue };
                 // Which policies apply is part of the workload, so its change counts as well.
-                let same_workload = seen.get(&uid).is_some_and(|before| Arc::ptr_eq(before, &workload));
+                let same_workload = seen.get(&pod.netns().id()).is_some_and(|before| Arc::ptr_eq(before, &workload));
                 if policies_changed || !same_workload {
                     let cut = pod.connections().reevaluate(&mesh, &workload);
                     if cut > 0 {
                         tracing::info!(workload = %workload.uid, connections = cut, "closed connections that policy no longer allows");
                     }
                 }
-                still.insert(uid, workload);
+                still.insert(pod.netns().id(), workload);
             }
             seen = still;
         }
@@ -108,6 +125,7 @@ impl PodHandler for Pods {
             }
             // The same pod in another namespace: its sandbox was made anew.
             pod.stop();
+            self.forget_tunnels(pod);
             running.remove(&uid);
             self.context.metrics.proxies_stopped().inc();
             self.context.metrics.active_proxies().dec();

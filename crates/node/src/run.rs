@@ -61,6 +61,7 @@ impl Host {
 /// # Errors
 /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
 pub fn run(config: Config, log: &LogHandle) -> Result<(), Error> {
+    raise_descriptor_limit();
     let workers = Workers::start(config.worker_threads)?;
     // One thread for everything that is not a connection.
     let control = control_runtime()?;
@@ -71,6 +72,17 @@ pub fn run(config: Config, log: &LogHandle) -> Result<(), Error> {
         node.serve(&ending).await;
         Ok(())
     })
+}
+
+/// Takes all the descriptors the kernel grants: a service manager's usual soft limit of 1024
+/// holds the listeners of a handful of pods.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit on open files can't be raised (ulimit -n); many pods or connections may exceed it");
+    }
 }
 
 pub(crate) fn control_runtime() -> Result<tokio::runtime::Runtime, Error> {

@@ -29,12 +29,27 @@ pub(crate) struct Changes {
     pub(crate) generation: u64,
     /// The last generation that changed a policy.
     pub(crate) policies: u64,
+    /// Which types the control plane has answered at least once: addresses, policies.
+    answered: (bool, bool),
 }
 
 impl MeshState {
     /// The current snapshot.
     pub(crate) fn load(&self) -> Arc<Mesh> {
         self.mesh.load_full()
+    }
+
+    /// Whether the control plane has told all it has, once. Before that, a workload may be known
+    /// and the policies that guard it not: nothing may pass.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.changes.borrow().answered == (true, true)
+    }
+
+    fn answered(&self, type_url: &str) {
+        self.changes.send_modify(|changes| {
+            changes.answered.0 |= type_url == ADDRESS_TYPE;
+            changes.answered.1 |= type_url == AUTHORIZATION_TYPE;
+        });
     }
 
     /// Wakes at every new snapshot.
@@ -198,6 +213,10 @@ impl Handler for Feed {
         }
         self.state.publish(mesh, policies);
         rejections
+    }
+
+    fn synced(&mut self, type_url: &str) {
+        self.state.answered(type_url);
     }
 }
 

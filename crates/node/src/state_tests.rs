@@ -59,6 +59,17 @@ async fn a_policy_that_cannot_be_understood_closes_what_it_would_have_guarded() 
 }
 
 #[tokio::test]
+async fn nothing_is_complete_before_policies_have_been_told_too() {
+    let (state, mut feed) = feed();
+    feed.apply(ADDRESS_TYPE, vec![]);
+    feed.synced(ADDRESS_TYPE);
+    assert!(!state.is_complete());
+    feed.apply(AUTHORIZATION_TYPE, vec![]);
+    feed.synced(AUTHORIZATION_TYPE);
+    assert!(state.is_complete());
+}
+
+#[tokio::test]
 async fn a_bad_change_of_a_good_policy_leaves_the_good_one() {
     let (state, mut feed) = feed();
     assert!(feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, true))]).is_empty());

@@ -28,14 +28,15 @@ pub type Answer = Response<Full<Bytes>>;
 /// Connections served at once, at most; others wait in the listener's queue.
 const CONNECTIONS: usize = 64;
 
-/// Time for a request's head, and for the silence between requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time one connection may last; a profile may take 300 s.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
+/// Time one connection may last. Each carries one request: pods can reach the readiness and
+/// metrics ports, and must not be able to hold their places.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Largest request body, bytes.
 const BODY_LIMIT: usize = 64 << 10;
@@ -250,6 +251,7 @@ async fn connection(io: tokio::net::TcpStream, routes: Arc<Routes>, mut stopped:
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        .keep_alive(false)
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_LIMIT)
         .serve_connection(TokioIo::new(io), service);

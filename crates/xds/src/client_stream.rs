@@ -18,7 +18,7 @@ const MAX_REASON: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Subscribed {
     type_url: &'static str,
-    /// Name to version of everything the handler holds.
+    /// Name to version of everything the handler holds; an empty version if it refused all of them.
     held: HashMap<String, String>,
     /// The next response is the whole truth: the server was not told what is held.
     whole: bool,
@@ -106,10 +106,14 @@ impl Subscribed {
         rejections.extend(handler.apply(self.type_url, updates));
         let rejected: HashSet<&str> = rejections.iter().map(|rejection| &*rejection.name).collect();
         for (name, version) in versions {
-            // What is refused stays as it was: the last good one is still held, if there is one,
-            // and is still to be removed when the server says so.
             if !rejected.contains(name.as_str()) {
                 self.held.insert(name, version);
+            } else {
+                // What is refused stays as it was: the last good one is still held, if there is
+                // one. If there is none, the handler may have put something in its place, which
+                // is to go when the resource does, even if that happens while we are away: so it
+                // is held in a version that no server has.
+                self.held.entry(name).or_default();
             }
         }
         outcome.rejected = rejections.len();

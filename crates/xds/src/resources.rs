@@ -32,7 +32,21 @@ impl Resource {
         self
     }
 
-    /// Hash of the content, 16 hex digits.
+    /// How far it reaches without being named: proxies apply it to things whose own resources
+    /// don't mention it, the more the higher. A proxy that holds a farther-reaching version is
+    /// sent this one only after the addresses that name it; else what it covered lies open
+    /// between the two.
+    ///
+    /// Set it from the content alone. It is made part of the version, so that a proxy that
+    /// reconnects tells how far what it holds reaches, be it to another server.
+    #[must_use]
+    pub fn with_reach(mut self, reach: u8) -> Self {
+        let hash = self.version.split('-').next().unwrap_or_default();
+        self.version = format!("{hash}-{reach}").into();
+        self
+    }
+
+    /// Hash of the content, 16 hex digits; then `-` and the reach, if that was set.
     pub fn version(&self) -> &Name {
         &self.version
     }
@@ -46,6 +60,12 @@ impl Resource {
     pub fn aliases(&self) -> &[String] {
         &self.aliases
     }
+}
+
+/// How far the resource of that version reaches; `None` if that doesn't matter to it, or the
+/// version is not one of ours.
+pub(crate) fn reach_of(version: &str) -> Option<u8> {
+    version.split_once('-')?.1.parse().ok()
 }
 
 /// All resources of one type, by name.

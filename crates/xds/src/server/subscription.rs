@@ -6,7 +6,9 @@
 //!
 //! Policies and workloads are ordered, because a proxy that knows a workload but not the policy
 //! it names must not be there, be it only for a moment (ztunnel would let connections through):
-//! new policies, then workloads once the policies were acknowledged, then removal of policies.
+//! new policies, then workloads once the policies were acknowledged, then, once the workloads
+//! were, removal of policies. A policy that no longer applies by itself but where workloads name
+//! it is in part a removal, and goes with those.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
@@ -16,10 +18,13 @@ use leno_model::Name;
 use leno_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 
+use crate::resources::reach_of;
 use crate::{ResourceMap, Resources};
 
 /// How long workloads wait for the acknowledgement of policies. A proxy that never gives one
 /// gets them all the same; it has been sent the policies before them.
+///
+/// And how long removals of policies wait for the acknowledgement of workloads.
 const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// How long the first workloads wait for the proxy to ask for policies at all. Proxies ask for
 /// both in one breath.
@@ -81,6 +86,9 @@ struct TypeState {
     names: BTreeSet<Name>,
     /// Name to version of what the proxy has; no version means it was told there is none.
     sent: HashMap<Name, Option<Name>>,
+    /// How far versions sent earlier reach that the proxy may still go by, where that is
+    /// farther than the one in `sent`: until it accepts that.
+    reached: HashMap<Name, u8>,
     /// The first request and every new name get an answer, if only an empty one.
     owes_answer: bool,
     requested_at: Instant,
@@ -88,6 +96,8 @@ struct TypeState {
     waiting: Option<Waiting>,
     /// Since when policies are under way that were not acknowledged.
     unacked_since: Option<Instant>,
+    /// Since when there is something to send last.
+    late_since: Option<Instant>,
     sent_count: u64,
     acked: u64,
     nacked: u64,
@@ -99,6 +109,8 @@ struct TypeState {
 struct Pending {
     of: Option<Arc<ResourceMap>>,
     upserts: Vec<Name>,
+    /// Upserts that reach less far than what the proxy has.
+    narrowing: Vec<Name>,
     removals: Vec<Name>,
 }
 
@@ -106,13 +118,17 @@ struct Pending {
 struct Waiting {
     nonce: String,
     since: Instant,
+    /// What it narrows.
+    narrows: Vec<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
-    Upserts,
-    Removals,
+    /// What must be there before workloads name it.
+    Early,
+    /// What may go only when no workload needs it any more.
+    Late,
 }
 
 impl Subscription {
@@ -151,10 +167,10 @@ impl Subscription {
     /// and again after every request, every new snapshot, and at [`Self::wake_at`].
     pub fn next(&mut self, snapshot: &Resources, now: Instant) -> Option<DeltaDiscoveryResponse> {
         for state in &mut self.types {
-            state.refresh(snapshot);
+            state.refresh(snapshot, now);
         }
         if let Some(policies) = self.index(AUTHORIZATION_TYPE)
-            && let Some(response) = self.respond(policies, Part::Upserts, now)
+            && let Some(response) = self.respond(policies, Part::Early, now)
         {
             return Some(response);
         }
@@ -170,7 +186,11 @@ impl Subscription {
         }
         let policies = self.index(AUTHORIZATION_TYPE)?;
         let addresses_sent = self.index(ADDRESS_TYPE).is_none_or(|index| self.types[index].pending.is_empty());
-        if addresses_sent { self.respond(policies, Part::Removals, now) } else { None }
+        if addresses_sent && self.late_wait_until(now).is_none() {
+            self.respond(policies, Part::Late, now)
+        } else {
+            None
+        }
     }
 
     /// When to call [`Self::next`] again although nothing happens.
@@ -184,7 +204,7 @@ impl Subscription {
             .index(ADDRESS_TYPE)
             .filter(|index| self.types[*index].owes_answer || !self.types[*index].pending.is_empty())
             .and_then(|_| self.addresses_wait_until(now));
-        acks.chain(addresses).filter(|at| *at > now).min()
+        acks.chain(addresses).chain(self.late_wait_until(now)).filter(|at| *at > now).min()
     }
 
     /// Whether the proxy has answered everything it was sent and lacks nothing of the snapshot
@@ -235,6 +255,15 @@ impl Subscription {
         (until > now).then_some(until)
     }
 
+    /// Until when removal of policies must wait for workloads that were sent; `None` if it need
+    /// not. Workloads that never stop changing are not waited for for ever.
+    fn late_wait_until(&self, now: Instant) -> Option<Instant> {
+        let late_since = self.types[self.index(AUTHORIZATION_TYPE)?].late_since?;
+        let sent = self.types[self.index(ADDRESS_TYPE)?].waiting.as_ref()?.since;
+        let until = (sent + POLICY_GRACE).min(late_since + ACK_GRACE);
+        (until > now).then_some(until)
+    }
+
     fn respond(&mut self, index: usize, part: Part, now: Instant) -> Option<DeltaDiscoveryResponse> {
         let nonce = self.nonce + 1;
         let response = self.types[index].respond(part, nonce, now)?;
@@ -253,11 +282,13 @@ impl TypeState {
             wildcard,
             names: BTreeSet::new(),
             sent: HashMap::new(),
+            reached: HashMap::new(),
             owes_answer: true,
             requested_at: now,
             pending: Pending::default(),
             waiting: None,
             unacked_since: None,
+            late_since: None,
             sent_count: 0,
             acked: 0,
             nacked: 0,
@@ -303,14 +334,15 @@ impl TypeState {
 
     fn acknowledge(&mut self, request: &DeltaDiscoveryRequest) {
         // Any other nonce answers something older, or nothing.
-        if self.waiting.take_if(|waiting| waiting.nonce == request.response_nonce).is_none() {
-            return;
-        }
+        let Some(answered) = self.waiting.take_if(|waiting| waiting.nonce == request.response_nonce) else { return };
         self.unacked_since = None;
         match &request.error_detail {
             None => {
                 self.acked += 1;
                 self.last_nack = None;
+                for name in &answered.narrows {
+                    self.reached.remove(name);
+                }
             }
             Some(error) => {
                 self.nacked += 1;
@@ -320,7 +352,7 @@ impl TypeState {
     }
 
     /// Finds what the proxy lacks, unless that is known.
-    fn refresh(&mut self, snapshot: &Resources) {
+    fn refresh(&mut self, snapshot: &Resources, now: Instant) {
         let latest = snapshot.of(&self.type_url).unwrap_or(&NOTHING);
         if self.pending.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, latest)) {
             return;
@@ -361,7 +393,25 @@ impl TypeState {
             }
         }
         removals.sort_unstable();
-        self.pending = Pending { of: Some(latest.clone()), upserts, removals };
+        let (narrowing, upserts): (Vec<_>, _) = upserts.into_iter().partition(|name| self.narrows(name, latest));
+        if narrowing.is_empty() && removals.is_empty() {
+            self.late_since = None;
+        } else {
+            self.late_since.get_or_insert(now);
+        }
+        self.pending = Pending { of: Some(latest.clone()), upserts, narrowing, removals };
+    }
+
+    /// Whether the latest version reaches less far than what the proxy may go by.
+    fn narrows(&self, name: &Name, latest: &ResourceMap) -> bool {
+        let new = latest.get(name).and_then(|resource| reach_of(resource.version()));
+        new.is_some() && self.reach(name) > new
+    }
+
+    /// How far what the proxy may go by reaches.
+    fn reach(&self, name: &Name) -> Option<u8> {
+        let sent = self.sent.get(name).and_then(Option::as_ref).and_then(|version| reach_of(version));
+        sent.max(self.reached.get(name).copied())
     }
 
     /// The resources behind the names asked for, by their proper names.
@@ -380,21 +430,32 @@ impl TypeState {
         }
         let nothing = match part {
             Part::All => self.pending.is_empty(),
-            Part::Upserts => self.pending.upserts.is_empty(),
-            Part::Removals => self.pending.removals.is_empty(),
+            Part::Early => self.pending.upserts.is_empty(),
+            Part::Late => self.pending.narrowing.is_empty() && self.pending.removals.is_empty(),
         };
-        if nothing && (!self.owes_answer || part == Part::Removals) {
+        if nothing && (!self.owes_answer || part == Part::Late) {
             return None;
         }
         let latest = self.pending.of.clone()?;
-        let upserts = if part == Part::Removals { Vec::new() } else { std::mem::take(&mut self.pending.upserts) };
-        let removals = if part == Part::Upserts { Vec::new() } else { std::mem::take(&mut self.pending.removals) };
-        if part != Part::Removals {
+        let mut upserts = if part == Part::Late { Vec::new() } else { std::mem::take(&mut self.pending.upserts) };
+        if part != Part::Late {
             self.owes_answer = false;
         }
         if !upserts.is_empty() && self.unacked_since.is_none() {
             self.unacked_since = Some(now);
         }
+        let (mut narrows, mut removals) = (Vec::new(), Vec::new());
+        if part != Part::Early {
+            narrows = std::mem::take(&mut self.pending.narrowing);
+            removals = std::mem::take(&mut self.pending.removals);
+            self.late_since = None;
+        }
+        for name in &narrows {
+            if let Some(reach) = self.reach(name) {
+                self.reached.insert(name.clone(), reach);
+            }
+        }
+        upserts.extend_from_slice(&narrows);
         let mut resources = Vec::with_capacity(upserts.len());
         for name in upserts {
             let Some(resource) = latest.get(&name) else { continue };
@@ -410,6 +471,7 @@ impl TypeState {
             self.sent.insert(name, Some(resource.version().clone()));
         }
         for name in &removals {
+            self.reached.remove(name);
             if self.names.contains(name) {
                 self.sent.insert(name.clone(), None);
             } else {
@@ -417,7 +479,7 @@ impl TypeState {
             }
         }
         let nonce = nonce.to_string();
-        self.waiting = Some(Waiting { nonce: nonce.clone(), since: now });
+        self.waiting = Some(Waiting { nonce: nonce.clone(), since: now, narrows });
         self.sent_count += 1;
         Some(DeltaDiscoveryResponse {
             resources,
@@ -445,7 +507,7 @@ impl TypeState {
 
 impl Pending {
     fn is_empty(&self) -> bool {
-        self.upserts.is_empty() && self.removals.is_empty()
+        self.upserts.is_empty() && self.narrowing.is_empty() && self.removals.is_empty()
     }
 }
 

@@ -151,8 +151,87 @@ fn policies_are_removed_last() {
     let resources = snapshot(&[("w", "names none")], &[]);
     let addresses = subscription.next(&resources, now).unwrap();
     assert_eq!((&*addresses.type_url, names(&addresses)), (A, vec!["w"]));
+    assert!(subscription.next(&resources, now).is_none(), "not before the ACK");
+    assert_eq!(subscription.wake_at(now), Some(now + POLICY_GRACE));
+    subscription.request(ack(&addresses), now).unwrap();
     let policies = subscription.next(&resources, now).unwrap();
     assert_eq!((&*policies.type_url, &*policies.removed_resources), (P, &["p".to_owned()][..]));
+}
+
+/// A workload, and a policy that reaches it by itself (1) or where it is named (0).
+fn reaching(workload: &str, policy: &str, reach: u8) -> Resources {
+    let mut resources = snapshot(&[("w", workload)], &[]);
+    resources.upsert(P, "p", Resource::new(policy.to_owned()).with_reach(reach));
+    resources
+}
+
+#[test]
+fn a_policy_that_is_narrowed_follows_the_workloads_that_name_it() {
+    let now = Instant::now();
+    let mut subscription = settled(&reaching("1", "wide", 1), now);
+    let resources = reaching("names p", "narrow", 0);
+    let addresses = subscription.next(&resources, now).unwrap();
+    assert_eq!((&*addresses.type_url, names(&addresses)), (A, vec!["w"]));
+    assert!(subscription.next(&resources, now).is_none(), "not before the ACK");
+    assert!(!subscription.in_sync());
+    let mut slow = now + POLICY_GRACE;
+    assert_eq!(subscription.wake_at(now), Some(slow));
+    subscription.request(ack(&addresses), now).unwrap();
+    let policies = subscription.next(&resources, now).unwrap();
+    assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]));
+
+    // Refused, the wide one is still what holds there, so the next is no less careful.
+    subscription.request(nack(&policies, "p: unknown enum"), now).unwrap();
+    let resources = reaching("names p too", "narrow again", 0);
+    let addresses = subscription.next(&resources, now).unwrap();
+    assert_eq!(&*addresses.type_url, A);
+    let policies = subscription.next(&resources, slow).unwrap();
+    assert_eq!(&*policies.type_url, P, "an ACK that never comes is not waited for for ever");
+    subscription.request(ack(&addresses), slow).unwrap();
+    subscription.request(ack(&policies), slow).unwrap();
+
+    // Narrow at the proxy: from now on new content goes first, and so does wider reach.
+    for (resources, workload) in [(reaching("names p", "narrow", 0), "names p"), (reaching("1", "wide", 1), "1")] {
+        slow += POLICY_GRACE;
+        let policies = subscription.next(&resources, slow).unwrap();
+        assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]), "{workload}");
+        subscription.request(ack(&policies), slow).unwrap();
+        let addresses = subscription.next(&resources, slow).unwrap();
+        assert_eq!(&*addresses.type_url, A);
+        subscription.request(ack(&addresses), slow).unwrap();
+    }
+    assert!(subscription.in_sync());
+}
+
+#[test]
+fn who_lacks_a_narrow_policy_gets_it_first() {
+    let now = Instant::now();
+    let mut subscription = settled(&snapshot(&[("w", "1")], &[]), now);
+    let policies = subscription.next(&reaching("names p", "narrow", 0), now).unwrap();
+    assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]));
+}
+
+#[test]
+fn workloads_that_never_stop_changing_hold_up_removals_only_so_long() {
+    let now = Instant::now();
+    let mut subscription = settled(&reaching("0", "wide", 1), now);
+    let (mut at, mut waiting) = (now, None);
+    for n in 1.. {
+        let resources = reaching(&format!("{n} p"), "narrow", 0);
+        // The ACK of one change always comes together with the next change.
+        if let Some(addresses) = waiting.take() {
+            subscription.request(ack(&addresses), at).unwrap();
+        }
+        let addresses = subscription.next(&resources, at).unwrap();
+        assert_eq!(&*addresses.type_url, A);
+        waiting = Some(addresses);
+        if let Some(policies) = subscription.next(&resources, at) {
+            assert_eq!(&*policies.type_url, P);
+            break;
+        }
+        at += Duration::from_secs(1);
+        assert!(at <= now + ACK_GRACE);
+    }
 }
 
 #[test]
@@ -465,6 +544,34 @@ fn body_names(body: &[u8]) -> impl Iterator<Item = &str> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A workload that a policy covers in every snapshot is covered at the proxy at every
+    /// moment, whether the policy reaches it by itself or by being named, and however often that
+    /// changes; across reconnects too.
+    #[test]
+    fn what_is_always_covered_never_lies_open(
+        events in prop::collection::vec((0..6u8, 0..3u8, 0..3u8), 1..80),
+    ) {
+        let mut world = World::new(true);
+        let snapshot = |reach: u8, content: u8| {
+            let workload = if reach == 0 { format!("{content} p") } else { content.to_string() };
+            reaching(&workload, &format!("{content} {reach}"), reach)
+        };
+        world.published = snapshot(2, 0);
+        world.settle();
+        for (event, reach, content) in events {
+            match event {
+                0 => world.published = snapshot(reach, content),
+                1 | 2 => world.send(),
+                5 if reach == 0 => world.connect(),
+                _ => world.receive(true),
+            }
+            let named = world.held[A]["w"].1.ends_with('p');
+            let wide = reach_of(&world.held[P]["p"].0).unwrap() > 0;
+            prop_assert!(named || wide);
+        }
+        world.settle();
+    }
 
     /// Whatever happens, a proxy that accepts what it is sent never holds a workload whose
     /// policies it lacks, is never sent what it has, and ends up with what is published.
