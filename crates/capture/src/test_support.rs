@@ -1,5 +1,6 @@
 //! What the namespace tests share.
 
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
@@ -7,18 +8,23 @@ use crate::error::Error;
 use crate::links::{self, Route, VethOptions};
 use crate::netns::NetworkNamespace;
 
+/// Says that something was not tested; past the test runner's capture, which hides what a passing test prints.
+pub(crate) fn skipped(what: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIP {what}");
+}
+
 /// Whether namespace tests can run here. As root they must; otherwise a line says that they were skipped.
 pub(crate) fn may_run(test: &str) -> bool {
     match NetworkNamespace::create().and_then(|namespace| namespace.run(|| ())) {
         Ok(()) => true,
         // Root of a user namespace that has no network namespace of its own.
         Err(error @ Error::NoWayBack { .. }) => {
-            println!("SKIP {test}: {error}");
+            skipped(&format!("{test}: {error}"));
             false
         }
         Err(error) if nix::unistd::geteuid().is_root() => panic!("root must be able to run {test}: {error}"),
         Err(error) => {
-            println!("SKIP {test}: {error}");
+            skipped(&format!("{test}: {error}"));
             false
         }
     }
@@ -70,7 +76,7 @@ pub(crate) fn judge(namespace: &NetworkNamespace, program: &str, arguments: &[&s
             Some(String::from_utf8(output.stdout).unwrap())
         }
         Err(error) => {
-            println!("SKIP part: no {program} to judge with: {error}");
+            skipped(&format!("part: no {program} to judge with: {error}"));
             None
         }
     }

@@ -248,6 +248,10 @@ pub(crate) struct LogsArgs {
     #[arg(long, conflicts_with = "pod")]
     pub(crate) node: Option<String>,
 
+    /// Container of the pod; without it, the first
+    #[arg(short, long, requires = "pod")]
+    pub(crate) container: Option<String>,
+
     /// Go on with what is written from now on
     #[arg(short, long)]
     pub(crate) follow: bool,

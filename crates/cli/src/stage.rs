@@ -121,7 +121,7 @@ pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
     ask(async {
         let mut client = connect(&args.stage).await?;
         let files = match (&args.pod, &args.node) {
-            (Some(pod), _) => client.logs(&pod.namespace, &pod.name, None).await?,
+            (Some(pod), _) => client.logs(&pod.namespace, &pod.name, args.container.as_deref()).await?,
             (None, Some(node)) => {
                 let nodes: Vec<_> = client.ps().await?.nodes.into_iter().map(|node| node.name).collect();
                 if !nodes.contains(node) {

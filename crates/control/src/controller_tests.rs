@@ -107,6 +107,23 @@ fn a_change_replaces_only_what_it_touches() {
     assert_eq!(controller.generation(), after.generation());
 }
 
+/// Servers order a change of scope by the versions alone.
+#[test]
+fn versions_tell_how_far_a_policy_reaches() {
+    let controller = Controller::new(Options::default());
+    let version = |namespace: &str, spec: &str| {
+        let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy";
+        controller.apply(upserts(&format!("{policy}\nmetadata: {{name: x, namespace: {namespace}}}\nspec: {spec}\n")));
+        controller.publish();
+        let resources = controller.resources().borrow().clone();
+        resources.of(AUTHORIZATION_TYPE).expect("some")[&*format!("{namespace}/x")].version().to_string()
+    };
+    let reach = |version: String| version.rsplit_once('-').map(|(_, reach)| reach.to_owned());
+    assert_eq!(reach(version("shop", "{selector: {matchLabels: {app: web}}}")).as_deref(), Some("0"));
+    assert_eq!(reach(version("shop", "{}")).as_deref(), Some("1"));
+    assert_eq!(reach(version("istio-system", "{}")).as_deref(), Some("2"));
+}
+
 #[test]
 fn replacing_everything_applies_the_difference() {
     let controller = Controller::new(Options::default());

@@ -98,7 +98,11 @@ fn ours(server: SocketAddr) -> Found {
 #[test]
 fn same_rate_same_percentiles() {
     let Some(fortio) = fortio() else {
-        println!("SKIP same_rate_same_percentiles: fortio is not on the PATH, and LENO_FORTIO does not name it");
+        // Past the test runner's capture, which hides what a passing test prints.
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIP same_rate_same_percentiles: fortio is not on the PATH, and LENO_FORTIO does not name it\n",
+        );
         return;
     };
     let server = server();

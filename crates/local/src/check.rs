@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_control::objects::{
-    IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec, Protocol, Service,
-    ServiceSpec, ServiceType, selects,
+    EnvVarSource, IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec,
+    Protocol, Service, ServiceSpec, ServiceType, selects,
 };
 use leno_model::RESERVED_PORTS;
 
@@ -41,6 +41,16 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
                 "{at}: container {} has no command: Leno runs local processes, not images; say what to run in command",
                 container.name
             ));
+        }
+        for container in &spec.containers {
+            let unanswerable = |source: &EnvVarSource| source.field_ref.is_none();
+            for variable in container.env.iter().filter(|v| v.value_from.as_ref().is_some_and(unanswerable)) {
+                problems.push(format!(
+                    "{at}: container {}: env {}: only valueFrom.fieldRef is supported: there are no ConfigMaps or \
+                     Secrets here; write the value itself",
+                    container.name, variable.name
+                ));
+            }
         }
         let account = ObjectKey::new(Kind::ServiceAccount, &metadata.namespace, spec.account());
         if spec.account() != "default" && !manifests.objects.contains_key(&account) {

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Interest};
@@ -12,13 +13,19 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::Error;
 use crate::api::{Answer, Request, SOCKET};
 pub use crate::api::{Explained, LogFiles};
+use crate::error::name_flag;
 use crate::listing::Listing;
 use crate::names::StageName;
+use crate::state::{Holder, Lock};
 
 /// A connection to a running stage.
 pub struct Client {
     stream: BufReader<UnixStream>,
+    name: StageName,
 }
+
+/// How long a supervisor may take to answer; it answers from memory.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Client {
     /// Connects to the stage of this name.
@@ -28,9 +35,9 @@ impl Client {
     pub async fn connect(name: &StageName) -> Result<Self, Error> {
         let path = name.run_dir().join(SOCKET);
         match UnixStream::connect(&path).await {
-            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream), name: name.clone() }),
             Err(reason) if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                Err(Error::NotRunning { name: name.as_str().to_owned() })
+                Err(elsewhere(name).unwrap_or_else(|| Error::NotRunning { name: name.as_str().to_owned() }))
             }
             Err(reason) => Err(Error::io(format!("cannot talk to the stage through {}", path.display()))(reason)),
         }
@@ -144,7 +151,18 @@ impl Client {
 
     async fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
         self.send(request).await.map_err(lost)?;
-        match answer(&mut self.stream).await.map_err(lost)? {
+        let answer = tokio::time::timeout(PATIENCE, answer(&mut self.stream)).await.map_err(|_| {
+            let who = match Lock::holder(&self.name.run_dir()) {
+                Holder::Process(pid) if pid > 0 => format!("the stage's supervisor (pid {pid})"),
+                Holder::Process(_) | Holder::Nobody => "the stage's supervisor".to_owned(),
+            };
+            Error::Timeout(format!(
+                "{who} does not answer within {PATIENCE:?}: it may be stopped (continue it with `kill -CONT`), or end \
+                 it with `leno down{}`",
+                name_flag(self.name.as_str())
+            ))
+        })?;
+        match answer.map_err(lost)? {
             Answer::Error(text) => Err(Error::Refused(text)),
             answer => Ok(answer),
         }
@@ -168,6 +186,25 @@ impl Client {
             .await?;
         stream.write_all(&line[sent..]).await
     }
+}
+
+/// A stage of this name that another user has, as far as this one can see.
+fn elsewhere(name: &StageName) -> Option<Error> {
+    if std::env::var_os("LENO_RUN_DIR").is_some_and(|dir| !dir.is_empty()) {
+        return None;
+    }
+    let name = name.as_str();
+    if crate::privilege::outer_uid() != 0 {
+        let roots = std::path::Path::new("/run/leno").join(name);
+        return roots
+            .exists()
+            .then(|| Error::Refused(format!("stage {name:?} is not running for this user, but for root; use sudo")));
+    }
+    let user = std::env::var("SUDO_UID").ok().filter(|user| user != "0")?;
+    let theirs = [format!("/run/user/{user}/leno/{name}"), format!("/tmp/leno-{user}/{name}")];
+    theirs.iter().any(|dir| std::path::Path::new(dir).exists()).then(|| {
+        Error::Refused(format!("stage {name:?} is not running for root, but for user {user}; do without sudo"))
+    })
 }
 
 fn line(request: &Request) -> io::Result<Vec<u8>> {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
-use leno_model::{Health, HealthPolicy, Mesh, Service};
+use leno_model::{Health, HealthPolicy, IpFamilies, Mesh, Service};
 
 /// Seconds an answer may be kept: kube-dns' own, short enough that a replaced pod is noticed.
 const TTL: u32 = 5;
@@ -50,6 +50,7 @@ pub(crate) fn lookup(mesh: &Mesh, cluster_domain: &str, name: &str) -> Answer {
                 .endpoints(&service.id)
                 .filter(|e| &*e.workload.name == *endpoint)
                 .flat_map(|e| e.workload.addresses.iter().copied())
+                .filter(|address| has_family(service, address))
                 .collect();
             if own.is_empty() { Answer::Unknown } else { found(own) }
         }
@@ -72,17 +73,28 @@ fn service_of<'a>(mesh: &'a Mesh, domain: &str, namespace: &str, name: &str) -> 
 /// Virtual addresses, or those of the ready endpoints of a headless service.
 fn addresses(mesh: &Mesh, service: &Service) -> Vec<IpAddr> {
     if !service.addresses.is_empty() {
-        return service.addresses.iter().map(|address| address.address).collect();
+        let own = service.addresses.iter().map(|address| address.address);
+        return own.filter(|address| has_family(service, address)).collect();
     }
     let all = service.load_balancing.health_policy == HealthPolicy::AllowAll;
     let mut found: Vec<_> = mesh
         .endpoints(&service.id)
         .filter(|endpoint| all || endpoint.workload.health == Health::Healthy)
         .flat_map(|endpoint| endpoint.workload.addresses.iter().copied())
+        .filter(|address| has_family(service, address))
         .collect();
     found.sort();
     found.dedup();
     found
+}
+
+/// Whether a service has addresses of this family: its endpoints may have more than it does.
+fn has_family(service: &Service, address: &IpAddr) -> bool {
+    match service.ip_families {
+        IpFamilies::Automatic | IpFamilies::Dual => true,
+        IpFamilies::Ipv4Only => address.is_ipv4(),
+        IpFamilies::Ipv6Only => address.is_ipv6(),
+    }
 }
 
 /// SRV records name the port by number here: the mesh model has no port names.

@@ -100,3 +100,19 @@ fn junk_is_not_answered() {
     let response = Message::response(7, OpCode::Query).to_vec().unwrap();
     assert_eq!(respond(&mesh(), DOMAIN, &response, true, 0), None);
 }
+
+#[test]
+fn a_service_of_one_family_hides_the_other_of_its_pods() {
+    let mut mesh = Mesh::default();
+    let mut db = Service::new("shop", "db", "db.shop.svc.cluster.local");
+    db.ip_families = IpFamilies::Ipv4Only;
+    let mut pod = Workload::new("c//Pod/shop/db-0", "shop", "db-0");
+    pod.addresses = vec!["10.244.1.10".parse().unwrap(), "fd00::10".parse().unwrap()];
+    pod.services.insert(db.id.clone(), Vec::new());
+    mesh.upsert_service(Arc::new(db));
+    mesh.upsert_workload(Arc::new(pod));
+    let v4 = Answer::Found { addresses: vec!["10.244.1.10".parse().unwrap()], targets: Vec::new() };
+    for name in ["db.shop.svc.cluster.local", "db-0.db.shop.svc.cluster.local"] {
+        assert_eq!(lookup(&mesh, DOMAIN, name), v4, "{name}");
+    }
+}

@@ -66,7 +66,8 @@ pub enum Error {
     },
 }
 
-fn name_flag(name: &str) -> String {
+/// What to add to a command for it to mean this stage.
+pub(crate) fn name_flag(name: &str) -> String {
     if name == crate::names::DEFAULT_STAGE { String::new() } else { format!(" --name {name}") }
 }
 

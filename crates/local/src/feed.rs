@@ -154,9 +154,14 @@ struct Header {
 
 impl Reading {
     fn file(&mut self, file: &Path, text: &str) {
+        let seen = |all: &Self| (all.found.objects.len(), all.found.warnings.len(), all.problems.len());
+        let before = seen(self);
         for (line, document) in documents(text) {
             let origin = Origin { file: file.to_owned(), line };
             self.document(origin, &document);
+        }
+        if seen(self) == before {
+            self.found.warnings.push(format!("{}: the file holds no object", file.display()));
         }
     }
 

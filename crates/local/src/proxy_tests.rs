@@ -40,10 +40,18 @@ fn the_stage_decides_where_a_proxy_belongs() {
 
 #[test]
 fn only_tuning_is_inherited() {
-    for name in ["PATH", "RUST_LOG", "SECRET_TTL", "HTTP2_FRAME_SIZE"] {
+    for name in ["PATH", "RUST_LOG", "SECRET_TTL", "HTTP2_FRAME_SIZE", "LENO_CONNECT_TIMEOUT"] {
         assert!(is_inherited(name), "{name}");
     }
-    for name in ["XDS_ADDRESS", "AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "LENO_ROLE"] {
+    for name in [
+        "XDS_ADDRESS",
+        "AUTH_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "LENO_ROLE",
+        "LENO_RUN_DIR",
+        "LENO_STAGE",
+        "LENO_DETACHED",
+    ] {
         assert!(!is_inherited(name), "{name}");
     }
 }

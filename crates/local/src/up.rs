@@ -22,8 +22,8 @@ use crate::state::{Holder, Lock};
 const DETACHED: &str = "LENO_DETACHED";
 
 /// Plays a stage until Ctrl-C, SIGTERM or `leno down`, then removes every trace. `privilege` must
-/// have been acquired before. Progress goes to standard error, only if that is a terminal;
-/// warnings and refused edits always.
+/// have been acquired before. Each step is told on standard error only if that is a
+/// terminal; that all is ready, edits and warnings always.
 ///
 /// # Errors
 /// If the stage can't be started.
@@ -32,7 +32,8 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::io("cannot listen for signals"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::io("cannot listen for signals"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(Error::io("cannot listen for signals"))?;
-    let show = std::io::stderr().is_terminal() && std::env::var_os(DETACHED).is_none();
+    let detached = std::env::var_os(DETACHED).is_some();
+    let show = std::io::stderr().is_terminal() && !detached;
     let started = {
         let id = options.name.clone();
         let starting = Stage::start(options);
@@ -49,14 +50,15 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
     let Some(stage) = started else { return Ok(()) };
     let mut events = stage.events();
     let mut listing = stage.watch_listing();
-    let mut last = Progress::default();
+    let mut last = Progress { quiet: detached, ..Progress::default() };
+    let mut refused = false;
     last.tell(&name, &listing.borrow_and_update().clone(), show);
     let down = stage.down_requested();
     tokio::pin!(down);
     loop {
         tokio::select! {
             event = events.recv() => match event {
-                Ok(event) => tell(&event, show),
+                Ok(event) => tell(&event, show, &mut refused),
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => break,
             },
@@ -89,6 +91,8 @@ struct Progress {
     warned: std::collections::BTreeSet<String>,
     ready: std::collections::BTreeSet<String>,
     complete: bool,
+    /// Whether nobody is there to be told that all is ready.
+    quiet: bool,
 }
 
 impl Progress {
@@ -103,9 +107,19 @@ impl Progress {
 
     fn tell(&mut self, name: &str, now: &Listing, show: bool) {
         self.warn(now);
-        if !show {
-            return;
+        if show {
+            self.steps(now);
         }
+        let complete = now.is_ready() && !now.pods.is_empty();
+        if complete && !self.complete && !self.quiet {
+            let flag = crate::error::name_flag(name);
+            say(&format!("all ready; look with `leno ps{flag}`, stop with Ctrl-C"));
+        }
+        // Without a terminal once is enough: what comes and goes would fill a log.
+        self.complete = complete || (self.complete && !show);
+    }
+
+    fn steps(&mut self, now: &Listing) {
         let mut ready = std::collections::BTreeSet::new();
         for node in now.nodes.iter().filter(|node| node.ready) {
             ready.insert(format!("{}: proxy ready", node.name));
@@ -118,27 +132,26 @@ impl Progress {
             say(line);
         }
         self.ready = ready;
-        let complete = now.is_ready() && !now.pods.is_empty();
-        if complete && !self.complete {
-            let flag = if name == crate::names::DEFAULT_STAGE { String::new() } else { format!(" --name {name}") };
-            say(&format!("all ready; look with `leno ps{flag}`, stop with Ctrl-C"));
-        }
-        self.complete = complete;
     }
 }
 
-fn tell(event: &StageEvent, show: bool) {
+/// Tells what happened. `refused`: whether the last edit was, and so what is loaded is an answer to that.
+fn tell(event: &StageEvent, show: bool, refused: &mut bool) {
     match event {
         StageEvent::Refused(text) => {
             for line in text.lines() {
                 say(&format!("error: {line}"));
             }
             say("the edit is refused as a whole; the last good state stays");
+            *refused = true;
         }
-        StageEvent::Loaded { objects } if show => say(&format!("{objects} objects loaded")),
+        StageEvent::Loaded { objects } => {
+            let mended = if std::mem::take(refused) { "; the edit is in force" } else { "" };
+            say(&format!("{objects} objects loaded{mended}"));
+        }
         StageEvent::PodGone { namespace, name } if show => say(&format!("pod {namespace}/{name} is gone")),
         // Warnings are told from the listing, which misses none that came before anybody listened.
-        StageEvent::Warning(_) | StageEvent::Loaded { .. } | StageEvent::PodGone { .. } => {}
+        StageEvent::Warning(_) | StageEvent::PodGone { .. } => {}
     }
 }
 
@@ -176,6 +189,8 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
     // Kept open only for manifests: a supervisor that holds a terminal open keeps it from closing.
     let input = if args.iter().any(|arg| arg == "-") { Stdio::inherit() } else { Stdio::null() };
     command.args(args).env(DETACHED, "1").stdin(input).stdout(output).stderr(errors);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::io("cannot listen for signals"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::io("cannot listen for signals"))?;
     let mut child = spawn_in_session(&mut command).map_err(Error::io("cannot start the supervisor"))?;
     let end = Instant::now() + limit;
     let mut told = Progress::default();
@@ -212,7 +227,15 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
                 "the stage runs, but after {limit:?} not all is ready: {missing}; look with `leno ps`"
             )));
         }
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(30)) => continue,
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        return Err(Error::Refused(format!(
+            "interrupted; the stage goes on in the background, stop it with `leno down{}`",
+            crate::error::name_flag(name.as_str())
+        )));
     }
 }
 

@@ -238,13 +238,14 @@ impl Mesh {
     }
 
     /// The service a connection to `port` of the workload most likely came by, where only that
-    /// is known: for telemetry, never for decisions.
+    /// is known; `None` if it could be one of several: for telemetry, never for decisions.
     pub fn service_at(&self, workload: &Workload, port: u16) -> Option<&Arc<Service>> {
-        workload.services.keys().find_map(|id| {
+        let mut matching = workload.services.keys().filter_map(|id| {
             let service = self.services.get(id)?;
             let endpoint = self.endpoints.get(id)?.get(&workload.uid)?;
             service.ports.iter().any(|p| endpoint.target_port(p) == Some(port)).then_some(service)
-        })
+        });
+        matching.next().filter(|_| matching.next().is_none())
     }
 
     /// A policy by key.

@@ -119,6 +119,25 @@ fn a_policy_a_workload_names_but_the_mesh_lacks_is_an_error() {
 }
 
 #[test]
+fn the_service_behind_a_port_is_told_only_if_there_is_one() {
+    let mut mesh = Mesh::default();
+    let service = |name: &str, port: u16| {
+        let mut service = Service::new("ns", name, format!("{name}.ns.svc.cluster.local"));
+        service.ports = vec![Port { service_port: port, target_port: 8080, app_protocol: Default::default() }];
+        Arc::new(service)
+    };
+    let (web, other) = (service("web", 80), service("other", 81));
+    let mut w = pod("a", "10.0.0.1");
+    w.services.extend([&web, &other].map(|s| (s.id.clone(), Vec::new())));
+    mesh.upsert_workload(Arc::new(w.clone()));
+    mesh.upsert_service(web.clone());
+    assert_eq!(mesh.service_at(&w, 8080).map(|s| &s.id), Some(&web.id));
+    assert!(mesh.service_at(&w, 80).is_none());
+    mesh.upsert_service(other);
+    assert!(mesh.service_at(&w, 8080).is_none(), "either could be meant");
+}
+
+#[test]
 fn a_clone_does_not_see_later_writes() {
     let mut mesh = Mesh::default();
     mesh.upsert_workload(Arc::new(pod("a", "10.0.0.1")));

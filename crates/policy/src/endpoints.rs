@@ -170,7 +170,7 @@ fn address_of(workload: &Workload, families: IpFamilies, destination: IpAddr) ->
 impl fmt::Display for EndpointCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.total == 0 {
-            return f.write_str("it has no endpoints; check that its selector matches the labels of running pods");
+            return f.write_str("it has no endpoints; check its selector or its EndpointSlices");
         }
         let plural = if self.total == 1 { "" } else { "s" };
         write!(f, "of {} endpoint{plural}", self.total)?;

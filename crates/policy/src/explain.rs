@@ -4,12 +4,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_model::{Action, Mesh, Service, TunnelProtocol, Workload};
+use leno_model::{Action, HBONE_PORT, Mesh, RESERVED_PORTS, Service, TunnelProtocol, Workload};
 use serde::Serialize;
 
 use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
 use crate::endpoints::{self, Candidate, Candidates, Purpose};
+use crate::inbound::InboundRefusal;
 use crate::routing::{self, Addressed, Route, RouteError, Way};
+
+/// Where each pod's proxy takes the pod's DNS queries, on loopback alone.
+const DNS_PORT: u16 = 15053;
 
 /// Everything there is to know about one connection before it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -51,7 +55,8 @@ pub enum Outcome {
     Denied,
     /// It depends on the endpoint.
     Mixed,
-    /// The source's proxy doesn't send it.
+    /// A proxy refuses it whatever the policies say: the source's doesn't send it, or no
+    /// endpoint's takes it.
     Refused,
     /// It leaves what the mesh decides: a waypoint chooses, or nobody checks.
     Undecided,
@@ -66,6 +71,9 @@ pub struct EndpointExplanation {
     pub address: SocketAddr,
     /// How they get there.
     pub path: Path,
+    /// Why its proxy takes no connection there, whatever the policies say, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// What is decided there; `None` where nobody decides.
     pub arrival: Option<Arrival>,
     /// What a reader should know besides.
@@ -276,7 +284,7 @@ fn endpoint(mesh: &Mesh, source: &Workload, route: Route) -> EndpointExplanation
         }
         Route::Plain { address, workload: None, .. } => unknown(address, "the service leaves its destinations alone"),
         Route::Hbone { workload, address, authority, expected, target, via_waypoint, .. } => {
-            let mut notes = Vec::new();
+            let (mut notes, mut refused) = (Vec::new(), None);
             let arrival = if via_waypoint {
                 notes.push(
                     "the waypoint decides by its own policies and chooses the endpoint; the endpoint then sees the \
@@ -285,13 +293,15 @@ fn endpoint(mesh: &Mesh, source: &Workload, route: Route) -> EndpointExplanation
                 );
                 None
             } else {
+                refused = refused_at(&workload, target, true);
                 let port = workload.application_tunnel.and_then(|t| t.port).unwrap_or(target.port());
-                Some(arrive(mesh, source, &workload, SocketAddr::new(target.ip(), port), true))
+                let to = SocketAddr::new(target.ip(), port);
+                refused.is_none().then(|| arrive(mesh, source, &workload, to, true))
             };
             let expected = expected.iter().map(ToString::to_string).collect();
             let path = Path::Hbone { tunnel: address, authority, expected, via_waypoint };
             let address = if via_waypoint { address } else { target };
-            EndpointExplanation { workload: Some(party(&workload)), address, path, arrival, notes }
+            EndpointExplanation { workload: Some(party(&workload)), address, path, refused, arrival, notes }
         }
     }
 }
@@ -304,7 +314,10 @@ fn plaintext(
     reason: &str,
 ) -> EndpointExplanation {
     let mut notes = Vec::new();
-    let arrival = if workload.tunnel_protocol == TunnelProtocol::Hbone {
+    let refused = refused_at(workload, address, false);
+    let arrival = if refused.is_some() {
+        None
+    } else if workload.tunnel_protocol == TunnelProtocol::Hbone {
         Some(arrive(mesh, source, workload, address, false))
     } else {
         let idle: Vec<String> = mesh
@@ -321,7 +334,7 @@ fn plaintext(
         None
     };
     let path = Path::Plaintext { reason: reason.to_owned() };
-    EndpointExplanation { workload: Some(party(workload)), address, path, arrival, notes }
+    EndpointExplanation { workload: Some(party(workload)), address, path, refused, arrival, notes }
 }
 
 fn unknown(address: SocketAddr, reason: &str) -> EndpointExplanation {
@@ -329,8 +342,29 @@ fn unknown(address: SocketAddr, reason: &str) -> EndpointExplanation {
         workload: None,
         address,
         path: Path::Plaintext { reason: reason.to_owned() },
+        refused: None,
         arrival: None,
         notes: Vec::new(),
+    }
+}
+
+/// Why the proxy of `to` takes no connection at `address`, whoever connects.
+fn refused_at(to: &Workload, address: SocketAddr, tunnelled: bool) -> Option<String> {
+    if to.tunnel_protocol != TunnelProtocol::Hbone {
+        return None;
+    }
+    let port = address.port();
+    if tunnelled && RESERVED_PORTS.contains(&port) {
+        return Some(InboundRefusal::ReservedPort(port).to_string());
+    }
+    match port {
+        // Outside of a tunnel that port is the tunnel's own: nothing redirects it.
+        HBONE_PORT => {
+            Some(format!("{address} is a port of the proxy itself, and the source has no client certificate"))
+        }
+        DNS_PORT => Some(format!("{address} is a port of the proxy itself, open to its own pod only")),
+        port if RESERVED_PORTS.contains(&port) => Some(format!("{address} is a port of the proxy itself")),
+        _ => None,
     }
 }
 
@@ -387,11 +421,14 @@ fn party(workload: &Workload) -> Party {
 }
 
 fn outcome(explanation: &Explanation) -> Outcome {
-    if explanation.endpoints.is_empty() {
+    if explanation.endpoints.iter().all(|endpoint| endpoint.refused.is_some()) {
         return Outcome::Refused;
     }
-    let decided: Option<Vec<bool>> =
-        explanation.endpoints.iter().map(|e| e.arrival.as_ref().map(|a| a.allowed)).collect();
+    let decided: Option<Vec<bool>> = explanation
+        .endpoints
+        .iter()
+        .map(|e| if e.refused.is_some() { Some(false) } else { e.arrival.as_ref().map(|a| a.allowed) })
+        .collect();
     match decided {
         None => Outcome::Undecided,
         Some(all) if all.iter().all(|allowed| *allowed) => Outcome::Allowed,

@@ -2,6 +2,7 @@ use leno_model::{Match, Rule, StringMatch};
 
 use super::*;
 use crate::authorization::authorize;
+use crate::inbound::inbound_target;
 use crate::test_support::{
     at, endpoint, identity, ip, mesh, pod, policy, port, rule, service, waypoint_by_address, waypoint_by_name,
 };
@@ -118,6 +119,31 @@ fn endpoints_may_differ() {
     let explanation = explain(&mesh(&[&web], &[&client, &open, &closed]), &client, at("10.96.0.1:80"));
     assert_eq!(explanation.outcome, Outcome::Mixed);
     assert!(explanation.to_string().contains("default/later: not arrived"), "{explanation}");
+}
+
+#[test]
+fn ports_of_the_proxy_lead_nowhere() {
+    let (client, stranger) = (pod("client", "10.0.0.1"), outside("stranger", "10.0.0.2"));
+    let (web, old) = (pod("web", "10.0.0.9"), outside("old", "10.0.0.8"));
+    let mesh = mesh(&[], &[&client, &stranger, &web, &old]);
+    for port in [15001, 15006, 15008, 15053] {
+        for source in [&client, &stranger] {
+            let explanation = explain(&mesh, source, at(&format!("10.0.0.9:{port}")));
+            assert_eq!(explanation.outcome, Outcome::Refused, "{explanation}");
+            let endpoint = &explanation.endpoints[0];
+            assert_eq!(endpoint.arrival, None);
+            let reason = endpoint.refused.as_deref().expect("a reason");
+            assert!(explanation.to_string().contains(&format!("  refused: {reason}\n")), "{explanation}");
+            assert!(reason.contains("proxy"), "{reason}");
+            assert_eq!(reason.contains("no client certificate"), port == 15008 && source.name == stranger.name);
+            // Where there is no proxy these are ports like any other.
+            let explanation = explain(&mesh, source, at(&format!("10.0.0.8:{port}")));
+            assert_eq!(explanation.outcome, Outcome::Undecided, "{explanation}");
+        }
+    }
+    let explanation = explain(&mesh, &client, at("10.0.0.9:15006"));
+    let words = inbound_target(&mesh, &web, "10.0.0.9:15006", at("10.0.0.9:15008")).expect_err("refused").to_string();
+    assert_eq!(explanation.endpoints[0].refused.as_deref(), Some(&*words));
 }
 
 #[test]

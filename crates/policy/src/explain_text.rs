@@ -69,6 +69,9 @@ impl fmt::Display for Explanation {
                 None => writeln!(f, "endpoint {}", endpoint.address)?,
             }
             writeln!(f, "  path: {}", endpoint.path)?;
+            if let Some(reason) = &endpoint.refused {
+                writeln!(f, "  refused: {reason}")?;
+            }
             if let Some(arrival) = &endpoint.arrival {
                 writeln!(f, "  on arrival: {}", arrival.verdict)?;
                 for check in &arrival.policies {

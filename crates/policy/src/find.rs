@@ -24,7 +24,9 @@ pub enum LookupError {
         known: Vec<String>,
     },
     /// A service without address and endpoints.
-    #[error("service {0} has neither an address nor endpoints")]
+    #[error(
+        "service {0} has neither an address nor endpoints, so nobody can connect to it; check its selector or its EndpointSlices"
+    )]
     Empty(String),
 }
 

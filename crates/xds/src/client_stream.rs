@@ -45,7 +45,7 @@ impl Subscribed {
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.held.len()
+        self.held.values().filter(|version| !version.is_empty()).count()
     }
 
     /// The request that opens the type on a new stream: everything (no names means all), and

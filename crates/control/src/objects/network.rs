@@ -47,10 +47,10 @@ object! {
         publish_not_ready_addresses: bool = "publishNotReadyAddresses",
     }
     ignored [
-        "allocateLoadBalancerNodePorts", "externalIPs", "externalName", "externalTrafficPolicy", "healthCheckNodePort",
+        "allocateLoadBalancerNodePorts", "externalIPs", "externalTrafficPolicy", "healthCheckNodePort",
         "loadBalancerClass", "loadBalancerIP", "loadBalancerSourceRanges", "sessionAffinityConfig",
     ]
-    silent ["sessionAffinity"]
+    silent ["externalName", "sessionAffinity"]
 }
 
 /// What `clusterIP` says of a headless service.

@@ -116,6 +116,27 @@ spec:
     );
 }
 
+#[test]
+fn what_acts_otherwise_than_it_reads_is_told_once() {
+    let decoded = ok(
+        Kind::PeerAuthentication,
+        "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: a}\n\
+         spec: {selector: {matchLabels: {a: b}}, mtls: {mode: DISABLE}, portLevelMtls: {80: {mode: DISABLE}, 81: {mode: STRICT}}}\n",
+    );
+    assert_eq!(
+        decoded.warnings,
+        [
+            "spec.mtls.mode DISABLE: acts as PERMISSIVE, so mTLS stays accepted",
+            "spec.portLevelMtls.80.mode DISABLE: acts as PERMISSIVE, so mTLS stays accepted",
+        ]
+    );
+    let decoded = ok(
+        Kind::Service,
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {type: ExternalName, externalName: example.com}\n",
+    );
+    assert_eq!(decoded.warnings, ["spec.type ExternalName: not part of the mesh, so the service is left out"]);
+}
+
 /// Each refused with these words, and on this line (0: not checked).
 #[test]
 fn mistakes_are_refused_with_path_and_line() {

@@ -12,7 +12,9 @@ use super::decode::{Context, Problem};
 use super::meta::{LabelExpression, LabelOperator, Labels, ObjectMeta};
 use super::network::{AddressType, HEADLESS, IpFamilyPolicy, ServicePort, ServiceSpec, ServiceType};
 use super::scalars::IpBlock;
-use super::security::{AuthorizationPolicySpec, Operation, PeerAuthenticationSpec, PolicyAction, Source};
+use super::security::{
+    AuthorizationPolicySpec, MutualTlsMode, Operation, PeerAuthenticationSpec, PolicyAction, Source,
+};
 use super::workload::{Container, ContainerPort, DeploymentSpec, EnvVar, Probe};
 use super::{Kind, Object};
 
@@ -524,10 +526,15 @@ fn condition_value(key: &str, value: &str) -> Result<(), String> {
     }
 }
 
-pub(super) fn peer_authentication_spec(spec: &PeerAuthenticationSpec, _: &mut Context) -> Check {
+pub(super) fn peer_authentication_spec(spec: &PeerAuthenticationSpec, cx: &mut Context) -> Check {
     let selects = spec.selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
     if !spec.port_level_mtls.is_empty() && !selects {
         return Err(Problem::at(".portLevelMtls", "needs a selector: ports differ from workload to workload"));
+    }
+    let own = [("spec.mtls".to_owned(), &spec.mtls)];
+    let ports = spec.port_level_mtls.iter().map(|(port, mtls)| (format!("spec.portLevelMtls.{}", port.0), mtls));
+    for (at, _) in own.into_iter().chain(ports).filter(|(_, mtls)| mtls.mode == MutualTlsMode::Disable) {
+        cx.warnings.push(format!("{at}.mode DISABLE: acts as PERMISSIVE, so mTLS stays accepted"));
     }
     Ok(())
 }

@@ -118,8 +118,8 @@ struct Pending {
 struct Waiting {
     nonce: String,
     since: Instant,
-    /// What it narrows.
-    narrows: Vec<Name>,
+    /// What it narrows: until the answer, the proxy may go by this or by what it had.
+    narrows: HashSet<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -336,6 +336,10 @@ impl TypeState {
         // Any other nonce answers something older, or nothing.
         let Some(answered) = self.waiting.take_if(|waiting| waiting.nonce == request.response_nonce) else { return };
         self.unacked_since = None;
+        if !answered.narrows.is_empty() {
+            // What reaches less far than what the proxy has is known again.
+            self.pending.of = None;
+        }
         match &request.error_detail {
             None => {
                 self.acked += 1;
@@ -404,14 +408,20 @@ impl TypeState {
 
     /// Whether the latest version reaches less far than what the proxy may go by.
     fn narrows(&self, name: &Name, latest: &ResourceMap) -> bool {
-        let new = latest.get(name).and_then(|resource| reach_of(resource.version()));
-        new.is_some() && self.reach(name) > new
+        let Some(new) = latest.get(name).and_then(|resource| reach_of(resource.version())) else { return false };
+        let in_doubt = self.waiting.as_ref().is_some_and(|waiting| waiting.narrows.contains(name));
+        // It may be wider than what was sent last, which then must not be missed; the answer
+        // will tell before anything else is sent.
+        !(in_doubt && self.reach_sent(name) < Some(new)) && self.reach(name) > Some(new)
     }
 
     /// How far what the proxy may go by reaches.
     fn reach(&self, name: &Name) -> Option<u8> {
-        let sent = self.sent.get(name).and_then(Option::as_ref).and_then(|version| reach_of(version));
-        sent.max(self.reached.get(name).copied())
+        self.reach_sent(name).max(self.reached.get(name).copied())
+    }
+
+    fn reach_sent(&self, name: &Name) -> Option<u8> {
+        self.sent.get(name).and_then(Option::as_ref).and_then(|version| reach_of(version))
     }
 
     /// The resources behind the names asked for, by their proper names.
@@ -479,7 +489,7 @@ impl TypeState {
             }
         }
         let nonce = nonce.to_string();
-        self.waiting = Some(Waiting { nonce: nonce.clone(), since: now, narrows });
+        self.waiting = Some(Waiting { nonce: nonce.clone(), since: now, narrows: narrows.into_iter().collect() });
         self.sent_count += 1;
         Some(DeltaDiscoveryResponse {
             resources,
