@@ -97,6 +97,10 @@ pub(crate) enum Command<N: Args> {
     Control(ControlArgs),
 
     /// Measure Leno beside no mesh, bare relays and other meshes, on this machine
+    #[command(after_help = "Examples:\n  \
+        leno lab list\n  \
+        sudo leno lab run throughput --quick\n  \
+        sudo leno lab run latency --subject none --subject leno --report latency.html")]
     Lab {
         #[command(subcommand)]
         command: leno_lab::cli_args::LabCommand,

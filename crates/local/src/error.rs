@@ -127,10 +127,17 @@ pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), E
 /// Creates a directory and its parents, mode 0700 for those it makes.
 pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
     use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(Error::io(format!("cannot create the directory {}", path.display())))?;
+    let make = |dir: &Path, mode| {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(dir)
+            .map_err(Error::io(format!("cannot create the directory {}", dir.display())))
+    };
+    if let Some(parent) = path.parent() {
+        // Others may ask whether a stage of some name runs, and see nothing of it.
+        make(parent, 0o711)?;
+    }
+    make(path, 0o700)?;
     Ok(path.to_owned())
 }
