@@ -102,7 +102,7 @@ fn services_get_addresses() {
 fn a_variable_from_elsewhere_is_refused_with_its_place() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: shop}\nspec:\n  containers:\n  - name: c\n    \
                 command: [x]\n    env:\n    - {name: V, valueFrom: {configMapKeyRef: {name: m, key: k}}}\n";
-    let mut manifests = crate::feed::parse("f.yaml", text).unwrap();
+    let mut manifests = parse("f.yaml", text).unwrap();
     let said = complete(&mut manifests, &["node-1".to_owned()], true).unwrap_err().to_string();
     assert!(said.starts_with("f.yaml:1: ") && said.contains("container c: env V: "), "{said}");
 }
