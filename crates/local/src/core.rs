@@ -91,7 +91,8 @@ pub(crate) struct Core {
     listing: watch::Sender<Listing>,
     news: broadcast::Sender<StageEvent>,
     stopping: Option<oneshot::Sender<()>>,
-    said: Vec<String>,
+    /// What the authors of the manifests in force should know.
+    warnings: Vec<String>,
     made: u64,
     /// Whether the first manifests took effect; before that there is nothing to show.
     loaded: bool,
@@ -122,7 +123,7 @@ impl Core {
             listing,
             news,
             stopping: None,
-            said: Vec::new(),
+            warnings: Vec::new(),
             made: 0,
             loaded: false,
         }
@@ -246,19 +247,14 @@ impl Core {
             places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
         }
         self.wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
+        // Before pods are made: that may add to them.
+        self.warnings = warnings;
         self.reconcile();
         // What the control plane makes of them is known once it has them.
         for (key, findings) in self.ctx.plane.findings() {
             let place = places.get(&key).map_or("", String::as_str);
-            warnings.extend(findings.into_iter().map(|finding| format!("{place}{key}: {finding}")));
+            self.warnings.extend(findings.into_iter().map(|finding| format!("{place}{key}: {finding}")));
         }
-        for warning in &warnings {
-            // Said once, not at every save of a file.
-            if !self.said.contains(warning) {
-                self.tell(StageEvent::Warning(warning.clone()));
-            }
-        }
-        self.said = warnings;
         self.show();
         Ok(())
     }
@@ -441,7 +437,11 @@ impl Core {
         let node = self.nodes[index].clone();
         let Some(slot) = self.slots[index].take() else {
             let text = format!("{} is full; pod {} waits", node.name, pod.metadata.name);
-            return self.tell(StageEvent::Warning(text));
+            // Tried again at every change, told once.
+            if !self.warnings.contains(&text) {
+                self.warnings.push(text);
+            }
+            return;
         };
         pod.spec.node_name.clone_from(&node.name);
         self.made += 1;
@@ -572,8 +572,8 @@ impl Core {
         let mut pods: Vec<_> = self.pods.values().map(|entry| self.pod_listing(entry)).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.listing.send_if_modified(|listing| {
-            let changed = listing.nodes != nodes || listing.pods != pods || listing.warnings != self.said;
-            listing.warnings.clone_from(&self.said);
+            let changed = listing.nodes != nodes || listing.pods != pods || listing.warnings != self.warnings;
+            listing.warnings.clone_from(&self.warnings);
             listing.nodes = nodes;
             listing.pods = pods;
             changed

@@ -70,8 +70,6 @@ impl StageOptions {
 /// News of the stage, for whoever shows progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StageEvent {
-    /// Something the operator should know but need not act on at once.
-    Warning(String),
     /// An edit of the manifests was refused; the last good state stays. Each line has a place.
     Refused(String),
     /// Manifests took effect.

@@ -150,8 +150,7 @@ fn tell(event: &StageEvent, show: bool, refused: &mut bool) {
             say(&format!("{objects} objects loaded{mended}"));
         }
         StageEvent::PodGone { namespace, name } if show => say(&format!("pod {namespace}/{name} is gone")),
-        // Warnings are told from the listing, which misses none that came before anybody listened.
-        StageEvent::Warning(_) | StageEvent::PodGone { .. } => {}
+        StageEvent::PodGone { .. } => {}
     }
 }
 

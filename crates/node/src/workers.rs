@@ -74,7 +74,7 @@ pub(crate) async fn accept_next(
             () = &mut stopping => return None,
         };
         match accepted {
-            Ok((stream, peer)) => return Some((stream, SocketAddr::new(peer.ip().to_canonical(), peer.port()))),
+            Ok((stream, peer)) => return Some((stream, crate::dial::canonical(peer))),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) =>
             {
