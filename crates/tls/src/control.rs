@@ -13,9 +13,9 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::{ClientConfig, ServerConfig};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::certificate::{describe, parse_pem_certificates, root_store};
+use crate::establish;
 use crate::handshake::{ALPN_H2, within};
 use crate::provider::{VERSIONS, provider};
 use crate::{CertificateAuthority, Error, HandshakeError, PrivateKey, TlsStream};
@@ -100,9 +100,8 @@ impl ControlAcceptor {
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let config = self.inner.config();
-        let accepting = TlsAcceptor::from(config.clone()).accept(io);
-        let stream = within(timeout, accepting, &config.alpn_protocols).await?;
-        Ok(TlsStream::new(stream.into()))
+        let accepting = establish::accept(config.clone(), io);
+        Ok(within(timeout, accepting, &config.alpn_protocols).await?.0)
     }
 }
 
@@ -138,6 +137,7 @@ fn server_config(certificate: ServerCertificate) -> Result<(Arc<ServerConfig>, S
         .with_single_cert(certificate.chain, certificate.key.into_der())?;
     config.alpn_protocols = vec![ALPN_H2.to_vec()];
     config.send_tls13_tickets = 0;
+    config.enable_secret_extraction = true;
     Ok((Arc::new(config), renew_at))
 }
 
@@ -255,11 +255,12 @@ impl ControlConnector {
             .with_no_client_auth();
         config.alpn_protocols = vec![ALPN_H2.to_vec()];
         config.resumption = Resumption::disabled();
-        let connecting = TlsConnector::from(Arc::new(config)).connect(name, io);
-        let stream = within(timeout, connecting, &[ALPN_H2.to_vec()]).await?;
-        if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
+        config.enable_secret_extraction = true;
+        let connecting = establish::connect(Arc::new(config), name, io);
+        let (stream, facts) = within(timeout, connecting, &[ALPN_H2.to_vec()]).await?;
+        if facts.alpn.as_deref() != Some(ALPN_H2) {
             return Err(HandshakeError::Alpn("h2".to_owned()));
         }
-        Ok(TlsStream::new(stream.into()))
+        Ok(stream)
     }
 }

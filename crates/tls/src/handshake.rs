@@ -13,9 +13,9 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, NamedGroup, ServerConfig};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::certificate::describe;
+use crate::establish::{self, Facts};
 use crate::provider::{VERSIONS, provider};
 use crate::verify::{MeshClientVerifier, MeshServerVerifier, identity_of, reason_of};
 use crate::{Error, HandshakeError, TlsStream, WorkloadCertificate};
@@ -78,6 +78,7 @@ impl MeshIdentity {
         // A resumed session would skip the certificate checks above.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
+        server.enable_secret_extraction = true;
 
         let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)?
@@ -88,6 +89,7 @@ impl MeshIdentity {
         client.resumption = Resumption::disabled();
         // A workload has no host name, and the peer knows by its listener whom it is.
         client.enable_sni = false;
+        client.enable_secret_extraction = true;
 
         Ok(Self { certificate, server: Arc::new(server), client })
     }
@@ -105,10 +107,10 @@ impl MeshIdentity {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let accepting = TlsAcceptor::from(self.server.clone()).accept(io);
-        let stream = within(timeout, accepting, &self.server.alpn_protocols).await?;
-        let peer = peer_of(stream.get_ref().1, &self.server.alpn_protocols)?;
-        Ok((TlsStream::new(stream.into()), peer))
+        let accepting = establish::accept(self.server.clone(), io);
+        let (stream, facts) = within(timeout, accepting, &self.server.alpn_protocols).await?;
+        let peer = peer_of(facts, &self.server.alpn_protocols)?;
+        Ok((stream, peer))
     }
 
     /// Connects to a peer that must be one of `expected`.
@@ -132,10 +134,10 @@ impl MeshIdentity {
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
         // An address as server name is never sent (RFC 6066 §3), and the verifier ignores it.
         let nobody = ServerName::from(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let connecting = TlsConnector::from(Arc::new(config)).connect(nobody, io);
-        let stream = within(timeout, connecting, &self.client.alpn_protocols).await?;
-        let peer = peer_of(stream.get_ref().1, &self.client.alpn_protocols)?;
-        Ok((TlsStream::new(stream.into()), peer))
+        let connecting = establish::connect(Arc::new(config), nobody, io);
+        let (stream, facts) = within(timeout, connecting, &self.client.alpn_protocols).await?;
+        let peer = peer_of(facts, &self.client.alpn_protocols)?;
+        Ok((stream, peer))
     }
 }
 
@@ -159,16 +161,16 @@ pub(crate) fn alpn_text(alpn: &[Vec<u8>]) -> String {
     alpn.iter().map(|protocol| String::from_utf8_lossy(protocol)).collect::<Vec<_>>().join(", ")
 }
 
-fn peer_of(connection: &rustls::CommonState, alpn: &[Vec<u8>]) -> Result<Peer, HandshakeError> {
+fn peer_of(facts: Facts, alpn: &[Vec<u8>]) -> Result<Peer, HandshakeError> {
     // A peer that offers no protocol at all passes the TLS library's own check.
-    let agreed = connection.alpn_protocol().ok_or_else(|| HandshakeError::Alpn(alpn_text(alpn)))?;
-    let leaf = connection.peer_certificates().and_then(<[_]>::first).ok_or(HandshakeError::NoClientCertificate)?;
-    let not_after = describe(leaf).map_err(|e| HandshakeError::BadCertificate(e.to_string()))?.not_after;
+    let agreed = facts.alpn.ok_or_else(|| HandshakeError::Alpn(alpn_text(alpn)))?;
+    let leaf = facts.leaf.ok_or(HandshakeError::NoClientCertificate)?;
+    let not_after = describe(&leaf).map_err(|e| HandshakeError::BadCertificate(e.to_string()))?.not_after;
     Ok(Peer {
-        identity: identity_of(leaf)?,
+        identity: identity_of(&leaf)?,
         not_after,
-        key_exchange: connection.negotiated_key_exchange_group().map_or("unknown", |group| group_name(group.name())),
-        alpn: agreed.to_vec(),
+        key_exchange: facts.key_exchange.map_or("unknown", group_name),
+        alpn: agreed.into(),
     })
 }
 
@@ -179,5 +181,12 @@ fn group_name(group: NamedGroup) -> &'static str {
         NamedGroup::secp256r1 => "secp256r1",
         NamedGroup::secp384r1 => "secp384r1",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+impl MeshIdentity {
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        self.server.clone()
     }
 }

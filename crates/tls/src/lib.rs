@@ -10,14 +10,20 @@
 
 mod authority;
 mod authority_files;
+pub mod buffer;
 mod certificate;
 mod clock;
 mod control;
 mod error;
+mod establish;
 mod handshake;
+mod incoming;
+mod keys;
 mod manager;
 mod manager_entry;
+mod outgoing;
 mod provider;
+mod record;
 mod stream;
 mod verify;
 

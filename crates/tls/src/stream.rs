@@ -5,42 +5,179 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustls::AlertDescription;
+use rustls::{AlertDescription, InvalidMessage, PeerMisbehaved};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::incoming::{Incoming, Opened};
+use crate::keys::{KEY_UPDATE_MESSAGE, Keys};
+use crate::outgoing::Outgoing;
+use crate::record::{Content, Violation};
 
 /// A TLS connection over `IO`.
 ///
-/// Idle, it holds one 4 KiB read buffer; a blocked write holds at most 64 KiB of records.
+/// What is written is gathered, so that small writes share a record and a system call: it leaves
+/// with the next flush, or when 64 KiB have come together. Idle, the connection holds no buffer.
 pub struct TlsStream<IO> {
-    inner: tokio_rustls::TlsStream<IO>,
+    io: IO,
+    keys: Keys,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    alpn: Option<Box<[u8]>>,
+    /// The peer has said that nothing follows (close_notify).
+    receive_ended: bool,
+    /// We have said so, or that something is wrong: nothing may follow.
+    send_ended: bool,
+    /// Why nothing more is received; told again to whoever asks again.
+    failure: Option<rustls::Error>,
+    /// A `user_canceled` alert means nothing, but may not be sent for ever.
+    warnings_left: u8,
 }
 
+/// `user_canceled` alerts that are tolerated.
+const WARNINGS: u8 = 4;
+
 impl<IO> TlsStream<IO> {
-    pub(crate) fn new(inner: tokio_rustls::TlsStream<IO>) -> Self {
-        Self { inner }
+    /// `received` is what the peer sent behind its handshake.
+    pub(crate) fn new(io: IO, keys: Keys, received: &[u8], alpn: Option<Box<[u8]>>) -> Self {
+        Self {
+            io,
+            keys,
+            incoming: Incoming::new(received),
+            outgoing: Outgoing::default(),
+            alpn,
+            receive_ended: false,
+            send_ended: false,
+            failure: None,
+            warnings_left: WARNINGS,
+        }
     }
 
     /// The connection underneath, for socket options.
     pub fn get_ref(&self) -> &IO {
-        self.inner.get_ref().0
+        &self.io
     }
 
     /// The connection underneath. Reading from or writing to it breaks the TLS connection.
     pub fn get_mut(&mut self) -> &mut IO {
-        self.inner.get_mut().0
+        &mut self.io
     }
 
     /// The connection underneath, without the TLS state: nothing can be said over it any more.
     pub fn into_inner(self) -> IO {
-        match self.inner {
-            tokio_rustls::TlsStream::Client(stream) => stream.into_inner().0,
-            tokio_rustls::TlsStream::Server(stream) => stream.into_inner().0,
-        }
+        self.io
     }
 
     /// The application protocol both sides agreed on (RFC 7301).
     pub fn alpn(&self) -> Option<&[u8]> {
-        self.inner.get_ref().1.alpn_protocol()
+        self.alpn.as_deref()
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
+    /// Sends sealed records until there are none.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outgoing.sealed().is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, self.outgoing.sealed()))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outgoing.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Opens the next record that has come. Data is then in `incoming.plain()`. `false` if there
+    /// is none.
+    fn open_next(&mut self) -> Result<bool, Violation> {
+        match self.incoming.open(&mut self.keys.opening)? {
+            Opened::Nothing => return Ok(false),
+            Opened::Handshake(bytes) => self.keys.handshake_received(&bytes)?,
+            Opened::Data | Opened::Alert(_) if self.keys.is_within_message() => {
+                return Err(Violation::unexpected(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
+            }
+            Opened::Data => self.keys.data_received(),
+            Opened::Alert(alert) => self.alert_received(&alert)?,
+        }
+        Ok(true)
+    }
+
+    fn alert_received(&mut self, alert: &[u8]) -> Result<(), Violation> {
+        const WARNING: u8 = 1;
+        const FATAL: u8 = 2;
+        let &[level, description] = alert else {
+            let error = match alert.len() {
+                0 => InvalidMessage::MissingData("AlertLevel"),
+                1 => InvalidMessage::MissingData("AlertDescription"),
+                _ => InvalidMessage::TrailingData("AlertMessagePayload"),
+            };
+            return Err(Violation::new(error, AlertDescription::DecodeError));
+        };
+        let description = AlertDescription::from(description);
+        let received = rustls::Error::AlertReceived(description);
+        match (level, description) {
+            (WARNING | FATAL, AlertDescription::CloseNotify) => self.receive_ended = true,
+            // The one warning that TLS 1.3 knows beside it, and that means nothing (RFC 8446 §6.1).
+            (WARNING, AlertDescription::UserCanceled) => {
+                self.warnings_left = self.warnings_left.checked_sub(1).ok_or_else(|| Violation {
+                    error: PeerMisbehaved::TooManyWarningAlertsReceived.into(),
+                    alert: None,
+                })?;
+            }
+            (WARNING, _) => return Err(Violation::new(received, AlertDescription::DecodeError)),
+            (FATAL, _) => return Err(Violation { error: received, alert: None }),
+            _ => return Err(Violation::new(received, AlertDescription::IllegalParameter)),
+        }
+        Ok(())
+    }
+
+    /// Ends the connection for what the peer did, and tells it as far as that can be done now.
+    fn fail(&mut self, cx: &mut Context<'_>, violation: Violation) -> io::Error {
+        if let Some(alert) = violation.alert.filter(|_| !self.send_ended)
+            && self.outgoing.alert(&mut self.keys.sealing, alert).unwrap_or(false)
+        {
+            let _ = self.poll_drain(cx);
+        }
+        self.send_ended = true;
+        self.failure = Some(violation.error.clone());
+        explain(violation.error)
+    }
+
+    /// A record of ours that carries no data; waits for room.
+    fn poll_control(&mut self, cx: &mut Context<'_>, content: Content, plain: &[u8]) -> Poll<io::Result<()>> {
+        while !self.outgoing.control(&mut self.keys.sealing, content, plain).map_err(io::Error::other)? {
+            ready!(self.poll_drain(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_push(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.send_ended {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if slices.iter().all(|slice| slice.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        if self.keys.wants_update() {
+            ready!(self.poll_control(cx, Content::Handshake, &KEY_UPDATE_MESSAGE))?;
+            self.keys.update_sealing().map_err(io::Error::other)?;
+        }
+        loop {
+            let taken = self.outgoing.push(&mut self.keys.sealing, slices).map_err(io::Error::other)?;
+            if self.outgoing.is_full() {
+                // Not finished: what comes next may still join the open record. A failure will be
+                // told by the next call, for these bytes are taken.
+                if let Poll::Ready(Err(error)) = self.poll_drain(cx)
+                    && taken == 0
+                {
+                    return Poll::Ready(Err(error));
+                }
+            }
+            if taken > 0 {
+                return Poll::Ready(Ok(taken));
+            }
+            self.outgoing.finish(&mut self.keys.sealing).map_err(io::Error::other)?;
+            ready!(self.poll_drain(cx))?;
+        }
     }
 }
 
@@ -51,34 +188,85 @@ impl<IO> fmt::Debug for TlsStream<IO> {
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(ready!(Pin::new(&mut self.get_mut().inner).poll_read(cx, buf)).map_err(explain))
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        loop {
+            let plain = this.incoming.plain();
+            if !plain.is_empty() {
+                let length = plain.len().min(buf.remaining());
+                buf.put_slice(&plain[..length]);
+                this.incoming.consume(length);
+            }
+            if buf.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let has_some = buf.filled().len() > before;
+            // An error is told when all that came before it has been.
+            match &this.failure {
+                _ if this.receive_ended => return Poll::Ready(Ok(())),
+                Some(_) if has_some => return Poll::Ready(Ok(())),
+                Some(error) => return Poll::Ready(Err(explain(error.clone()))),
+                None => {}
+            }
+            match this.open_next() {
+                Ok(true) => continue,
+                Ok(false) if has_some => return Poll::Ready(Ok(())),
+                Ok(false) => {}
+                Err(violation) => {
+                    let error = this.fail(cx, violation);
+                    return Poll::Ready(if has_some { Ok(()) } else { Err(error) });
+                }
+            }
+            let io = &mut this.io;
+            let read = this.incoming.fill(
+                |room| {
+                    let mut room = ReadBuf::new(room);
+                    Pin::new(io).poll_read(cx, &mut room).map_ok(|()| room.filled().len())
+                },
+                |read| if let Poll::Ready(Ok(length)) = read { *length } else { 0 },
+            );
+            if ready!(read)? == 0 {
+                // Without close_notify, nobody knows whether the peer had more to say.
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
     }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(cx, buf)
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_push(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, bufs)
+        self.poll_push(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+        true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        this.outgoing.finish(&mut this.keys.sealing).map_err(io::Error::other)?;
+        ready!(this.poll_drain(cx))?;
+        Pin::new(&mut this.io).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if !this.send_ended {
+            let close_notify = [1, u8::from(AlertDescription::CloseNotify)];
+            ready!(this.poll_control(cx, Content::Alert, &close_notify))?;
+            this.send_ended = true;
+        }
+        ready!(this.poll_drain(cx))?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
     }
 }
 
@@ -140,12 +328,14 @@ impl fmt::Display for PeerAlert {
 
 impl std::error::Error for PeerAlert {}
 
-/// Puts a peer's alert into words; leaves other errors as they are.
-fn explain(error: io::Error) -> io::Error {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::AlertReceived(alert)) => {
-            io::Error::new(io::ErrorKind::ConnectionAborted, PeerAlert::new(*alert))
-        }
-        _ => error,
+/// A TLS error as that of a read; a peer's alert in words.
+fn explain(error: rustls::Error) -> io::Error {
+    match error {
+        rustls::Error::AlertReceived(alert) => io::Error::new(io::ErrorKind::ConnectionAborted, PeerAlert::new(alert)),
+        error => io::Error::new(io::ErrorKind::InvalidData, error),
     }
 }
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

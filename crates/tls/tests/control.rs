@@ -26,6 +26,7 @@ async fn dial(acceptor: &ControlAcceptor, roots: RootSource, name: &str) -> Resu
     let mut client = client?;
     let mut server = server?;
     client.write_all(b"x").await.unwrap();
+    client.flush().await.unwrap();
     assert_eq!(server.read_u8().await.unwrap(), b'x');
     Ok(())
 }

@@ -147,12 +147,14 @@ async fn two_workloads_talk() {
     assert!(seen_by_client.not_after > SystemTime::now());
 
     client.write_all(b"ping").await.unwrap();
+    client.flush().await.unwrap();
     let mut buffer = [0; 4];
     server.read_exact(&mut buffer).await.unwrap();
     assert_eq!(&buffer, b"ping");
     client.shutdown().await.unwrap();
     assert_eq!(server.read(&mut buffer).await.unwrap(), 0, "close_notify is a clean end");
     server.write_all(b"pong").await.unwrap();
+    server.flush().await.unwrap();
     server.flush().await.unwrap();
     client.read_exact(&mut buffer).await.unwrap();
     assert_eq!(&buffer, b"pong", "the other direction outlives a half-close");

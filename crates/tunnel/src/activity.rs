@@ -1,4 +1,5 @@
-//! Liveness of a connection: bytes seen from the peer, and the PINGs that ask for some.
+//! A connection's transport as HTTP/2 sees it: when it flushes, how it takes its leave, and
+//! whether the peer is alive.
 
 use std::future::Future;
 use std::io;
@@ -9,21 +10,53 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A transport that counts what the peer sent, and that takes its leave when shut down: it reads
-/// on until the peer has closed too.
+/// A transport that counts what the peer sent, that flushes when the connection's task has done
+/// all it can ([`Flusher`]), and that takes its leave when shut down: it reads on until the peer
+/// has closed too.
 ///
-/// Without that, a late frame of the peer (a WINDOW_UPDATE, mostly) that meets a closed socket is
+/// Without the last, a late frame of the peer (a WINDOW_UPDATE, mostly) that meets a closed socket is
 /// answered with a RST by the kernel, which then throws away what it had still to send: the last
 /// megabytes of the connection's last streams.
 pub(crate) struct Watched<IO> {
-    io: IO,
+    transport: Arc<Mutex<Transport<IO>>>,
     received: Arc<AtomicU64>,
     patience: Patience,
     /// Set while it takes its leave.
     leaving: Option<Pin<Box<Sleep>>>,
+}
+
+struct Transport<IO> {
+    io: IO,
+    /// Flushes are left to the [`Flusher`].
+    deferring: bool,
+    /// One was left.
+    unflushed: bool,
+}
+
+/// Flushes a [`Watched`] transport once for all frames of a turn. HTTP/2 itself flushes after
+/// each larger frame: a record and a system call for each of many small answers.
+pub(crate) struct Flusher<IO>(Arc<Mutex<Transport<IO>>>);
+
+impl<IO: AsyncWrite + Unpin> Flusher<IO> {
+    /// From now on, flushing waits for [`Flusher::poll`]; to be called when the connection's own
+    /// task polls it, not before.
+    pub(crate) fn defer(&self) {
+        self.0.lock().deferring = true;
+    }
+
+    /// Flushes what was left; to be called at the end of each turn.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut transport = self.0.lock();
+        if transport.unflushed {
+            ready!(Pin::new(&mut transport.io).poll_flush(cx))?;
+            transport.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// How long a peer may take to close once this side has. Clones are one.
@@ -48,9 +81,11 @@ impl Patience {
 }
 
 impl<IO> Watched<IO> {
-    pub(crate) fn new(io: IO) -> (Self, Arc<AtomicU64>) {
+    pub(crate) fn new(io: IO) -> (Self, Flusher<IO>, Arc<AtomicU64>) {
         let received = Arc::new(AtomicU64::new(0));
-        (Self { io, received: received.clone(), patience: Patience::short(), leaving: None }, received)
+        let transport = Arc::new(Mutex::new(Transport { io, deferring: false, unflushed: false }));
+        let flusher = Flusher(transport.clone());
+        (Self { transport, received: received.clone(), patience: Patience::short(), leaving: None }, flusher, received)
     }
 
     pub(crate) fn patience(&self) -> Patience {
@@ -59,39 +94,45 @@ impl<IO> Watched<IO> {
 }
 
 impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let result = ready!(Pin::new(&mut self.io).poll_read(cx, buf));
+        let result = ready!(Pin::new(&mut self.transport.lock().io).poll_read(cx, buf));
         self.received.fetch_add((buf.filled().len() - before) as u64, Relaxed);
         Poll::Ready(result)
     }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.transport.lock().io).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.transport.lock().io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        self.transport.lock().io.is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut transport = self.transport.lock();
+        if transport.deferring {
+            transport.unflushed = true;
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut transport.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let io = &mut this.transport.lock().io;
         if this.leaving.is_none() {
-            ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+            ready!(Pin::new(&mut *io).poll_shutdown(cx))?;
         }
         let timer = this.leaving.get_or_insert_with(|| Box::pin(sleep(this.patience.get())));
         let mut scratch = [0; 4096];
@@ -101,7 +142,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<IO> {
             }
             let mut unwanted = ReadBuf::new(&mut scratch);
             // Whatever its end looks like, the peer has closed.
-            if ready!(Pin::new(&mut this.io).poll_read(cx, &mut unwanted)).is_err() || unwanted.filled().is_empty() {
+            if ready!(Pin::new(&mut *io).poll_read(cx, &mut unwanted)).is_err() || unwanted.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
         }

@@ -146,12 +146,13 @@ pub(crate) async fn start<IO, R: Registry>(
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (io, received) = Watched::new(io);
+    let (io, flusher, received) = Watched::new(io);
     // It ends only once it is of no more use.
     io.patience().raise(settings.ping_timeout);
     let (send, mut driver) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
+    flusher.defer();
     let connection = Arc::new(Connection {
         send,
         active: AtomicUsize::new(0),
@@ -193,7 +194,12 @@ where
             if keepalive.poll_dead(cx).is_ready() {
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
             }
-            let ended = Pin::new(&mut driver).poll(cx).map_err(Error::from);
+            let mut ended = Pin::new(&mut driver).poll(cx).map_err(Error::from);
+            if ended.is_pending()
+                && let Poll::Ready(Err(error)) = flusher.poll(cx)
+            {
+                ended = Poll::Ready(Err(Error::Lost(Arc::new(error))));
+            }
             // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
             if !settled && received.load(Relaxed) > 0 {
                 settled = true;

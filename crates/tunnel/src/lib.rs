@@ -6,7 +6,6 @@
 //! knows certificates, policy or configuration.
 
 mod activity;
-mod buffer;
 mod client;
 mod error;
 mod pool;

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
@@ -124,7 +125,7 @@ where
     H: FnMut(InboundConnect),
 {
     let mut requests = 0;
-    let (io, received) = Watched::new(io);
+    let (io, flusher, received) = Watched::new(io);
     let patience = io.patience();
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
     // Boxed: its state is large, and gone once it is over.
@@ -134,6 +135,7 @@ where
         Ok(Err(error)) => return served(0, Err(Error::from(error).into())),
         Ok(Ok(connection)) => connection,
     };
+    flusher.defer();
     let mut keepalive =
         Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
     let mut drain = pin!(drain);
@@ -165,7 +167,14 @@ where
         }
         loop {
             match connection.poll_accept(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    return match flusher.poll(cx) {
+                        Poll::Ready(Err(error)) => {
+                            Poll::Ready(Err(ending.take().unwrap_or_else(|| Error::Lost(Arc::new(error)).into())))
+                        }
+                        _ => Poll::Pending,
+                    };
+                }
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     requests += 1;
                     let (head, recv) = request.into_parts();

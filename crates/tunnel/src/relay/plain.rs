@@ -4,12 +4,12 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use leno_tls::buffer::{Buffer, ReadSize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::{RelayOptions, TURN, is_not_connected};
-use crate::buffer::{Buffer, ReadSize};
 
 /// Which end of a direction failed.
 pub(super) enum Failure {

@@ -3,13 +3,13 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use leno_tls::buffer::ReadSize;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 
 use super::{Meter, RelayError, RelayOptions, TURN};
 use crate::TunnelStream;
-use crate::buffer::ReadSize;
 
 pub(super) struct Upload {
     size: ReadSize,

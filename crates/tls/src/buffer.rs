@@ -1,13 +1,19 @@
-//! Read buffers, recycled per thread: an idle connection holds none, a busy one gets larger ones.
+//! Buffers of the data path, recycled per thread: an idle connection holds none, a busy one gets
+//! larger ones.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
-/// Sizes of read buffers, bytes. The first suits requests; the last is where a bulk transfer
-/// stops gaining from fewer system calls.
+/// Sizes of buffers, bytes. The first suits requests; the last is where a bulk transfer stops
+/// gaining from fewer system calls.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
+
+/// What each buffer holds beyond its size, bytes: the headers and tags of the TLS records and the
+/// HTTP/2 frame that carry one full read of a program's bytes (17 records at most, 22 bytes each).
+/// Without it, each full read would go out in two system calls.
+const SLACK: usize = 1 << 10;
 
 /// Buffers of each size that a thread keeps for reuse: at most 1.3 MiB per thread.
 const KEPT: [usize; 4] = [16, 8, 4, 4];
@@ -23,8 +29,9 @@ thread_local! {
     static FREE: RefCell<[Vec<Vec<u8>>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
 }
 
-/// A read buffer on loan; goes back to the thread that drops it.
-pub(crate) struct Buffer {
+/// A buffer on loan; goes back to the thread that drops it. What an earlier user wrote may still
+/// be in it.
+pub struct Buffer {
     bytes: Vec<u8>,
     class: u8,
 }
@@ -32,12 +39,23 @@ pub(crate) struct Buffer {
 impl Buffer {
     fn take(class: u8) -> Self {
         let kept = FREE.try_with(|free| free.borrow_mut()[usize::from(class)].pop()).ok().flatten();
-        let bytes = kept.unwrap_or_else(|| vec![0; SIZES[usize::from(class)]]);
+        let bytes = kept.unwrap_or_else(|| vec![0; SIZES[usize::from(class)] + SLACK]);
         Self { bytes, class }
     }
 
-    /// The first `len` bytes as `Bytes`.
-    pub(crate) fn freeze(self, len: usize) -> Bytes {
+    /// The smallest buffer that holds `bytes` bytes, or else the largest there is.
+    pub fn holding(bytes: usize) -> Self {
+        let fits = SIZES.iter().position(|size| bytes <= size + SLACK);
+        Self::take(fits.unwrap_or(SIZES.len() - 1) as u8)
+    }
+
+    /// Whether there is no larger one.
+    pub fn is_largest(&self) -> bool {
+        usize::from(self.class) == SIZES.len() - 1
+    }
+
+    /// The first `len` bytes as `Bytes`; a few are copied out, so that the buffer is free at once.
+    pub fn freeze(self, len: usize) -> Bytes {
         if len <= COPY_BELOW {
             Bytes::copy_from_slice(&self.bytes[..len])
         } else {
@@ -87,7 +105,7 @@ impl AsRef<[u8]> for Filled {
 
 /// How much one direction of a connection reads at once; follows the load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadSize {
+pub struct ReadSize {
     class: u8,
     largest: u8,
     small_reads: u8,
@@ -95,22 +113,25 @@ pub(crate) struct ReadSize {
 
 impl ReadSize {
     /// Starts at the smallest; never exceeds `limit` bytes (or the smallest size).
-    pub(crate) fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         let fitting = SIZES.iter().filter(|size| **size <= limit).count();
         Self { class: 0, largest: fitting.saturating_sub(1) as u8, small_reads: 0 }
     }
 
-    pub(crate) fn bytes(self) -> usize {
+    /// Bytes to read at once.
+    pub fn bytes(self) -> usize {
         SIZES[usize::from(self.class)]
     }
 
-    pub(crate) fn buffer(self) -> Buffer {
+    /// A buffer for so many bytes, and a little more.
+    pub fn buffer(self) -> Buffer {
         Buffer::take(self.class)
     }
 
     /// Adapts to a read of `len` bytes where `asked` were asked for.
-    pub(crate) fn observe(&mut self, len: usize, asked: usize) {
-        if len == self.bytes() {
+    pub fn observe(&mut self, len: usize, asked: usize) {
+        // A read that was cut short by what else the buffer held counts if it wasn't cut by much.
+        if len >= asked && 2 * asked >= self.bytes() {
             self.small_reads = 0;
             self.class = (self.class + 1).min(self.largest);
         } else if self.class > 0 && len <= SIZES[usize::from(self.class) - 1] && len < asked {

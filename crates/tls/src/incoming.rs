@@ -1,0 +1,127 @@
+//! What a connection has received: records, of which some are opened already.
+
+use std::ops::Range;
+
+use crate::buffer::{Buffer, ReadSize};
+use crate::record::{Cipher, Content, MAX_RECORD, Violation, length_of};
+
+/// Most bytes read at once.
+const LARGEST_READ: usize = 256 << 10;
+
+/// Received bytes, in one buffer: a system call brings as many records as have come. Idle, it
+/// holds none.
+pub(crate) struct Incoming {
+    buffer: Option<Buffer>,
+    size: ReadSize,
+    /// Opened and not yet handed out.
+    plain: Range<usize>,
+    /// Received and not yet opened.
+    sealed: Range<usize>,
+}
+
+impl Incoming {
+    /// Begins with what came behind the handshake.
+    pub(crate) fn new(received: &[u8]) -> Self {
+        let mut incoming =
+            Self { buffer: None, size: ReadSize::new(LARGEST_READ), plain: 0..0, sealed: 0..received.len() };
+        if !received.is_empty() {
+            let mut buffer = Buffer::holding(received.len().max(MAX_RECORD));
+            // A handshake's buffer is smaller than the largest of these.
+            buffer[..received.len()].copy_from_slice(received);
+            incoming.buffer = Some(buffer);
+        }
+        incoming
+    }
+
+    /// Opened bytes that wait to be handed out.
+    pub(crate) fn plain(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.plain.clone()])
+    }
+
+    /// `bytes` opened ones were handed out.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.plain.start += bytes;
+        self.release();
+    }
+
+    /// Opens the next record, if it has come in full. Data becomes [`Incoming::plain`], which
+    /// must be empty; of others, a copy is given.
+    pub(crate) fn open(&mut self, cipher: &mut Cipher) -> Result<Opened, Violation> {
+        debug_assert!(self.plain.is_empty());
+        let Some(buffer) = &mut self.buffer else { return Ok(Opened::Nothing) };
+        let received = &mut buffer[self.sealed.clone()];
+        let Some(length) = length_of(received)?.filter(|length| *length <= received.len()) else {
+            return Ok(Opened::Nothing);
+        };
+        let (content, plain) = cipher.open(&mut received[..length])?;
+        let start = self.sealed.start;
+        self.sealed.start += length;
+        let plain = start + plain.start..start + plain.end;
+        let opened = match content {
+            Content::Data => {
+                self.plain = plain;
+                Opened::Data
+            }
+            Content::Alert => Opened::Alert(buffer[plain].to_vec()),
+            Content::Handshake => Opened::Handshake(buffer[plain].to_vec()),
+        };
+        self.release();
+        Ok(opened)
+    }
+
+    /// Reads once: `read` gets the room there is and says how much it filled. A connection for
+    /// which nothing has come holds no buffer while it waits.
+    pub(crate) fn fill<R>(&mut self, read: impl FnOnce(&mut [u8]) -> R, filled: impl FnOnce(&R) -> usize) -> R {
+        debug_assert!(self.plain.is_empty());
+        let rest = self.sealed.len();
+        let mut buffer = match self.buffer.take() {
+            None => self.size.buffer(),
+            Some(mut buffer) if buffer.len() >= self.size.bytes().max(MAX_RECORD) => {
+                buffer.copy_within(self.sealed.clone(), 0);
+                buffer
+            }
+            // Grown, or too small for the record that has begun.
+            Some(smaller) => {
+                let mut buffer = Buffer::holding(self.size.bytes().max(MAX_RECORD));
+                buffer[..rest].copy_from_slice(&smaller[self.sealed.clone()]);
+                buffer
+            }
+        };
+        let result = read(&mut buffer[rest..]);
+        let length = filled(&result);
+        if length > 0 {
+            self.size.observe(length, buffer.len() - rest);
+        }
+        self.plain = 0..0;
+        self.sealed = 0..rest + length;
+        if !self.sealed.is_empty() {
+            self.buffer = Some(buffer);
+        }
+        result
+    }
+
+    fn release(&mut self) {
+        if self.plain.is_empty() && self.sealed.is_empty() {
+            self.buffer = None;
+        }
+    }
+}
+
+/// What [`Incoming::open`] found.
+pub(crate) enum Opened {
+    /// No complete record.
+    Nothing,
+    /// Data, perhaps none.
+    Data,
+    /// An alert's bytes.
+    Alert(Vec<u8>),
+    /// Bytes of handshake messages.
+    Handshake(Vec<u8>),
+}
+
+#[cfg(test)]
+impl Incoming {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.buffer.is_none()
+    }
+}

@@ -1,0 +1,196 @@
+//! The TLS 1.3 record layer (RFC 8446 §5): sealing and opening single records.
+//!
+//! The TLS library does the handshake and derives every key; from then on records are sealed and
+//! opened here, in the caller's buffers. The library's own record layer handles one record per
+//! read and copies each byte twice, which costs a bulk transfer as much as the encryption does.
+
+use std::ops::Range;
+
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, InvalidMessage, PeerMisbehaved};
+
+/// Bytes before the payload: type, version, length (RFC 8446 §5.1).
+pub(crate) const HEADER: usize = 5;
+/// Bytes a sealed record has beyond its plaintext and header: the content type and the tag of
+/// every cipher suite of TLS 1.3.
+pub(crate) const TRAILER: usize = 1 + TAG;
+const TAG: usize = 16;
+/// Most plaintext in a record, bytes (RFC 8446 §5.1).
+pub(crate) const MAX_PLAIN: usize = 1 << 14;
+/// Most payload of a sealed record, bytes (RFC 8446 §5.2).
+const MAX_PAYLOAD: usize = MAX_PLAIN + 256;
+/// The largest record there is, header included, bytes.
+pub(crate) const MAX_RECORD: usize = HEADER + MAX_PAYLOAD;
+
+/// Records under one key. AES-GCM may seal 2^24.5 full records (RFC 8446 §5.5).
+pub(crate) const KEY_LIMIT: u64 = 1 << 24;
+
+/// What a record carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Content {
+    Alert = 21,
+    Handshake = 22,
+    Data = 23,
+}
+
+/// Why a connection must end, and what its peer is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Violation {
+    pub(crate) error: rustls::Error,
+    pub(crate) alert: Option<AlertDescription>,
+}
+
+impl Violation {
+    pub(crate) fn new(error: impl Into<rustls::Error>, alert: AlertDescription) -> Self {
+        Self { error: error.into(), alert: Some(alert) }
+    }
+
+    pub(crate) fn unexpected(error: impl Into<rustls::Error>) -> Self {
+        Self::new(error, AlertDescription::UnexpectedMessage)
+    }
+}
+
+impl From<rustls::Error> for Violation {
+    fn from(error: rustls::Error) -> Self {
+        Self { error, alert: Some(AlertDescription::InternalError) }
+    }
+}
+
+/// One direction's key, and how many records it has sealed or opened.
+pub(crate) struct Cipher {
+    key: LessSafeKey,
+    iv: [u8; 12],
+    sequence: u64,
+}
+
+impl Cipher {
+    /// From what the handshake or a key update gave.
+    pub(crate) fn new((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, rustls::Error> {
+        let (algorithm, key, iv) = match &secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
+            _ => return Err(rustls::Error::General("a cipher suite without a record layer".to_owned())),
+        };
+        let length = |_| rustls::Error::General("a traffic key of the wrong length".to_owned());
+        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(|_| length(()))?;
+        let iv = iv.as_ref().try_into().map_err(|_| length(()))?;
+        Ok(Self { key: LessSafeKey::new(key), iv, sequence })
+    }
+
+    /// Records sealed or opened with this key.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The next record's nonce (RFC 8446 §5.3). Each is used once: the number goes up with every
+    /// call, and a key is replaced long before it wraps.
+    fn nonce(&mut self) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, count) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
+            *byte ^= count;
+        }
+        self.sequence += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// Seals the record in `record` in place: room for the header, then the plaintext, then room
+    /// for [`TRAILER`].
+    pub(crate) fn seal_in_place(&mut self, content: Content, record: &mut [u8]) -> Result<(), rustls::Error> {
+        let (header, payload) = record.split_at_mut(HEADER);
+        header.copy_from_slice(&header_of(payload.len()));
+        let (text, trailer) = payload.split_at_mut(payload.len() - TRAILER);
+        let (nonce, aad) = (self.nonce(), Aad::from(&*header));
+        let sealed = self.key.seal_in_place_scatter(nonce, aad, text, &[content as u8], trailer);
+        sealed.map_err(|_| rustls::Error::EncryptError)
+    }
+
+    /// Seals `plain` into `record`, whose length is `HEADER + plain.len() + TRAILER`.
+    pub(crate) fn seal_into(&mut self, content: Content, plain: &[u8], record: &mut [u8]) -> Result<(), rustls::Error> {
+        let (header, payload) = record.split_at_mut(HEADER);
+        header.copy_from_slice(&header_of(payload.len()));
+        let (text, trailer) = payload.split_at_mut(plain.len());
+        let (nonce, aad) = (self.nonce(), Aad::from(&*header));
+        let sealed = self.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[content as u8], trailer);
+        sealed.map_err(|_| rustls::Error::EncryptError)
+    }
+
+    /// Opens the record in `record`, header included, in place. Says what it carries, and where
+    /// in `record` that is now.
+    pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<(Content, Range<usize>), Violation> {
+        let payload = &mut record[HEADER..];
+        let bad = || Violation::new(rustls::Error::DecryptError, AlertDescription::BadRecordMac);
+        if payload.len() < TAG {
+            return Err(bad());
+        }
+        let aad = Aad::from(header_of(payload.len()));
+        let nonce = self.nonce();
+        let inner = self.key.open_in_place(nonce, aad, payload).map_err(|_| bad())?;
+        let too_long = || Violation::new(rustls::Error::PeerSentOversizedRecord, AlertDescription::RecordOverflow);
+        if inner.len() > MAX_PLAIN + 1 {
+            return Err(too_long());
+        }
+        // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4).
+        let Some(end) = inner.iter().rposition(|byte| *byte != 0) else {
+            return Err(Violation::unexpected(PeerMisbehaved::IllegalTlsInnerPlaintext));
+        };
+        let content = match inner[end] {
+            21 => Content::Alert,
+            22 => Content::Handshake,
+            23 => Content::Data,
+            20 => return Err(Violation::unexpected(PeerMisbehaved::IllegalMiddleboxChangeCipherSpec)),
+            _ => return Err(Violation::unexpected(InvalidMessage::InvalidContentType)),
+        };
+        if end > MAX_PLAIN {
+            return Err(too_long());
+        }
+        Ok((content, HEADER..HEADER + end))
+    }
+}
+
+/// The header of a sealed record, which is also what is authenticated beside it (RFC 8446 §5.2).
+fn header_of(payload: usize) -> [u8; HEADER] {
+    let [high, low] = (payload as u16).to_be_bytes();
+    [Content::Data as u8, 3, 3, high, low]
+}
+
+/// Length of the record at the front of `bytes`, header included; `None` while its header is not
+/// all there. The record itself need not be.
+pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
+    let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
+    if !(20..=24).contains(&content) {
+        return Err(Violation::new(InvalidMessage::InvalidContentType, AlertDescription::DecodeError));
+    }
+    if major != 3 {
+        return Err(Violation::new(InvalidMessage::UnknownProtocolVersion, AlertDescription::DecodeError));
+    }
+    let payload = usize::from(u16::from_be_bytes([high, low]));
+    if payload == 0 && content != Content::Data as u8 {
+        return Err(Violation::new(InvalidMessage::InvalidEmptyPayload, AlertDescription::DecodeError));
+    }
+    if payload > MAX_PAYLOAD {
+        return Err(Violation::new(InvalidMessage::MessageTooLarge, AlertDescription::RecordOverflow));
+    }
+    // Nothing comes in plain after the handshake, this least of all (RFC 8446 §5).
+    if content == 20 {
+        return Err(Violation::unexpected(rustls::Error::InappropriateMessage {
+            expect_types: vec![ContentType::ApplicationData, ContentType::Handshake],
+            got_type: ContentType::ChangeCipherSpec,
+        }));
+    }
+    Ok(Some(HEADER + payload))
+}
+
+#[cfg(test)]
+impl Cipher {
+    /// Seals any inner plaintext: content type and padding are the caller's.
+    pub(crate) fn seal_raw(&mut self, inner: &[u8]) -> Vec<u8> {
+        let mut record = header_of(inner.len() + TAG).to_vec();
+        let (nonce, aad) = (self.nonce(), Aad::from(header_of(inner.len() + TAG)));
+        record.extend_from_slice(inner);
+        let tag = self.key.seal_in_place_separate_tag(nonce, aad, &mut record[HEADER..]);
+        record.extend_from_slice(tag.expect("sealing can't fail").as_ref());
+        record
+    }
+}
