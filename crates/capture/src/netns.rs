@@ -1,6 +1,6 @@
 //! Network namespaces: naming, visiting and creating them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,6 +23,9 @@ const OWN: &str = "/proc/thread-self/ns/net";
 thread_local! {
     /// The namespace that this thread has been shown to be able to return to.
     static HOME: Cell<Option<NamespaceId>> = const { Cell::new(None) };
+    /// The namespace this thread is in. Only [`NetworkNamespace::run`] moves a thread that has
+    /// been asked for it; asking `/proc` each time would cost a connection three system calls.
+    static HERE: RefCell<Option<NetworkNamespace>> = const { RefCell::new(None) };
 }
 
 /// What makes a namespace the same one: two descriptors with equal ids refer to one namespace for as long as either is open.
@@ -212,7 +215,10 @@ impl NetworkNamespace {
     /// When the namespace can't be entered. The process aborts when it can't be left: the thread would go on to open sockets
     /// of one pod in the namespace of another, and no caller could notice.
     pub fn run<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
-        let home = Self::current()?;
+        let home = match HERE.with_borrow(Clone::clone) {
+            Some(here) => here,
+            None => Self::current()?,
+        };
         if home.id == self.id {
             return Ok(f());
         }
@@ -224,6 +230,7 @@ impl NetworkNamespace {
         }
         setns(self, CloneFlags::CLONE_NEWNET)
             .map_err(|e| Error::system(format!("entering network namespace {self}"), e))?;
+        HERE.set(Some(self.clone()));
         let _way_back = WayBack(home);
         Ok(f())
     }
@@ -253,6 +260,7 @@ impl Drop for WayBack {
             tracing::error!(%error, namespace = %self.0, "cannot return to the process's own network namespace; aborting");
             std::process::abort();
         }
+        HERE.set(Some(self.0.clone()));
     }
 }
 

@@ -28,7 +28,6 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(180), Duration
 
 // linux/in6.h; not in libc for every target.
 const IPV6_TRANSPARENT: i32 = 75;
-const IPV6_FREEBIND: i32 = 78;
 const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 const SO_ORIGINAL_DST: i32 = 80;
 const IP6T_SO_ORIGINAL_DST: i32 = 80;
@@ -167,7 +166,8 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
     Ok(socket.into())
 }
 
-/// A TCP socket that is about to connect to `destination` from inside the namespace, marked with [`PROXY_MARK`].
+/// A TCP socket that is about to connect to `destination` from inside the namespace, marked with [`PROXY_MARK`], and set up as
+/// connections accepted from a [`Listener`] are.
 ///
 /// With a `source`, the connection comes from that address although it isn't the namespace's own: this is how an application
 /// sees its client instead of the proxy. A source port of 0 is chosen at connect time, per destination, so that one source
@@ -176,18 +176,42 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
 /// # Errors
 /// When the families differ or the caller lacks CAP_NET_ADMIN.
 pub fn connector(namespace: &NetworkNamespace, destination: SocketAddr, source: Option<SocketAddr>) -> Result<Socket> {
+    connect_socket(namespace, destination, source, true)
+}
+
+/// As [`connector`], for a destination inside the namespace itself: there, nothing can vanish without the kernel saying so,
+/// and keep-alive probes would cost each connection four system calls.
+///
+/// # Errors
+/// As [`connector`].
+pub fn local_connector(
+    namespace: &NetworkNamespace,
+    destination: SocketAddr,
+    source: Option<SocketAddr>,
+) -> Result<Socket> {
+    connect_socket(namespace, destination, source, false)
+}
+
+fn connect_socket(
+    namespace: &NetworkNamespace,
+    destination: SocketAddr,
+    source: Option<SocketAddr>,
+    keepalive: bool,
+) -> Result<Socket> {
     let fail = |e| Error::system(format!("opening a socket towards {destination} in {namespace}"), e);
     let destination_ip = destination.ip().to_canonical();
     let socket = create(namespace, SocketAddr::new(destination_ip, 0), Type::STREAM, Protocol::TCP).map_err(fail)?;
     let prepare = || -> io::Result<()> {
         socket.set_mark(PROXY_MARK)?;
-        set_connection_defaults(&socket)?;
+        if keepalive {
+            set_connection_defaults(&socket)?;
+        } else {
+            socket.set_tcp_nodelay(true)?;
+        }
         let Some(source) = source else { return Ok(()) };
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
+        // Also permits the foreign address.
         set_transparent(&socket, source)?;
-        let (level, freebind) =
-            if source.is_ipv6() { (libc::SOL_IPV6, IPV6_FREEBIND) } else { (libc::SOL_IP, libc::IP_FREEBIND) };
-        set_option(&socket, level, freebind, 1)?;
         if source.port() == 0 {
             set_option(&socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
         } else {
@@ -221,12 +245,20 @@ fn set_connection_defaults(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries))
 }
 
-/// Where the client wanted to go before a rule redirected it here; for a connection that wasn't redirected, the address at
-/// which it arrived. IPv4 addresses are never returned in their IPv6-mapped form.
+/// Where a connection arrived, and where its client wanted to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Where the client wanted to go before a rule redirected it here; [`Arrival::local`] if none did.
+    pub original: SocketAddr,
+    /// The address at which it arrived.
+    pub local: SocketAddr,
+}
+
+/// Where a connection arrived, and where its client wanted to go. IPv4 addresses are never returned in their IPv6-mapped form.
 ///
 /// # Errors
 /// When the socket isn't a connected TCP socket.
-pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
+pub fn arrival(socket: &impl AsFd) -> io::Result<Arrival> {
     let local = SockRef::from(socket)
         .local_addr()?
         .as_socket()
@@ -247,11 +279,21 @@ pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
         })
     };
     match tracked {
-        Ok(original) => Ok(original),
+        Ok(original) => Ok(Arrival { original, local }),
         // ENOENT: not tracked. ENOPROTOOPT: the namespace has no connection tracking at all. Either way not redirected.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => Ok(local),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => {
+            Ok(Arrival { original: local, local })
+        }
         Err(e) => Err(e),
     }
+}
+
+/// Where a connection's client wanted to go; see [`Arrival::original`].
+///
+/// # Errors
+/// As [`arrival`].
+pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    arrival(socket).map(|arrival| arrival.original)
 }
 
 #[cfg(test)]

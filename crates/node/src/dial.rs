@@ -39,25 +39,39 @@ const SPOOFED_PORTS: std::ops::Range<u16> = 16_384..32_768;
 /// How often another one is tried before the kernel is to choose.
 const SPOOF_ATTEMPTS: usize = 8;
 
-/// Connects from the pod's namespace; with `source`, from an address that need not be its own.
-pub(crate) async fn tcp(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
+/// Connects from the pod's namespace to another one's.
+pub(crate) async fn tcp(pod: &Pod, address: SocketAddr) -> Result<TcpStream, Failure> {
     let wait = pod.context().config.connect_timeout;
     let connected = timeout(wait, async {
-        let Some(source) = source else { return connect(pod, address, None).await };
-        for _ in 0..SPOOF_ATTEMPTS {
-            let port = rand::random_range(SPOOFED_PORTS);
-            match connect(pod, address, Some(SocketAddr::new(source, port))).await {
-                Err(failure) if failure.is_port_taken() => {}
-                other => return other,
-            }
-        }
-        connect(pod, address, Some(SocketAddr::new(source, 0))).await
+        let socket = sockets::connector(pod.netns(), address, None).map_err(|e| Failure::Socket(Arc::new(e)))?;
+        connect(socket, address).await
     });
     connected.await.unwrap_or(Err(Failure::ConnectTimeout { address, waited: wait }))
 }
 
-async fn connect(pod: &Pod, address: SocketAddr, source: Option<SocketAddr>) -> Result<TcpStream, Failure> {
-    let socket = sockets::connector(pod.netns(), address, source).map_err(|e| Failure::Socket(Arc::new(e)))?;
+/// Connects to the pod's own program; with `source`, from an address that need not be the pod's.
+pub(crate) async fn program(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
+    let wait = pod.context().config.connect_timeout;
+    let connect = async |source| {
+        let socket =
+            sockets::local_connector(pod.netns(), address, source).map_err(|e| Failure::Socket(Arc::new(e)))?;
+        connect(socket, address).await
+    };
+    let connected = timeout(wait, async {
+        let Some(source) = source else { return connect(None).await };
+        for _ in 0..SPOOF_ATTEMPTS {
+            let port = rand::random_range(SPOOFED_PORTS);
+            match connect(Some(SocketAddr::new(source, port))).await {
+                Err(failure) if failure.is_port_taken() => {}
+                other => return other,
+            }
+        }
+        connect(Some(SocketAddr::new(source, 0))).await
+    });
+    connected.await.unwrap_or(Err(Failure::ConnectTimeout { address, waited: wait }))
+}
+
+async fn connect(socket: socket2::Socket, address: SocketAddr) -> Result<TcpStream, Failure> {
     let socket = TcpSocket::from_std_stream(socket.into());
     socket.connect(address).await.map_err(|e| Failure::Connect { address, source: Arc::new(e) })
 }
@@ -69,7 +83,7 @@ pub(crate) async fn tls(
     address: SocketAddr,
     expected: &[Identity],
 ) -> Result<TlsStream<TcpStream>, Failure> {
-    let stream = tcp(pod, address, None).await?;
+    let stream = tcp(pod, address).await?;
     let wait = pod.context().config.handshake_timeout;
     let connected = identity.connect(stream, expected, wait).await;
     connected.map(|(stream, _)| stream).map_err(|e| Failure::Handshake { address, source: Arc::new(e) })

@@ -177,7 +177,7 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Resu
 }
 
 async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut stream = crate::dial::tcp(pod, resolver, None).await.map_err(std::io::Error::other)?;
+    let mut stream = crate::dial::tcp(pod, resolver).await.map_err(std::io::Error::other)?;
     let length = u16::try_from(query.len()).map_err(std::io::Error::other)?;
     let mut framed = length.to_be_bytes().to_vec();
     framed.extend_from_slice(query);

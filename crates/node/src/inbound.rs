@@ -125,8 +125,10 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         authority: request.authority().unwrap_or_default().to_owned(),
         headers: request.take_headers(),
     };
+    // Boxed: deciding and dialling take much more state than what remains afterwards.
+    let connecting = Box::pin(connect(&tunnel, asked, &mut report));
     let connected = tokio::select! {
-        connected = connect(&tunnel, asked, &mut report) => connected,
+        connected = connecting => connected,
         // Otherwise a peer that asks and gives up in a row, each time freeing its place among
         // the streams, could have us hold any number of sockets that wait for the program.
         error = request.cancelled() => Err(Failure::GivenUp { address: tunnel.peer, reason: error.to_string() }),
@@ -220,7 +222,7 @@ pub(crate) async fn admit_and_dial(
     // source: the packets would never leave the loopback path the rules watch.
     let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
     let program = tokio::select! {
-        program = dial::tcp(pod, address, source) => program?,
+        program = dial::program(pod, address, source) => program?,
         () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
     };
     Ok((program, listed, cut))

@@ -32,24 +32,27 @@ enum Upstream {
 
 pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
     let mut report = Report::new(&pod, Direction::Outbound, source);
-    let original = match sockets::original_destination(&stream) {
-        Ok(original) => original,
+    let arrival = match sockets::arrival(&stream) {
+        Ok(arrival) => arrival,
         Err(error) => {
             dial::reset(stream);
             report.failed(&Failure::OriginalDestination(Arc::new(error)));
             return;
         }
     };
+    let original = arrival.original;
     report.destination_address(original);
     // Nobody redirected it: a program that dials this very port. Carried on to where it wants to
     // go, it would arrive here again, and again, until no descriptor is left.
-    if stream.local_addr().is_ok_and(|local| dial::canonical(local) == original) {
+    if arrival.local == original {
         dial::reset(stream);
         report.failed(&Failure::ReservedPort(original));
         return;
     }
+    // Boxed: the way to the peer takes much more state than what remains once it is found.
+    let connecting = Box::pin(connect(&pod, &worker, source, original, &mut report));
     let connected = tokio::select! {
-        connected = connect(&pod, &worker, source, original, &mut report) => connected,
+        connected = connecting => connected,
         failure = dial::given_up(&stream, source) => Err(failure),
         () = pod.stopped() => Err(Failure::Stopped),
     };
@@ -112,11 +115,11 @@ async fn try_route(
     match route {
         Route::Passthrough { address } => {
             report.upstream(*address, None, None);
-            Ok((Upstream::Tcp(dial::tcp(pod, *address, None).await?), *address))
+            Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
         }
         Route::Plain { address, workload, service } => {
             report.upstream(*address, workload.as_ref(), service.as_ref());
-            Ok((Upstream::Tcp(dial::tcp(pod, *address, None).await?), *address))
+            Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
         }
         Route::Hbone { workload: peer, address, authority, expected, service, target, .. } => {
             report.upstream(*target, Some(peer), service.as_ref());

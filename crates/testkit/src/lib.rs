@@ -11,3 +11,5 @@ pub mod hbone;
 pub mod lines;
 #[cfg(feature = "mesh")]
 pub mod network;
+#[cfg(feature = "mesh")]
+pub mod syscalls;

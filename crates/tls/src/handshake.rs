@@ -107,7 +107,8 @@ impl MeshIdentity {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let accepting = establish::accept(self.server.clone(), io);
+        // Boxed: its state is large, and gone once it is over.
+        let accepting = Box::pin(establish::accept(self.server.clone(), io));
         let (stream, facts) = within(timeout, accepting, &self.server.alpn_protocols).await?;
         let peer = peer_of(facts, &self.server.alpn_protocols)?;
         Ok((stream, peer))
@@ -134,7 +135,7 @@ impl MeshIdentity {
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
         // An address as server name is never sent (RFC 6066 §3), and the verifier ignores it.
         let nobody = ServerName::from(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let connecting = establish::connect(Arc::new(config), nobody, io);
+        let connecting = Box::pin(establish::connect(Arc::new(config), nobody, io));
         let (stream, facts) = within(timeout, connecting, &self.client.alpn_protocols).await?;
         let peer = peer_of(facts, &self.client.alpn_protocols)?;
         Ok((stream, peer))

@@ -118,13 +118,6 @@ impl Outgoing {
         }
     }
 
-    /// Whether to send before there is more.
-    pub(crate) fn is_full(&self) -> bool {
-        // A quarter of the largest buffer: so much in one system call costs little more per byte
-        // than all of it, and the peer can begin.
-        self.sealed - self.from >= (64 << 10)
-    }
-
     /// Plaintext that the open record, or the next, still has room for in the buffer.
     fn room(&self) -> usize {
         let length = self.buffer.as_ref().map_or(0, |buffer| buffer.len());

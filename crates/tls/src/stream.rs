@@ -16,10 +16,11 @@ use crate::record::{Content, Violation};
 /// A TLS connection over `IO`.
 ///
 /// What is written is gathered, so that small writes share a record and a system call: it leaves
-/// with the next flush, or when 64 KiB have come together. Idle, the connection holds no buffer.
+/// with the next flush, or when 256 KiB have come together. Idle, the connection holds no buffer.
 pub struct TlsStream<IO> {
     io: IO,
-    keys: Keys,
+    /// Boxed: a cipher's key schedule is large, and streams are moved about before they settle.
+    keys: Box<Keys>,
     incoming: Incoming,
     outgoing: Outgoing,
     alpn: Option<Box<[u8]>>,
@@ -41,7 +42,7 @@ impl<IO> TlsStream<IO> {
     pub(crate) fn new(io: IO, keys: Keys, received: &[u8], alpn: Option<Box<[u8]>>) -> Self {
         Self {
             io,
-            keys,
+            keys: Box::new(keys),
             incoming: Incoming::new(received),
             outgoing: Outgoing::default(),
             alpn,
@@ -163,15 +164,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         }
         loop {
             let taken = self.outgoing.push(&mut self.keys.sealing, slices).map_err(io::Error::other)?;
-            if self.outgoing.is_full() {
-                // Not finished: what comes next may still join the open record. A failure will be
-                // told by the next call, for these bytes are taken.
-                if let Poll::Ready(Err(error)) = self.poll_drain(cx)
-                    && taken == 0
-                {
-                    return Poll::Ready(Err(error));
-                }
-            }
             if taken > 0 {
                 return Poll::Ready(Ok(taken));
             }

@@ -35,7 +35,13 @@ struct Transport<IO> {
     deferring: bool,
     /// One was left.
     unflushed: bool,
+    /// Bytes that may still be read in this turn.
+    budget: usize,
 }
+
+/// Bytes read in one turn. A bulk sender keeps the socket full, and HTTP/2 reads until it is
+/// empty: megabytes would pass through the caches before the first of them is passed on.
+const TURN: usize = 256 << 10;
 
 /// Flushes a [`Watched`] transport once for all frames of a turn. HTTP/2 itself flushes after
 /// each larger frame: a record and a system call for each of many small answers.
@@ -51,6 +57,7 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// Flushes what was left; to be called at the end of each turn.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut transport = self.0.lock();
+        transport.budget = TURN;
         if transport.unflushed {
             ready!(Pin::new(&mut transport.io).poll_flush(cx))?;
             transport.unflushed = false;
@@ -83,7 +90,7 @@ impl Patience {
 impl<IO> Watched<IO> {
     pub(crate) fn new(io: IO) -> (Self, Flusher<IO>, Arc<AtomicU64>) {
         let received = Arc::new(AtomicU64::new(0));
-        let transport = Arc::new(Mutex::new(Transport { io, deferring: false, unflushed: false }));
+        let transport = Arc::new(Mutex::new(Transport { io, deferring: false, unflushed: false, budget: TURN }));
         let flusher = Flusher(transport.clone());
         (Self { transport, received: received.clone(), patience: Patience::short(), leaving: None }, flusher, received)
     }
@@ -95,9 +102,17 @@ impl<IO> Watched<IO> {
 
 impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut transport = self.transport.lock();
+        if transport.budget == 0 && transport.deferring {
+            // Those for whom something came get their turn first.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
-        let result = ready!(Pin::new(&mut self.transport.lock().io).poll_read(cx, buf));
-        self.received.fetch_add((buf.filled().len() - before) as u64, Relaxed);
+        let result = ready!(Pin::new(&mut transport.io).poll_read(cx, buf));
+        let read = buf.filled().len() - before;
+        transport.budget = transport.budget.saturating_sub(read);
+        self.received.fetch_add(read as u64, Relaxed);
         Poll::Ready(result)
     }
 }

@@ -272,11 +272,6 @@ impl HalfCloseWatch {
     }
 }
 
-/// The peer of a socket is gone: what a shutdown says after a RST.
-fn is_not_connected(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotConnected
-}
-
 #[cfg(test)]
 #[path = "relay_tests.rs"]
 mod tests;

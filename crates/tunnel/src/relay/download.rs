@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncWrite;
 use tokio::net::tcp::WriteHalf;
 
-use super::{Meter, RelayError, TURN, is_not_connected};
+use super::{Meter, RelayError, TURN};
 use crate::TunnelStream;
 
 /// Chunks handed to one system call.
@@ -145,12 +145,9 @@ impl Download {
         tcp: &mut WriteHalf<'_>,
         opposite_done: bool,
     ) -> Poll<Result<(), RelayError>> {
-        match ready!(Pin::new(tcp).poll_shutdown(cx)) {
-            // The program had closed and then refused late bytes; it has all it wanted.
-            Err(error) if !(opposite_done && is_not_connected(&error)) => {
-                return Poll::Ready(Err(RelayError::Local(error)));
-            }
-            _ => {}
+        // Once both halves have ended the socket is closed, which says the same.
+        if !opposite_done {
+            ready!(Pin::new(tcp).poll_shutdown(cx)).map_err(RelayError::Local)?;
         }
         self.done = true;
         Poll::Ready(Ok(()))

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-use super::{RelayOptions, TURN, is_not_connected};
+use super::{RelayOptions, TURN};
 
 /// Which end of a direction failed.
 pub(super) enum Failure {
@@ -71,11 +71,9 @@ impl Copy {
                 continue;
             }
             if self.ended {
-                match ready!(Pin::new(&mut *sink).poll_shutdown(cx)) {
-                    Err(error) if !(opposite_done && is_not_connected(&error)) => {
-                        return Poll::Ready(Err(Failure::Sink(error)));
-                    }
-                    _ => {}
+                // Once both halves have ended the sockets are closed, which says the same.
+                if !opposite_done {
+                    ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(Failure::Sink)?;
                 }
                 self.done = true;
                 continue;

@@ -1,0 +1,82 @@
+//! What the data path asks of the kernel, per message, byte and connection: a regression fails
+//! here without a clock. Alone in its process, for its workers are counted by name.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use leno_testkit::network::may_run;
+use leno_testkit::syscalls::SyscallCounter;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use support::{Mesh, echo, exchange, pair, soon};
+
+/// Both proxies of a connection across nodes, one thread each.
+const THREADS: usize = 2;
+
+/// Each message is received and sent by two proxies, there and back: eight, and each proxy waits
+/// for each of its two events.
+const MOST_PER_REQUEST: f64 = 13.0;
+
+/// Data is moved in blocks of up to 256 KiB: four reads and four writes per MiB by each proxy if
+/// each block were full, which depends on how fast the programs are.
+const MOST_PER_MIB: f64 = 120.0;
+
+/// Measured 56; ztunnel takes 49 and the waits.
+const MOST_PER_CONNECTION: f64 = 64.0;
+
+#[tokio::test]
+async fn the_data_path_asks_little_of_the_kernel() {
+    if !may_run("the_data_path_asks_little_of_the_kernel") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+    let mut counter = SyscallCounter::new("worker-").unwrap();
+    assert_eq!(counter.threads(), THREADS, "worker threads");
+
+    const REQUESTS: usize = 2000;
+    let before = counter.count();
+    for _ in 0..REQUESTS {
+        near.write_all(&[1; 200]).await.unwrap();
+        far.read_exact(&mut [0; 200]).await.unwrap();
+        far.write_all(&[2; 900]).await.unwrap();
+        near.read_exact(&mut [0; 900]).await.unwrap();
+    }
+    let per_request = (counter.count() - before) as f64 / REQUESTS as f64;
+
+    const MIB: usize = 256;
+    let before = counter.count();
+    let sending = async {
+        let block = vec![3; 1 << 20];
+        for _ in 0..MIB {
+            near.write_all(&block).await.unwrap();
+        }
+    };
+    let receiving = async {
+        let mut block = vec![0; 1 << 20];
+        for _ in 0..MIB {
+            far.read_exact(&mut block).await.unwrap();
+        }
+    };
+    soon("the transfer", async { tokio::join!(sending, receiving) }).await;
+    let per_mib = (counter.count() - before) as f64 / MIB as f64;
+
+    drop((near, far));
+    echo(server.listen());
+    const CONNECTIONS: usize = 500;
+    let before = counter.count();
+    for _ in 0..CONNECTIONS {
+        let stream = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+        soon("an answer", exchange(stream, b"hello")).await.unwrap();
+    }
+    let per_connection = (counter.count() - before) as f64 / CONNECTIONS as f64;
+
+    println!("{per_request:.2} per request, {per_mib:.1} per MiB, {per_connection:.1} per connection");
+    assert!(per_request <= MOST_PER_REQUEST, "{per_request:.2} system calls per request");
+    assert!(per_mib <= MOST_PER_MIB, "{per_mib:.1} system calls per MiB");
+    assert!(per_connection <= MOST_PER_CONNECTION, "{per_connection:.1} system calls per connection");
+}
