@@ -46,6 +46,7 @@ impl Handler for Recorder {
             for update in updates {
                 let names = held.names.entry(type_url.to_owned()).or_default();
                 match update {
+                    Update::Unreadable { name, reason } => panic!("{name}: {reason}"),
                     Update::Upsert { name, .. } => {
                         names.retain(|held| *held != name);
                         names.push(name.clone());

@@ -169,7 +169,7 @@ impl Mesh {
     }
 
     /// The workload that owns an address. Of several, pods with HBONE win, then pods, then
-    /// HBONE, as ztunnel does.
+    /// HBONE, as ztunnel does. One that was not understood counts as if it had HBONE.
     pub fn workload_by_address(&self, network: &Name, address: IpAddr) -> Option<&Arc<Workload>> {
         let key = NetworkAddress { network: network.clone(), address };
         self.by_address.get(&key).and_then(|claimants| claimants.first())
@@ -274,7 +274,7 @@ impl Mesh {
 }
 
 fn claim(w: &Workload) -> (bool, bool) {
-    (w.is_pod(), w.tunnel_protocol == TunnelProtocol::Hbone)
+    (w.is_pod(), w.tunnel_protocol == TunnelProtocol::Hbone || w.not_understood.is_some())
 }
 
 /// Same namespace, then canonical, then the first, as ztunnel does; invisible ones never.

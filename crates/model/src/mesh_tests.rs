@@ -114,6 +114,7 @@ fn a_policy_a_workload_names_but_the_mesh_lacks_is_an_error() {
         action: Action::Deny,
         rules: vec![Rule::default()],
         dry_run: false,
+        not_understood: None,
     }));
     assert!(matches!(mesh.policies_for(&w).next(), Some(Ok(_))));
 }
@@ -144,4 +145,15 @@ fn a_clone_does_not_see_later_writes() {
     let before = mesh.clone();
     mesh.remove_workload("Kubernetes//Pod/ns/a");
     assert_eq!((before.workloads().count(), mesh.workloads().count()), (1, 0));
+}
+
+#[test]
+fn what_was_not_understood_owns_its_addresses_like_an_enrolled_pod() {
+    let mut mesh = Mesh::default();
+    mesh.upsert_workload(Arc::new(pod("plain", "10.0.0.1")));
+    let mut closed = pod("closed", "10.0.0.1");
+    closed.not_understood = Some("why".into());
+    mesh.upsert_workload(Arc::new(closed));
+    let owner = mesh.workload_by_address(&network(), "10.0.0.1".parse().expect("ip")).map(|w| w.name.clone());
+    assert_eq!(owner.as_deref(), Some("closed"));
 }

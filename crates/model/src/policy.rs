@@ -58,6 +58,9 @@ pub struct Authorization {
     pub rules: Vec<Rule>,
     /// Told, not enforced.
     pub dry_run: bool,
+    /// Set if the control plane described it in a way that was not understood: why. Whatever it
+    /// says, nobody gets in where it applies.
+    pub not_understood: Option<Name>,
 }
 
 /// All clauses must hold; an empty list holds.

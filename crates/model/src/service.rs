@@ -152,6 +152,8 @@ pub struct Service {
     pub ingress_use_waypoint: bool,
     /// Who may resolve it.
     pub visibility: Visibility,
+    /// As [`Workload::not_understood`](crate::Workload::not_understood).
+    pub not_understood: Option<Name>,
 }
 
 impl Service {
@@ -171,6 +173,7 @@ impl Service {
             canonical: false,
             ingress_use_waypoint: false,
             visibility: Visibility::Public,
+            not_understood: None,
         }
     }
 

@@ -181,6 +181,10 @@ pub struct Workload {
     pub network_mode: NetworkMode,
     /// Load-balancing weight; 1 unless set.
     pub capacity: u32,
+    /// Set if the control plane described it in a way that was not understood: why. The other
+    /// fields are what could be read all the same; they say whose the addresses are, and nothing
+    /// may pass to it, from it or through it.
+    pub not_understood: Option<Name>,
 }
 
 impl Workload {
@@ -213,6 +217,7 @@ impl Workload {
             locality: Locality::default(),
             network_mode: NetworkMode::Standard,
             capacity: 1,
+            not_understood: None,
         }
     }
 

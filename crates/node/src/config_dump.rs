@@ -61,6 +61,7 @@ fn workload(w: &Workload) -> Value {
         "locality": {"region": w.locality.region, "zone": w.locality.zone, "subzone": w.locality.subzone},
         "services": w.services.keys().map(|id| json!({"namespace": id.namespace, "hostname": id.hostname})).collect::<Vec<_>>(),
         "capacity": w.capacity,
+        "notUnderstood": w.not_understood,
     })
 }
 
@@ -114,6 +115,7 @@ fn service(mesh: &Mesh, s: &Service) -> Value {
         "ipFamilies": format!("{:?}", s.ip_families),
         "canonical": s.canonical,
         "visibility": match s.visibility { Visibility::Public => "Public", Visibility::Namespace => "Namespace" },
+        "notUnderstood": s.not_understood,
     })
 }
 
@@ -134,6 +136,7 @@ fn policy(p: &Authorization) -> Value {
         "action": match p.action { Action::Allow => "Allow", Action::Deny => "Deny" },
         "rules": rules,
         "dryRun": p.dry_run,
+        "notUnderstood": p.not_understood,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::StatusCode;
 use leno_model::HBONE_PORT;
 use leno_policy::inbound::InboundRefusal;
-use leno_policy::{DenyReason, RouteError};
+use leno_policy::{DenyReason, NotUnderstood, RouteError};
 use leno_telemetry::metrics::ResponseFlags;
 use leno_tls::{CertificateError, HandshakeError};
 use leno_tunnel::OpenError;
@@ -24,6 +24,8 @@ pub(crate) enum Failure {
         "pod {pod} is not known to the control plane after {waited:?}; is discovery connected (see /healthz/ready on 15021)?"
     )]
     UnknownWorkload { pod: String, waited: Duration },
+    #[error(transparent)]
+    NotUnderstood(Arc<NotUnderstood>),
     #[error("workload {0} has names that form no SPIFFE id, so it can't prove who it is")]
     NoIdentity(String),
     #[error(transparent)]
@@ -121,7 +123,9 @@ impl Failure {
             Self::Handshake { .. } => ResponseFlags::TlsFailure,
             Self::Tunnel { .. } => ResponseFlags::H2Handshake,
             Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
-            Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } => ResponseFlags::Identity,
+            Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => {
+                ResponseFlags::Identity
+            }
             _ => ResponseFlags::Connect,
         }
     }

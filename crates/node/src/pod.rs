@@ -9,6 +9,7 @@ use leno_capture::NetworkNamespace;
 use leno_capture::sockets::{self, DnsSockets, ListenOptions};
 use leno_capture::zds::PodInfo;
 use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
+use leno_policy::NotUnderstood;
 use leno_telemetry::{AccessLog, Metrics};
 use leno_tls::{CertificateManager, MeshIdentity};
 use leno_tunnel::Pool;
@@ -201,9 +202,16 @@ impl Pod {
     /// The current mesh and this pod's workload in it. Waits for discovery to deliver it, for a
     /// pod may open connections before the control plane has told of it.
     pub(crate) async fn workload(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
-        if let Some(found) = self.workload_now() {
-            return Ok(found);
-        }
+        let found = match self.workload_now() {
+            Some(found) => found,
+            None => self.workload_soon().await?,
+        };
+        // What holds for such a pod is not known, so it neither takes nor makes connections.
+        NotUnderstood::workload(&found.1).map_err(|error| Failure::NotUnderstood(Arc::new(error)))?;
+        Ok(found)
+    }
+
+    async fn workload_soon(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
         let wait = self.context.config.workload_timeout;
         let mut changes = self.context.state.subscribe();
         let found = tokio::time::timeout(wait, async {
@@ -217,7 +225,7 @@ impl Pod {
         found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload { pod: self.name(), waited: wait })
     }
 
-    /// The current mesh and this pod's workload in it, if it is known.
+    /// The current mesh and this pod's workload in it, if it is known, understood or not.
     pub(crate) fn workload_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
         // After the mesh was loaded: completeness never goes away again.
         let mesh = self.context.state.load();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use leno_model::{
-    Action, Authorization, Identity, Mesh, PolicyName, Rule, Scope, ServiceName, TunnelProtocol, Workload, WorkloadUid,
+use leno_model::{Identity, Mesh, PolicyName, Service, ServiceName, TunnelProtocol, Workload, WorkloadUid};
+use leno_proto::{
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, Resource, address_from_proto, address_stand_in,
+    authorization_from_proto, policy_stand_in, security, workload as wire,
 };
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, Resource, address_from_proto, authorization_from_proto};
 use leno_tls::CertificateManager;
 use leno_xds::client::{Handler, Rejection, Update};
 use prost::Message;
@@ -83,24 +84,24 @@ impl Feed {
         Self { state, certificates, node, local: HashMap::new() }
     }
 
+    /// What is refused leaves what it describes closed.
     fn upsert_address(&mut self, mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
-        let address = leno_proto::workload::Address::decode(body).map_err(|e| e.to_string())?;
-        match address_from_proto(address).map_err(|e| e.to_string())? {
-            Resource::Workload(workload) => {
-                if *workload.uid != *name {
-                    return Err(format!("the resource is named {name:?} but its uid is {:?}", workload.uid));
-                }
+        match read_address(name, body.clone()) {
+            Ok(Resource::Workload(workload)) => {
                 self.track_local(&workload);
                 mesh.upsert_workload(Arc::new(workload));
+                Ok(())
             }
-            Resource::Service(service) => {
-                if service.id.to_string() != name {
-                    return Err(format!("the resource is named {name:?} but is service {}", service.id));
-                }
+            Ok(Resource::Service(service)) => {
                 mesh.upsert_service(Arc::new(service));
+                Ok(())
+            }
+            Err(reason) => {
+                // The certificate of a pod of ours stays warm: it will be needed again.
+                close_address(mesh, name, wire::Address::decode(body).ok(), &reason);
+                Err(reason)
             }
         }
-        Ok(())
     }
 
     fn track_local(&mut self, workload: &Workload) {
@@ -131,18 +132,66 @@ impl Feed {
     }
 
     fn remove_address(&mut self, mesh: &mut Mesh, name: &str) {
-        if mesh.remove_workload(name) {
-            self.untrack_local(name);
-        } else if let Some((namespace, hostname)) = name.split_once('/') {
-            mesh.remove_service(&ServiceName { namespace: namespace.into(), hostname: hostname.into() });
+        // Of both kinds: a stand-in may be of another one than what it stands in for.
+        mesh.remove_workload(name);
+        self.untrack_local(name);
+        mesh.remove_service(&service_name(name));
+    }
+}
+
+/// The key of the service that discovery calls `name`.
+fn service_name(name: &str) -> ServiceName {
+    let (namespace, hostname) = name.split_once('/').unwrap_or(("", name));
+    ServiceName { namespace: namespace.into(), hostname: hostname.into() }
+}
+
+fn read_address(name: &str, body: Bytes) -> Result<Resource, String> {
+    let address = wire::Address::decode(body).map_err(|e| undecodable("Address", &e))?;
+    let resource = address_from_proto(address).map_err(|e| e.to_string())?;
+    let own = resource.name();
+    if own == name { Ok(resource) } else { Err(format!("the resource is named {name:?} but calls itself {own:?}")) }
+}
+
+/// Closes what a refused resource describes: what it was before, and what can be read of it now.
+/// A last good version must not stay open, for the refused one may be the stricter: a workload
+/// that spoke plaintext and now wants HBONE would go on getting plaintext.
+fn close_address(mesh: &mut Mesh, name: &str, address: Option<wire::Address>, reason: &str) {
+    let mut known = false;
+    if let Some(before) = mesh.workload(name).cloned() {
+        mesh.upsert_workload(Arc::new(Workload { not_understood: Some(reason.into()), ..Workload::clone(&before) }));
+        known = true;
+    }
+    let id = service_name(name);
+    if let Some(before) = mesh.service(&id).cloned() {
+        mesh.upsert_service(Arc::new(Service { not_understood: Some(reason.into()), ..Service::clone(&before) }));
+        known = true;
+    }
+    match address.and_then(|address| address_stand_in(name, address, reason)) {
+        Some(Resource::Workload(workload)) => mesh.upsert_workload(Arc::new(workload)),
+        Some(Resource::Service(service)) => mesh.upsert_service(Arc::new(service)),
+        None if known => {}
+        None => {
+            // A service's name says its host name; that is closed at least.
+            mesh.upsert_service(Arc::new(Service {
+                not_understood: Some(reason.into()),
+                ..Service::new(id.namespace, "", id.hostname)
+            }));
+            tracing::error!(
+                name,
+                "no address can be read of this resource, so connections to what it describes can't be told from those \
+                 that leave the mesh, and pass as those do"
+            );
         }
     }
 }
 
+fn undecodable(message: &'static str, error: &prost::DecodeError) -> String {
+    ConvertError::Undecodable { message, reason: error.to_string() }.to_string()
+}
+
 fn upsert_policy(mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
-    let decoded = leno_proto::security::Authorization::decode(body);
-    let scope = decoded.as_ref().ok().map(|policy| policy.scope());
-    let understood = decoded.map_err(|e| e.to_string()).and_then(|policy| {
+    let decoded = security::Authorization::decode(body.clone()).map_err(|e| undecodable("Authorization", &e));
+    let understood = decoded.and_then(|policy| {
         let policy = authorization_from_proto(policy).map_err(|e| e.to_string())?;
         if policy.id.to_string() == name {
             Ok(policy)
@@ -153,33 +202,19 @@ fn upsert_policy(mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String>
     match understood {
         Ok(policy) => mesh.upsert_policy(Arc::new(policy)),
         Err(reason) => {
-            if let Some(closed) = stand_in(name, scope).filter(|closed| mesh.policy(&closed.id).is_none()) {
-                mesh.upsert_policy(Arc::new(closed));
-            }
+            close_policy(mesh, name, security::Authorization::decode(body).ok().as_ref(), &reason);
             return Err(reason);
         }
     }
     Ok(())
 }
 
-/// What holds instead of a policy that can't be understood and has no last good form: nobody
-/// gets in where it would have applied. Without it, what the policy was written to refuse would
-/// pass.
-fn stand_in(name: &str, scope: Option<leno_proto::security::Scope>) -> Option<Authorization> {
-    use leno_proto::security::Scope as Wire;
-    let (namespace, name) = name.split_once('/')?;
-    Some(Authorization {
-        id: PolicyName { namespace: namespace.into(), name: name.into() },
-        scope: match scope {
-            Some(Wire::Global) => Scope::Global,
-            Some(Wire::WorkloadSelector) => Scope::WorkloadSelector,
-            // Not even that could be read: its namespace is what its name tells.
-            Some(Wire::Namespace) | None => Scope::Namespace,
-        },
-        action: Action::Deny,
-        rules: vec![Rule::default()],
-        dry_run: false,
-    })
+/// Lets nobody in where a refused policy would have applied. Its last good version does not stay
+/// either: the refused one may be the stricter.
+fn close_policy(mesh: &mut Mesh, name: &str, policy: Option<&security::Authorization>, reason: &str) {
+    if let Some(closed) = policy_stand_in(name, policy, reason) {
+        mesh.upsert_policy(Arc::new(closed));
+    }
 }
 
 impl Handler for Feed {
@@ -190,6 +225,10 @@ impl Handler for Feed {
         }
         let mut mesh = Mesh::clone(&self.state.load());
         let mut rejections = Vec::new();
+        let mut refused = |name: String, reason: String| {
+            tracing::warn!(%name, %reason, "refused a resource from the control plane; what it describes is closed");
+            rejections.push(Rejection { name, reason });
+        };
         for update in updates {
             match update {
                 Update::Upsert { name, body } => {
@@ -199,9 +238,16 @@ impl Handler for Feed {
                         self.upsert_address(&mut mesh, &name, body)
                     };
                     if let Err(reason) = result {
-                        tracing::warn!(%name, %reason, "refused a resource from the control plane; the last good one stays");
-                        rejections.push(Rejection { name, reason });
+                        refused(name, reason);
                     }
+                }
+                Update::Unreadable { name, reason } => {
+                    if policies {
+                        close_policy(&mut mesh, &name, None, &reason);
+                    } else {
+                        close_address(&mut mesh, &name, None, &reason);
+                    }
+                    refused(name, reason);
                 }
                 Update::Remove { name } if policies => {
                     if let Some((namespace, name)) = name.split_once('/') {

@@ -69,16 +69,148 @@ async fn nothing_is_complete_before_policies_have_been_told_too() {
     assert!(state.is_complete());
 }
 
+fn admits(state: &MeshState, namespace: &str) -> bool {
+    let workload = Workload::new("w", namespace, "w");
+    let at = std::net::Ipv4Addr::LOCALHOST;
+    let connection = leno_policy::Connection {
+        source: None,
+        source_ip: at.into(),
+        destination: std::net::SocketAddr::from((at, 1)),
+    };
+    leno_policy::authorize(&state.load(), &workload, &connection).is_allowed()
+}
+
 #[tokio::test]
-async fn a_bad_change_of_a_good_policy_leaves_the_good_one() {
+async fn a_bad_change_of_a_good_policy_closes_until_a_good_one_comes() {
     let (state, mut feed) = feed();
     assert!(feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, true))]).is_empty());
-    let before = state.load().policies().next().cloned();
-    assert_eq!(
-        feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, false))]).len(),
-        1
-    );
-    assert_eq!(state.load().policies().next().cloned(), before);
+    assert!(admits(&state, "ns"));
+    let bad = upsert("ns/p", policy(security::Scope::Namespace, false));
+    assert_eq!(feed.apply(AUTHORIZATION_TYPE, vec![bad]).len(), 1);
+    assert!(!admits(&state, "ns") && admits(&state, "other"));
+    assert!(feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, true))]).is_empty());
+    assert!(admits(&state, "ns"));
+}
+
+#[tokio::test]
+async fn a_policy_that_may_apply_anywhere_closes_everything() {
+    let (state, mut feed) = feed();
+    let future = security::Authorization { scope: 99, ..policy(security::Scope::Namespace, true) };
+    let garbage = Update::Upsert { name: "ns/p".to_owned(), body: Bytes::from_static(b"\xff\xff") };
+    let missing = Update::Unreadable { name: "ns/p".to_owned(), reason: "why".to_owned() };
+    for update in [upsert("ns/p", future), garbage, missing] {
+        assert_eq!(feed.apply(AUTHORIZATION_TYPE, vec![update]).len(), 1);
+        assert!(!admits(&state, "ns") && !admits(&state, "other"));
+        feed.apply(AUTHORIZATION_TYPE, vec![Update::Remove { name: "ns/p".to_owned() }]);
+        assert!(admits(&state, "ns"));
+    }
+}
+
+const POD: &str = "c//Pod/ns/server";
+
+fn pod(change: impl FnOnce(&mut wire::Workload)) -> wire::Address {
+    let mut server = Workload::new(POD, "ns", "server");
+    server.addresses = vec!["10.0.0.9".parse().expect("address")];
+    let mut server = leno_proto::workload_to_proto(&server);
+    change(&mut server);
+    wire::Address { r#type: Some(wire::address::Type::Workload(server)) }
+}
+
+fn web(change: impl FnOnce(&mut wire::Service)) -> wire::Address {
+    let mut web = Service::new("ns", "web", "web.example.com");
+    web.addresses =
+        vec![leno_model::NetworkAddress { network: "".into(), address: "10.96.0.1".parse().expect("address") }];
+    let mut web = leno_proto::service_to_proto(&web);
+    change(&mut web);
+    wire::Address { r#type: Some(wire::address::Type::Service(web)) }
+}
+
+/// What becomes of a connection to this address: carried in some way, or refused with a reason.
+fn to(state: &MeshState, address: &str) -> Result<&'static str, String> {
+    let client = Workload::new("c//Pod/ns/client", "ns", "client");
+    let destination = std::net::SocketAddr::new(address.parse().expect("address"), 80);
+    let plan = leno_policy::route(&state.load(), &client, destination, &mut || 0).map_err(|e| e.to_string())?;
+    Ok(match plan.attempts()[0] {
+        leno_policy::Route::Hbone { .. } => "HBONE",
+        leno_policy::Route::Plain { .. } => "plain",
+        leno_policy::Route::Passthrough { .. } => "passthrough",
+    })
+}
+
+fn resolves(state: &MeshState, name: &str) -> leno_policy::dns::DnsAnswer {
+    let family = leno_policy::dns::Family::V4;
+    leno_policy::dns::resolve(&state.load(), "ns", &"".into(), "cluster.local", name, family, &mut || 0)
+}
+
+#[tokio::test]
+async fn an_address_that_cannot_be_understood_is_nobodys_to_talk_to() {
+    let garbage = |name: &str| Update::Upsert { name: name.to_owned(), body: Bytes::from_static(b"\xff\xff") };
+    let missing = |name: &str| Update::Unreadable { name: name.to_owned(), reason: "why".to_owned() };
+    // Whether there was a good one before, and what comes; without one, what can't be read at
+    // all can't be closed.
+    let future = || upsert(POD, pod(|w| w.tunnel_protocol = 99));
+    let other = || upsert(POD, pod(|w| w.uid = "another".to_owned()));
+    for (good_before, bad) in [
+        (false, future()),
+        (true, future()),
+        (false, other()),
+        (true, other()),
+        (true, garbage(POD)),
+        (true, missing(POD)),
+    ] {
+        let (state, mut feed) = feed();
+        if good_before {
+            assert!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|_| {}))]).is_empty());
+            assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("plain"));
+        }
+        let told = format!("{bad:?}");
+        assert_eq!(feed.apply(ADDRESS_TYPE, vec![bad]).len(), 1);
+        let reason = to(&state, "10.0.0.9").expect_err(&told);
+        assert!(reason.contains("describes workload ns/server in a way this proxy does not understand"), "{reason}");
+        // Until a good version or a removal comes.
+        assert!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|w| w.tunnel_protocol = 1))]).is_empty());
+        assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("HBONE"));
+        feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|w| w.tunnel_protocol = 99))]);
+        assert!(feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.to_owned() }]).is_empty());
+        assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("passthrough"));
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_be_understood_is_closed_by_address_and_by_name() {
+    use leno_policy::dns::DnsAnswer;
+    const NAME: &str = "ns/web.example.com";
+    let garbage = || Update::Upsert { name: NAME.to_owned(), body: Bytes::from_static(b"\xff\xff") };
+    let future = || upsert(NAME, web(|s| s.ip_families = 99));
+    let other = || upsert(NAME, web(|s| s.hostname = "another".to_owned()));
+    for (good_before, bad) in [(false, future()), (true, future()), (false, other()), (true, garbage())] {
+        let (state, mut feed) = feed();
+        if good_before {
+            assert!(feed.apply(ADDRESS_TYPE, vec![upsert(NAME, web(|_| {}))]).is_empty());
+        }
+        assert_eq!(feed.apply(ADDRESS_TYPE, vec![bad]).len(), 1);
+        let reason = to(&state, "10.96.0.1").expect_err("closed");
+        assert!(reason.contains("describes service ns/web.example.com in a way"), "{reason}");
+        assert!(matches!(resolves(&state, "web.example.com"), DnsAnswer::Records { .. }));
+        feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: NAME.to_owned() }]);
+        assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
+        assert_eq!(resolves(&state, "web.example.com"), DnsAnswer::NotMine);
+    }
+    // Its name is all that is known; nobody else is asked about it.
+    let (state, mut feed) = feed();
+    assert_eq!(feed.apply(ADDRESS_TYPE, vec![garbage()]).len(), 1);
+    assert_eq!(resolves(&state, "web.example.com"), DnsAnswer::NoData);
+}
+
+#[tokio::test]
+async fn a_name_that_turns_into_the_other_kind_leaves_nothing_open() {
+    let (state, mut feed) = feed();
+    assert!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|_| {}))]).is_empty());
+    assert_eq!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, web(|_| {}))]).len(), 1);
+    assert!(to(&state, "10.0.0.9").is_err() && to(&state, "10.96.0.1").is_err());
+    feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.to_owned() }]);
+    assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("passthrough"));
+    assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
 }
 
 #[tokio::test]
@@ -95,10 +227,11 @@ async fn one_bad_resource_does_not_hold_up_the_others_and_policy_changes_are_tol
         ],
     );
     assert_eq!(rejected.iter().map(|r| &*r.name).collect::<Vec<_>>(), ["another name", "x"]);
-    assert_eq!(state.load().workloads().count(), 1);
+    let open = state.load().workloads().filter(|w| w.not_understood.is_none()).count();
+    assert_eq!((open, state.load().workloads().count()), (1, 2));
     assert_eq!(changes.borrow_and_update().policies, 0);
     feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, true))]);
     assert_ne!(changes.borrow_and_update().policies, 0);
     feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: "u".to_owned() }]);
-    assert_eq!(state.load().workloads().count(), 0);
+    assert_eq!(state.load().workloads().filter(|w| w.not_understood.is_none()).count(), 0);
 }

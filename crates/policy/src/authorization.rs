@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use leno_model::{Action, Authorization, Clause, Identity, Match, Mesh, Name, PolicyName, Rule, Workload};
 
+use crate::routing::NotUnderstood;
+
 /// What is known of a connection when it arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Connection<'a> {
@@ -86,6 +88,19 @@ pub enum DenyReason {
         /// Who was refused.
         peer: Peer,
     },
+    /// A policy that applies to the workload was described in a way that was not understood.
+    /// What it says is not known, so nobody passes.
+    PolicyNotUnderstood {
+        /// The policy.
+        policy: PolicyName,
+        /// What was not understood.
+        reason: Name,
+        /// Who was refused.
+        peer: Peer,
+    },
+    /// The workload itself was described in a way that was not understood, so which policies
+    /// apply to it is not known.
+    NotUnderstood(NotUnderstood),
 }
 
 /// Who is at the other end, in words.
@@ -119,6 +134,8 @@ pub struct Checked {
     pub policy: PolicyName,
     /// What it does on a match; `None` if it is not known.
     pub action: Option<Action>,
+    /// Whether the control plane has sent it, understood or not.
+    pub arrived: bool,
     /// Whether it is told only.
     pub dry_run: bool,
     /// Whether it matched.
@@ -139,7 +156,8 @@ pub fn examine(mesh: &Mesh, destination: &Workload, connection: &Connection<'_>)
     let decision = decide(mesh, destination, connection, |id, policy, matched| {
         checked.push(Checked {
             policy: id.clone(),
-            action: policy.map(|p| p.action),
+            action: policy.filter(|p| p.not_understood.is_none()).map(|p| p.action),
+            arrived: policy.is_some(),
             dry_run: policy.is_some_and(|p| p.dry_run),
             matched,
         });
@@ -153,9 +171,13 @@ fn decide(
     connection: &Connection<'_>,
     mut asked: impl FnMut(&PolicyName, Option<&Authorization>, bool),
 ) -> Decision {
+    if let Err(error) = NotUnderstood::workload(destination) {
+        return Decision { verdict: Verdict::Deny(DenyReason::NotUnderstood(error)), dry_run: Vec::new() };
+    }
     let subject = Subject::new(connection);
     let mut denied = None;
     let mut unknown = None;
+    let mut not_understood = None;
     let mut allowed = None;
     let mut refusing: Vec<&PolicyName> = Vec::new();
     let mut would_deny = Vec::new();
@@ -169,6 +191,13 @@ fn decide(
                 continue;
             }
         };
+        if let Some(reason) = &policy.not_understood {
+            asked(&policy.id, Some(policy), false);
+            if !policy.dry_run {
+                not_understood.get_or_insert((&policy.id, reason));
+            }
+            continue;
+        }
         let matched = subject.matches(policy);
         asked(&policy.id, Some(policy), matched);
         match (policy.action, policy.dry_run, matched) {
@@ -199,6 +228,8 @@ fn decide(
             workload: destination.name.clone(),
             peer: peer(),
         })
+    } else if let Some((policy, reason)) = not_understood {
+        Verdict::Deny(DenyReason::PolicyNotUnderstood { policy: policy.clone(), reason: reason.clone(), peer: peer() })
     } else if let Some(policy) = allowed {
         Verdict::Allow(AllowReason::Policy(policy.clone()))
     } else if refusing.is_empty() {
@@ -291,8 +322,10 @@ impl DenyReason {
     /// The policy that decided, if it was one.
     pub fn policy(&self) -> Option<&PolicyName> {
         match self {
-            Self::Policy { policy, .. } | Self::UnknownPolicy { policy, .. } => Some(policy),
-            Self::NoAllowMatched { .. } => None,
+            Self::Policy { policy, .. }
+            | Self::UnknownPolicy { policy, .. }
+            | Self::PolicyNotUnderstood { policy, .. } => Some(policy),
+            Self::NoAllowMatched { .. } | Self::NotUnderstood(_) => None,
         }
     }
 }
@@ -344,6 +377,13 @@ impl fmt::Display for DenyReason {
                 "denied: policy {} applies to {namespace}/{workload} but has not arrived from the control plane: {peer}",
                 Named(policy)
             ),
+            Self::PolicyNotUnderstood { policy, reason, peer } => write!(
+                f,
+                "denied: the control plane describes policy {} in a way this proxy does not understand ({reason}), so it \
+                 lets nobody in; if the control plane is newer than this proxy, upgrade the proxy: {peer}",
+                Named(policy)
+            ),
+            Self::NotUnderstood(error) => write!(f, "denied: {error}"),
         }
     }
 }

@@ -179,9 +179,15 @@ fn examine_lists_every_policy_asked() {
     let connection = Connection { source: None, source_ip: ip("10.0.0.1"), destination: at("10.0.0.9:1") };
     let (decision, checked) = examine(&mesh, &web, &connection);
     assert_eq!(decision, authorize(&mesh, &web, &connection));
-    let unknown = Checked { policy: policy_name("default/later"), action: None, dry_run: false, matched: false };
-    let known =
-        Checked { policy: policy_name("default/a"), action: Some(Action::Allow), dry_run: false, matched: true };
+    let unknown =
+        Checked { policy: policy_name("default/later"), action: None, arrived: false, dry_run: false, matched: false };
+    let known = Checked {
+        policy: policy_name("default/a"),
+        action: Some(Action::Allow),
+        arrived: true,
+        dry_run: false,
+        matched: true,
+    };
     assert_eq!(checked, [known, unknown]);
 }
 
@@ -343,6 +349,7 @@ fn policies() -> impl Strategy<Value = Vec<Authorization>> {
             action: if deny { Action::Deny } else { Action::Allow },
             rules,
             dry_run: trial == 0,
+            not_understood: None,
         };
         list.into_iter().enumerate().map(build).collect()
     })
@@ -376,4 +383,36 @@ proptest! {
         let decision = authorize(&mesh, &web, &connection);
         prop_assert_eq!(decision.is_allowed(), reference::allowed(&policies, unknown == 0, &connection), "{}", decision);
     }
+}
+
+#[test]
+fn a_policy_that_was_not_understood_lets_nobody_in_and_says_so() {
+    let mut mesh = Mesh::default();
+    let closed = Authorization {
+        not_understood: Some("from the future".into()),
+        ..policy("default/p", Action::Allow, vec![Rule::default()])
+    };
+    mesh.upsert_policy(std::sync::Arc::new(closed.clone()));
+    let web = pod("web", "10.0.0.9");
+    let connection = Connection { source: None, source_ip: ip("10.0.0.1"), destination: at("10.0.0.9:80") };
+    let (decision, asked) = examine(&mesh, &web, &connection);
+    assert!(!decision.is_allowed());
+    let words = decision.to_string();
+    for part in ["policy default/p", "from the future", "upgrade the proxy", "peer has no identity"] {
+        assert!(words.contains(part), "{words}");
+    }
+    let expected = Checked { policy: closed.id.clone(), action: None, arrived: true, dry_run: false, matched: false };
+    assert_eq!(asked, [expected]);
+    // On trial it decides nothing.
+    mesh.upsert_policy(std::sync::Arc::new(Authorization { dry_run: true, ..closed }));
+    assert!(authorize(&mesh, &web, &connection).is_allowed());
+}
+
+#[test]
+fn a_workload_that_was_not_understood_lets_nobody_in() {
+    let web = Workload { not_understood: Some("from the future".into()), ..pod("web", "10.0.0.9") };
+    let connection = Connection { source: None, source_ip: ip("10.0.0.1"), destination: at("10.0.0.9:80") };
+    let decision = authorize(&Mesh::default(), &web, &connection);
+    assert!(!decision.is_allowed());
+    assert!(decision.to_string().contains("workload default/web"), "{decision}");
 }

@@ -125,7 +125,8 @@ fn lookup<'m>(mesh: &'m Mesh, name: &str, namespace: &str, domain: &str) -> Opti
     let eligible = |service: &&Arc<Service>| {
         // Without an address it can only be answered by its endpoints, and that is right for
         // headless Kubernetes services only: an external name belongs to its own DNS.
-        !service.addresses.is_empty() || in_domain(&service.id.hostname, domain)
+        // One that was not understood is closed under all its names: nobody else may be asked.
+        !service.addresses.is_empty() || in_domain(&service.id.hostname, domain) || service.not_understood.is_some()
     };
     if let Some(service) = mesh.service_by_hostname(name, namespace).filter(eligible) {
         return Some(Found { service, wildcard: name.starts_with("*.") });
@@ -159,7 +160,7 @@ fn addresses_of(mesh: &Mesh, service: &Service, network: &Name, family: Family) 
     }
     mesh.endpoints(&service.id)
         .map(|endpoint| &endpoint.workload)
-        .filter(|w| w.network == *network)
+        .filter(|w| w.network == *network && w.not_understood.is_none())
         .filter(|w| w.health == Health::Healthy || service.load_balancing.health_policy == HealthPolicy::AllowAll)
         .filter_map(|w| w.addresses.iter().find(|a| family.has(a)).copied())
         .collect()

@@ -1,4 +1,4 @@
-use leno_model::{NetworkAddress, Visibility};
+use leno_model::{NetworkAddress, Visibility, Workload};
 
 use super::*;
 use crate::test_support::{endpoint, ip, mesh, numbers, service, vip};
@@ -134,4 +134,21 @@ fn order_is_shuffled_and_complete() {
         assert_eq!(addresses, [ip("10.96.0.1"), ip("10.96.0.2"), ip("10.96.0.3")]);
     }
     assert!(firsts.len() == 3 && firsts.values().all(|n| (120..280).contains(n)), "{firsts:?}");
+}
+
+#[test]
+fn a_service_that_was_not_understood_is_still_of_the_mesh() {
+    let closed = |mut s: Service| {
+        s.not_understood = Some("why".into());
+        s
+    };
+    let mut external = service("ext", &[]);
+    external.id.hostname = "api.example.com".into();
+    let web = service("web", &[]);
+    let bad = Workload { not_understood: Some("why".into()), ..endpoint("bad", "10.0.0.1", &[&web]) };
+    let mesh = mesh(&[&closed(external), &closed(service("vip", &["10.96.0.1"])), &web], &[&bad]);
+    assert_eq!(ask(&mesh, "default", "api.example.com", Family::V4), DnsAnswer::NoData);
+    // Its address leads to a refusal that says why.
+    assert_eq!(ask(&mesh, "default", "vip", Family::V4), records(&["10.96.0.1"], None));
+    assert_eq!(ask(&mesh, "default", "web", Family::V4), DnsAnswer::NoData, "that endpoint takes nothing");
 }

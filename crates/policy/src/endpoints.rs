@@ -27,6 +27,8 @@ pub(crate) type Candidates<'m> = SmallVec<[Candidate<'m>; 8]>;
 pub struct EndpointCounts {
     /// All endpoints, usable or not.
     pub total: u32,
+    /// Described in a way that was not understood.
+    pub not_understood: u32,
     /// Not ready, or terminating.
     pub unready: u32,
     /// In another network.
@@ -69,6 +71,10 @@ pub(crate) fn candidates<'m>(
     for endpoint in mesh.endpoints(&service.id) {
         counts.total += 1;
         let workload = &endpoint.workload;
+        if workload.not_understood.is_some() {
+            counts.not_understood += 1;
+            continue;
+        }
         if workload.health == Health::Unhealthy && lb.health_policy == HealthPolicy::OnlyHealthy {
             counts.unready += 1;
             continue;
@@ -176,6 +182,11 @@ impl fmt::Display for EndpointCounts {
         write!(f, "of {} endpoint{plural}", self.total)?;
         let mut separator = ":";
         for (count, what) in [
+            (
+                self.not_understood,
+                "described by the control plane in a way this proxy does not understand (its log says what; is the \
+                 control plane newer than this proxy?)",
+            ),
             (self.unready, "not ready"),
             (self.other_network, "in another network (which this version can't reach: no nested HBONE yet)"),
             (self.without_address, "without an address of a permitted family"),

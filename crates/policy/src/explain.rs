@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
 use crate::endpoints::{self, Candidate, Candidates, Purpose};
 use crate::inbound::InboundRefusal;
-use crate::routing::{self, Addressed, Route, RouteError, Way};
+use crate::routing::{self, Addressed, NotUnderstood, Route, RouteError, Way};
 
 /// Where each pod's proxy takes the pod's DNS queries, on loopback alone.
 const DNS_PORT: u16 = 15053;
@@ -119,12 +119,17 @@ pub struct Arrival {
     pub dry_run: Vec<String>,
 }
 
+/// Action of a policy that has not arrived.
+pub(crate) const UNKNOWN: &str = "unknown";
+/// Action of a policy that was not understood.
+pub(crate) const NOT_UNDERSTOOD: &str = "not understood";
+
 /// One policy that was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyCheck {
     /// `namespace/name`.
     pub policy: String,
-    /// `ALLOW`, `DENY`, or `unknown` for a policy that has not arrived.
+    /// `ALLOW`, `DENY`, `unknown` for a policy that has not arrived, or `not understood`.
     pub action: &'static str,
     /// Whether it matched.
     pub matched: bool,
@@ -147,7 +152,7 @@ pub fn explain(mesh: &Mesh, source: &Workload, destination: SocketAddr) -> Expla
         endpoints: Vec::new(),
     };
     describe(mesh, source, destination, &mut explanation.steps);
-    if source.tunnel_protocol == TunnelProtocol::Hbone {
+    if source.tunnel_protocol == TunnelProtocol::Hbone || source.not_understood.is_some() {
         from_mesh(mesh, source, destination, &mut explanation);
     } else {
         explanation.steps.push(format!(
@@ -211,6 +216,11 @@ fn from_outside(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &m
     };
     match routing::addressed(mesh, source, destination) {
         Addressed::Nobody => out.endpoints.push(unknown(destination, reason)),
+        Addressed::Service(service) if service.not_understood.is_some() => {
+            if let Err(error) = NotUnderstood::service(service) {
+                refuse(&error.into(), out);
+            }
+        }
         Addressed::Workload(workload) => {
             bypassed(workload.waypoint.is_some(), out);
             plain(&routing::direct(workload, destination), out);
@@ -350,6 +360,9 @@ fn unknown(address: SocketAddr, reason: &str) -> EndpointExplanation {
 
 /// Why the proxy of `to` takes no connection at `address`, whoever connects.
 fn refused_at(to: &Workload, address: SocketAddr, tunnelled: bool) -> Option<String> {
+    if let Err(error) = NotUnderstood::workload(to) {
+        return Some(error.to_string());
+    }
     if to.tunnel_protocol != TunnelProtocol::Hbone {
         return None;
     }
@@ -391,7 +404,8 @@ fn arrive(mesh: &Mesh, source: &Workload, to: &Workload, address: SocketAddr, pr
                 action: match check.action {
                     Some(Action::Allow) => "ALLOW",
                     Some(Action::Deny) => "DENY",
-                    None => "unknown",
+                    None if check.arrived => NOT_UNDERSTOOD,
+                    None => UNKNOWN,
                 },
                 matched: check.matched,
                 dry_run: check.dry_run,

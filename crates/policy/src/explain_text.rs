@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::explain::{Explanation, Outcome, Party, Path, PolicyCheck};
+use crate::explain::{Explanation, NOT_UNDERSTOOD, Outcome, Party, Path, PolicyCheck, UNKNOWN};
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,7 +36,8 @@ impl fmt::Display for PolicyCheck {
         let matched = if self.matched { "matches" } else { "does not match" };
         let trial = if self.dry_run { ", dry run" } else { "" };
         match *action {
-            "unknown" => write!(f, "{policy}: not arrived"),
+            UNKNOWN => write!(f, "{policy}: not arrived"),
+            NOT_UNDERSTOOD => write!(f, "{policy}: not understood{trial}"),
             action => write!(f, "{action} {policy}: {matched}{trial}"),
         }
     }

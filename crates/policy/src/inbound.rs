@@ -11,6 +11,7 @@ use leno_model::{
 
 pub use crate::authority::parse_authority;
 use crate::authority::{Authority, AuthorityError};
+use crate::routing::NotUnderstood;
 use crate::waypoint::is_waypoint;
 
 /// Where an accepted request leads.
@@ -46,6 +47,9 @@ pub enum InboundRefusal {
     /// A service port that leads nowhere here.
     #[error("service {service} has no port {port} on {workload}")]
     NoTargetPort { service: ServiceName, port: u16, workload: String },
+    /// Too little is known of the service named.
+    #[error(transparent)]
+    NotUnderstood(#[from] NotUnderstood),
     /// A port of the proxy itself.
     #[error("port {0} is the proxy's own and can't be reached through it")]
     ReservedPort(u16),
@@ -59,6 +63,7 @@ impl InboundRefusal {
             Self::UnknownHost { .. }
             | Self::NotAnEndpoint { .. }
             | Self::NoTargetPort { .. }
+            | Self::NotUnderstood(_)
             | Self::ReservedPort(_) => 503,
         }
     }
@@ -97,6 +102,7 @@ pub fn inbound_target(
             let service = mesh
                 .service_by_hostname(&host, &workload.namespace)
                 .ok_or_else(|| InboundRefusal::UnknownHost { host: host.clone() })?;
+            NotUnderstood::service(service)?;
             let target = service_port(mesh, workload, service, port)?;
             // A PROXY header can't say a name, so it says an address of the service.
             let vip = announced_vip(service, workload).unwrap_or(own);

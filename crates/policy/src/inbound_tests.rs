@@ -104,3 +104,12 @@ fn a_waypoint_that_is_not_known_is_nobody() {
     assert_eq!(target(&mesh, &claims, "10.96.0.1:80"), Err(400));
     assert_eq!(ip("10.0.0.9"), claims.addresses[0]);
 }
+
+#[test]
+fn a_service_that_was_not_understood_leads_nowhere() {
+    let mut web = service("web", &["10.96.0.1"]);
+    let pod = endpoint("web", "10.0.0.9", &[&web]);
+    assert!(target(&mesh(&[&web], &[&pod]), &pod, "web.default.svc.cluster.local:80").is_ok());
+    web.not_understood = Some("why".into());
+    assert_eq!(target(&mesh(&[&web], &[&pod]), &pod, "web.default.svc.cluster.local:80"), Err(503));
+}

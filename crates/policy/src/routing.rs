@@ -101,6 +101,66 @@ pub enum RouteError {
          check what the control plane sends for it"
     )]
     NoIdentity { service: Option<ServiceName>, workload: Name },
+    /// It is to somebody, or of somebody, of whom too little is known.
+    #[error(transparent)]
+    NotUnderstood(NotUnderstood),
+}
+
+/// The control plane described a part of the mesh in a way that was not understood. What is known
+/// of it is not enough to let anything pass.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the control plane describes {what} in a way this proxy does not understand ({reason}), so nothing passes until it \
+     is described in one that is; if the control plane is newer than this proxy, upgrade the proxy"
+)]
+pub struct NotUnderstood {
+    /// What is described, in words.
+    pub what: String,
+    /// What was not understood.
+    pub reason: Name,
+    /// Set if it is a service.
+    pub service: Option<ServiceName>,
+}
+
+impl NotUnderstood {
+    /// An error if `workload` was not understood.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn workload(workload: &Workload) -> Result<(), Self> {
+        match &workload.not_understood {
+            None => Ok(()),
+            Some(reason) => {
+                let what = if workload.name.is_empty() {
+                    format!("workload {}", workload.uid)
+                } else {
+                    format!("workload {}/{}", workload.namespace, workload.name)
+                };
+                Err(Self { what, reason: reason.clone(), service: None })
+            }
+        }
+    }
+
+    /// An error if `service` was not understood.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn service(service: &Service) -> Result<(), Self> {
+        match &service.not_understood {
+            None => Ok(()),
+            Some(reason) => Err(Self {
+                what: format!("service {}", service.id),
+                reason: reason.clone(),
+                service: Some(service.id.clone()),
+            }),
+        }
+    }
+}
+
+impl From<NotUnderstood> for RouteError {
+    fn from(error: NotUnderstood) -> Self {
+        Self::NotUnderstood(error)
+    }
 }
 
 impl RouteError {
@@ -108,7 +168,7 @@ impl RouteError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NoHealthyEndpoint { .. } | Self::Waypoint { .. } => true,
-            Self::ReservedPort(_) | Self::NoSuchPort { .. } | Self::NoIdentity { .. } => false,
+            Self::ReservedPort(_) | Self::NoSuchPort { .. } | Self::NoIdentity { .. } | Self::NotUnderstood(_) => false,
         }
     }
 
@@ -116,7 +176,9 @@ impl RouteError {
     pub fn service(&self) -> Option<&ServiceName> {
         match self {
             Self::NoSuchPort { service, .. } | Self::NoHealthyEndpoint { service, .. } => Some(service),
-            Self::Waypoint { service, .. } | Self::NoIdentity { service, .. } => service.as_ref(),
+            Self::Waypoint { service, .. }
+            | Self::NoIdentity { service, .. }
+            | Self::NotUnderstood(NotUnderstood { service, .. }) => service.as_ref(),
             Self::ReservedPort(_) => None,
         }
     }
@@ -212,6 +274,7 @@ pub(crate) fn way<'m>(
     if destination.ip().is_loopback() && RESERVED_PORTS.contains(&destination.port()) {
         return Err(RouteError::ReservedPort(destination));
     }
+    NotUnderstood::workload(source)?;
     match addressed(mesh, source, destination) {
         Addressed::Service(service) => way_to_service(mesh, source, service, destination, random),
         Addressed::Workload(workload) => way_to_workload(mesh, source, workload, destination),
@@ -249,6 +312,7 @@ fn way_to_workload<'m>(
     workload: &'m Arc<Workload>,
     destination: SocketAddr,
 ) -> Result<Way<'m>, RouteError> {
+    NotUnderstood::workload(workload)?;
     let Some(gateway) = workload.waypoint.as_ref().filter(|g| !waypoint::is_waypoint(mesh, source, g)) else {
         return Ok(Way::Workload(workload));
     };
@@ -269,6 +333,7 @@ fn way_to_service<'m>(
     destination: SocketAddr,
     random: &mut dyn FnMut() -> u64,
 ) -> Result<Way<'m>, RouteError> {
+    NotUnderstood::service(service)?;
     if let Some(gateway) = waypoint::waypoint_of(service, random) {
         let (waypoint, candidates) =
             waypoint::resolve(mesh, source, gateway, destination).map_err(|problem| RouteError::Waypoint {

@@ -404,3 +404,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_not_understood_is_refused_by_every_way_to_it() {
+    let closed = |w: Workload| Workload { not_understood: Some("from the future".into()), ..w };
+    let web = service("web", &["10.96.0.1"]);
+    let half = service("half", &["10.96.0.2"]);
+    let mut unread = service("unread", &["10.96.0.3"]);
+    unread.not_understood = Some("from the future".into());
+    let mut behind = service("behind", &["10.96.0.4"]);
+    behind.waypoint = Some(waypoint_by_name(&unread));
+    let far = Workload { waypoint: Some(waypoint_by_address("10.0.0.8")), ..pod("far", "10.0.0.7") };
+    // Even if what could be read says plaintext.
+    let plain = closed(Workload { tunnel_protocol: TunnelProtocol::None, ..pod("plain", "10.0.0.8") });
+    let only = closed(endpoint("only", "10.0.1.1", &[&web, &half]));
+    let good = endpoint("good", "10.0.1.2", &[&half]);
+    let mesh = mesh(&[&web, &half, &unread, &behind], &[&far, &plain, &only, &good]);
+    for (destination, what) in [
+        ("10.0.0.8:80", "workload default/plain"),
+        ("10.0.1.1:80", "workload default/only"),
+        ("10.96.0.3:80", "service default/unread.default.svc.cluster.local"),
+        ("10.96.0.4:80", "service default/unread.default.svc.cluster.local"),
+        ("10.0.0.7:80", "workload default/plain"),
+    ] {
+        let words = refusal(&mesh, destination);
+        for part in ["the control plane describes", what, "(from the future)", "upgrade the proxy"] {
+            assert!(words.contains(part), "{destination}: {words}");
+        }
+    }
+    let words = refusal(&mesh, "10.96.0.1:80");
+    assert!(words.contains("of 1 endpoint: 1 described by the control plane in a way"), "{words}");
+    assert_eq!(targets(&plan(&mesh, "10.96.0.2:80").expect("the good one")), [at("10.0.1.2:8080")]);
+    let source = closed(client());
+    let error = route(&mesh, &source, at("1.2.3.4:80"), &mut numbers(1)).expect_err("refused");
+    assert!(error.to_string().contains("workload default/client"), "{error}");
+}

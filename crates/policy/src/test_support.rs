@@ -83,7 +83,14 @@ pub(crate) fn rule(matches: Vec<Match>) -> Rule {
 
 /// A policy for all of its namespace.
 pub(crate) fn policy(name: &str, action: Action, rules: Vec<Rule>) -> Authorization {
-    Authorization { id: policy_name(name), scope: Scope::Namespace, action, rules, dry_run: false }
+    Authorization {
+        id: policy_name(name),
+        scope: Scope::Namespace,
+        action,
+        rules,
+        dry_run: false,
+        not_understood: None,
+    }
 }
 
 /// Random numbers that repeat.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, Service, Workload};
 
 use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
+use crate::routing::NotUnderstood;
 
 /// What is wrong with a waypoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,6 +18,9 @@ pub enum WaypointProblem {
     /// It is in another network.
     #[error("it is in another network, which needs nested HBONE tunnels; this version has none yet")]
     OtherNetwork,
+    /// Too little is known of it.
+    #[error(transparent)]
+    NotUnderstood(#[from] Box<NotUnderstood>),
     /// Nobody there can take the connection.
     #[error("it has no usable endpoint: {0}")]
     NoEndpoint(EndpointCounts),
@@ -57,12 +61,14 @@ pub(crate) fn resolve<'m>(
             let service = service_at(mesh, a, source);
             let Some(service) = service else {
                 let workload = mesh.workload_by_address(&a.network, a.address).ok_or(WaypointProblem::NotFound)?;
+                NotUnderstood::workload(workload).map_err(Box::new)?;
                 let only = Candidate { workload, target: SocketAddr::new(a.address, port), rank: 0 };
                 return Ok((None, Candidates::from_iter([only])));
             };
             service
         }
     };
+    NotUnderstood::service(service).map_err(Box::new)?;
     let (candidates, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Waypoint, destination.ip());
     if candidates.is_empty() {
         return Err(WaypointProblem::NoEndpoint(counts));

@@ -109,6 +109,7 @@ pub fn workload_from_proto(w: wire::Workload) -> Result<model::Workload, Convert
             wire::NetworkMode::HostNetwork => model::NetworkMode::HostNetwork,
         },
         capacity: w.capacity.unwrap_or(1),
+        not_understood: None,
     })
 }
 
@@ -300,10 +301,10 @@ fn policy_names(names: &[String]) -> Result<Vec<model::PolicyName>, ConvertError
         .collect()
 }
 
-const DEFAULT_SERVICE_ACCOUNT: &str = "default";
-const DEFAULT_CLUSTER: &str = "Kubernetes";
+pub(crate) const DEFAULT_SERVICE_ACCOUNT: &str = "default";
+pub(crate) const DEFAULT_CLUSTER: &str = "Kubernetes";
 
-fn or(value: String, default: &str) -> Name {
+pub(crate) fn or(value: String, default: &str) -> Name {
     if value.is_empty() { default.into() } else { value.into() }
 }
 
@@ -329,7 +330,7 @@ fn raw_ip(field: &'static str, bytes: &[u8]) -> Result<IpAddr, ConvertError> {
     }
 }
 
-fn ip(field: &'static str, bytes: &[u8]) -> Result<IpAddr, ConvertError> {
+pub(crate) fn ip(field: &'static str, bytes: &[u8]) -> Result<IpAddr, ConvertError> {
     raw_ip(field, bytes).map(|ip| ip.to_canonical())
 }
 
@@ -362,7 +363,7 @@ fn reference(field: &'static str, value: &str) -> Result<(Name, Name), ConvertEr
     }
 }
 
-fn service_name(field: &'static str, value: &str) -> Result<model::ServiceName, ConvertError> {
+pub(crate) fn service_name(field: &'static str, value: &str) -> Result<model::ServiceName, ConvertError> {
     reference(field, value).map(|(namespace, hostname)| model::ServiceName { namespace, hostname })
 }
 

@@ -33,6 +33,7 @@ pub fn authorization_from_proto(a: wire::Authorization) -> Result<model::Authori
         },
         rules,
         dry_run: a.dry_run,
+        not_understood: None,
     })
 }
 

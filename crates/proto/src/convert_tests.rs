@@ -247,6 +247,7 @@ prop_compose! {
             action: if deny { model::Action::Deny } else { model::Action::Allow },
             rules: rules.into_iter().map(rule).collect(),
             dry_run,
+            not_understood: None,
         }
     }
 }
@@ -477,6 +478,7 @@ fn known_encodings() {
             }],
         }],
         dry_run: true,
+        not_understood: None,
     };
     #[rustfmt::skip]
     let expected = [

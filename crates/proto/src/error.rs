@@ -1,7 +1,8 @@
 //! Why a message can't become part of a mesh.
 
-/// A message that was decoded but means nothing this version can act on. The receiver refuses
-/// the resource and keeps the last good one.
+/// A message that means nothing this version can act on. The receiver refuses the resource, and
+/// whatever it would have described is closed
+/// ([`address_stand_in`](crate::address_stand_in), [`policy_stand_in`](crate::policy_stand_in)).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each field is named in its text")]
 pub enum ConvertError {

@@ -9,6 +9,7 @@
 pub mod convert;
 mod convert_policy;
 mod error;
+mod stand_in;
 
 #[allow(
     missing_docs,
@@ -26,6 +27,7 @@ pub use convert::{
     service_to_address, service_to_proto, workload_from_proto, workload_to_address, workload_to_proto,
 };
 pub use error::ConvertError;
+pub use stand_in::{address_stand_in, policy_stand_in};
 
 /// `istio.workload`: [`Address`](workload::Address), which is a workload or a service.
 pub mod workload {

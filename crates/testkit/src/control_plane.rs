@@ -94,6 +94,12 @@ impl ControlPlane {
         self.change(|r| r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body)));
     }
 
+    /// Publishes an address in any form, such as one from the future.
+    pub fn publish_address(&self, name: &str, address: &leno_proto::workload::Address) {
+        let body = address.encode_to_vec();
+        self.change(|r| r.upsert(ADDRESS_TYPE, name.to_owned(), Resource::new(body)));
+    }
+
     /// Takes a workload back.
     pub fn remove_workload(&self, uid: &str) {
         self.change(|r| r.remove(ADDRESS_TYPE, uid));

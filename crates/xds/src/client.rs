@@ -43,6 +43,14 @@ pub enum Update {
         /// The encoded message.
         body: Bytes,
     },
+    /// The resource is new or changed, in a way that leaves nothing to read. What was held under
+    /// its name no longer holds. To be rejected with this reason.
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The resource is gone. It may be one that was never held.
     Remove {
         /// Its name.
@@ -61,8 +69,8 @@ pub struct Rejection {
 
 /// Takes updates. Called on the client's task: hand heavy work elsewhere.
 pub trait Handler: Send {
-    /// Applies one response, removals before upserts. What is returned as rejected must be as it
-    /// was before.
+    /// Applies one response, removals before upserts. What is returned as rejected was not
+    /// understood; the server will send it again, or its removal.
     fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection>;
 
     /// The first response of a type was applied, empty or not: what there is is now known.

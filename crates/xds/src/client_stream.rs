@@ -90,18 +90,19 @@ impl Subscribed {
             updates.push(Update::Remove { name });
         }
         for resource in response.resources {
-            let reject = |reason: &str| Rejection { name: resource.name.clone(), reason: reason.to_owned() };
-            match resource.resource {
-                _ if resource.name.is_empty() => rejections.push(reject("a resource without a name")),
-                None => rejections.push(reject("a resource without a body")),
-                Some(body) if body.type_url != self.type_url => {
-                    rejections.push(reject(&format!("a body of type {}", body.type_url)));
-                }
-                Some(body) => {
-                    versions.push((resource.name.clone(), resource.version));
-                    updates.push(Update::Upsert { name: resource.name, body: body.value.into() });
-                }
+            let name = resource.name;
+            if name.is_empty() {
+                rejections.push(Rejection { name, reason: "a resource without a name".to_owned() });
+                continue;
             }
+            versions.push((name.clone(), resource.version));
+            updates.push(match resource.resource {
+                None => Update::Unreadable { name, reason: "a resource without a body".to_owned() },
+                Some(body) if body.type_url != self.type_url => {
+                    Update::Unreadable { name, reason: format!("a body of type {}", body.type_url) }
+                }
+                Some(body) => Update::Upsert { name, body: body.value.into() },
+            });
         }
         rejections.extend(handler.apply(self.type_url, updates));
         let rejected: HashSet<&str> = rejections.iter().map(|rejection| &*rejection.name).collect();
@@ -109,11 +110,11 @@ impl Subscribed {
             if !rejected.contains(name.as_str()) {
                 self.held.insert(name, version);
             } else {
-                // What is refused stays as it was: the last good one is still held, if there is
-                // one. If there is none, the handler may have put something in its place, which
-                // is to go when the resource does, even if that happens while we are away: so it
-                // is held in a version that no server has.
-                self.held.entry(name).or_default();
+                // The handler no longer holds the last good one, and may have put something in
+                // its place, which is to go when the resource does or turns good again, even if
+                // that happens while we are away, and even if it turns into what it last was: so
+                // it is held in a version that no server has.
+                self.held.insert(name, String::new());
             }
         }
         outcome.rejected = rejections.len();

@@ -73,7 +73,7 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         None => Scope::Namespace,
     };
     let dry_run = policy.metadata.annotation(DRY_RUN).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    let out = Authorization { id: policy_name(policy), scope, action, rules, dry_run };
+    let out = Authorization { id: policy_name(policy), scope, action, rules, dry_run, not_understood: None };
     (Some(out), translation.warnings)
 }
 

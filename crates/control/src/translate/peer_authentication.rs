@@ -32,7 +32,14 @@ pub(super) fn converted_name(namespace: &str, name: &str) -> PolicyName {
 fn deny(id: PolicyName, also: Match) -> Authorization {
     let matches = Match { not_principals: vec![StringMatch::Presence], ..also };
     let rules = vec![Rule { clauses: vec![Clause { matches: vec![matches] }] }];
-    Authorization { id, scope: Scope::WorkloadSelector, action: Action::Deny, rules, dry_run: false }
+    Authorization {
+        id,
+        scope: Scope::WorkloadSelector,
+        action: Action::Deny,
+        rules,
+        dry_run: false,
+        not_understood: None,
+    }
 }
 
 /// The labels it selects by; `None` if it applies to a whole namespace or mesh.

@@ -259,6 +259,7 @@ async fn a_policy_sees_the_proven_identity() {
         action: Action::Allow,
         rules: vec![Rule { clauses: vec![Clause { matches: vec![only] }] }],
         dry_run: false,
+        not_understood: None,
     });
     target.mesh.synced().await;
     let names = [("admin", 200), ("good", 401), ("Admin", 401), ("admin2", 401), ("admi", 401)];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
 use leno_testkit::network::may_run;
 
-use crate::support::{APP, Mesh, echo, exchange, refused, soon};
+use crate::support::{APP, Mesh, echo, exchange, pair, read_error, refused, soon};
 
 #[tokio::test]
 async fn a_service_without_endpoints_refuses() {
@@ -63,6 +63,7 @@ async fn a_policy_that_never_came_denies() {
         action: Action::Allow,
         rules: vec![Rule { clauses: vec![Clause { matches: vec![rule] }] }],
         dry_run: false,
+        not_understood: None,
     });
     mesh.synced().await;
     let stream = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
@@ -147,4 +148,45 @@ async fn a_dead_proxy_lets_nothing_pass_and_a_new_one_takes_over() {
 
     mesh.restart_proxy("node-1").await;
     soon("an answer", attempt()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_workload_from_the_future_is_cut_off_both_ways() {
+    if !may_run("a_workload_from_the_future_is_cut_off_both_ways") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+
+    let mut newer = leno_proto::workload_to_proto(&server.workload);
+    newer.tunnel_protocol = 99;
+    let newer = leno_proto::workload::Address { r#type: Some(leno_proto::workload::address::Type::Workload(newer)) };
+    mesh.control.publish_address(&server.workload.uid, &newer);
+    // Which policies govern what is live is not known any more.
+    assert_eq!(read_error(&mut near).await, ErrorKind::ConnectionReset);
+    assert_eq!(read_error(&mut far).await, ErrorKind::ConnectionReset);
+    mesh.synced().await;
+    echo(server.listen());
+    let outside = mesh.network.outside();
+    echo(outside.listen(outside.v4, APP));
+    for (from, to) in [
+        (client.host(), server.app(server.v4)),
+        (outside, server.app(server.v4)),
+        (server.host(), SocketAddr::new(outside.v4, APP)),
+    ] {
+        assert_eq!(refused(from, to).await.kind(), ErrorKind::ConnectionReset);
+    }
+    let reason = "the control plane describes workload default/server in a way this proxy does not understand \
+                  (tunnel_protocol has the unknown value 99";
+    mesh.node("node-1").log.line(&[reason, "src.workload=\"client\""]).await;
+    mesh.node("node-2").log.line(&[reason, "direction=\"inbound\"", "src.addr=10.77.0.1:"]).await;
+    mesh.node("node-2").log.line(&[reason, "direction=\"outbound\""]).await;
+
+    mesh.control.publish_workload(&server.workload);
+    mesh.synced().await;
+    let stream = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    soon("an answer", exchange(stream, b"hello")).await.unwrap();
 }

@@ -17,6 +17,7 @@ fn deny_all(name: &str, scope: Scope) -> Authorization {
         action: Action::Deny,
         rules: vec![Rule::default()],
         dry_run: false,
+        not_understood: None,
     }
 }
 
