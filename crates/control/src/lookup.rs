@@ -1,10 +1,9 @@
 //! What a person means by `NAMESPACE/NAME`.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_model::{Mesh, Workload};
-use leno_policy::find::{LookupError, find_destinations, find_workloads};
+use leno_policy::find::{Destination, LookupError, find_destinations, find_workloads};
 
 use crate::suggest::did_you_mean;
 
@@ -53,7 +52,7 @@ fn of_owner(mesh: &Mesh, name: &str) -> Option<Arc<Workload>> {
 ///
 /// # Errors
 /// If there is no such thing, or no port.
-pub fn destination(mesh: &Mesh, source: &Workload, text: &str) -> Result<Vec<SocketAddr>, Error> {
+pub fn destination(mesh: &Mesh, source: &Workload, text: &str) -> Result<Vec<Destination>, Error> {
     find_destinations(mesh, source, text).map_err(|error| {
         let name = text.rsplit_once(':').map_or(text, |(name, _)| name);
         explain(mesh, name, error)
@@ -131,8 +130,9 @@ spec: {clusterIP: 10.1.0.1, selector: {app: web}, ports: [{port: 80}]}
         let mesh = mesh();
         let from = source(&mesh, "shop/web-1").expect("there");
         let found = |name: &str| destination(&mesh, &from, name);
-        assert_eq!(found("shop/front:80"), Ok(vec!["10.1.0.1:80".parse().expect("an address")]));
-        assert_eq!(found("shop/web-2:8080"), Ok(vec!["10.0.0.2:8080".parse().expect("an address")]));
+        let at = |address: &str| Destination::from(address.parse::<std::net::SocketAddr>().expect("an address"));
+        assert_eq!(found("shop/front:80"), Ok(vec![at("10.1.0.1:80")]));
+        assert_eq!(found("shop/web-2:8080"), Ok(vec![at("10.0.0.2:8080")]));
         let error = found("shop/frnt:80").expect_err("unknown");
         assert_eq!(error.meant.as_deref(), Some("shop/front"));
         assert!(error.is_retryable());

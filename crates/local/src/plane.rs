@@ -141,7 +141,7 @@ impl Plane {
         let source = lookup::source(&mesh, source).map_err(unknown)?;
         let destinations = lookup::destination(&mesh, &source, destination).map_err(unknown)?;
         let explanations: Vec<_> =
-            destinations.iter().map(|to| leno_policy::explain::explain(&mesh, &source, *to)).collect();
+            destinations.into_iter().map(|to| leno_policy::explain::explain(&mesh, &source, to)).collect();
         let text = explanations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let json = serde_json::to_value(&explanations).map_err(Error::control("cannot write the explanation"))?;
         Ok(Explained { text, json })

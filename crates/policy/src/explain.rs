@@ -4,11 +4,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_model::{Action, HBONE_PORT, Mesh, RESERVED_PORTS, Service, TunnelProtocol, Workload};
+use leno_model::{Action, HBONE_PORT, Mesh, RESERVED_PORTS, Service, ServiceName, TunnelProtocol, Workload};
 use serde::Serialize;
 
 use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
-use crate::endpoints::{self, Candidate, Candidates, Purpose};
+use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
+use crate::find::Destination;
 use crate::inbound::InboundRefusal;
 use crate::routing::{self, Addressed, NotUnderstood, Route, RouteError, Way};
 
@@ -21,7 +22,7 @@ pub struct Explanation {
     /// Who connects.
     pub source: Party,
     /// What to.
-    pub destination: SocketAddr,
+    pub destination: Destination,
     /// The sum of all endpoints.
     pub outcome: Outcome,
     /// How the destination was understood, step by step.
@@ -141,28 +142,59 @@ pub struct PolicyCheck {
 ///
 /// A source outside the mesh connects in plaintext, past any waypoint, to an endpoint that the
 /// node's own service routing chose.
-pub fn explain(mesh: &Mesh, source: &Workload, destination: SocketAddr) -> Explanation {
-    let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+pub fn explain(mesh: &Mesh, source: &Workload, destination: impl Into<Destination>) -> Explanation {
     let mut explanation = Explanation {
         source: party(source),
-        destination,
+        destination: destination.into(),
         outcome: Outcome::Undecided,
         steps: Vec::new(),
         refused: None,
         endpoints: Vec::new(),
     };
-    describe(mesh, source, destination, &mut explanation.steps);
-    if source.tunnel_protocol == TunnelProtocol::Hbone || source.not_understood.is_some() {
-        from_mesh(mesh, source, destination, &mut explanation);
-    } else {
-        explanation.steps.push(format!(
-            "{}/{} is not in the mesh: it connects in plaintext and proves no identity",
-            source.namespace, source.name
-        ));
-        from_outside(mesh, source, destination, &mut explanation);
+    match explanation.destination.clone() {
+        Destination::Address(destination) => to_address(mesh, source, destination, &mut explanation),
+        Destination::Unaddressed { service, port } => to_nowhere(mesh, source, &service, port, &mut explanation),
     }
     explanation.outcome = outcome(&explanation);
     explanation
+}
+
+fn to_address(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
+    describe(mesh, source, destination, &mut out.steps);
+    if source.tunnel_protocol == TunnelProtocol::Hbone || source.not_understood.is_some() {
+        from_mesh(mesh, source, destination, out);
+    } else {
+        out.steps.push(format!(
+            "{}/{} is not in the mesh: it connects in plaintext and proves no identity",
+            source.namespace, source.name
+        ));
+        from_outside(mesh, source, destination, out);
+    }
+}
+
+/// A program gets as far as asking for its name.
+fn to_nowhere(mesh: &Mesh, source: &Workload, id: &ServiceName, port: u16, out: &mut Explanation) {
+    out.steps
+        .push(format!("service {id} has no address of its own, so its name stands for its endpoints; none has one"));
+    let Some(service) = mesh.service(id) else { return };
+    let nowhere = IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
+    let (_, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Service, nowhere);
+    refuse(&no_endpoint(service, port, counts), out);
+}
+
+/// Why a service without candidates takes no connection.
+fn no_endpoint(service: &Service, port: u16, counts: EndpointCounts) -> RouteError {
+    if let Err(error) = NotUnderstood::service(service) {
+        return error.into();
+    }
+    match service.port(port) {
+        Some(_) => RouteError::NoHealthyEndpoint { service: service.id.clone(), port, counts },
+        None => RouteError::NoSuchPort {
+            service: service.id.clone(),
+            port,
+            offered: service.ports.iter().map(|p| p.service_port).collect(),
+        },
+    }
 }
 
 /// What the destination is.
@@ -216,11 +248,6 @@ fn from_outside(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &m
     };
     match routing::addressed(mesh, source, destination) {
         Addressed::Nobody => out.endpoints.push(unknown(destination, reason)),
-        Addressed::Service(service) if service.not_understood.is_some() => {
-            if let Err(error) = NotUnderstood::service(service) {
-                refuse(&error.into(), out);
-            }
-        }
         Addressed::Workload(workload) => {
             bypassed(workload.waypoint.is_some(), out);
             plain(&routing::direct(workload, destination), out);
@@ -230,16 +257,8 @@ fn from_outside(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &m
             let port = destination.port();
             let (candidates, counts) =
                 endpoints::candidates(mesh, source, service, port, Purpose::Service, destination.ip());
-            if candidates.is_empty() {
-                let error = match service.port(port) {
-                    Some(_) => RouteError::NoHealthyEndpoint { service: service.id.clone(), port, counts },
-                    None => RouteError::NoSuchPort {
-                        service: service.id.clone(),
-                        port,
-                        offered: service.ports.iter().map(|p| p.service_port).collect(),
-                    },
-                };
-                return refuse(&error, out);
+            if candidates.is_empty() || service.not_understood.is_some() {
+                return refuse(&no_endpoint(service, port, counts), out);
             }
             out.steps.push(choice(service, &candidates));
             for candidate in closest_first(candidates) {

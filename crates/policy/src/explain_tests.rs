@@ -161,3 +161,33 @@ fn machines_read_the_same() {
     assert_eq!(endpoint["arrival"]["decided_by"], "default/no");
     assert_eq!(endpoint["arrival"]["policies"][0]["action"], "DENY");
 }
+
+#[test]
+fn a_service_that_nobody_is_behind_is_explained_too() {
+    let client = pod("client", "10.0.0.1");
+    let stranger = outside("stranger", "10.0.0.2");
+    let headless = service("db", &[]);
+    let with_vip = service("web", &["10.96.0.1"]);
+    let mesh = mesh(&[&headless, &with_vip], &[&client, &stranger]);
+    let unaddressed = |port| Destination::Unaddressed { service: headless.id.clone(), port };
+    for source in [&client, &stranger] {
+        let explanation = explain(&mesh, source, unaddressed(80));
+        assert_eq!(explanation.outcome, Outcome::Refused);
+        // As with a virtual address, in the words of the access log.
+        let words = |name: &str| {
+            format!(
+                "no healthy endpoint for service default/{name}.default.svc.cluster.local port 80: it has no endpoints; \
+                 check its selector or its EndpointSlices"
+            )
+        };
+        assert_eq!(explanation.refused, Some(words("db")));
+        assert_eq!(explain(&mesh, source, at("10.96.0.1:80")).refused, Some(words("web")));
+        let logged = routing::route(&mesh, &client, at("10.96.0.1:80"), &mut || 0).expect_err("nobody");
+        assert_eq!(logged.to_string(), words("web"));
+        let text = explanation.to_string();
+        assert!(text.contains(" to default/db.default.svc.cluster.local:80: refused\n"), "{text}");
+        assert!(explain(&mesh, source, unaddressed(81)).refused.is_some_and(|r| r.contains("has no port 81")));
+    }
+    let json = serde_json::to_value(explain(&mesh, &client, unaddressed(80))).expect("serialises");
+    assert_eq!(json["destination"], "default/db.default.svc.cluster.local:80");
+}

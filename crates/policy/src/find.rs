@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_model::{Mesh, Service, Workload};
+use leno_model::{Mesh, Service, ServiceName, Workload};
+use serde::{Serialize, Serializer};
 
 /// What a person types for a workload or destination means nothing in this mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,11 +24,44 @@ pub enum LookupError {
         /// Names in that namespace.
         known: Vec<String>,
     },
-    /// A service without address and endpoints.
-    #[error(
-        "service {0} has neither an address nor endpoints, so nobody can connect to it; check its selector or its EndpointSlices"
-    )]
+    /// A service without endpoints, as source.
+    #[error("service {0} has no endpoints, so nobody can connect from it; check its selector or its EndpointSlices")]
     Empty(String),
+}
+
+/// What a person wants to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// An address.
+    Address(SocketAddr),
+    /// A service that has neither an address nor an endpoint with one.
+    Unaddressed {
+        /// The service.
+        service: ServiceName,
+        /// Its port.
+        port: u16,
+    },
+}
+
+impl From<SocketAddr> for Destination {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Unaddressed { service, port } => write!(f, "{service}:{port}"),
+        }
+    }
+}
+
+impl Serialize for Destination {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 struct Known<'a>(&'a [String]);
@@ -60,13 +94,13 @@ pub fn find_workloads<'m>(mesh: &'m Mesh, name: &str) -> Result<Vec<&'m Arc<Work
 
 /// The addresses that `NAMESPACE/SERVICE:PORT`, `NAMESPACE/POD:PORT` or `IP:PORT` means to
 /// `source`, one of each family: what a program there would connect to. Of a headless service,
-/// those of all endpoints.
+/// those of all endpoints. Never empty.
 ///
 /// # Errors
 /// If there is no such thing, or no port.
-pub fn find_destinations(mesh: &Mesh, source: &Workload, text: &str) -> Result<Vec<SocketAddr>, LookupError> {
+pub fn find_destinations(mesh: &Mesh, source: &Workload, text: &str) -> Result<Vec<Destination>, LookupError> {
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(vec![address]);
+        return Ok(vec![address.into()]);
     }
     let port = |digits: &str| digits.parse::<u16>().ok().filter(|port| *port != 0);
     let (name, port) = text
@@ -74,15 +108,19 @@ pub fn find_destinations(mesh: &Mesh, source: &Workload, text: &str) -> Result<V
         .and_then(|(name, digits)| Some((name, port(digits)?)))
         .ok_or_else(|| LookupError::Port(text.to_owned()))?;
     let (namespace, short) = split(name)?;
-    let at = |ip: &IpAddr| SocketAddr::new(*ip, port);
+    let at = |ip: &IpAddr| Destination::from(SocketAddr::new(*ip, port));
     if let Some(service) = find_service(mesh, namespace, short) {
         let own = service.addresses.iter().filter(|a| a.network == source.network).map(|a| &a.address);
         let mut found: Vec<_> = own.map(at).collect();
         if found.is_empty() {
-            found = mesh.endpoints(&service.id).flat_map(|e| &e.workload.addresses).map(at).collect();
-            found.sort();
+            let mut own: Vec<_> = mesh.endpoints(&service.id).flat_map(|e| &e.workload.addresses).collect();
+            own.sort();
+            found = own.into_iter().map(at).collect();
         }
-        return if found.is_empty() { Err(LookupError::Empty(name.to_owned())) } else { Ok(found) };
+        if found.is_empty() {
+            found.push(Destination::Unaddressed { service: service.id.clone(), port });
+        }
+        return Ok(found);
     }
     let workload = find_pod(mesh, namespace, short).ok_or_else(|| not_found(mesh, namespace, name))?;
     Ok(workload.addresses.iter().map(at).collect())

@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_support::{at, endpoint, mesh, pod, service};
+use crate::test_support::{endpoint, mesh, pod, service};
 
 #[test]
 fn names_people_type() {
@@ -8,11 +8,16 @@ fn names_people_type() {
     let client = pod("client", "10.0.0.1");
     let db_1 = endpoint("db-1", "10.0.1.1", &[&db]);
     let mesh = mesh(&[&web, &db], &[&client, &db_1]);
+    let at = |address| Destination::from(crate::test_support::at(address));
     let to = |text| find_destinations(&mesh, &client, text);
     assert_eq!(to("default/web:80"), Ok(vec![at("10.96.0.1:80")]));
     assert_eq!(to("default/web.default.svc.cluster.local:80"), Ok(vec![at("10.96.0.1:80")]));
     assert_eq!(to("default/db:5432"), Ok(vec![at("10.0.1.1:5432")]));
     assert_eq!(to("default/db-1:1"), Ok(vec![at("10.0.1.1:1")]));
+    let nothing = service("nothing", &[]);
+    let unaddressed = Destination::Unaddressed { service: nothing.id.clone(), port: 5432 };
+    let with_nothing = crate::test_support::mesh(&[&nothing], &[]);
+    assert_eq!(find_destinations(&with_nothing, &client, "default/nothing:5432"), Ok(vec![unaddressed]));
     assert_eq!(to("1.2.3.4:5"), Ok(vec![at("1.2.3.4:5")]));
     assert!(matches!(to("default/web"), Err(LookupError::Port(_))));
     assert!(matches!(to("default/web:0"), Err(LookupError::Port(_))));
