@@ -149,7 +149,9 @@ fn a_live_connection_is_closed_when_a_new_policy_denies_it() {
     }
     let stage = topology::up(&[ECHO], &[]);
     let hold = |client: &str| {
-        let mut child = stage.spawn(client, &["socat", "-t", "60", "-", "TCP:echo.mesh:7000"]);
+        // Told what it sees. It takes even a reset for an end that the other direction may
+        // outlive, by as long as -t says.
+        let mut child = stage.spawn(client, &["socat", "-d", "-d", "-t", "0.1", "-", "TCP:echo.mesh:7000"]);
         let mut stdin = child.stdin.take().unwrap();
         std::io::Write::write_all(&mut stdin, b"one\n").unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -162,8 +164,11 @@ fn a_live_connection_is_closed_when_a_new_policy_denies_it() {
     let (mut kept, mut kept_in, mut kept_out) = hold("mesh/near");
     stage.write("deny.yaml", DENY_FAR);
     let mut rest = String::new();
-    // Ends, by an end of file or a reset, only because the connection was closed.
+    // Ends only because the connection was closed, and must not look like a complete answer.
     let _ = std::io::Read::read_to_string(&mut denied_out, &mut rest);
+    let mut seen = String::new();
+    std::io::Read::read_to_string(denied.stderr.as_mut().unwrap(), &mut seen).unwrap();
+    assert!(seen.contains("Connection reset by peer"), "{seen}");
     std::io::Write::write_all(&mut kept_in, b"two\n").unwrap();
     let mut line = String::new();
     kept_out.read_line(&mut line).unwrap();
