@@ -75,8 +75,16 @@ pub(crate) struct Feed {
     state: Arc<MeshState>,
     certificates: Arc<CertificateManager>,
     node: String,
-    /// Enrolled workloads of this node by identity: the certificate is kept while one is left.
-    local: HashMap<WorkloadUid, Identity>,
+    local: HashMap<WorkloadUid, Local>,
+}
+
+/// A workload of this node. Its certificate is made ahead and kept up while one that is in the
+/// mesh has its identity. One that is not is remembered too: the node agent may hand over its pod
+/// all the same, and what that asks for must not be kept up when it is gone.
+#[derive(Clone, PartialEq, Eq)]
+struct Local {
+    identity: Identity,
+    in_mesh: bool,
 }
 
 impl Feed {
@@ -105,28 +113,28 @@ impl Feed {
     }
 
     fn track_local(&mut self, workload: &Workload) {
-        let hosted = *workload.node == *self.node
-            && (workload.tunnel_protocol == TunnelProtocol::Hbone || workload.native_tunnel);
-        match workload.identity().filter(|_| hosted) {
-            Some(identity) => {
-                self.certificates.warm(&identity);
-                let before = self.local.insert(workload.uid.clone(), identity.clone());
-                if let Some(before) = before.filter(|before| *before != identity) {
-                    self.forget_unused(&before);
-                }
-            }
-            None => self.untrack_local(&workload.uid),
+        let Some(identity) = workload.identity().filter(|_| *workload.node == *self.node) else {
+            return self.untrack_local(&workload.uid);
+        };
+        let in_mesh = workload.tunnel_protocol == TunnelProtocol::Hbone || workload.native_tunnel;
+        if in_mesh {
+            self.certificates.warm(&identity);
+        }
+        let now = Local { identity, in_mesh };
+        let before = self.local.insert(workload.uid.clone(), now.clone());
+        if let Some(before) = before.filter(|before| *before != now) {
+            self.forget_unused(&before.identity);
         }
     }
 
     fn untrack_local(&mut self, uid: &str) {
-        if let Some(identity) = self.local.remove(uid) {
-            self.forget_unused(&identity);
+        if let Some(before) = self.local.remove(uid) {
+            self.forget_unused(&before.identity);
         }
     }
 
     fn forget_unused(&self, identity: &Identity) {
-        if !self.local.values().any(|used| used == identity) {
+        if !self.local.values().any(|local| local.in_mesh && local.identity == *identity) {
             self.certificates.forget(identity);
         }
     }

@@ -235,3 +235,37 @@ async fn one_bad_resource_does_not_hold_up_the_others_and_policy_changes_are_tol
     feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: "u".to_owned() }]);
     assert_eq!(state.load().workloads().filter(|w| w.not_understood.is_none()).count(), 0);
 }
+
+#[tokio::test]
+async fn certificates_are_kept_up_for_whom_they_are_needed() {
+    let state = Arc::new(MeshState::default());
+    let certificates = Arc::new(CertificateManager::new(Arc::new(NoIssuer), Options::default()));
+    let mut feed = Feed::new(state, certificates.clone(), "node-1".to_owned());
+    let kept = || certificates.statuses().iter().map(|s| s.identity.service_account().to_string()).collect::<Vec<_>>();
+    let local = |name: &str, account: &str, tunnel| {
+        let workload = Workload {
+            node: "node-1".into(),
+            service_account: account.into(),
+            tunnel_protocol: tunnel,
+            ..Workload::new(format!("c//Pod/ns/{name}"), "ns", name)
+        };
+        upsert(&workload.uid, leno_proto::workload_to_address(&workload))
+    };
+    let remove = |name: &str| Update::Remove { name: format!("c//Pod/ns/{name}") };
+    use TunnelProtocol::{Hbone, None};
+    feed.apply(ADDRESS_TYPE, vec![local("a", "sa", Hbone), local("b", "sa", Hbone), local("c", "out", None)]);
+    assert_eq!(kept(), ["sa"]);
+    // A pod is handed over whose workload is not in the mesh, and asks for what is its own.
+    certificates.warm(&Identity::new("cluster.local", "ns", "out").expect("an identity"));
+    feed.apply(ADDRESS_TYPE, vec![remove("a"), remove("c")]);
+    assert_eq!(kept(), ["sa"]);
+    // What can't be understood for a while will need it again.
+    feed.apply(ADDRESS_TYPE, vec![Update::Unreadable { name: "c//Pod/ns/b".to_owned(), reason: "why".to_owned() }]);
+    assert_eq!(kept(), ["sa"]);
+    feed.apply(ADDRESS_TYPE, vec![local("b", "sa", None)]);
+    assert!(kept().is_empty(), "it left the mesh");
+    feed.apply(ADDRESS_TYPE, vec![local("b", "sa", Hbone), local("b", "other", Hbone)]);
+    assert_eq!(kept(), ["other"]);
+    feed.apply(ADDRESS_TYPE, vec![remove("b")]);
+    assert!(kept().is_empty());
+}
