@@ -195,6 +195,7 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
     admit_and_dial(
         &tunnel.pod,
         InboundConnection { source: Some(tunnel.identity.clone()), source_ip: tunnel.peer.ip(), destination: address },
+        report,
     )
     .await
     .map(|(program, listed, cut)| Connected { program, cut, listed })
@@ -205,6 +206,7 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
 pub(crate) async fn admit_and_dial(
     pod: &Arc<Pod>,
     connection: InboundConnection,
+    report: &mut Report,
 ) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
     let (source_ip, address) = (connection.source_ip, connection.destination);
     // Listed first: a policy that arrives between the decision and the listing would otherwise
@@ -212,9 +214,7 @@ pub(crate) async fn admit_and_dial(
     let (listed, cut) = pod.connections().list_inbound(connection.clone());
     let (mesh, workload) = pod.workload().await?;
     let decision = leno_policy::authorize(&mesh, &workload, &connection.for_policy());
-    for note in &decision.dry_run {
-        tracing::info!(workload = %workload.uid, source = %source_ip, %note, "dry run");
-    }
+    report.dry_run(&decision.dry_run);
     if let Verdict::Deny(reason) = decision.verdict {
         return Err(Failure::Denied(Arc::new(reason)));
     }

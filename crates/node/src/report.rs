@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use leno_model::{Identity, Mesh, Service, Workload};
+use leno_policy::DryRun;
 use leno_telemetry::access_log::{Endpoint, HboneAddress, Level, Record};
 use leno_telemetry::metrics::{ConnectionLabels, ConnectionMetrics, OpenSocket, Reporter, SecurityPolicy};
 use leno_tunnel::{Counters, Meter, RelayError};
@@ -30,6 +31,7 @@ pub(crate) struct Report {
     destination_identity: Option<Identity>,
     encrypted: bool,
     trace: Option<u128>,
+    dry_run: Vec<String>,
     _socket: OpenSocket,
     counters: Option<Arc<Traffic>>,
 }
@@ -78,6 +80,7 @@ impl Report {
             destination_identity: None,
             encrypted: false,
             trace: None,
+            dry_run: Vec::new(),
             _socket: socket,
             counters: None,
         }
@@ -158,6 +161,11 @@ impl Report {
         self.trace = Some(trace);
     }
 
+    /// What policies on trial would have done.
+    pub(crate) fn dry_run(&mut self, notes: &[DryRun]) {
+        self.dry_run = notes.iter().map(ToString::to_string).collect();
+    }
+
     /// The connection stands; what it carries is counted from here on.
     pub(crate) fn opened(&mut self) -> Arc<Traffic> {
         let metrics = self.pod.context().metrics.connection(&self.labels());
@@ -235,6 +243,7 @@ impl Report {
         record.hbone_address = self.tunnel.and(self.destination).map(HboneAddress::Address);
         record.service = self.service.as_ref().map(|s| s.id.hostname.clone());
         record.trace_id = self.trace;
+        record.dry_run.clone_from(&self.dry_run);
         record.duration = self.started.elapsed();
         if let Some(traffic) = &self.counters {
             let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);

@@ -119,6 +119,8 @@ pub struct Record {
     pub duration: Duration,
     /// Trace id of the `traceparent` header, if there was one.
     pub trace_id: Option<u128>,
+    /// What policies on trial would have done to it; empty if none would have done anything.
+    pub dry_run: Vec<String>,
     /// Why it failed, with the policy's name if one denied it; `None` for success.
     pub error: Option<String>,
 }
@@ -154,6 +156,7 @@ impl Record {
             bytes_received: 0,
             duration: Duration::ZERO,
             trace_id: None,
+            dry_run: Vec::new(),
             error: None,
         }
     }

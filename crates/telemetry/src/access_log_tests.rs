@@ -46,6 +46,7 @@ fn full() -> Record {
     record.bytes_received = 34;
     record.duration = Duration::from_millis(56);
     record.trace_id = Some(0xab);
+    record.dry_run = vec!["a would deny".to_owned(), "b would allow".to_owned()];
     record
 }
 
@@ -63,7 +64,8 @@ fn plain_line_has_istios_fields() {
         "info\taccess\tconnection complete\tsrc.addr=10.0.0.1:4000 src.workload=\"web-1\" src.namespace=\"shop\" \
          src.identity=\"spiffe://cluster.local/ns/shop/sa/web\" src.cluster=\"Kubernetes\" dst.addr=[fd00::1]:80 \
          dst.hbone_addr=10.0.0.2:8080 dst.service=\"db.shop.svc.cluster.local\" direction=\"outbound\" \
-         bytes_sent=12 bytes_recv=34 duration=\"56ms\" trace_id=\"000000000000000000000000000000ab\""
+         bytes_sent=12 bytes_recv=34 duration=\"56ms\" trace_id=\"000000000000000000000000000000ab\" \
+         dry_run=\"a would deny; b would allow\""
     );
 }
 

@@ -60,6 +60,11 @@ async fn a_new_policy_cuts_live_connections() {
     mesh.synced().await;
     near.write_all(b"z").await.unwrap();
     soon("a byte", far.read_exact(&mut [0])).await.unwrap();
+    // It is told in the line of each connection, and nowhere else: a busy pod has many.
+    let (near, far) = pair(&client, &server).await;
+    drop((near, far));
+    let note = "dry_run=\"dry-run policy default/rehearsal would deny this connection\"";
+    mesh.node("node-2").log.line(&["connection complete", "direction=\"inbound\"", note]).await;
 }
 
 #[tokio::test]

@@ -90,6 +90,9 @@ fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
     if let Some(id) = record.trace_id {
         fields.text("trace_id", &format!("{id:032x}"));
     }
+    if !record.dry_run.is_empty() {
+        fields.text("dry_run", &record.dry_run.join("; "));
+    }
     if let Some(error) = &record.error {
         fields.text("error", error);
     }
