@@ -6,11 +6,13 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use leno_capture::NetworkNamespace;
 use leno_capture::zds::{ClientStatus, PodHandler, PodInfo};
+use leno_model::Mesh;
 use leno_telemetry::Readiness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::dial::TunnelKey;
 use crate::pod::{Context, FAREWELL, Pod, Worker};
 
 /// The pods of this node by their Kubernetes UID.
@@ -87,14 +89,30 @@ impl Pods {
         let _ = tokio::time::timeout(FAREWELL, reset).await;
     }
 
-    /// Asks the policies again about live connections whenever discovery changed something.
-    /// Never returns.
+    /// Stops using tunnels to peers that are gone or are no longer what they were when the tunnel
+    /// was made. No connection would be given to one of those, for a tunnel is found by what its
+    /// peer is; but it would be kept ready until it has been idle for long enough. What is open in
+    /// it goes on.
+    fn forget_peers(&self, mesh: &Mesh) {
+        let gone = |key: &TunnelKey| {
+            mesh.workload(&key.peer).is_none_or(|peer| {
+                peer.not_understood.is_some()
+                    || !peer.addresses.contains(&key.address.ip())
+                    || peer.identity().is_none_or(|identity| !key.expected.contains(&identity))
+            })
+        };
+        self.workers.iter().for_each(|worker| worker.tunnels.evict(gone));
+    }
+
+    /// Asks the policies again about live connections whenever discovery changed something, and
+    /// lets go of tunnels to peers that changed. Never returns.
     pub(crate) async fn reevaluate(self: Arc<Self>) {
         let mut changes = self.context.state.subscribe();
         let mut seen_policies = 0;
         let mut seen = HashMap::new();
         while changes.changed().await.is_ok() {
             let policies = changes.borrow_and_update().policies;
+            self.forget_peers(&self.context.state.load());
             let policies_changed = policies != seen_policies;
             seen_policies = policies;
             let mut still = HashMap::new();

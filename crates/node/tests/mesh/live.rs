@@ -8,7 +8,7 @@ use leno_testkit::network::may_run;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Mesh, echo, eventually, exchange, pair, read_error, refused, soon};
+use crate::support::{Mesh, Pod, echo, eventually, exchange, pair, read_error, refused, soon};
 
 fn deny_all(name: &str, scope: Scope) -> Authorization {
     Authorization {
@@ -290,4 +290,46 @@ async fn an_address_that_passes_to_another_pod_passes_with_nothing() {
         ])
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_tunnel_ends_with_what_its_peer_was() {
+    if !may_run("a_tunnel_ends_with_what_its_peer_was") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let tunnels = || tunnels_of(&client);
+    let attempt = async || exchange(client.host().connect(server.app(server.v4)).await?, b"hello").await;
+
+    soon("an answer", attempt()).await.unwrap();
+    assert_eq!(tunnels(), 1);
+    // Something else changes.
+    let other = server.successor("other");
+    mesh.control.publish_workload(&Workload { addresses: vec!["10.77.9.9".parse().unwrap()], ..other });
+    mesh.synced().await;
+    assert_eq!(tunnels(), 1, "it may be used again");
+
+    mesh.control.publish_workload(&Workload { service_account: "another".into(), ..server.workload.clone() });
+    eventually("no tunnel after a change of identity", || tunnels() == 0).await;
+    mesh.control.publish_workload(&server.workload);
+    mesh.synced().await;
+    soon("an answer", attempt()).await.unwrap();
+    assert_eq!(tunnels(), 1);
+    mesh.control.remove_workload(&server.workload.uid);
+    eventually("no tunnel after the removal", || tunnels() == 0).await;
+}
+
+/// TCP connections of a pod that are established with a peer's HBONE port.
+fn tunnels_of(pod: &Pod) -> usize {
+    let table = || std::fs::read_to_string("/proc/thread-self/net/tcp");
+    let table = pod.network.namespace().run(table).unwrap().unwrap();
+    let to_hbone = |line: &&str| {
+        let mut columns = line.split_whitespace().skip(2);
+        columns.next().is_some_and(|remote| remote.ends_with(":3AA0")) && columns.next() == Some("01")
+    };
+    table.lines().filter(to_hbone).count()
 }
