@@ -3,8 +3,9 @@
 
 use std::net::IpAddr;
 
-use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::op::{Edns, Header, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType, rdata};
+use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
 
 /// Time to live of answers about the mesh, in seconds: short, for they follow the mesh.
 const TTL: u32 = 30;
@@ -12,6 +13,11 @@ const TTL: u32 = 30;
 /// Largest UDP payload offered to a client that takes part in EDNS (RFC 6891); above the usual
 /// MTU answers would be fragmented.
 const MAX_UDP_PAYLOAD: u16 = 1232;
+
+/// Records a question may come with: EDNS and a signature, with room. What a message costs to
+/// read grows with its records, five thousand fit in one, and whoever reads it has others'
+/// connections to carry.
+const MAX_EXTRA_RECORDS: u32 = 8;
 
 /// A message that asks something.
 pub struct Question {
@@ -31,7 +37,8 @@ pub enum Parsed {
 
 /// Reads a packet a client sent.
 pub fn parse(packet: &[u8]) -> Parsed {
-    let Ok(message) = Message::from_vec(packet) else {
+    let message = if is_bounded(packet) { Message::from_vec(packet).ok() } else { None };
+    let Some(message) = message else {
         // The id is all that is needed to say FORMERR; less than a header is noise.
         return match packet {
             [high, low, flags, ..] if packet.len() >= 12 && flags & 0x80 == 0 => {
@@ -133,13 +140,30 @@ impl Question {
     }
 }
 
+/// Whether the header promises no more than a question has.
+fn is_bounded(packet: &[u8]) -> bool {
+    let header = Header::read(&mut BinDecoder::new(packet));
+    header.is_ok_and(|Header { counts, .. }| {
+        let extra = u32::from(counts.answers) + u32::from(counts.authorities) + u32::from(counts.additionals);
+        counts.queries <= 1 && extra <= MAX_EXTRA_RECORDS
+    })
+}
+
 /// Whether `reply` answers `query`: same id, same question (RFC 5452 §4). Anything else is a
-/// forgery or a straggler.
+/// forgery or a straggler. What follows the question is the client's to read.
 pub fn answers(query: &[u8], reply: &[u8]) -> bool {
-    let (Ok(query), Ok(reply)) = (Message::from_vec(query), Message::from_vec(reply)) else { return false };
-    reply.metadata.message_type == MessageType::Response
-        && query.metadata.id == reply.metadata.id
-        && query.queries == reply.queries
+    let (Some((query, asked)), Some((reply, answered))) = (head(query), head(reply)) else { return false };
+    reply.metadata.message_type == MessageType::Response && query.metadata.id == reply.metadata.id && asked == answered
+}
+
+/// The header, and the question if there is exactly one.
+fn head(packet: &[u8]) -> Option<(Header, Query)> {
+    let mut decoder = BinDecoder::new(packet);
+    let header = Header::read(&mut decoder).ok()?;
+    if header.counts.queries != 1 {
+        return None;
+    }
+    Some((header, Query::read(&mut decoder).ok()?))
 }
 
 #[cfg(test)]

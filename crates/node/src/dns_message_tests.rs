@@ -55,6 +55,28 @@ fn a_reply_to_another_question_is_no_answer() {
     assert!(!answers(&mine, &other));
 }
 
+#[test]
+fn a_question_with_a_load_of_records_is_refused_unread() {
+    let mut packet = query(&"a.".repeat(120), RecordType::A);
+    // Each has the question's name, by a pointer to it.
+    let record = [0xc0, 12, 0, 16, 0, 1, 0, 0, 0, 0, 0, 1, 0];
+    let with = |packet: &mut Vec<u8>, records: u16| {
+        packet[10..12].copy_from_slice(&records.to_be_bytes());
+        packet.extend(record.repeat(records.into()));
+    };
+    let mut few = packet.clone();
+    with(&mut few, 2);
+    assert!(matches!(parse(&few), Parsed::Question(_)));
+    with(&mut packet, 5000);
+    let Parsed::Refusal(bytes) = parse(&packet) else { panic!("must be refused") };
+    let refusal = Message::from_vec(&bytes).expect("sound");
+    assert_eq!((refusal.metadata.id, refusal.metadata.response_code), (77, ResponseCode::FormErr));
+    // A resolver's answer may well have many.
+    assert!(Message::from_vec(&packet).is_ok(), "nothing else is wrong with it");
+    packet[2] |= 0x80;
+    assert!(answers(&few, &packet));
+}
+
 proptest! {
     #[test]
     fn no_packet_breaks_the_parser(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
