@@ -95,12 +95,15 @@ impl Feed {
     /// What is refused leaves what it describes closed.
     fn upsert_address(&mut self, mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
         match read_address(name, body.clone()) {
+            // Whatever stood in under this name before may have been of the other kind.
             Ok(Resource::Workload(workload)) => {
+                mesh.remove_service(&service_name(name));
                 self.track_local(&workload);
                 mesh.upsert_workload(Arc::new(workload));
                 Ok(())
             }
             Ok(Resource::Service(service)) => {
+                mesh.remove_workload(name);
                 mesh.upsert_service(Arc::new(service));
                 Ok(())
             }
@@ -179,11 +182,14 @@ fn close_address(mesh: &mut Mesh, name: &str, address: Option<wire::Address>, re
         Some(Resource::Service(service)) => mesh.upsert_service(Arc::new(service)),
         None if known => {}
         None => {
-            // A service's name says its host name; that is closed at least.
-            mesh.upsert_service(Arc::new(Service {
-                not_understood: Some(reason.into()),
-                ..Service::new(id.namespace, "", id.hostname)
-            }));
+            // A service's name says its host name; that is closed at least. A workload's says
+            // nothing, and has more parts.
+            if name.matches('/').count() == 1 {
+                mesh.upsert_service(Arc::new(Service {
+                    not_understood: Some(reason.into()),
+                    ..Service::new(id.namespace, "", id.hostname)
+                }));
+            }
             tracing::error!(
                 name,
                 "no address can be read of this resource, so connections to what it describes can't be told from those \

@@ -208,6 +208,10 @@ async fn a_name_that_turns_into_the_other_kind_leaves_nothing_open() {
     assert!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|_| {}))]).is_empty());
     assert_eq!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, web(|_| {}))]).len(), 1);
     assert!(to(&state, "10.0.0.9").is_err() && to(&state, "10.96.0.1").is_err());
+    assert!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|_| {}))]).is_empty());
+    assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("plain"), "and nothing closed once it is good again");
+    assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
+    assert_eq!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, web(|_| {}))]).len(), 1);
     feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.to_owned() }]);
     assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("passthrough"));
     assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
