@@ -39,6 +39,16 @@ impl PrivateKey {
     pub(crate) fn into_der(self) -> PrivateKeyDer<'static> {
         self.der
     }
+
+    /// The key itself as PKCS#8 DER, for a program that is no part of Leno and reads its key from a file. `None` if the key
+    /// was read in another form.
+    #[must_use]
+    pub fn secret_pkcs8_der(&self) -> Option<&[u8]> {
+        match &self.der {
+            PrivateKeyDer::Pkcs8(key) => Some(key.secret_pkcs8_der()),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Debug for PrivateKey {
