@@ -3,6 +3,7 @@
 //! A *scenario* is a load and a topology; a *subject* is what carries the traffic; a *run* interleaves subjects and reports
 //! medians with their spread, next to what others published. Nothing in here is linked into a role of the mesh.
 
+mod envoy;
 mod error;
 mod floor;
 
@@ -15,6 +16,7 @@ pub mod scenario;
 pub mod stats;
 pub mod subject;
 
+pub use envoy::envoy_main;
 pub use error::Error;
 pub use floor::floor_main;
 
@@ -23,5 +25,9 @@ pub use floor::floor_main;
 #[must_use]
 pub fn main_by_name(program: &std::ffi::OsStr) -> Option<fn() -> std::process::ExitCode> {
     let name = std::path::Path::new(program).file_name()?;
-    (name == subject::FLOOR_PROGRAM).then_some(floor_main as fn() -> std::process::ExitCode)
+    match name.to_str()? {
+        subject::FLOOR_PROGRAM => Some(floor_main),
+        subject::ENVOY_PROGRAM => Some(envoy_main),
+        _ => None,
+    }
 }

@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::envoy::PROGRAM_SUFFIX;
 use crate::scenario::Step;
 
 /// Name of this program that makes it the floor's relay: a node's proxy is started by a path alone.
 pub(crate) const FLOOR_PROGRAM: &str = "leno-lab-floor";
+/// Name of this program that makes it Envoy's agent.
+pub(crate) const ENVOY_PROGRAM: &str = "leno-lab-envoy";
 
 /// Something whose cost is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,16 +31,22 @@ pub enum Subject {
     LenoAndZtunnel(PathBuf),
     /// User-space WireGuard between the nodes, such as wireguard-go.
     Wireguard(PathBuf),
+    /// Envoy on every node, told to do what a node proxy does; see [`crate::envoy_main`].
+    Envoy(PathBuf),
 }
 
 /// For `leno lab list`.
-pub const SUBJECTS: [(&str, &str); 6] = [
+pub const SUBJECTS: [(&str, &str); 7] = [
     ("none", "no mesh: the pods talk to each other directly"),
     ("floor", "the same two hops by relays that only copy: no encryption, no policy, no log"),
     ("leno[=PATH]", "Leno's node proxies: this program, or another build of it"),
     ("ztunnel=PATH", "Istio's node proxies under Leno's control plane: same certificates, rules and topology"),
     ("leno+ztunnel=PATH", "Leno on the client's node, Istio's node proxy on the server's"),
     ("wireguard=PATH", "user-space WireGuard between the nodes, such as wireguard-go; not between pods of one node"),
+    (
+        "envoy=PATH",
+        "Envoy 1.37 or later as node proxy: HBONE with the same certificates, rules and topology; L4 only, no policies",
+    ),
 ];
 
 impl Subject {
@@ -63,11 +72,7 @@ impl Subject {
             "ztunnel" => with_path(Self::Ztunnel),
             "leno+ztunnel" => with_path(Self::LenoAndZtunnel),
             "wireguard" => with_path(Self::Wireguard),
-            "envoy" => Err(Error::Usage(format!(
-                "subject {name} is not supported by this version: it takes no part in the run, not even as a zero. \
-                 Supported are {}",
-                names()
-            ))),
+            "envoy" => with_path(Self::Envoy),
             _ => Err(Error::Usage(format!("there is no subject {name:?}; there are {}", names()))),
         }
     }
@@ -102,6 +107,13 @@ impl Subject {
     /// When the link can't be made.
     pub(crate) fn proxies(&self, this: &Path, scratch: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
         let both = |path: &Path| ["node-1", "node-2"].map(|node| (node.to_owned(), path.to_owned())).into();
+        let link = |name: &str, program: &Path| {
+            let link = scratch.join(name);
+            if !link.exists() {
+                symlink(program, &link).map_err(Error::io(format!("cannot create {}", link.display())))?;
+            }
+            Ok::<_, Error>(link)
+        };
         Ok(match self {
             Self::Leno(None) => both(this),
             Self::Leno(Some(path)) | Self::Ztunnel(path) => both(path),
@@ -109,12 +121,10 @@ impl Subject {
                 [("node-1".to_owned(), this.to_owned()), ("node-2".to_owned(), path.clone())].into()
             }
             // The stage wants a proxy on each node also when there is nothing to do for it: the one that costs least.
-            Self::None | Self::Floor | Self::Wireguard(_) => {
-                let link = scratch.join(FLOOR_PROGRAM);
-                if !link.exists() {
-                    symlink(this, &link).map_err(Error::io(format!("cannot create {}", link.display())))?;
-                }
-                both(&link)
+            Self::None | Self::Floor | Self::Wireguard(_) => both(&link(FLOOR_PROGRAM, this)?),
+            Self::Envoy(path) => {
+                link(&format!("{ENVOY_PROGRAM}{PROGRAM_SUFFIX}"), path)?;
+                both(&link(ENVOY_PROGRAM, this)?)
             }
         })
     }
@@ -123,7 +133,11 @@ impl Subject {
     #[must_use]
     pub(crate) fn identify(&self, this: &Path) -> Identified {
         let path = match self {
-            Self::Leno(Some(path)) | Self::Ztunnel(path) | Self::LenoAndZtunnel(path) | Self::Wireguard(path) => path,
+            Self::Leno(Some(path))
+            | Self::Ztunnel(path)
+            | Self::LenoAndZtunnel(path)
+            | Self::Wireguard(path)
+            | Self::Envoy(path) => path,
             Self::None | Self::Floor | Self::Leno(None) => this,
         };
         let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -142,6 +156,7 @@ impl fmt::Display for Subject {
             Self::Ztunnel(_) => f.write_str("ztunnel"),
             Self::LenoAndZtunnel(_) => f.write_str("leno+ztunnel"),
             Self::Wireguard(_) => f.write_str("wireguard"),
+            Self::Envoy(_) => f.write_str("envoy"),
         }
     }
 }
@@ -193,7 +208,7 @@ mod tests {
         assert!(refusal("ztunnel=/nowhere").contains("/nowhere cannot be used"));
         assert!(refusal("ztunnel=/tmp").contains("is not a program"));
         assert!(refusal("none=/bin/sh").contains("takes no program"));
-        assert!(refusal("envoy=/bin/sh").contains("not supported"));
+        assert!(refusal("envoy").contains("--subject envoy=/path/to/it"));
         assert!(refusal("ztunel=/bin/sh").contains("there are none, floor"));
     }
 

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use crate::Error;
 
 /// Where a node proxy says whether it is ready, as ztunnel does.
-const READINESS_PORT: u16 = 15021;
+pub(crate) const READINESS_PORT: u16 = 15021;
 
 /// The process `leno lab-floor`: takes the settings of a node proxy from its environment and runs until it is killed.
 pub fn floor_main() -> ExitCode {
@@ -152,7 +152,7 @@ fn work(mut orders: mpsc::UnboundedReceiver<Order>) -> io::Result<()> {
 }
 
 /// Ready once the agent has named every pod.
-async fn answer_readiness(listener: TcpListener, status: watch::Receiver<ClientStatus>) {
+pub(crate) async fn answer_readiness(listener: TcpListener, status: watch::Receiver<ClientStatus>) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let mut request = [0; 1024];
         let answer: &[u8] = if status.borrow().synced {

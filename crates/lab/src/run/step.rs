@@ -86,6 +86,7 @@ pub(super) fn address(stage: &Stage, pod: &str) -> Option<IpAddr> {
 fn carriers(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Vec<Carrier> {
     match tunnel {
         Some(tunnel) => tunnel.carriers(),
+        None if matches!(subject, Subject::Envoy(_)) => node_proxies(stage).into_iter().filter_map(envoy_of).collect(),
         None if subject.is_mesh() => node_proxies(stage),
         None => Vec::new(),
     }
@@ -206,6 +207,12 @@ pub(super) async fn run(
         proxies: uses,
         machine: machine_after.since(&machine_before),
     })
+}
+
+/// Envoy itself: the only child of the agent that configures it, which other node proxies don't need.
+fn envoy_of(agent: Carrier) -> Option<Carrier> {
+    let pid = measure::process_tree(agent.pid).ok()?.into_iter().find(|pid| *pid != agent.pid)?;
+    Some(Carrier { pid, ..agent })
 }
 
 fn node_proxies(stage: &Stage) -> Vec<Carrier> {
