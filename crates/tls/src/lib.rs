@@ -16,6 +16,7 @@ mod clock;
 mod control;
 mod error;
 mod establish;
+mod fingerprint;
 mod handshake;
 mod incoming;
 mod keys;
@@ -32,6 +33,7 @@ pub use certificate::{CertificateInfo, PrivateKey, WorkloadCertificate, certific
 pub use clock::Clock;
 pub use control::{ControlAcceptor, ControlConnector, RootSource, ServerCertificate};
 pub use error::{CertificateError, Error, HandshakeError, IssueError};
+pub use fingerprint::sha256;
 pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
 pub use manager::{CertificateManager, CertificateState, CertificateStatus, Issuer, Options};
 pub use stream::{PeerAlert, TlsStream};
