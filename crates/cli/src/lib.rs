@@ -31,6 +31,8 @@ pub struct Roles<N> {
     pub node: fn(N) -> anyhow::Result<()>,
     /// `leno control`: a control plane by itself, until it is told to stop.
     pub control: fn(ControlArgs) -> anyhow::Result<()>,
+    /// The commit that the program was built from, if it is known.
+    pub commit: Option<&'static str>,
 }
 
 /// Runs what the process's arguments ask for. `N` declares the settings of the node proxy.
@@ -75,13 +77,19 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Sample { part } => return sample::run(part),
         Command::Lab { command } => {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            command.execute(&program)?;
+            command.execute(&program, roles.commit)?;
         }
         Command::LabLoad { spec } => return Ok(leno_lab::load::load_main(&spec)),
         Command::LabServer { spec } => return Ok(leno_lab::load::server_main(&spec)),
         Command::Version(args) => match args.output {
-            Format::Text => output::line(&format!("leno {}", env!("CARGO_PKG_VERSION")))?,
-            Format::Json => output::json(&serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }))?,
+            Format::Text => {
+                let commit = roles.commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
+                output::line(&format!("leno {}{commit}", env!("CARGO_PKG_VERSION")))?;
+            }
+            Format::Json => {
+                let version = env!("CARGO_PKG_VERSION");
+                output::json(&serde_json::json!({ "version": version, "commit": roles.commit }))?;
+            }
         },
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -87,15 +87,15 @@ pub struct RunArgs {
 }
 
 impl LabCommand {
-    /// Does it. `program` is the binary that runs as every process of the lab. Must be called before the process has a
+    /// Does it. `program` is the binary that runs as every process of the lab, built from `commit`. Must be called before the process has a
     /// second thread: without root, it first becomes root of namespaces of its own.
     ///
     /// # Errors
     /// As [`run`]; and when a report can't be written.
-    pub fn execute(&self, program: &Path) -> Result<(), Error> {
+    pub fn execute(&self, program: &Path, commit: Option<&str>) -> Result<(), Error> {
         match self {
             Self::List(args) => list(args.output),
-            Self::Run(args) => args.execute(program),
+            Self::Run(args) => args.execute(program, commit),
         }
     }
 }
@@ -113,12 +113,13 @@ impl RunArgs {
             only: self.only.clone(),
             program: program.to_owned(),
             stage: StageName::new("lab").map_err(|error| Error::Usage(error.to_string()))?,
+            commit: None,
             command: std::env::args().map(|word| quote(&word)).collect::<Vec<_>>().join(" "),
         })
     }
 
-    fn execute(&self, program: &Path) -> Result<(), Error> {
-        let options = self.options(program)?;
+    fn execute(&self, program: &Path, commit: Option<&str>) -> Result<(), Error> {
+        let options = RunOptions { commit: commit.map(str::to_owned), ..self.options(program)? };
         if let Some(path) = &self.report {
             writable(path)?;
         }

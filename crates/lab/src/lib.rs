@@ -8,6 +8,7 @@ mod error;
 mod floor;
 
 pub mod cli_args;
+pub mod identity;
 pub mod load;
 pub mod measure;
 pub mod report;

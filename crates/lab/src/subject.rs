@@ -5,8 +5,6 @@ use std::fmt;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use crate::Error;
 use crate::envoy::PROGRAM_SUFFIX;
 use crate::scenario::Step;
@@ -128,22 +126,6 @@ impl Subject {
             }
         })
     }
-
-    /// What the report says about it.
-    #[must_use]
-    pub(crate) fn identify(&self, this: &Path) -> Identified {
-        let path = match self {
-            Self::Leno(Some(path))
-            | Self::Ztunnel(path)
-            | Self::LenoAndZtunnel(path)
-            | Self::Wireguard(path)
-            | Self::Envoy(path) => path,
-            Self::None | Self::Floor | Self::Leno(None) => this,
-        };
-        let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        let program = self.carries().then(|| path.display().to_string());
-        Identified { name: self.to_string(), program, program_bytes: bytes, encrypts: self.encrypts() }
-    }
 }
 
 impl fmt::Display for Subject {
@@ -159,19 +141,6 @@ impl fmt::Display for Subject {
             Self::Envoy(_) => f.write_str("envoy"),
         }
     }
-}
-
-/// A subject in a report.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identified {
-    /// Its name in this run.
-    pub name: String,
-    /// The program, where there is one.
-    pub program: Option<String>,
-    /// Size of the program's file, which tells builds apart.
-    pub program_bytes: u64,
-    /// Whether what crosses from node to node is encrypted; verified in every round.
-    pub encrypts: bool,
 }
 
 fn names() -> String {

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         ["lab-server", spec] => leno_lab::load::server_main(spec),
         ["lab", ..] => {
             let lab = Lab::parse_from(&words);
-            match lab.command.execute(&program()) {
+            match lab.command.execute(&program(), None) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     eprintln!("error: {error}");
@@ -93,6 +93,7 @@ fn options(scenario: &str, only: &str, subjects: &[Subject], rounds: usize) -> R
         program: program(),
         stage: StageName::new(&format!("labtest-{}", std::process::id())).unwrap(),
         command: "test".to_owned(),
+        commit: None,
     }
 }
 

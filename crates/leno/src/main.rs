@@ -11,5 +11,5 @@ mod node;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    leno_cli::main(leno_cli::Roles { node: node::run, control: control::run })
+    leno_cli::main(leno_cli::Roles { node: node::run, control: control::run, commit: option_env!("LENO_COMMIT") })
 }

@@ -97,12 +97,16 @@ pub struct Machine {
     pub load_average: [f64; 3],
     /// Whether it is a virtual machine: then its cores are shared with strangers.
     pub is_virtual: bool,
+    /// Cores that were at work before anything was measured.
+    pub busy_cores: f64,
+    /// Open descriptors that a process may have (`RLIMIT_NOFILE`): proxies inherit it.
+    pub descriptors: u64,
     /// How the first core's frequency is governed, where the kernel says so.
     pub governor: Option<String>,
 }
 
 impl Machine {
-    /// This one. What can't be found out is left empty.
+    /// This one. What can't be found out is left empty, as is what takes time or a limit to be raised first.
     #[must_use]
     pub fn describe() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -128,6 +132,8 @@ impl Machine {
             memory_bytes: kibibytes.map_or(0, |kibibytes: u64| kibibytes * 1024),
             load_average: load,
             is_virtual: value("flags").split_whitespace().any(|flag| flag == "hypervisor"),
+            busy_cores: 0.0,
+            descriptors: 0,
             governor: Some(governor.trim().to_owned()).filter(|governor| !governor.is_empty()),
         }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::published::study;
 use super::{Report, StepInfo, number, svg};
+use crate::identity::Program;
 use crate::stats::{Better, Figure, Summary};
 
 const STYLE: &str = include_str!("style.css");
@@ -66,8 +67,9 @@ fn head(out: &mut String, report: &Report) {
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
     let _ = writeln!(
         out,
-        "<p class=\"dim\">{processor}, {cores} cores{kind}, {gib:.0} GiB, Linux {kernel}; load average before: {load:.2}<br>\
-         {started} to {ended}; {rounds} round{s} of {seconds} s; Leno {version}<br><code>{command}</code></p>",
+        "<p class=\"dim\">{processor}, {cores} cores{kind}, {gib:.0} GiB, Linux {kernel}{governor}; before: {busy:.2} cores at \
+         work, load average {load:.2}; {descriptors} descriptors per process<br>\
+         {started} to {ended}; {rounds} round{s} of {seconds} s; measured by Leno {version}{commit}<br><code>{command}</code></p>",
         processor = escape(&machine.processor),
         cores = machine.cores,
         kind = if machine.is_virtual { " (virtual machine)" } else { "" },
@@ -79,16 +81,18 @@ fn head(out: &mut String, report: &Report) {
         s = if report.rounds == 1 { "" } else { "s" },
         seconds = report.seconds,
         version = escape(&report.program_version),
+        commit = report.commit.as_deref().map(|commit| format!(", commit {}", escape(commit))).unwrap_or_default(),
+        governor = machine.governor.as_deref().map(|name| format!(", governor {}", escape(name))).unwrap_or_default(),
+        busy = machine.busy_cores,
+        descriptors = number(machine.descriptors as f64),
         command = escape(&report.command),
     );
     out.push_str("<table><tr><th>subject<th>between the nodes<th>program\n");
     for subject in &report.subjects {
-        let program = subject.program.as_deref().map_or_else(
-            || "–".to_owned(),
-            |program| format!("{} <small>{} bytes</small>", escape(program), number(subject.program_bytes as f64)),
-        );
+        let programs: Vec<String> = subject.programs.iter().map(program).collect();
+        let programs = if programs.is_empty() { "–".to_owned() } else { programs.concat() };
         let encrypts = if subject.encrypts { "encrypted" } else { "in the clear" };
-        let _ = writeln!(out, "<tr><td>{}<td>{encrypts}<td>{program}", escape(&subject.name));
+        let _ = writeln!(out, "<tr><td>{}<td>{encrypts}<td>{programs}", escape(&subject.name));
     }
     out.push_str("</table>\n");
     if !report.warnings.is_empty() {
@@ -98,6 +102,16 @@ fn head(out: &mut String, report: &Report) {
         }
         out.push_str("</ul></details>\n");
     }
+}
+
+fn program(program: &Program) -> String {
+    format!(
+        "{}<small>{}</small><small>{} bytes, SHA-256 <code>{}</code></small>",
+        escape(&program.path),
+        escape(program.version.as_deref().unwrap_or("version unknown")),
+        number(program.bytes as f64),
+        escape(&program.sha256),
+    )
 }
 
 fn step(out: &mut String, report: &Report, step: &StepInfo) {

@@ -13,11 +13,11 @@ pub use html::html;
 pub use published::{Published, Study, study};
 pub use text::text;
 
+use crate::identity::Identified;
 use crate::measure::Machine;
 use crate::run::{RunOptions, StepResult, figures};
 use crate::scenario::Scenario;
 use crate::stats::Figure;
-use crate::subject::{Identified, Subject};
 
 /// Version of the report's JSON: changes when a field changes its meaning.
 pub const VERSION: u32 = 1;
@@ -29,6 +29,9 @@ pub struct Report {
     pub version: u32,
     /// Version of the program that measured.
     pub program_version: String,
+    /// Commit that this program was built from, with `-dirty` if there was more; `None` where it was built outside of a
+    /// repository.
+    pub commit: Option<String>,
     /// What was typed.
     pub command: String,
     /// When the run began: RFC 3339, UTC.
@@ -70,10 +73,15 @@ pub struct StepInfo {
 
 impl Report {
     /// The report of a run that begins now.
-    pub(crate) fn new(options: &RunOptions, machine: Machine) -> Self {
+    pub(crate) async fn new(options: &RunOptions, machine: Machine) -> Self {
+        let mut subjects = Vec::new();
+        for subject in &options.subjects {
+            subjects.push(subject.identify(&options.program).await);
+        }
         Self {
             version: VERSION,
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: options.commit.clone(),
             command: options.command.clone(),
             started: now(),
             ended: String::new(),
@@ -83,7 +91,7 @@ impl Report {
             steps: Vec::new(),
             rounds: options.rounds,
             seconds: options.seconds,
-            subjects: options.subjects.iter().map(|subject| Subject::identify(subject, &options.program)).collect(),
+            subjects,
             warnings: Vec::new(),
             figures: Vec::new(),
             results: Vec::new(),

@@ -38,10 +38,11 @@ fn report() -> Report {
             });
         }
     }
-    let subject = |name: &str| Identified { name: name.into(), program: None, program_bytes: 0, encrypts: false };
+    let subject = |name: &str| Identified { name: name.into(), programs: Vec::new(), encrypts: false };
     let mut report = Report {
         version: VERSION,
         program_version: "0".into(),
+        commit: Some("0123abc".into()),
         command: "leno lab run latency </script>".into(),
         started: String::new(),
         ended: String::new(),

@@ -60,6 +60,8 @@ pub struct RunOptions {
     pub stage: StageName,
     /// What was typed, for the report.
     pub command: String,
+    /// The commit that `program` was built from, if it is known.
+    pub commit: Option<String>,
 }
 
 /// News of a run.
@@ -118,9 +120,14 @@ pub async fn run(
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
     let descriptors = crate::load::raise_descriptor_limit();
     let scratch = Scratch::create()?;
-    let machine = Machine::describe();
-    let mut report = Report::new(options, machine);
     let busy = busy_cores(LOOK).await.map_err(Error::io("cannot read /proc/stat"))?;
+    let machine = Machine { busy_cores: busy, descriptors, ..Machine::describe() };
+    let mut report = Report::new(options, machine).await;
+    for program in report.subjects.iter().flat_map(|subject| &subject.programs) {
+        if program.version.is_none() {
+            report.warnings.push(format!("{} does not tell its version", program.path));
+        }
+    }
     if busy > QUIET {
         let text = format!(
             "the machine is not quiet: {busy:.2} of {} cores are at work before anything is measured; \
