@@ -96,14 +96,14 @@ impl Summary {
 }
 
 impl Figure {
-    /// Compares every subject with every other.
+    /// Compares every subject with every other. Below zero, where noise is larger than a difference, there is no proportion.
     pub fn compare(&mut self) {
         let all: Vec<(String, f64, f64, f64)> =
             self.subjects.iter().map(|one| (one.subject.clone(), one.median, one.min, one.max)).collect();
         for one in &mut self.subjects {
             one.ratios = all
                 .iter()
-                .filter(|(to, median, ..)| *to != one.subject && *median != 0.0)
+                .filter(|(to, median, ..)| *to != one.subject && *median > 0.0 && one.median >= 0.0)
                 .map(|(to, median, min, max)| Ratio {
                     to: to.clone(),
                     ratio: one.median / median,
@@ -152,6 +152,7 @@ mod tests {
                 Summary::new("ztunnel", vec![2.0, 2.1, 1.9]),
                 Summary::new("floor", vec![0.8, 0.95, 0.9]),
                 Summary::new("zero", vec![0.0, 0.0, 0.0]),
+                Summary::new("noise", vec![-0.2, -0.1, 0.1]),
             ],
         };
         figure.compare();

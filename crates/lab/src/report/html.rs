@@ -143,7 +143,9 @@ fn step(out: &mut String, report: &Report, step: &StepInfo) {
 }
 
 fn is_cost(figure: &Figure) -> bool {
-    figure.name.starts_with("CPU of both proxies") || figure.name.starts_with("memory per connection")
+    ["CPU of both proxies", "memory per connection", "RSS afterwards, ", "latency p50 added", "latency p99 added"]
+        .iter()
+        .any(|start| figure.name.starts_with(start))
 }
 
 fn row(out: &mut String, figure: &Figure, names: &[String]) {

@@ -117,6 +117,21 @@ fn a_table_for_the_terminal() {
     assert!(text.contains("latency p50 [µs]") && text.contains("warning: the machine is not quiet"), "{text}");
     let line = text.lines().find(|line| line.contains("latency p50")).unwrap();
     assert!(line.contains("1.5") && line.contains('×'), "the ratio to the first subject: {line}");
+    assert!(text.contains("(0123abc)") && !text.contains("> by"), "{text}");
+
+    // With a third subject there is more to compare than with the first.
+    let mut report = report();
+    let floor = report.results.iter().filter(|one| one.subject == "none").cloned();
+    let floor: Vec<_> = floor.map(|one| StepResult { subject: "floor".into(), ..one }).collect();
+    report.results.extend(floor);
+    report.subjects.push(Identified { name: "floor".into(), programs: Vec::new(), encrypts: false });
+    report.conclude(&find("latency", Size::Quick).unwrap());
+    let text = super::text(&report);
+    let (_, ratios) = text.split_once("leno <&\"'> by").unwrap();
+    let head = ratios.lines().next().unwrap();
+    assert_eq!(head.split_whitespace().collect::<Vec<_>>(), ["none", "floor"]);
+    let line = ratios.lines().find(|line| line.contains("latency p50")).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["latency", "p50", "1.57×", "1.57×"]);
 }
 
 #[test]

@@ -23,6 +23,15 @@ pub fn text(report: &Report) -> String {
         machine.cores,
         machine.kernel
     );
+    let commit = report.commit.as_deref().unwrap_or("of an unknown commit");
+    let _ = writeln!(out, "measured by Leno {} ({commit}), {}", report.program_version, report.started);
+    for subject in &report.subjects {
+        for program in &subject.programs {
+            let version = program.version.as_deref().unwrap_or("version unknown");
+            let sum = program.sha256.get(..12).unwrap_or("unreadable");
+            let _ = writeln!(out, "  {}: {version}; SHA-256 {sum}…", subject.name);
+        }
+    }
     for step in &report.steps {
         let mut rows = vec![vec![String::new()]];
         rows[0].extend(report.subjects.iter().map(|subject| subject.name.clone()));
@@ -46,6 +55,9 @@ pub fn text(report: &Report) -> String {
         }
         let _ = writeln!(out, "\n{}", step.name);
         out.push_str(&table(&rows));
+        for subject in report.subjects.iter().filter(|subject| is_own(&subject.name)) {
+            out.push_str(&ratios(report, &step.name, &subject.name));
+        }
         if doubtful {
             out.push_str("  ?: too few rounds, or too far apart, to carry a claim\n");
         }
@@ -53,12 +65,44 @@ pub fn text(report: &Report) -> String {
     if let Some(first) = report.subjects.first()
         && report.subjects.len() > 1
     {
-        let _ = writeln!(out, "\nmedian (min–max), and the ratio of medians to {}", first.name);
+        let _ = writeln!(
+            out,
+            "\nmedian (min–max), and the ratio of medians to {}; ≈: the ranges overlap, no difference is shown",
+            first.name
+        );
     }
     for warning in &report.warnings {
         let _ = writeln!(out, "warning: {warning}");
     }
     out
+}
+
+/// Whether a subject is what all of this is about.
+fn is_own(subject: &str) -> bool {
+    subject.starts_with("leno")
+}
+
+/// How a subject compares with each other one; nothing if there are none but the first, which the figures themselves tell.
+fn ratios(report: &Report, step: &str, subject: &str) -> String {
+    let others: Vec<&str> =
+        report.subjects.iter().map(|other| other.name.as_str()).filter(|other| *other != subject).collect();
+    if others.len() < 2 {
+        return String::new();
+    }
+    let mut rows = vec![vec![format!("{subject} by")]];
+    rows[0].extend(others.iter().map(|other| (*other).to_owned()));
+    for figure in report.figures.iter().filter(|figure| figure.step == step) {
+        let Some(own) = figure.of(subject).filter(|own| !own.ratios.is_empty()) else { continue };
+        let mut row = vec![figure.name.clone()];
+        row.extend(others.iter().map(|other| {
+            own.ratios.iter().find(|ratio| ratio.to == *other).map_or_else(
+                || "–".to_owned(),
+                |ratio| format!("{}{:.2}×", if ratio.overlap { "≈" } else { "" }, ratio.ratio),
+            )
+        }));
+        rows.push(row);
+    }
+    table(&rows)
 }
 
 fn table(rows: &[Vec<String>]) -> String {

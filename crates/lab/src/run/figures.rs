@@ -11,6 +11,9 @@ const MIB: f64 = (1 << 20) as f64;
 /// With fewer requests than this, 99.9 % is the slowest one or two of them.
 const ENOUGH_FOR_P999: u64 = 3_000;
 
+/// The subject that the others add latency to.
+const WITHOUT_MESH: &str = "none";
+
 /// A number that a step found: name, unit, which way is better, value.
 type Value = (&'static str, &'static str, Better, f64);
 
@@ -20,7 +23,7 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
     let mut rounds: Vec<Vec<(String, Vec<f64>)>> = Vec::new();
     for result in results {
-        for (name, unit, better, value) in values(result) {
+        for (name, unit, better, value) in with_added(result, results) {
             let known = figures.iter().position(|figure| figure.step == result.step && figure.name == name);
             let index = known.unwrap_or_else(|| {
                 figures.push(Figure {
@@ -45,7 +48,8 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     }
     // Steps in order, and within one the figures in the order of the result that has most of them: without proxies there are
     // fewer.
-    let order: Vec<(&str, Vec<Value>)> = results.iter().map(|result| (result.step.as_str(), values(result))).collect();
+    let order: Vec<(&str, Vec<Value>)> =
+        results.iter().map(|result| (result.step.as_str(), with_added(result, results))).collect();
     let place = |figure: &Figure| {
         let step = order.iter().position(|(step, _)| *step == figure.step);
         let fullest = order.iter().filter(|(step, _)| *step == figure.step).max_by_key(|(_, values)| values.len());
@@ -53,6 +57,30 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     };
     figures.sort_by_cached_key(place);
     figures
+}
+
+/// What a result found, and for open loops the latency that the subject adds to that without a mesh in the same round: what is
+/// left when the network, the program and the generator are taken away.
+fn with_added(result: &StepResult, results: &[StepResult]) -> Vec<Value> {
+    let mut found = values(result);
+    let is_open = |load: &LoadResult| {
+        load.placed.measured && matches!(&load.placed.load, Load::Http(HttpLoad { pace: Pace::Open { .. }, .. }))
+    };
+    let without = results
+        .iter()
+        .find(|other| other.subject == WITHOUT_MESH && (&other.step, other.round) == (&result.step, result.round));
+    let Some(without) = without.filter(|_| result.subject != WITHOUT_MESH && result.loads.iter().any(is_open)) else {
+        return found;
+    };
+    let without = values(without);
+    let after = found.iter().rposition(|(name, ..)| name.starts_with("latency ")).map_or(0, |last| last + 1);
+    for (of, name) in [("latency p99", "latency p99 added to none"), ("latency p50", "latency p50 added to none")] {
+        let value = |values: &[Value]| values.iter().find(|(known, ..)| *known == of).map(|(.., value)| *value);
+        if let (Some(with), Some(without)) = (value(&found), value(&without)) {
+            found.insert(after, (name, "µs", Better::Lower, with - without));
+        }
+    }
+    found
 }
 
 /// The first number of a step, in words.
@@ -275,6 +303,11 @@ fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
         ),
         ("CPU of both proxies while idle", "% of a core", Lower, idle_cpu),
     ]);
+    // One that never was has no number.
+    let back: Option<Vec<f64>> = result.proxies.iter().map(|proxy| proxy.given_back_seconds).collect();
+    if let Some(seconds) = back {
+        values.push(("time until RSS is near fresh", "s", Lower, seconds.into_iter().fold(0.0, f64::max)));
+    }
     values
 }
 

@@ -104,6 +104,39 @@ fn requests_by_hand() {
     assert!(five.len() > one.len() && five.starts_with(&one));
 }
 
+/// What a mesh adds is taken round by round, and only where latency counts from a planned time.
+#[test]
+fn added_latency_by_hand() {
+    let one = |subject: &str, round: usize, factor: u64, pace| {
+        let mut result = http_result(pace, Reuse::Kept, "/", 1);
+        let mut recorder = LatencyRecorder::new();
+        for milliseconds in 1..=100 {
+            recorder.record(Duration::from_millis(milliseconds * factor));
+        }
+        if let Outcome::Http(outcome) = &mut result.loads[0].outcome {
+            outcome.latency = recorder.finish();
+        }
+        StepResult { subject: subject.into(), round, ..result }
+    };
+    let open = Pace::Open { per_second: 1000.0 };
+    // The second round is slower for both: what is added stays the same.
+    let rounds = [("none", 1, 1), ("leno", 1, 3), ("ztunnel", 1, 5), ("none", 2, 4), ("leno", 2, 6), ("ztunnel", 2, 8)];
+    let results: Vec<_> = rounds.map(|(subject, round, factor)| one(subject, round, factor, open)).into();
+    let figures = figures(&results);
+    let added = figures.iter().find(|figure| figure.name == "latency p50 added to none").unwrap();
+    assert!(added.of("none").is_none());
+    for value in &added.of("leno").unwrap().values {
+        assert!((value - 100_000.0).abs() < 500.0, "{value}");
+    }
+    let ratio = &added.of("leno").unwrap().ratios[0];
+    assert!(ratio.to == "ztunnel" && (ratio.ratio - 0.5).abs() < 0.01, "{ratio:?}");
+    let names: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
+    assert_eq!(names[4..7], ["latency p50 added to none", "latency p99 added to none", "answered"], "{names:?}");
+
+    let closed = [one("none", 1, 1, Pace::Closed), one("leno", 1, 3, Pace::Closed)];
+    assert!(super::figures(&closed).iter().all(|figure| !figure.name.contains("added")));
+}
+
 #[test]
 fn what_readers_must_know_is_said() {
     let late = http_result(Pace::Open { per_second: 2000.0 }, Reuse::Kept, "/", 1);
@@ -131,6 +164,12 @@ fn idle_connections_by_hand() {
     assert_eq!(value(&result, "RSS fresh, per proxy"), Some(8.0));
     assert_eq!(value(&result, "RSS afterwards by fresh"), Some(11.0 / 8.0));
     assert_eq!(value(&result, "failed"), Some(24.0));
+    assert_eq!(value(&result, "time until RSS is near fresh"), None, "one that never was is no zero");
+    let mut back = result.clone();
+    for (proxy, seconds) in back.proxies.iter_mut().zip([2.0, 5.0]) {
+        proxy.given_back_seconds = Some(seconds);
+    }
+    assert_eq!(value(&back, "time until RSS is near fresh"), Some(5.0));
     assert!(remarks(&result)[0].contains("only 1000 of 1024"));
 }
 

@@ -1,27 +1,90 @@
 //! What is left of a burst.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::measure::{Memory, memory};
 
 /// Fresh memory plus this part of it counts as given back.
 const SLACK: f64 = 0.25;
+/// Nothing is left to be given back.
+const NOTHING: f64 = 0.02;
+/// Between looks.
+const LOOKS: Duration = Duration::from_millis(500);
 /// Descriptors that may be open in addition: tunnels that are kept for the next connection.
 const DESCRIPTORS: u64 = 64;
 
-/// Looks at a process until its memory is back near what it was, or `limit` has passed. What it then has, and after how
-/// many seconds it was back.
-pub(super) async fn settle(pid: i32, fresh: &Memory, limit: Duration) -> std::io::Result<(Memory, Option<f64>)> {
+/// What is left of a burst in one process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rest {
+    /// What it has in the end.
+    pub memory: Memory,
+    /// After how many seconds it was back near what it was, if it ever was.
+    pub back: Option<f64>,
+}
+
+/// Looks at processes until `limit` has passed, or each of them has given all of its memory back. `processes` are ids and
+/// what each had when it was fresh. The error comes with the index of the process that is gone.
+pub(super) async fn settle(processes: &[(i32, Memory)], limit: Duration) -> Result<Vec<Rest>, (usize, io::Error)> {
     let begun = Instant::now();
+    let mut back = vec![None; processes.len()];
     loop {
-        let now = memory(pid)?;
-        let closed = now.descriptors <= fresh.descriptors + DESCRIPTORS;
-        if closed && now.rss_bytes as f64 <= fresh.rss_bytes as f64 * (1.0 + SLACK) {
-            return Ok((now, Some(begun.elapsed().as_secs_f64())));
+        let (mut rest, mut all_back) = (Vec::new(), true);
+        for (index, (pid, fresh)) in processes.iter().enumerate() {
+            let memory = memory(*pid).map_err(|error| (index, error))?;
+            let closed = memory.descriptors <= fresh.descriptors + DESCRIPTORS;
+            let near = |part: f64| closed && memory.rss_bytes as f64 <= fresh.rss_bytes as f64 * (1.0 + part);
+            if near(SLACK) {
+                back[index].get_or_insert_with(|| begun.elapsed().as_secs_f64());
+            }
+            all_back &= near(NOTHING);
+            rest.push(Rest { memory, back: back[index] });
         }
-        if begun.elapsed() >= limit {
-            return Ok((now, None));
+        // What is reported is what is left in the end, not what was left when it was just good enough.
+        if all_back || begun.elapsed() >= limit {
+            return Ok(rest);
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(LOOKS).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A process that holds a block until it is told, and one that never lets go.
+    #[tokio::test]
+    async fn each_is_seen_for_itself() {
+        let shell = || {
+            let script = "echo; read line; x=$(head -c 30000000 /dev/zero | tr '\\0' x); echo; read line; unset x; echo; read line";
+            let mut shell =
+                Command::new("bash").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let said = BufReader::new(shell.stdout.take().unwrap());
+            (shell, said)
+        };
+        let mut line = String::new();
+        let mut shells = [shell(), shell()];
+        let mut processes = Vec::new();
+        for (shell, said) in &mut shells {
+            said.read_line(&mut line).unwrap();
+            let pid = i32::try_from(shell.id()).unwrap();
+            processes.push((pid, memory(pid).unwrap()));
+            shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            said.read_line(&mut line).unwrap();
+        }
+        let (first, said) = &mut shells[0];
+        first.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        said.read_line(&mut line).unwrap();
+        let rest = settle(&processes, Duration::from_millis(600)).await.unwrap();
+        assert!(rest[0].back.is_some() && rest[1].back.is_none(), "{rest:?}");
+        assert!(rest[1].memory.rss_bytes > rest[0].memory.rss_bytes + (20 << 20), "{rest:?}");
+        for (mut shell, _) in shells {
+            shell.kill().unwrap();
+            shell.wait().unwrap();
+        }
+        assert_eq!(settle(&processes, Duration::ZERO).await.unwrap_err().0, 0, "a process that is gone is no zero");
     }
 }

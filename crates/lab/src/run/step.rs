@@ -171,23 +171,23 @@ pub(super) async fn run(
         outcomes.push(generator.outcome().await?);
     }
 
+    let limit = match (is_idle, options.size) {
+        (false, _) => Duration::ZERO,
+        (true, Size::Full) => GIVE_BACK.0,
+        (true, Size::Quick) => GIVE_BACK.1,
+    };
+    let processes: Vec<(i32, Memory)> = proxies.iter().map(|proxy| proxy.pid).zip(fresh.iter().copied()).collect();
+    let rest = memory::settle(&processes, limit).await.map_err(|(index, error)| gone(&proxies[index].node, error))?;
     let mut uses = Vec::new();
     for (index, proxy) in proxies.iter().enumerate() {
-        let limit = if options.size == Size::Full { GIVE_BACK.0 } else { GIVE_BACK.1 };
-        let (rest, given_back_seconds) = if is_idle {
-            memory::settle(proxy.pid, &fresh[index], limit).await
-        } else {
-            measure::memory(proxy.pid).map(|memory| (memory, None))
-        }
-        .map_err(|error| gone(&proxy.node, error))?;
         uses.push(ProxyUse {
             node: proxy.node.clone(),
             cpu: after[index].since(&before[index]),
             fresh: fresh[index],
             before: unloaded[index],
             during: during[index],
-            after: rest,
-            given_back_seconds,
+            after: rest[index].memory,
+            given_back_seconds: rest[index].back.filter(|_| is_idle),
         });
     }
     let restarted = now_carrying().iter().zip(&proxies).any(|(now, then)| now.restarts != then.restarts);
