@@ -1,6 +1,6 @@
 //! `leno lab`: what is typed, and what it starts.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::report::{Report, html, text};
-use crate::run::{Progress, RunOptions, run};
+use crate::run::{Progress, RunOptions, in_words, run};
 use crate::scenario::{Size, all, find};
 use crate::subject::{SUBJECTS, Subject};
 
@@ -135,7 +135,9 @@ impl RunArgs {
                 // Nobody listens any more when the run is over.
                 let _ = interrupt.send(interrupted().await.is_ok());
             });
-            let report = run(&options, stop, &mut tell).await;
+            let mut terminal = Terminal { is_one: std::io::stderr().is_terminal(), waiting: false };
+            let report = run(&options, stop, &mut |progress| terminal.tell(progress)).await;
+            terminal.clear();
             signals.abort();
             report
         })?;
@@ -182,15 +184,45 @@ async fn interrupted() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Progress goes to standard error: results have standard output for themselves.
-fn tell(progress: Progress) {
-    let line = match progress {
-        Progress::Warning { text } => format!("warning: {text}\n"),
-        Progress::Turn { subject, round, rounds } => format!("round {round} of {rounds}: {subject}\n"),
-        Progress::Step { step, summary } => format!("  {step}: {summary}\n"),
-    };
-    // A closed terminal must not end a measurement.
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+/// Where progress goes: standard error, for results have standard output for themselves.
+struct Terminal {
+    /// Whether a person watches: then there is also a line of what is going on, and it goes away when that is done.
+    is_one: bool,
+    /// Whether such a line stands.
+    waiting: bool,
+}
+
+impl Terminal {
+    fn tell(&mut self, progress: Progress) {
+        self.clear();
+        let line = match progress {
+            Progress::Warning { text } => format!("warning: {text}\n"),
+            Progress::Turn { subject, round, rounds, left_seconds } => {
+                format!("round {round} of {rounds}: {subject} ({} left)\n", in_words(left_seconds))
+            }
+            Progress::Begins { step, left_seconds } if self.is_one => {
+                self.waiting = true;
+                format!("  {step} … ({} left)", in_words(left_seconds))
+            }
+            Progress::Begins { .. } => return,
+            Progress::Step { step, summary } => format!("  {step}: {summary}\n"),
+        };
+        Self::write(&line);
+    }
+
+    /// Takes the line away that says what is going on.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.waiting) {
+            // To the line's start, and erase to its end (ECMA-48).
+            Self::write("\r\x1b[K");
+        }
+    }
+
+    fn write(text: &str) {
+        // A closed terminal must not end a measurement.
+        let mut out = std::io::stderr().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
 }
 
 fn list(output: Output) -> Result<(), Error> {

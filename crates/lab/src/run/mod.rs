@@ -5,6 +5,7 @@
 mod figures;
 mod generator;
 mod memory;
+mod plan;
 mod proof;
 mod step;
 mod wireguard;
@@ -19,13 +20,15 @@ use tokio::sync::watch;
 
 pub use figures::figures;
 pub(crate) use figures::{pooled_curve, remarks};
+pub(crate) use plan::in_words;
 pub use step::{LoadResult, ProxyUse, StepResult};
 
 use crate::Error;
 use crate::measure::{Machine, busy_cores};
 use crate::report::Report;
-use crate::scenario::{NODES, Scenario, Size};
+use crate::scenario::{NODES, Scenario, Size, Step};
 use crate::subject::Subject;
+use plan::Plan;
 use wireguard::WireGuard;
 
 /// How long a stage may take until all of its pods answer.
@@ -81,6 +84,15 @@ pub enum Progress {
         round: usize,
         /// Rounds in all.
         rounds: usize,
+        /// Seconds until the run ends, most likely.
+        left_seconds: f64,
+    },
+    /// A step begins.
+    Begins {
+        /// Its name.
+        step: String,
+        /// Seconds until the run ends, most likely.
+        left_seconds: f64,
     },
     /// A step is done.
     Step {
@@ -147,10 +159,22 @@ pub async fn run(
         progress(Progress::Warning { text: text.clone() });
         report.warnings.push(text);
     }
+    let mut plan = Plan::new(options, &steps);
     for round in 1..=options.rounds {
         for subject in &options.subjects {
-            progress(Progress::Turn { subject: subject.to_string(), round, rounds: options.rounds });
-            let results = turn(options, subject, round, &steps, &scratch.0, stop.clone(), progress).await?;
+            let (name, rounds, left_seconds) = (subject.to_string(), options.rounds, plan.left());
+            progress(Progress::Turn { subject: name, round, rounds, left_seconds });
+            let mut tell = |news: News<'_>| match news {
+                News::Stands => plan.turn_begun(),
+                News::Begins(step) => {
+                    progress(Progress::Begins { step: step.name.clone(), left_seconds: plan.left() });
+                }
+                News::Done(step, result) => {
+                    plan.step_done(options, step);
+                    progress(Progress::Step { step: step.name.clone(), summary: figures::headline(result) });
+                }
+            };
+            let results = turn(options, subject, round, &steps, &scratch.0, stop.clone(), &mut tell).await?;
             report.results.extend(results);
         }
     }
@@ -173,15 +197,22 @@ pub async fn run(
     Ok(report)
 }
 
+/// How far a turn is.
+enum News<'a> {
+    Stands,
+    Begins(&'a Step),
+    Done(&'a Step, &'a StepResult),
+}
+
 /// One subject in one round.
 async fn turn(
     options: &RunOptions,
     subject: &Subject,
     round: usize,
-    steps: &[&crate::scenario::Step],
+    steps: &[&Step],
     scratch: &Path,
     mut stop: watch::Receiver<bool>,
-    progress: &mut dyn FnMut(Progress),
+    tell: &mut dyn FnMut(News<'_>),
 ) -> Result<Vec<StepResult>, Error> {
     if *stop.borrow() {
         return Err(Error::Interrupted);
@@ -221,10 +252,12 @@ async fn turn(
         }
         let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
         proof::check(&stage, options, subject).await?;
+        tell(News::Stands);
         let mut results = Vec::new();
         for step in steps.iter().filter(|step| subject.covers(step)) {
+            tell(News::Begins(step));
             let result = step::run(&stage, options, subject, tunnel.as_ref(), &fresh, round, step).await?;
-            progress(Progress::Step { step: step.name.clone(), summary: figures::headline(&result) });
+            tell(News::Done(step, &result));
             results.push(result);
         }
         Ok(results)

@@ -106,6 +106,16 @@ pub(super) fn memories(stage: &Stage, subject: &Subject, tunnel: Option<&WireGua
     carriers.iter().map(|carrier| measure::memory(carrier.pid).map_err(|error| gone(carrier, error))).collect()
 }
 
+/// What is not counted of a load that counts for `seconds`.
+pub(super) fn warmup_seconds(seconds: f64) -> f64 {
+    (seconds / 5.0).clamp(0.5, 3.0)
+}
+
+/// How long is waited for the memory of idle connections.
+pub(super) fn give_back_limit(size: Size) -> Duration {
+    if size == Size::Full { GIVE_BACK.0 } else { GIVE_BACK.1 }
+}
+
 /// Runs a step. `fresh` is what [`memories`] said before anything was carried.
 ///
 /// # Errors
@@ -141,7 +151,7 @@ pub(super) async fn run(
     let order: Vec<&Placed> = disturbing.into_iter().chain(measured).collect();
     for placed in &order {
         let server = address(stage, &placed.to).ok_or_else(|| broken(format!("pod {} has no address", placed.to)))?;
-        let warmup_seconds = (options.seconds / 5.0).clamp(0.5, 3.0);
+        let warmup_seconds = warmup_seconds(options.seconds);
         let spec = LoadSpec { warmup_seconds, seconds: options.seconds, load: placed.aimed_at(server) };
         generators.push(Generator::start(stage, options, &step.name, &placed.from, &spec)?);
     }
@@ -171,11 +181,7 @@ pub(super) async fn run(
         outcomes.push(generator.outcome().await?);
     }
 
-    let limit = match (is_idle, options.size) {
-        (false, _) => Duration::ZERO,
-        (true, Size::Full) => GIVE_BACK.0,
-        (true, Size::Quick) => GIVE_BACK.1,
-    };
+    let limit = if is_idle { give_back_limit(options.size) } else { Duration::ZERO };
     let processes: Vec<(i32, Memory)> = proxies.iter().map(|proxy| proxy.pid).zip(fresh.iter().copied()).collect();
     let rest = memory::settle(&processes, limit).await.map_err(|(index, error)| gone(&proxies[index].node, error))?;
     let mut uses = Vec::new();
