@@ -13,7 +13,7 @@ use crate::subject::Subject;
 /// For a program to tell its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Letters of a version that are kept.
-const ROOM: usize = 240;
+const ROOM: usize = 400;
 
 /// A program's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -55,6 +55,9 @@ const HOW: &str = "<h2>How to read this</h2>\n<ul>\n\
 Figures are medians over the rounds with the smallest and largest; no round is left out.</li>\n\
 <li>Absolute figures belong to this machine. Ratios are what carries over. A ratio whose ranges overlap shows no difference; it is \
 marked “≈”.</li>\n\
+<li>A “?” in a plot, and the words in the table, mark a figure of too few rounds, or of rounds too far apart, to carry a claim.</li>\n\
+<li>Latency added to none is a subject’s percentile less that without a mesh in the same round.</li>\n\
+<li>Memory afterwards is taken 60 s (with --quick 5 s) after the last of the idle connections has gone, or as soon as all is given back.</li>\n\
 <li>Open loop: requests are sent at planned times whether or not earlier ones were answered, and latency counts from the planned time. \
 Closed loops only serve to find a maximum.</li>\n\
 <li>Load, servers and proxies share the machine's cores: where nothing is idle, throughput is cores divided by the processor time of all.</li>\n\
