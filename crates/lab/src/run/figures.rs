@@ -277,7 +277,8 @@ fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
             "memory per connection, per proxy",
             "KiB",
             Lower,
-            mean(&|proxy| (mib(&proxy.during) - mib(&proxy.before)) * 1024.0 / opened),
+            // From fresh: what an earlier step left behind would otherwise count as free.
+            mean(&|proxy| (mib(&proxy.during) - mib(&proxy.fresh)) * 1024.0 / opened),
         ),
         ("RSS fresh, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.fresh))),
         ("RSS before, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.before))),

@@ -158,7 +158,7 @@ fn idle_connections_by_hand() {
         loads: vec![LoadResult { placed: placed(load, true), outcome: Outcome::Idle(outcome) }],
         ..stream_result("leno", 1, 1.0, Some(0.01))
     };
-    assert_eq!(value(&result, "memory per connection, per proxy"), Some(3.0), "2 and 4 MiB for 1 024 connections");
+    assert_eq!(value(&result, "memory per connection, per proxy"), Some(5.0), "4 and 6 MiB for 1 024 connections");
     assert_eq!(value(&result, "descriptors left afterwards, per proxy"), Some(1.0));
     assert_eq!(value(&result, "CPU of both proxies while idle"), Some(1.0));
     assert_eq!(value(&result, "RSS fresh, per proxy"), Some(8.0));

@@ -39,6 +39,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const QUIET: f64 = 0.15;
 /// A proxy that died this often before it was ready will not live.
 const HOPELESS: u32 = 3;
+/// For the operator's signal, when something has failed that it may have ended.
+const ECHO: Duration = Duration::from_millis(200);
 /// Lines of a failed subject's log that are shown.
 const LOG_LINES: usize = 20;
 
@@ -262,10 +264,14 @@ async fn turn(
         }
         Ok(results)
     };
-    let outcome = tokio::select! {
+    let mut outcome = tokio::select! {
         outcome = measuring => outcome,
         _ = stop.wait_for(|stop| *stop) => Err(Error::Interrupted),
     };
+    // Ctrl-C reaches the subject's programs too, and one of them may be the first to be noticed.
+    if outcome.is_err() && matches!(tokio::time::timeout(ECHO, stop.wait_for(|stop| *stop)).await, Ok(Ok(_))) {
+        outcome = Err(Error::Interrupted);
+    }
     if let Some(tunnel) = tunnel {
         tunnel.stop().await;
     }
