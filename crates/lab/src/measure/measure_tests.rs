@@ -49,6 +49,32 @@ fn descendants_are_counted_living_and_reaped() {
     assert!(memory(pid).is_err());
 }
 
+/// What a child does is its parent's work, and somebody else's to a sibling.
+#[test]
+fn work_of_others_is_told_apart() {
+    let shell = || Command::new("sh").arg("-c").arg("read line").stdin(Stdio::piped()).spawn().unwrap();
+    let mut stranger = shell();
+    let stranger_pid = i32::try_from(stranger.id()).unwrap();
+    let seen_by_stranger = others(stranger_pid).unwrap();
+    let before = cpu(own()).unwrap();
+    let begun = Instant::now();
+    while cpu(own()).unwrap().since(&before).seconds() < 0.3 {
+        burn(Duration::from_millis(50));
+        assert!(begun.elapsed() < Duration::from_secs(60), "work is not counted");
+    }
+    // Whatever else runs can only add to it.
+    assert!(others(stranger_pid).unwrap() - seen_by_stranger >= 0.28);
+    let all = others(i32::MAX);
+    assert!(all.is_err(), "a process that is gone is an error");
+    let outside = others(own()).unwrap();
+    assert!(
+        outside + cpu(own()).unwrap().seconds() <= others(stranger_pid).unwrap() + 0.05,
+        "own work is not of others"
+    );
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
 #[test]
 fn memory_and_descriptors() {
     let before = memory(own()).unwrap();

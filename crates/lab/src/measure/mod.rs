@@ -7,7 +7,7 @@ mod machine;
 mod process;
 
 pub use machine::{Machine, MachineCpu, busy_cores};
-pub use process::{Cpu, Memory, cpu, memory, process_tree};
+pub use process::{Cpu, Memory, cpu, memory, others, process_tree};
 
 #[cfg(test)]
 #[path = "measure_tests.rs"]

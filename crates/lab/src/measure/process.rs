@@ -100,13 +100,38 @@ fn kibibytes(status: &str, name: &str) -> u64 {
     value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
+/// Processor time, seconds, that all programs have used so far that are not descendants of `pid`, which must live. Threads of
+/// the kernel are left out: they work for everybody.
+///
+/// # Errors
+/// When `pid` is gone.
+pub fn others(pid: i32) -> io::Result<f64> {
+    const KERNEL: i32 = 2;
+    let own = process_tree(pid)?;
+    let mut total = 0.0;
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(other) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        // One that ends meanwhile is in its parent's time.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{other}/stat")) else { continue };
+        let parent = fields(&stat).get(1).and_then(|parent| parent.parse::<i32>().ok());
+        if !own.contains(&other) && other != KERNEL && parent != Some(KERNEL) {
+            total += time(&stat).seconds();
+        }
+    }
+    Ok(total)
+}
+
 fn usage(pid: i32) -> io::Result<Cpu> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = fields(&stat);
+    Ok(time(&fs::read_to_string(format!("/proc/{pid}/stat"))?))
+}
+
+/// What a process and its reaped children have used, by `/proc/PID/stat`.
+fn time(stat: &str) -> Cpu {
+    let fields = fields(stat);
     // Fields 14 to 17 of proc_pid_stat(5): utime, stime, cutime, cstime. `fields` starts with field 3.
     let ticks = |number: usize| fields.get(number - 3).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
     let tick = seconds_per_tick();
-    Ok(Cpu { user_seconds: (ticks(14) + ticks(16)) * tick, system_seconds: (ticks(15) + ticks(17)) * tick })
+    Cpu { user_seconds: (ticks(14) + ticks(16)) * tick, system_seconds: (ticks(15) + ticks(17)) * tick }
 }
 
 /// The fields behind the program's name, which may itself contain blanks and parentheses.

@@ -34,6 +34,7 @@ fn report() -> Report {
                     outcome: Outcome::Http(outcome),
                 }],
                 proxies: Vec::new(),
+                others_seconds: 0.0,
                 machine: MachineCpu { user_seconds: 1.0, ..MachineCpu::default() },
             });
         }

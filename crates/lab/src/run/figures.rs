@@ -1,5 +1,6 @@
 //! From raw results to figures.
 
+use super::QUIET;
 use super::step::{LoadResult, ProxyUse, StepResult};
 use crate::load::{HttpLoad, HttpOutcome, IdleOutcome, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome};
 use crate::measure::{Cpu, Memory};
@@ -131,6 +132,10 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
         {
             remarks.push(format!("{at}: {} requests failed: {:?}", outcome.error_count(), outcome.errors));
         }
+    }
+    let others = result.others_seconds / result.seconds.max(1e-9);
+    if others > QUIET {
+        remarks.push(format!("{at}: programs that are no part of this used {others:.2} cores meanwhile"));
     }
     let stolen = result.machine.steal_seconds / result.seconds.max(1e-9);
     if stolen > 0.05 {

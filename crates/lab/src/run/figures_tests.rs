@@ -39,6 +39,7 @@ fn stream_result(subject: &str, round: usize, gigabytes: f64, cpu: Option<f64>) 
         loads: vec![LoadResult { placed: placed(load, true), outcome: Outcome::Stream(outcome) }],
         proxies: cpu.map(|seconds| vec![proxy(seconds, 10, 12), proxy(seconds, 10, 14)]).unwrap_or_default(),
         machine: machine(4.0, 1.0),
+        others_seconds: 0.1,
     }
 }
 
@@ -146,7 +147,10 @@ fn what_readers_must_know_is_said() {
         remarks.iter().any(|remark| remark.contains("3 requests failed") && remark.contains("timeout")),
         "{remarks:?}"
     );
-    assert!(super::remarks(&stream_result("leno", 1, 1.0, None)).is_empty());
+    let quiet = stream_result("leno", 1, 1.0, None);
+    assert!(super::remarks(&quiet).is_empty());
+    let disturbed = StepResult { others_seconds: 1.0, ..quiet };
+    assert!(super::remarks(&disturbed)[0].contains("used 0.50 cores meanwhile"));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct StepResult {
     pub proxies: Vec<ProxyUse>,
     /// What the whole machine used, load and servers included.
     pub machine: MachineCpu,
+    /// Of that, what programs used that are no part of the lab.
+    pub others_seconds: f64,
 }
 
 /// What one load found.
@@ -137,6 +139,8 @@ pub(super) async fn run(
     if subject.carries() && (proxies.len() < stage.listing().nodes.len() || proxies.len() != fresh.len()) {
         return Err(broken("a node's proxy does not run".to_owned()));
     }
+    let own = std::process::id().cast_signed();
+    let others = || measure::others(own).map_err(Error::io("cannot read /proc"));
     let sample_cpu = || -> Result<(Instant, Vec<Cpu>, MachineCpu), Error> {
         let each = proxies.iter().map(|proxy| measure::cpu(proxy.pid).map_err(|error| gone(&proxy.node, error)));
         let each = each.collect::<Result<_, _>>()?;
@@ -161,6 +165,7 @@ pub(super) async fn run(
     if is_idle {
         tokio::time::sleep(REST).await;
     }
+    let others_before = others()?;
     let (begun, before, machine_before) = sample_cpu()?;
     if is_idle {
         tokio::time::sleep(Duration::from_secs_f64(options.seconds)).await;
@@ -168,6 +173,7 @@ pub(super) async fn run(
         last.expect(&Event::Ended).await?;
     }
     let (ended, after, machine_after) = sample_cpu()?;
+    let others_seconds = (others()? - others_before).max(0.0);
     let during = memories(stage, subject, tunnel)?;
     let mut outcomes = Vec::new();
     let count = generators.len();
@@ -212,6 +218,7 @@ pub(super) async fn run(
             .collect(),
         proxies: uses,
         machine: machine_after.since(&machine_before),
+        others_seconds,
     })
 }
 
