@@ -135,6 +135,27 @@ fn a_table_for_the_terminal() {
     assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["latency", "p50", "1.57×", "1.57×"]);
 }
 
+/// A bar for each subject, a whisker for each spread, and no picture where there is nothing to see.
+#[test]
+fn bars_show_differences() {
+    let subjects = ["none".to_owned(), "leno".to_owned()];
+    let bars = |leno: [f64; 3]| {
+        let summary = |name: &String, values: &[f64]| crate::stats::Summary::new(name, values.to_vec());
+        let figure = Figure {
+            step: "s".into(),
+            name: "n".into(),
+            unit: "u".into(),
+            better: crate::stats::Better::Lower,
+            subjects: vec![summary(&subjects[0], &[1000.0; 3]), summary(&subjects[1], &leno)],
+        };
+        svg::bars(&figure, &subjects)
+    };
+    let shown = bars([900.0, 1000.0, 500.0]);
+    assert_eq!((shown.matches("<rect").count(), shown.matches("class=\"w\"").count()), (2, 2));
+    assert!(shown.contains("900 ?"), "a wide spread is marked: {shown}");
+    assert_eq!(bars([1000.0; 3]), "");
+}
+
 #[test]
 fn numbers() {
     let cases = [

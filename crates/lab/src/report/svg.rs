@@ -14,7 +14,7 @@ fn class(index: usize) -> String {
 /// How many colours the style sheet has.
 pub(super) const COLOURS: usize = 8;
 
-/// A bar per subject up to its median, with a whisker from its smallest to its largest round.
+/// A bar per subject up to its median, with a whisker from its smallest to its largest round. Empty if that shows nothing.
 pub(super) fn bars(figure: &Figure, subjects: &[String]) -> String {
     const LABEL: f64 = 130.0;
     const BAR: f64 = 380.0;
@@ -23,7 +23,9 @@ pub(super) fn bars(figure: &Figure, subjects: &[String]) -> String {
     let rows: Vec<_> =
         subjects.iter().enumerate().filter_map(|(index, name)| Some((index, figure.of(name)?))).collect();
     let top = rows.iter().map(|(_, one)| one.max).fold(0.0, f64::max);
-    if top <= 0.0 {
+    // Where all are alike there is nothing to see.
+    let alike = rows.len() > 1 && rows.iter().all(|(_, one)| one.min == top && one.max == top);
+    if top <= 0.0 || alike {
         return String::new();
     }
     let height = LINE * rows.len() as f64 + 26.0;
