@@ -48,6 +48,7 @@ impl Subject {
             Self::Floor | Self::Leno(None) => vec![ask(this, "version").await],
             Self::Leno(Some(path)) | Self::Ztunnel(path) => vec![ask(path, "version").await],
             Self::LenoAndZtunnel(path) => vec![ask(this, "version").await, ask(path, "version").await],
+            Self::ZtunnelAndLeno(path) => vec![ask(path, "version").await, ask(this, "version").await],
             Self::Wireguard(path) | Self::Envoy(path) => vec![ask(path, "--version").await],
         };
         Identified { name: self.to_string(), programs, encrypts: self.encrypts() }

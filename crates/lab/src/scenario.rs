@@ -15,7 +15,7 @@ pub const NODES: usize = 2;
 
 /// Pods that every scenario has.
 pub(crate) const CLIENT: &str = "client";
-const NEAR: &str = "server-near";
+pub(crate) const NEAR: &str = "server-near";
 pub(crate) const FAR: &str = "server-far";
 
 /// A topology and the loads to put on it.

@@ -27,6 +27,8 @@ pub enum Subject {
     Ztunnel(PathBuf),
     /// Leno on the first node, another node proxy on the second.
     LenoAndZtunnel(PathBuf),
+    /// The other way round.
+    ZtunnelAndLeno(PathBuf),
     /// User-space WireGuard between the nodes, such as wireguard-go.
     Wireguard(PathBuf),
     /// Envoy on every node, told to do what a node proxy does; see [`crate::envoy_main`].
@@ -34,12 +36,13 @@ pub enum Subject {
 }
 
 /// For `leno lab list`.
-pub const SUBJECTS: [(&str, &str); 7] = [
+pub const SUBJECTS: [(&str, &str); 8] = [
     ("none", "no mesh: the pods talk to each other directly"),
     ("floor", "the same two hops by relays that only copy: no encryption, no policy, no log"),
     ("leno[=PATH]", "Leno's node proxies: this program, or another build of it"),
     ("ztunnel=PATH", "Istio's node proxies under Leno's control plane: same certificates, rules and topology"),
     ("leno+ztunnel=PATH", "Leno on the client's node, Istio's node proxy on the server's"),
+    ("ztunnel+leno=PATH", "Istio's node proxy on the client's node, Leno on the server's"),
     ("wireguard=PATH", "user-space WireGuard between the nodes, such as wireguard-go; not between pods of one node"),
     (
         "envoy=PATH",
@@ -69,6 +72,7 @@ impl Subject {
             "leno" => Ok(Self::Leno(path)),
             "ztunnel" => with_path(Self::Ztunnel),
             "leno+ztunnel" => with_path(Self::LenoAndZtunnel),
+            "ztunnel+leno" => with_path(Self::ZtunnelAndLeno),
             "wireguard" => with_path(Self::Wireguard),
             "envoy" => with_path(Self::Envoy),
             _ => Err(Error::Usage(format!("there is no subject {name:?}; there are {}", names()))),
@@ -87,10 +91,20 @@ impl Subject {
         *self != Self::None
     }
 
-    /// Whether a step measures anything of it: WireGuard has no part in what stays on a node.
+    /// Why it has no part in what stays on a node, if it has none.
+    #[must_use]
+    pub fn absent_in_node(&self) -> Option<&'static str> {
+        match self {
+            Self::Wireguard(_) => Some("it leaves what stays on a node as it is, unencrypted"),
+            Self::LenoAndZtunnel(_) | Self::ZtunnelAndLeno(_) => Some("within a node there is only one of the two"),
+            _ => None,
+        }
+    }
+
+    /// Whether a step measures anything of it.
     #[must_use]
     pub fn covers(&self, step: &Step) -> bool {
-        !matches!(self, Self::Wireguard(_)) || step.crosses_nodes()
+        step.crosses_nodes() || self.absent_in_node().is_none()
     }
 
     /// Whether bytes between nodes must be encrypted: checked in every round.
@@ -104,7 +118,10 @@ impl Subject {
     /// # Errors
     /// When the link can't be made.
     pub(crate) fn proxies(&self, this: &Path, scratch: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
-        let both = |path: &Path| ["node-1", "node-2"].map(|node| (node.to_owned(), path.to_owned())).into();
+        let each = |paths: [&Path; 2]| -> BTreeMap<String, PathBuf> {
+            ["node-1", "node-2"].into_iter().zip(paths).map(|(node, path)| (node.to_owned(), path.to_owned())).collect()
+        };
+        let both = |path: &Path| each([path, path]);
         let link = |name: &str, program: &Path| {
             let link = scratch.join(name);
             if !link.exists() {
@@ -115,9 +132,8 @@ impl Subject {
         Ok(match self {
             Self::Leno(None) => both(this),
             Self::Leno(Some(path)) | Self::Ztunnel(path) => both(path),
-            Self::LenoAndZtunnel(path) => {
-                [("node-1".to_owned(), this.to_owned()), ("node-2".to_owned(), path.clone())].into()
-            }
+            Self::LenoAndZtunnel(path) => each([this, path]),
+            Self::ZtunnelAndLeno(path) => each([path, this]),
             // The stage wants a proxy on each node also when there is nothing to do for it: the one that costs least.
             Self::None | Self::Floor | Self::Wireguard(_) => both(&link(FLOOR_PROGRAM, this)?),
             Self::Envoy(path) => {
@@ -137,6 +153,7 @@ impl fmt::Display for Subject {
             Self::Leno(Some(path)) => write!(f, "leno={}", path.display()),
             Self::Ztunnel(_) => f.write_str("ztunnel"),
             Self::LenoAndZtunnel(_) => f.write_str("leno+ztunnel"),
+            Self::ZtunnelAndLeno(_) => f.write_str("ztunnel+leno"),
             Self::Wireguard(_) => f.write_str("wireguard"),
             Self::Envoy(_) => f.write_str("envoy"),
         }
@@ -179,6 +196,16 @@ mod tests {
         assert!(refusal("none=/bin/sh").contains("takes no program"));
         assert!(refusal("envoy").contains("--subject envoy=/path/to/it"));
         assert!(refusal("ztunel=/bin/sh").contains("there are none, floor"));
+    }
+
+    #[test]
+    fn mixed_nodes() {
+        let scratch = tempfile::tempdir().unwrap();
+        let order = |name: &str| {
+            let proxies = Subject::parse(name).unwrap().proxies(Path::new("/this"), scratch.path()).unwrap();
+            ["node-1", "node-2"].map(|node| proxies[node] == Path::new("/this"))
+        };
+        assert_eq!([order("leno+ztunnel=/bin/sh"), order("ztunnel+leno=/bin/sh")], [[true, false], [false, true]]);
     }
 
     #[test]

@@ -62,7 +62,7 @@ marked “≈”.</li>\n\
 Closed loops only serve to find a maximum.</li>\n\
 <li>Load, servers and proxies share the machine's cores: where nothing is idle, throughput is cores divided by the processor time of all.</li>\n\
 <li>Processor time of proxies is that of their processes; packets that the kernel handles in interrupts are in the machine's numbers only.</li>\n\
-<li>Encryption between the nodes is verified in every round by watching the link. On the same node it is not watched.</li>\n\
+<li>Encryption between the nodes, and within a node where a step stays in one, is verified in every round by watching the link.</li>\n\
 </ul>\n";
 
 fn head(out: &mut String, report: &Report) {

@@ -12,6 +12,18 @@ use crate::Error;
 use crate::load::{Event, LoadSpec, Outcome};
 use crate::scenario::NAMESPACE;
 
+/// The network namespace of a pod of the lab.
+///
+/// # Errors
+/// In words, when it does not run.
+pub(super) fn pod_namespace(stage: &Stage, name: &str) -> Result<NetworkNamespace, String> {
+    let listing = stage.listing();
+    let pod = listing.pods.iter().find(|pod| pod.namespace == NAMESPACE && pod.name == name);
+    let pid = pod.and_then(|pod| u32::try_from(pod.pid?).ok());
+    let pid = pid.ok_or_else(|| format!("pod {name} does not run"))?;
+    NetworkNamespace::from_pid(pid).map_err(|error| error.to_string())
+}
+
 /// A running generator. Dropping it kills the process.
 pub(super) struct Generator {
     step: String,
@@ -30,11 +42,7 @@ impl Generator {
         spec: &LoadSpec,
     ) -> Result<Self, Error> {
         let failed = |reason: String| Error::Load { step: step.to_owned(), reason };
-        let listing = stage.listing();
-        let pod = listing.pods.iter().find(|pod| pod.namespace == NAMESPACE && pod.name == from);
-        let pid = pod.and_then(|pod| u32::try_from(pod.pid?).ok());
-        let pid = pid.ok_or_else(|| failed(format!("pod {from} does not run")))?;
-        let namespace = NetworkNamespace::from_pid(pid).map_err(|error| failed(error.to_string()))?;
+        let namespace = pod_namespace(stage, from).map_err(failed)?;
         let spec = serde_json::to_string(spec).map_err(|source| Error::Spec { what: "load", source })?;
         let mut command = Command::new(&options.program);
         command.args(["lab-load", &spec]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);

@@ -183,11 +183,8 @@ pub async fn run(
     for subject in &options.subjects {
         let skipped: Vec<_> =
             steps.iter().filter(|step| !subject.covers(step)).map(|step| step.name.as_str()).collect();
-        if !skipped.is_empty() {
-            let text = format!(
-                "{subject} has no part in {}: it leaves what stays on a node as it is, unencrypted",
-                skipped.join(", ")
-            );
+        if let Some(why) = subject.absent_in_node().filter(|_| !skipped.is_empty()) {
+            let text = format!("{subject} has no part in {}: {why}", skipped.join(", "));
             progress(Progress::Warning { text: text.clone() });
             report.warnings.push(text);
         }
@@ -253,7 +250,7 @@ async fn turn(
             tunnel = Some(started.map_err(failed)?);
         }
         let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
-        proof::check(&stage, options, subject).await?;
+        proof::check(&stage, options, subject, steps).await?;
         tell(News::Stands);
         let mut results = Vec::new();
         for step in steps.iter().filter(|step| subject.covers(step)) {
