@@ -173,15 +173,33 @@ fn writable(path: &Path) -> Result<(), Error> {
     if existed { Ok(()) } else { std::fs::remove_file(path).map_err(failed) }
 }
 
-/// Waits for the first signal to end.
+/// Waits for the first signal to end; a terminal that is closed is one, except under `nohup`.
 async fn interrupted() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut quit = signal(SignalKind::quit())?;
+    let hangup = async {
+        if is_ignored(libc::SIGHUP) {
+            std::future::pending::<()>().await;
+        }
+        signal(SignalKind::hangup())?.recv().await;
+        std::io::Result::Ok(())
+    };
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        hung_up = hangup => hung_up?,
+        _ = quit.recv() => {}
     }
     Ok(())
+}
+
+/// Whether whoever started this process wants it to ignore a signal: `SigIgn` of proc_pid_status(5).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
 }
 
 /// Where progress goes: standard error, for results have standard output for themselves.
