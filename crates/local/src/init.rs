@@ -17,6 +17,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::confine;
 use crate::init_protocol::{FromInit, ToInit, receive, send};
 
 /// Value of `LENO_ROLE` that makes this program a pod's first process.
@@ -35,6 +36,10 @@ pub(crate) struct PodFiles {
     pub binds: Vec<(String, String)>,
     /// Whether the pod has its own process ids, and so needs its own `/proc`.
     pub own_pids: bool,
+    /// Directories of the stage that the pod sees empty.
+    pub hidden: Vec<String>,
+    /// Directories below those that are the pod's own.
+    pub own: Vec<String>,
 }
 
 /// Whether this process was started to be a pod's first process. The binary's `main` asks before
@@ -64,6 +69,10 @@ fn run() -> std::io::Result<()> {
     let files: PodFiles =
         std::env::var(FILES).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let warning = set_up_mounts(&files);
+    if let Err(reason) = confine::hide(&files.hidden, &files.own).and_then(|()| confine::give_up_rights()) {
+        let reason = format!("cannot take rights from the pod: {reason}");
+        return send(socket.as_fd(), &FromInit::Failed { id: 0, reason }, &[]);
+    }
     send(socket.as_fd(), &FromInit::Ready { warning }, &[])?;
 
     let mut running = HashMap::new();
@@ -184,7 +193,9 @@ fn set_up_mounts(files: &PodFiles) -> Option<String> {
     if files.own_pids {
         // Refused inside containers that mask parts of /proc; then the outer one stays visible.
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        let _ = mount(Some("proc"), "/proc", Some("proc"), flags, none);
+        if mount(Some("proc"), "/proc", Some("proc"), flags, none).is_ok() {
+            confine::protect_settings();
+        }
     }
     // A name service cache daemon would answer with the machine's names instead of the cluster's.
     let cache = "/run/nscd";

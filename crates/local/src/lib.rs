@@ -16,6 +16,7 @@ mod api;
 mod assemble;
 mod check;
 pub mod client;
+mod confine;
 mod container;
 mod context;
 mod core;

@@ -95,18 +95,32 @@ impl StageName {
     /// Directory with this stage's sockets, logs and state: `LENO_RUN_DIR`, else `/run/leno` for
     /// root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
     pub fn run_dir(&self) -> PathBuf {
-        let base = if let Some(base) = &self.base {
-            base.clone()
-        } else if let Some(dir) = std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()) {
-            PathBuf::from(dir)
-        } else if crate::privilege::outer_uid() == 0 {
-            PathBuf::from("/run/leno")
-        } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-            PathBuf::from(dir).join("leno")
-        } else {
-            PathBuf::from(format!("/tmp/leno-{}", crate::privilege::outer_uid()))
-        };
-        base.join(&self.name)
+        self.chosen_base().unwrap_or_else(default_base).join(&self.name)
+    }
+
+    /// Directories that pods must not see into: those of all stages, or where somebody has chosen
+    /// the directory, and so may keep other things there, only this one's.
+    pub(crate) fn hidden(&self) -> Vec<PathBuf> {
+        let mut hidden = vec![default_base()];
+        if self.chosen_base().is_some() {
+            hidden.push(self.run_dir());
+        }
+        hidden
+    }
+
+    fn chosen_base(&self) -> Option<PathBuf> {
+        let chosen = || std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        self.base.clone().or_else(chosen)
+    }
+}
+
+fn default_base() -> PathBuf {
+    if crate::privilege::outer_uid() == 0 {
+        PathBuf::from("/run/leno")
+    } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        PathBuf::from(dir).join("leno")
+    } else {
+        PathBuf::from(format!("/tmp/leno-{}", crate::privilege::outer_uid()))
     }
 }
 

@@ -148,6 +148,7 @@ impl Networks {
         let attempt = || -> leno_capture::Result<()> {
             links::disable_address_detection(ns)?;
             links::disable_reverse_path_filter(ns)?;
+            allow_ping(ns)?;
             let port = node_port(slot);
             // A slot's former pod may have died without taking its link along.
             links::delete_link(&node.namespace, &port)?;
@@ -202,6 +203,15 @@ impl Networks {
             }
         }
     }
+}
+
+/// Lets programs without rights send echo requests (icmp(7)): a pod has no raw sockets.
+fn allow_ping(namespace: &NetworkNamespace) -> leno_capture::Result<()> {
+    namespace.run(|| {
+        let setting = "/proc/sys/net/ipv4/ping_group_range";
+        // An ordinary user's namespace has one group. Without the setting there is no ping, and no harm.
+        let _ = std::fs::write(setting, "0 2147483647").or_else(|_| std::fs::write(setting, "0 0"));
+    })
 }
 
 /// Name of the node's end of a pod's link.

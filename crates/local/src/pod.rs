@@ -275,7 +275,8 @@ impl PodActor {
         if let Some(nsswitch) = &self.ctx.nsswitch {
             binds.push((nsswitch.display().to_string(), "/etc/nsswitch.conf".to_owned()));
         }
-        let files = PodFiles { binds, own_pids: true };
+        let hidden = self.ctx.networks.names.hidden().iter().map(|dir| dir.display().to_string()).collect();
+        let files = PodFiles { binds, own_pids: true, hidden, own: vec![file("work")] };
         let sandbox = Sandbox::start(&self.ctx.executable, &label, &plan.pod.metadata.name, netns, &files).await?;
         if let Some(warning) = &sandbox.warning {
             tracing::warn!(pod = label, "{warning}");

@@ -109,10 +109,14 @@ impl Sandbox {
             process: process.handle,
         });
         let ready = inner.receive().await.map_err(Error::io(what.clone()))?;
-        let Some(FromInit::Ready { warning }) = ready else {
-            return Err(Error::io(what)(io::Error::other(
-                "its first process ended at once; does the leno binary call pod_init for LENO_ROLE=pod-init?",
-            )));
+        let warning = match ready {
+            Some(FromInit::Ready { warning }) => warning,
+            Some(FromInit::Failed { reason, .. }) => return Err(Error::io(what)(io::Error::other(reason))),
+            _ => {
+                return Err(Error::io(what)(io::Error::other(
+                    "its first process ended at once; does the leno binary call pod_init for LENO_ROLE=pod-init?",
+                )));
+            }
         };
         let (left, gone) = watch::channel(false);
         tokio::spawn(dispatch(inner.clone(), process.ended, left));

@@ -25,6 +25,7 @@ fn main() {
         test("pods_reach_each_other_by_name_and_address", || block_on(pods_reach_each_other())),
         test("a_service_without_endpoints_refuses_at_once", || block_on(no_endpoints())),
         test("udp_services_work", || block_on(udp())),
+        test("a_pod_can_not_leave_the_mesh_or_see_the_stage", || block_on(confined())),
         test("nothing_is_left_behind", || block_on(nothing_left())),
         test("edits_take_effect_and_bad_ones_are_refused", || block_on(edits())),
         test("an_update_loses_no_request", || block_on(rolling())),
@@ -183,6 +184,57 @@ async fn udp() {
     let ask = "python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); \
                s.sendto(b\"hi\", (\"echo\", 9)); print(s.recvfrom(99)[0].decode())'";
     assert_eq!(stage.exec("default", "client", ask).await.trim(), "echo hi");
+    stage.stop().await;
+}
+
+/// Prints what it could do that it must not, and what it couldn't that it should.
+const ESCAPES: &str = r#"
+import ctypes, os, socket, sys
+run, gateway = sys.argv[1:]
+def must_fail(what, act):
+    try: act()
+    except OSError: return
+    print("could", what)
+mark = lambda: socket.socket().setsockopt(socket.SOL_SOCKET, socket.SO_MARK if hasattr(socket, "SO_MARK") else 36, 0x539)
+must_fail("mark a socket", mark)
+must_fail("open a raw socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP))
+must_fail("open a packet socket", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+must_fail("borrow an address", lambda: socket.socket().setsockopt(socket.SOL_IP, 19, 1))
+for path in ["node-1/token", "stage.sock", "lock", "node-1/ztunnel.sock"]:
+    must_fail("see " + path, lambda: os.stat(os.path.join(run, path)))
+must_fail("write beside its own directory", lambda: open(os.path.join(run, "x"), "w"))
+must_fail("write a setting", lambda: open("/proc/sys/net/ipv4/ip_forward", "w").write("1"))
+must_fail("look into the first process", lambda: os.readlink("/proc/1/fd/3"))
+must_fail("read the first process", lambda: open("/proc/1/mem", "rb"))
+libc = ctypes.CDLL(None, use_errno=True)
+for what, call in [("unmount", lambda: libc.umount2(os.path.dirname(run).encode(), 2)),
+                   ("unmount its own", lambda: libc.umount2(run.encode(), 2)),
+                   ("trace the first process", lambda: libc.ptrace(0x4206, 1, 0, 0)),
+                   ("mount", lambda: libc.mount(b"t", b"/mnt", b"tmpfs", 0, None)),
+                   ("get its rights back", lambda: libc.prctl(47, 2, 12, 0, 0))]:
+    if call() == 0: print("could", what)
+bounds = [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapBnd")]
+if bounds != ["00000000a80405fb"]: print("keeps", bounds)
+open("mine", "w").write("x"); os.chown("mine", 0, 0)
+ping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP); ping.settimeout(5)
+ping.sendto(b"\x08\0\0\0\0\0\0\1", (gateway, 0)); ping.recv(99)
+socket.socket().bind(("0.0.0.0", 80))
+print("tried")
+"#;
+
+async fn confined() {
+    let dir = manifests(&[("web.yaml", WEB)]);
+    let stage = Playing::start("confined", dir.path(), 1).await;
+    // Otherwise what is not seen proves nothing.
+    assert!(stage.run_dir().join("node-1/token").exists());
+    let run_dir = stage.run_dir().display().to_string();
+    let gateway = stage.exec("default", "client", "ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'").await;
+    let argv = ["python3", "-c", ESCAPES, &run_dir, gateway.trim()].map(str::to_owned).to_vec();
+    let (code, text) = stage.stage().output("default", "client", argv).await.unwrap();
+    assert_eq!((code, text.as_str()), (0, "tried\n"));
+    // Nor does the program that the manifest names have more than one that `exec` runs.
+    let bounds = stage.exec("default", "client", "grep -h CapBnd /proc/[0-9]*/status | sort -u").await;
+    assert_eq!(bounds.trim(), "CapBnd:\t00000000a80405fb");
     stage.stop().await;
 }
 
