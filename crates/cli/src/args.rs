@@ -60,7 +60,8 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  \
         sudo leno exec emojivoto/web -- curl -s http://emoji-svc:8080\n  \
         sudo leno exec emojivoto/web -- sh\n\n\
-        POD is a pod, or a Deployment for any one of its pods.")]
+        POD is a pod, or a Deployment for any one of its pods. Exit status: the command's own, 128 + N if signal N ended \
+        it, 127 if there is no such program, 126 if it can't be run.")]
     Exec(ExecArgs),
 
     /// Set how many pods a Deployment has
@@ -71,6 +72,7 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  \
         leno logs emojivoto/vote-bot\n  \
         leno logs -f emojivoto/web\n  \
+        leno logs shop/web -c sidecar  one of its containers\n  \
         leno logs --node node-1        the node's proxy, with its access log\n  \
         leno logs                      the stage: what it started, restarted and refused")]
     Logs(LogsArgs),
@@ -252,7 +254,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, conflicts_with = "pod")]
     pub(crate) node: Option<String>,
 
-    /// Container of the pod; without it, the first
+    /// Container of the pod; without it, all, and each line says whose it is
     #[arg(short, long, requires = "pod")]
     pub(crate) container: Option<String>,
 

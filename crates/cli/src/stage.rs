@@ -103,8 +103,20 @@ pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<()> {
 /// `leno exec`.
 pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
     let pod = &args.pod;
-    let code =
-        ask(async { Ok(connect(&args.stage).await?.exec(&pod.namespace, &pod.name, None, args.command).await?) })?;
+    let ended =
+        ask(async { Ok(connect(&args.stage).await?.exec(&pod.namespace, &pod.name, None, args.command).await?) });
+    let code = match ended {
+        Ok(code) => code,
+        // Said like any error, but a script can tell it from the program's own failure.
+        Err(error) => match error.downcast_ref() {
+            Some(leno_local::Error::NotStarted { code, .. }) => {
+                let code = *code;
+                output::failure(&error);
+                code
+            }
+            _ => return Err(error),
+        },
+    };
     // Codes beyond 255 don't exist; if one did, it would be a failure.
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
@@ -127,7 +139,7 @@ pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
                 if !nodes.contains(node) {
                     anyhow::bail!("there is no node {node}; the nodes are {}", nodes.join(", "));
                 }
-                files(&run_dir.join(node).join("proxy.log"))
+                vec![files(&run_dir.join(node).join("proxy.log"))]
             }
             (None, None) => {
                 let log = run_dir.join("supervisor.log");
@@ -137,7 +149,7 @@ pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
                          for a pod's write `leno logs NS/POD`, for a node's proxy `leno logs --node NODE`"
                     );
                 }
-                files(&log)
+                vec![files(&log)]
             }
         };
         let mut out = Stdout { reader_gone: false };
@@ -149,7 +161,7 @@ pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
 }
 
 fn files(current: &Path) -> LogFiles {
-    LogFiles { previous: current.with_extension("log.1"), current: current.to_owned() }
+    LogFiles { container: None, previous: current.with_extension("log.1"), current: current.to_owned() }
 }
 
 /// Stdout that remembers whether anybody still reads: `leno logs -f … | head` ends without a complaint.

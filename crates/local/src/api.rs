@@ -51,11 +51,17 @@ pub(crate) enum Request {
 pub(crate) enum Answer {
     Listing(Box<Listing>),
     Done,
-    Logs(LogFiles),
+    Logs(Vec<LogFiles>),
     /// `Exec` runs.
     Started,
     /// What `Exec` started has ended.
     Exited(i32),
+    /// `Exec` could not start its program.
+    NotStarted {
+        /// The exit code a shell would give.
+        code: i32,
+        reason: String,
+    },
     Explained(Explained),
     Error(String),
 }
@@ -63,6 +69,8 @@ pub(crate) enum Answer {
 /// Where the output of a container is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogFiles {
+    /// Which container, where lines of several are to be told apart.
+    pub container: Option<String>,
     /// Older part; may not exist.
     pub previous: PathBuf,
     /// Newer part, which grows.

@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -16,6 +15,7 @@ pub use crate::api::{Explained, LogFiles};
 use crate::error::name_flag;
 use crate::listing::Listing;
 use crate::names::StageName;
+pub use crate::print_logs::print_logs;
 use crate::state::{Holder, Lock};
 
 /// A connection to a running stage.
@@ -63,11 +63,11 @@ impl Client {
         self.done(&Request::Scale { namespace, name, replicas }).await
     }
 
-    /// Where a container's output is; the first container if none is named.
+    /// Where the output of a pod's containers is, or of the one that is named.
     ///
     /// # Errors
     /// If there is no such pod or container.
-    pub async fn logs(&mut self, namespace: &str, name: &str, container: Option<&str>) -> Result<LogFiles, Error> {
+    pub async fn logs(&mut self, namespace: &str, name: &str, container: Option<&str>) -> Result<Vec<LogFiles>, Error> {
         let (namespace, name, container) = (namespace.to_owned(), name.to_owned(), container.map(str::to_owned));
         match self.ask(&Request::Logs { namespace, name, container }).await? {
             Answer::Logs(files) => Ok(files),
@@ -100,7 +100,8 @@ impl Client {
     /// signals on; its exit code, or 128 + signal.
     ///
     /// # Errors
-    /// If there is no such pod, it doesn't run, or the program can't be started.
+    /// If there is no such pod or it doesn't run; [`Error::NotStarted`] if the program can't be
+    /// started.
     pub async fn exec(
         &mut self,
         namespace: &str,
@@ -132,6 +133,7 @@ impl Client {
                 answer = answer(&mut self.stream) => match answer.map_err(lost)? {
                     Answer::Started => {}
                     Answer::Exited(code) => return Ok(code),
+                    Answer::NotStarted { code, reason } => return Err(Error::NotStarted { code, reason }),
                     Answer::Error(text) => return Err(Error::Refused(text)),
                     other => return Err(unexpected(&other)),
                 },
@@ -228,48 +230,4 @@ fn lost(reason: io::Error) -> Error {
 
 fn unexpected(answer: &Answer) -> Error {
     Error::Refused(format!("the supervisor gave an answer of another version of leno: {answer:?}"))
-}
-
-/// Writes a container's log to standard output; with `follow` until the stage or the container's
-/// pod is gone.
-///
-/// # Errors
-/// If the log can't be read.
-pub async fn print_logs(files: &LogFiles, follow: bool, out: &mut (dyn io::Write + Send)) -> Result<(), Error> {
-    let name = files.current.display().to_string();
-    let read = |path: &PathBuf| std::fs::read(path).unwrap_or_default();
-    let attempt = |out: &mut (dyn io::Write + Send), bytes: &[u8]| -> Result<(), Error> {
-        out.write_all(bytes).and_then(|()| out.flush()).map_err(Error::io("cannot write"))
-    };
-    attempt(out, &read(&files.previous))?;
-    let mut file = match std::fs::File::open(&files.current) {
-        Ok(file) => file,
-        Err(reason) if reason.kind() == ErrorKind::NotFound && !follow => return Ok(()),
-        Err(reason) => return Err(Error::io(format!("cannot read {name}"))(reason)),
-    };
-    let watcher = crate::watch::Watcher::new()?;
-    watcher.cover_log(&files.current)?;
-    loop {
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut file, &mut bytes).map_err(Error::io(format!("cannot read {name}")))?;
-        attempt(out, &bytes)?;
-        if !follow || !files.current.exists() {
-            return Ok(());
-        }
-        watcher.event().await?;
-        // Started anew: what was still unread of the old file comes first.
-        if let Ok(newer) = std::fs::File::open(&files.current) {
-            use std::os::unix::fs::MetadataExt as _;
-            let same = match (file.metadata(), newer.metadata()) {
-                (Ok(old), Ok(new)) => old.ino() == new.ino(),
-                _ => true,
-            };
-            if !same {
-                let mut rest = Vec::new();
-                let _ = io::Read::read_to_end(&mut file, &mut rest);
-                attempt(out, &rest)?;
-                file = newer;
-            }
-        }
-    }
 }

@@ -135,7 +135,7 @@ impl Runner {
         self.sandbox
             .run(Program { argv, env: self.env.clone(), cwd, stdio })
             .await
-            .map_err(|reason| format!("container {}: {reason}", self.container.name))
+            .map_err(|failed| format!("container {}: {}", self.container.name, failed.reason))
     }
 
     /// Probes the process until it ends; its exit code.

@@ -34,6 +34,14 @@ pub enum Error {
     /// The supervisor refused a request; its own words.
     #[error("{0}")]
     Refused(String),
+    /// A program could not be started in a pod.
+    #[error("{reason}")]
+    NotStarted {
+        /// The exit code a shell would give: 127 if there is no such program, 126 if it can't be run.
+        code: i32,
+        /// Why.
+        reason: String,
+    },
     /// The stage did not reach the expected state in time.
     #[error("{0}")]
     Timeout(String),

@@ -71,7 +71,7 @@ fn run() -> std::io::Result<()> {
     let warning = set_up_mounts(&files);
     if let Err(reason) = confine::hide(&files.hidden, &files.own).and_then(|()| confine::give_up_rights()) {
         let reason = format!("cannot take rights from the pod: {reason}");
-        return send(socket.as_fd(), &FromInit::Failed { id: 0, reason }, &[]);
+        return send(socket.as_fd(), &FromInit::Failed { id: 0, code: 1, reason }, &[]);
     }
     send(socket.as_fd(), &FromInit::Ready { warning }, &[])?;
 
@@ -121,7 +121,7 @@ fn obey(
                     running.insert(pid, id);
                     FromInit::Started { id }
                 }
-                Err(reason) => FromInit::Failed { id, reason },
+                Err((code, reason)) => FromInit::Failed { id, code, reason },
             };
             send(socket, &answer, &[])
         }
@@ -136,9 +136,15 @@ fn obey(
     }
 }
 
-fn start(argv: &[String], env: Vec<(String, String)>, cwd: Option<&str>, fds: Vec<OwnedFd>) -> Result<i32, String> {
+/// Starts a program; its process id, or why not, with the exit code that a shell gives then.
+fn start(
+    argv: &[String],
+    env: Vec<(String, String)>,
+    cwd: Option<&str>,
+    fds: Vec<OwnedFd>,
+) -> Result<i32, (i32, String)> {
     let (Some(program), Ok([input, output, errors])) = (argv.first(), <[OwnedFd; 3]>::try_from(fds)) else {
-        return Err("a program and three descriptors are needed".to_owned());
+        return Err((1, "a program and three descriptors are needed".to_owned()));
     };
     let mut command = Command::new(program);
     command
@@ -151,16 +157,21 @@ fn start(argv: &[String], env: Vec<(String, String)>, cwd: Option<&str>, fds: Ve
         .process_group(0);
     if let Some(cwd) = cwd {
         if !fs::metadata(cwd).is_ok_and(|meta| meta.is_dir()) {
-            return Err(format!("the working directory {cwd} does not exist"));
+            return Err((1, format!("the working directory {cwd} does not exist")));
         }
         command.current_dir(cwd);
     }
     match command.spawn() {
-        Ok(child) => i32::try_from(child.id()).map_err(|reason| reason.to_string()),
+        Ok(child) => i32::try_from(child.id()).map_err(|reason| (1, reason.to_string())),
         Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {
-            Err(format!("there is no program {program:?} on this machine (looked in PATH)"))
+            let why = if program.contains('/') {
+                "it, or the interpreter its first line names, does not exist"
+            } else {
+                "looked in PATH"
+            };
+            Err((127, format!("there is no program {program:?} on this machine ({why})")))
         }
-        Err(reason) => Err(format!("cannot start {program:?}: {reason}")),
+        Err(reason) => Err((126, format!("cannot start {program:?}: {reason}"))),
     }
 }
 

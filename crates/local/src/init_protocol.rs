@@ -53,6 +53,8 @@ pub(crate) enum FromInit {
     Failed {
         /// Which.
         id: u64,
+        /// The exit code a shell would give.
+        code: i32,
         /// Why.
         reason: String,
     },

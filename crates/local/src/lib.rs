@@ -38,6 +38,7 @@ mod node;
 mod observed;
 mod plane;
 mod pod;
+mod print_logs;
 pub mod privilege;
 mod probes;
 mod proxy;

@@ -292,6 +292,7 @@ impl PodActor {
             let env = plan.environment(container, &self.ctx);
             let argv = env.clone().and_then(|env| command_line(container, &env));
             let env = env.unwrap_or_default();
+            let cwd = plan.directory(container, &self.ctx);
             let pod_ip = plan.ips.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]));
             tasks.spawn(
                 Runner {
@@ -300,7 +301,7 @@ impl PodActor {
                     policy: plan.pod.spec.restart_policy,
                     argv,
                     env: env.clone(),
-                    cwd: plan.directory(container, &self.ctx),
+                    cwd: cwd.clone(),
                     log: plan.log(&container.name),
                     sandbox: sandbox.clone(),
                     around: Surroundings {
@@ -308,6 +309,7 @@ impl PodActor {
                         pod_ip,
                         sandbox: sandbox.clone(),
                         env,
+                        cwd: cwd.display().to_string(),
                     },
                     news: news.clone(),
                     running: running.clone(),

@@ -25,8 +25,9 @@ pub(crate) struct Surroundings {
     pub node: NetworkNamespace,
     pub pod_ip: IpAddr,
     pub sandbox: Sandbox,
-    /// Environment of the container, for `exec`.
+    /// Environment and directory of the container, for `exec`.
     pub env: Vec<(String, String)>,
+    pub cwd: String,
 }
 
 /// Counts outcomes: ready after `successThreshold` successes in a row, unready after
@@ -84,7 +85,7 @@ pub(crate) async fn ask(probe: &Probe, container: &Container, around: &Surroundi
         } else if let Some(tcp) = &probe.tcp_socket {
             connect(around, &tcp.host, port_of(&tcp.port, container)?).await.map(drop)
         } else if let Some(exec) = &probe.exec {
-            run(&exec.command, container, around).await
+            run(&exec.command, around).await
         } else {
             Ok(())
         }
@@ -162,7 +163,7 @@ fn status(head: &[u8]) -> Option<u16> {
     code.parse().ok()
 }
 
-async fn run(command: &[String], container: &Container, around: &Surroundings) -> Outcome {
+async fn run(command: &[String], around: &Surroundings) -> Outcome {
     let null = || -> io::Result<std::os::fd::OwnedFd> {
         Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
     };
@@ -170,13 +171,9 @@ async fn run(command: &[String], container: &Container, around: &Surroundings) -
     let stdio = stdio().map_err(|reason| format!("/dev/null: {reason}"))?;
     let mut process = around
         .sandbox
-        .run(Program {
-            argv: command.to_vec(),
-            env: around.env.clone(),
-            cwd: Some(container.working_dir.clone()).filter(|dir| !dir.is_empty()),
-            stdio,
-        })
-        .await?;
+        .run(Program { argv: command.to_vec(), env: around.env.clone(), cwd: Some(around.cwd.clone()), stdio })
+        .await
+        .map_err(|failed| failed.reason)?;
     // Dropped on timeout: the command must not pile up.
     let guard = KillOnDrop(Some(process.killer()));
     let code = process.ended().await;

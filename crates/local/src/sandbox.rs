@@ -30,6 +30,14 @@ pub(crate) struct Program {
     pub stdio: [OwnedFd; 3],
 }
 
+/// Why a program does not run.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    /// The exit code a shell would give.
+    pub code: i32,
+    pub reason: String,
+}
+
 /// A program that runs in a pod.
 pub(crate) struct Process {
     id: u64,
@@ -55,7 +63,7 @@ struct Inner {
 }
 
 struct Waiting {
-    started: Option<oneshot::Sender<Result<(), String>>>,
+    started: Option<oneshot::Sender<Result<(), NotStarted>>>,
     ended: oneshot::Sender<i32>,
 }
 
@@ -127,7 +135,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The reason in the pod's words.
-    pub(crate) async fn run(&self, program: Program) -> Result<Process, String> {
+    pub(crate) async fn run(&self, program: Program) -> Result<Process, NotStarted> {
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let (started, starting) = oneshot::channel();
         let (ended_tx, ended) = oneshot::channel();
@@ -137,10 +145,11 @@ impl Sandbox {
         let message = ToInit::Spawn { id, argv, env, cwd };
         if let Err(reason) = self.inner.send(&message, &fds).await {
             self.inner.waiting.lock().remove(&id);
-            return Err(format!("the pod's first process is gone: {reason}"));
+            return Err(NotStarted { code: 1, reason: format!("the pod's first process is gone: {reason}") });
         }
         drop(stdio);
-        starting.await.unwrap_or_else(|_| Err("the pod's first process is gone".to_owned()))?;
+        let gone = |_| Err(NotStarted { code: 1, reason: "the pod's first process is gone".to_owned() });
+        starting.await.unwrap_or_else(gone)?;
         Ok(Process { id, sandbox: self.inner.clone(), ended })
     }
 
@@ -213,9 +222,9 @@ async fn dispatch(inner: Arc<Inner>, ended: oneshot::Receiver<i32>, gone: watch:
                     let _ = started.send(Ok(()));
                 }
             }
-            FromInit::Failed { id, reason } => {
+            FromInit::Failed { id, code, reason } => {
                 if let Some(started) = waiting.remove(&id).and_then(|entry| entry.started) {
-                    let _ = started.send(Err(reason));
+                    let _ = started.send(Err(NotStarted { code, reason }));
                 }
             }
             FromInit::Exited { id, code } => {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use leno_control::objects;
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -12,7 +13,7 @@ use crate::Error;
 use crate::api::{Answer, LogFiles, MAX_LINE, Request, SOCKET};
 use crate::init_protocol::receive_bytes;
 use crate::logs;
-use crate::sandbox::{Process, Program};
+use crate::sandbox::{NotStarted, Process, Program};
 use crate::stage::StageHandle;
 
 /// Opens the control socket, for the owner only.
@@ -53,6 +54,7 @@ async fn converse(stream: UnixStream, stage: StageHandle) {
                         Ok(code) => Answer::Exited(code),
                         Err(_) => return,
                     },
+                    Err(Error::NotStarted { code, reason }) => Answer::NotStarted { code, reason },
                     Err(reason) => Answer::Error(reason.to_string()),
                 }
             }
@@ -73,9 +75,16 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
         }
         Request::Logs { namespace, name, container } => {
             let (plan, _) = stage.find(&namespace, &name).await?;
-            let container = container_of(&plan.pod, container.as_deref())?;
-            let current = plan.log(&container.name);
-            Ok(Answer::Logs(LogFiles { previous: logs::previous(&current), current }))
+            let of = |container: &objects::Container, told_apart: bool| {
+                let current = plan.log(&container.name);
+                let container = told_apart.then(|| container.name.clone());
+                LogFiles { container, previous: logs::previous(&current), current }
+            };
+            let containers = &plan.pod.spec.containers;
+            Ok(Answer::Logs(match container.as_deref() {
+                None => containers.iter().map(|container| of(container, containers.len() > 1)).collect(),
+                Some(wanted) => vec![of(container_of(&plan.pod, Some(wanted))?, false)],
+            }))
         }
         Request::Explain { source, destination } => Ok(Answer::Explained(stage.explain(&source, &destination)?)),
         Request::Down => {
@@ -86,10 +95,7 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
     }
 }
 
-fn container_of<'a>(
-    pod: &'a leno_control::objects::Pod,
-    wanted: Option<&str>,
-) -> Result<&'a leno_control::objects::Container, Error> {
+fn container_of<'a>(pod: &'a objects::Pod, wanted: Option<&str>) -> Result<&'a objects::Container, Error> {
     let containers = &pod.spec.containers;
     let found = match wanted {
         Some(name) => containers.iter().find(|container| container.name == name),
@@ -130,7 +136,8 @@ pub(crate) async fn exec(
         env.push((name, value));
     }
     let cwd = Some(plan.directory(container, &stage.ctx).display().to_string());
-    sandbox.run(Program { argv, env, cwd, stdio }).await.map_err(Error::Refused)
+    let started = sandbox.run(Program { argv, env, cwd, stdio }).await;
+    started.map_err(|NotStarted { code, reason }| Error::NotStarted { code, reason })
 }
 
 /// Waits for a process's end while passing signals on; a caller that goes away takes it along.

@@ -464,8 +464,19 @@ async fn waits_for_proxy() {
     stage.shutdown().await;
 }
 
+const PAIR: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: pair}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: one, command: [sh, -c, 'echo first; exec sleep 3600']}
+  - {name: two, command: [sh, -c, 'echo second; echo > up; exec sleep 3600'], readinessProbe: {exec: {command: [test, -e, up]}}}
+";
+
 async fn commands() {
-    let dir = manifests(&[("web.yaml", WEB)]);
+    let dir = manifests(&[("web.yaml", WEB), ("pair.yaml", PAIR)]);
     let mut elsewhere = Elsewhere::start("commands", dir.path(), None);
     let listing = elsewhere.ready().await;
     let web = &listing.pods.iter().find(|pod| pod.name.starts_with("web-")).unwrap().name;
@@ -476,6 +487,15 @@ async fn commands() {
     assert!(error.to_string().contains("default/client"), "{error}");
     let error = elsewhere.client().await.exec("default", "client", None, vec!["no-such".to_owned()]).await.unwrap_err();
     assert!(error.to_string().contains("no program \"no-such\""), "{error}");
+    let code = |error: leno_local::Error| match error {
+        leno_local::Error::NotStarted { code, .. } => code,
+        other => panic!("{other}"),
+    };
+    assert_eq!(code(error), 127);
+    for (program, expected) in [("/no/such", 127), ("/etc/passwd", 126), ("/etc", 126)] {
+        let error = elsewhere.client().await.exec("default", "client", None, vec![program.to_owned()]).await;
+        assert_eq!(code(error.unwrap_err()), expected, "{program}");
+    }
 
     assert_eq!(
         elsewhere.client().await.exec("default", "client", None, sh("curl -s http://web/ >/dev/null")).await.unwrap(),
@@ -485,6 +505,20 @@ async fn commands() {
     let mut printed = Vec::new();
     leno_local::client::print_logs(&files, false, &mut printed).await.unwrap();
     assert!(String::from_utf8_lossy(&printed).contains("GET / HTTP/1.1"), "{}", String::from_utf8_lossy(&printed));
+
+    for (container, wanted) in [(None, "[one] first\n[two] second\n"), (Some("two"), "second\n")] {
+        let files = elsewhere.client().await.logs("default", "pair", container).await.unwrap();
+        let mut printed = Vec::new();
+        let begun = Instant::now();
+        // What is written takes a moment to reach the log.
+        while String::from_utf8_lossy(&printed) != wanted {
+            assert!(begun.elapsed() < LIMIT, "{}", String::from_utf8_lossy(&printed));
+            printed.clear();
+            leno_local::client::print_logs(&files, false, &mut printed).await.unwrap();
+        }
+    }
+    let error = elsewhere.client().await.logs("default", "pair", Some("three")).await.unwrap_err().to_string();
+    assert!(error.contains("it has: one, two"), "{error}");
 
     let explained = elsewhere.client().await.explain("default/client", "default/web:80").await.unwrap();
     assert!(explained.text.contains("web"), "{}", explained.text);

@@ -77,8 +77,9 @@ impl Scene {
     /// What a client prints from now on.
     pub(super) async fn follow(&self, deployment: &str) -> anyhow::Result<mpsc::Receiver<Interval>> {
         let files = Client::connect(&self.name).await?.logs(NAMESPACE, deployment, None).await?;
+        let log = files.into_iter().next().with_context(|| format!("{deployment} has no container"))?;
         let (sender, receiver) = mpsc::channel(64);
-        tokio::spawn(follow(files.current, sender));
+        tokio::spawn(follow(log.current, sender));
         Ok(receiver)
     }
 
