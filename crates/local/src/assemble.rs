@@ -54,7 +54,7 @@ pub(crate) async fn assemble(
     let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
     let mut networks = Networks::new(netns_dir, options.name.clone());
     let fabric = networks.create_fabric()?;
-    let (udp, udp_ports) = watch::channel(Arc::default());
+    let (ports, declared) = watch::channel(Arc::default());
     let (stop_proxies, stopped) = watch::channel(false);
     let mut nodes: Vec<Arc<Node>> = Vec::new();
     let (mut tasks, mut proxies, mut in_force) = (Tasks::default(), Vec::new(), Vec::new());
@@ -64,10 +64,10 @@ pub(crate) async fn assemble(
         let addresses = NodeAddresses::new(index + 1)
             .ok_or_else(|| Error::NotFound(format!("--nodes must be from 1 to {MAX_NODES}")))?;
         let network = networks.create_node(&fabric, name, addresses)?;
-        tasks.spawn(serve_dns(&network, plane.mesh(), cluster_domain.clone())?);
+        tasks.spawn(serve_dns(&network, plane.mesh(), declared.clone(), cluster_domain.clone())?);
         let (force, forced) = watch::channel(Arc::default());
         in_force.push(forced);
-        let rules = keep_services(name.clone(), network.clone(), addresses, plane.mesh(), udp_ports.clone(), force);
+        let rules = keep_services(name.clone(), network.clone(), addresses, plane.mesh(), declared.clone(), force);
         tasks.spawn(rules);
 
         let dir = make_dir(&run_dir.join(name))?;
@@ -133,7 +133,7 @@ pub(crate) async fn assemble(
     tasks.spawn(show_what_is_in_force(shown, public, ctx.clone()));
     let (requests, asked) = mpsc::channel(64);
     let (events, happened) = mpsc::unbounded_channel();
-    let core = Core::new(ctx.clone(), nodes.clone(), events, udp, show, news.clone());
+    let core = Core::new(ctx.clone(), nodes.clone(), events, ports, show, news.clone());
     let core = tokio::spawn(core.run(asked, happened));
     let down = Arc::new(watch::channel(false).0);
     let handle = StageHandle { requests: requests.clone(), listing, news, down, ctx };

@@ -19,7 +19,7 @@ use crate::listing::{Listing, NodeListing, PodListing};
 use crate::node::Node;
 use crate::observed::{is_enrolled, node_object, observed, replica, unique_id};
 use crate::pod::{PodActor, PodEvent, PodPlan, Report, Stop, Wish};
-use crate::services::{UdpPorts, udp_ports};
+use crate::services::{DeclaredPorts, declared_ports};
 use crate::stage::StageEvent;
 
 /// Longest a pod may take to end when the whole stage ends.
@@ -87,7 +87,7 @@ pub(crate) struct Core {
     wanted: BTreeMap<ObjectKey, Arc<Object>>,
     pods: BTreeMap<String, Entry>,
     events: mpsc::UnboundedSender<PodEvent>,
-    udp: watch::Sender<Arc<UdpPorts>>,
+    ports: watch::Sender<Arc<DeclaredPorts>>,
     listing: watch::Sender<Listing>,
     news: broadcast::Sender<StageEvent>,
     stopping: Option<oneshot::Sender<()>>,
@@ -104,7 +104,7 @@ impl Core {
         ctx: Arc<Context>,
         nodes: Vec<Arc<Node>>,
         events: mpsc::UnboundedSender<PodEvent>,
-        udp: watch::Sender<Arc<UdpPorts>>,
+        ports: watch::Sender<Arc<DeclaredPorts>>,
         listing: watch::Sender<Listing>,
         news: broadcast::Sender<StageEvent>,
     ) -> Self {
@@ -119,7 +119,7 @@ impl Core {
             wanted: BTreeMap::new(),
             pods: BTreeMap::new(),
             events,
-            udp,
+            ports,
             listing,
             news,
             stopping: None,
@@ -517,7 +517,7 @@ impl Core {
         }
         let pods: Vec<Pod> = self.pods.values().map(|entry| observed(&entry.pod, &entry.plan, &entry.report)).collect();
         let declared = self.wanted.values().map(|object| &**object);
-        let udp = udp_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
+        let ports = declared_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
         let mut all: BTreeMap<ObjectKey, Object> = self
             .wanted
             .iter()
@@ -535,10 +535,10 @@ impl Core {
                 .map(|pod| (ObjectKey::new(Kind::Pod, &pod.metadata.namespace, &pod.metadata.name), pod.into())),
         );
         self.ctx.plane.publish(all.into_values());
-        self.udp.send_if_modified(|now| {
-            let changed = **now != udp;
+        self.ports.send_if_modified(|now| {
+            let changed = **now != ports;
             if changed {
-                *now = Arc::new(udp);
+                *now = Arc::new(ports);
             }
             changed
         });

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
-use leno_model::{Health, HealthPolicy, IpFamilies, Mesh, Service};
+use leno_model::{Endpoint, Health, HealthPolicy, IpFamilies, Mesh, Service};
+
+use crate::services::DeclaredPort;
 
 /// Seconds an answer may be kept: kube-dns' own, short enough that a replaced pod is noticed.
 const TTL: u32 = 5;
@@ -24,8 +26,19 @@ pub(crate) enum Answer {
     Unknown,
 }
 
+/// What there are names for.
+#[derive(Clone, Copy)]
+pub(crate) struct Domain<'a> {
+    pub mesh: &'a Mesh,
+    /// Ports with their names, which the mesh's model doesn't have.
+    pub ports: &'a [DeclaredPort],
+    /// Its own name, such as `cluster.local`.
+    pub name: &'a str,
+}
+
 /// Looks a name up. `name` is fully qualified, lower case, without the last dot.
-pub(crate) fn lookup(mesh: &Mesh, cluster_domain: &str, name: &str) -> Answer {
+pub(crate) fn lookup(domain: &Domain<'_>, name: &str) -> Answer {
+    let (mesh, cluster_domain) = (domain.mesh, domain.name);
     let Some(rest) = name.strip_suffix(cluster_domain).and_then(|rest| rest.strip_suffix('.')) else {
         return Answer::Unknown;
     };
@@ -38,10 +51,13 @@ pub(crate) fn lookup(mesh: &Mesh, cluster_domain: &str, name: &str) -> Answer {
             Some(service) => found(addresses(mesh, service)),
             None => Answer::Unknown,
         },
-        [port, protocol, service, namespace, "svc"] if port.starts_with('_') && protocol.starts_with('_') => {
-            match service_of(mesh, cluster_domain, namespace, service) {
-                Some(service) => targets(service, port),
-                None => Answer::Unknown,
+        [port, protocol, service, namespace, "svc"] => {
+            let service = service_of(mesh, cluster_domain, namespace, service);
+            match (service, port.strip_prefix('_'), protocol.strip_prefix('_')) {
+                (Some(service), Some(port), Some(protocol)) if !port.is_empty() => {
+                    targets(domain, service, port, protocol)
+                }
+                _ => Answer::Unknown,
             }
         }
         [endpoint, service, namespace, "svc"] => {
@@ -76,16 +92,19 @@ fn addresses(mesh: &Mesh, service: &Service) -> Vec<IpAddr> {
         let own = service.addresses.iter().map(|address| address.address);
         return own.filter(|address| has_family(service, address)).collect();
     }
-    let all = service.load_balancing.health_policy == HealthPolicy::AllowAll;
-    let mut found: Vec<_> = mesh
-        .endpoints(&service.id)
-        .filter(|endpoint| all || endpoint.workload.health == Health::Healthy)
+    let mut found: Vec<_> = published(mesh, service)
         .flat_map(|endpoint| endpoint.workload.addresses.iter().copied())
         .filter(|address| has_family(service, address))
         .collect();
     found.sort();
     found.dedup();
     found
+}
+
+/// The endpoints of a service that clients are told of.
+fn published<'a>(mesh: &'a Mesh, service: &Service) -> impl Iterator<Item = &'a Endpoint> {
+    let all = service.load_balancing.health_policy == HealthPolicy::AllowAll;
+    mesh.endpoints(&service.id).filter(move |endpoint| all || endpoint.workload.health == Health::Healthy)
 }
 
 /// Whether a service has addresses of this family: its endpoints may have more than it does.
@@ -97,15 +116,19 @@ fn has_family(service: &Service, address: &IpAddr) -> bool {
     }
 }
 
-/// SRV records name the port by number here: the mesh model has no port names.
-fn targets(service: &Service, port: &str) -> Answer {
-    let wanted = port.trim_start_matches('_').parse::<u16>().ok();
-    let ports = service.ports.iter().filter(|port| wanted.is_none_or(|wanted| wanted == port.service_port));
-    let targets: Vec<_> = ports.map(|port| (service.id.hostname.to_string(), port.service_port)).collect();
-    // A port name that isn't a number can only be meant when there is one port.
-    if targets.is_empty() || (wanted.is_none() && targets.len() > 1) {
-        return Answer::Unknown;
-    }
+/// Where a named port is: on the service's own name, or, if it is headless, on each endpoint's.
+fn targets(domain: &Domain<'_>, service: &Service, name: &str, protocol: &str) -> Answer {
+    let is_it = |port: &&DeclaredPort| {
+        port.service == service.id && port.name == name && port.protocol.as_str().eq_ignore_ascii_case(protocol)
+    };
+    let Some(port) = domain.ports.iter().find(is_it) else { return Answer::Unknown };
+    let hostname = &service.id.hostname;
+    let targets = if service.addresses.is_empty() {
+        let of = |endpoint: &Endpoint| Some((format!("{}.{hostname}", endpoint.workload.name), port.of(endpoint)?));
+        published(domain.mesh, service).filter_map(of).collect()
+    } else {
+        vec![(hostname.to_string(), port.port)]
+    };
     Answer::Found { addresses: Vec::new(), targets }
 }
 
@@ -120,7 +143,7 @@ fn dashed_address(text: &str) -> Option<IpAddr> {
 /// Answers one DNS message; `None` if it isn't a question, which must not be answered lest two
 /// servers talk to each other for ever. `shuffle` rotates addresses, so that clients of a
 /// headless service spread. `udp` bounds the size.
-pub(crate) fn respond(mesh: &Mesh, cluster_domain: &str, query: &[u8], udp: bool, shuffle: usize) -> Option<Vec<u8>> {
+pub(crate) fn respond(domain: &Domain<'_>, query: &[u8], udp: bool, shuffle: usize) -> Option<Vec<u8>> {
     let query = Message::from_vec(query).ok()?;
     if query.metadata.message_type != MessageType::Query {
         return None;
@@ -133,7 +156,7 @@ pub(crate) fn respond(mesh: &Mesh, cluster_domain: &str, query: &[u8], udp: bool
         (OpCode::Query, [question]) if question.query_class() == DNSClass::IN => {
             response.add_query(question.clone());
             let name = question.name().to_lowercase().to_ascii();
-            match lookup(mesh, cluster_domain, name.trim_end_matches('.')) {
+            match lookup(domain, name.trim_end_matches('.')) {
                 Answer::Unknown => ResponseCode::NXDomain,
                 Answer::Found { mut addresses, targets } => {
                     if let Some(by) = shuffle.checked_rem(addresses.len()) {

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 
 use hickory_proto::op::Query;
-use leno_model::{AppProtocol, NetworkAddress, Port, Workload};
+use leno_control::objects::Protocol;
+use leno_model::{AppProtocol, NetworkAddress, Port, ServiceName, Workload};
 
 use super::*;
+use crate::services::PortTarget;
 
 const DOMAIN: &str = "cluster.local";
 
@@ -31,8 +33,30 @@ fn mesh() -> Mesh {
     mesh
 }
 
+fn ports() -> Vec<DeclaredPort> {
+    let port = |service: &str, name: &str, protocol, port, target| DeclaredPort {
+        service: ServiceName { namespace: "shop".into(), hostname: format!("{service}.shop.svc.cluster.local").into() },
+        name: name.to_owned(),
+        protocol,
+        port,
+        target,
+    };
+    let by_pod = [("db-0".to_owned(), 5432), ("db-2".to_owned(), 5433)].into();
+    vec![
+        port("web", "http", Protocol::Tcp, 80, PortTarget::Number(8080)),
+        port("web", "dns", Protocol::Udp, 53, PortTarget::Number(53)),
+        port("web", "dns", Protocol::Tcp, 5353, PortTarget::Number(53)),
+        port("web", "", Protocol::Tcp, 81, PortTarget::Number(81)),
+        port("db", "sql", Protocol::Tcp, 9, PortTarget::Named(by_pod)),
+    ]
+}
+
+fn answer(name: &str) -> Answer {
+    lookup(&Domain { mesh: &mesh(), ports: &ports(), name: DOMAIN }, name)
+}
+
 fn found(name: &str) -> Option<Vec<String>> {
-    match lookup(&mesh(), DOMAIN, name) {
+    match answer(name) {
         Answer::Found { addresses, .. } => Some(addresses.iter().map(ToString::to_string).collect()),
         Answer::Unknown => None,
     }
@@ -53,10 +77,32 @@ fn services_by_name() {
     }
 }
 
+#[test]
+fn ports_by_name() {
+    let targets = |name: &str| match answer(name) {
+        Answer::Found { addresses, targets } if addresses.is_empty() => targets,
+        other => panic!("{name}: {other:?}"),
+    };
+    let web = "web.shop.svc.cluster.local";
+    assert_eq!(targets(&format!("_http._tcp.{web}")), [(web.to_owned(), 80)]);
+    assert_eq!(targets(&format!("_dns._udp.{web}")), [(web.to_owned(), 53)]);
+    assert_eq!(targets(&format!("_dns._tcp.{web}")), [(web.to_owned(), 5353)]);
+    // Headless: each ready endpoint by its own name, which has addresses, and its own port. One that has no such port
+    // is none.
+    let db = "db.shop.svc.cluster.local";
+    assert_eq!(targets(&format!("_sql._tcp.{db}")), [(format!("db-0.{db}"), 5432)]);
+    assert_eq!(found(&format!("db-0.{db}")), Some(vec!["10.244.1.10".to_owned()]));
+    for unknown in ["_http._udp.web", "_https._tcp.web", "http._tcp.web", "_http.tcp.web", "__.__.web", "_._tcp.web"] {
+        let name = format!("{unknown}.shop.svc.cluster.local");
+        assert_eq!(answer(&name), Answer::Unknown, "{name}");
+    }
+}
+
 fn ask(name: &str, kind: RecordType, udp: bool) -> Message {
     let mut query = Message::query();
     query.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
-    let answer = respond(&mesh(), DOMAIN, &query.to_vec().unwrap(), udp, 1).expect("an answer");
+    let answer = respond(&Domain { mesh: &mesh(), ports: &ports(), name: DOMAIN }, &query.to_vec().unwrap(), udp, 1)
+        .expect("an answer");
     let answer = Message::from_vec(&answer).unwrap();
     assert_eq!(answer.metadata.id, query.metadata.id);
     answer
@@ -85,7 +131,9 @@ fn headless_answers_rotate() {
     let query = |shuffle| {
         let mut query = Message::query();
         query.add_query(Query::query(Name::from_ascii("db.shop.svc.cluster.local.").unwrap(), RecordType::A));
-        let bytes = respond(&mesh(), DOMAIN, &query.to_vec().unwrap(), true, shuffle).unwrap();
+        let bytes =
+            respond(&Domain { mesh: &mesh(), ports: &[], name: DOMAIN }, &query.to_vec().unwrap(), true, shuffle)
+                .unwrap();
         Message::from_vec(&bytes).unwrap().answers[0].data.clone()
     };
     assert_ne!(query(0), query(1));
@@ -95,10 +143,10 @@ fn headless_answers_rotate() {
 #[test]
 fn junk_is_not_answered() {
     for junk in [&b""[..], b"x", &[0; 11], &[0xff; 64]] {
-        assert_eq!(respond(&mesh(), DOMAIN, junk, true, 0), None);
+        assert_eq!(respond(&Domain { mesh: &mesh(), ports: &[], name: DOMAIN }, junk, true, 0), None);
     }
     let response = Message::response(7, OpCode::Query).to_vec().unwrap();
-    assert_eq!(respond(&mesh(), DOMAIN, &response, true, 0), None);
+    assert_eq!(respond(&Domain { mesh: &mesh(), ports: &[], name: DOMAIN }, &response, true, 0), None);
 }
 
 #[test]
@@ -113,6 +161,6 @@ fn a_service_of_one_family_hides_the_other_of_its_pods() {
     mesh.upsert_workload(Arc::new(pod));
     let v4 = Answer::Found { addresses: vec!["10.244.1.10".parse().unwrap()], targets: Vec::new() };
     for name in ["db.shop.svc.cluster.local", "db-0.db.shop.svc.cluster.local"] {
-        assert_eq!(lookup(&mesh, DOMAIN, name), v4, "{name}");
+        assert_eq!(lookup(&Domain { mesh: &mesh, ports: &[], name: DOMAIN }, name), v4, "{name}");
     }
 }

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::addresses::{CLUSTER_DNS, NodeAddresses};
 use crate::network::Named;
 use crate::proxy::ProxyState;
-use crate::services::{self, ServiceRule, UdpPorts};
+use crate::services::{self, DeclaredPorts, ServiceRule};
 
 /// A node.
 pub(crate) struct Node {
@@ -32,6 +32,7 @@ pub(crate) struct Node {
 pub(crate) fn serve_dns(
     network: &Named,
     mesh: watch::Receiver<Arc<Mesh>>,
+    ports: watch::Receiver<Arc<DeclaredPorts>>,
     cluster_domain: Arc<str>,
 ) -> Result<impl Future<Output = ()> + Send + use<>, Error> {
     let what = "cannot open the cluster's DNS server";
@@ -42,7 +43,8 @@ pub(crate) fn serve_dns(
         .map_err(Error::io(what))?;
     let udp = UdpSocket::from_std(udp).map_err(Error::io(what))?;
     let tcp = TcpListener::from_std(tcp).map_err(Error::io(what))?;
-    Ok(crate::dns_server::serve(udp, tcp, mesh, cluster_domain))
+    use crate::dns_server::Names;
+    Ok(crate::dns_server::serve(udp, tcp, Names { mesh, ports, cluster_domain }))
 }
 
 /// Keeps the node's service rules as the mesh says, until the mesh's publisher is gone. Tells
@@ -52,13 +54,13 @@ pub(crate) async fn keep_services(
     network: Named,
     addresses: NodeAddresses,
     mut mesh: watch::Receiver<Arc<Mesh>>,
-    mut udp: watch::Receiver<Arc<UdpPorts>>,
+    mut ports: watch::Receiver<Arc<DeclaredPorts>>,
     in_force: watch::Sender<Arc<Mesh>>,
 ) {
     let mut installed: Option<Vec<ServiceRule>> = None;
     loop {
         let now = mesh.borrow_and_update().clone();
-        let declared = udp.borrow_and_update().clone();
+        let declared = ports.borrow_and_update().clone();
         let wanted = services::plan(&now, &declared, &name);
         if installed.as_ref() != Some(&wanted) {
             let (namespace, rules) = (network.namespace.clone(), wanted.clone());
@@ -74,7 +76,7 @@ pub(crate) async fn keep_services(
         in_force.send_replace(now);
         tokio::select! {
             changed = mesh.changed() => if changed.is_err() { return },
-            changed = udp.changed() => if changed.is_err() { return },
+            changed = ports.changed() => if changed.is_err() { return },
         }
     }
 }

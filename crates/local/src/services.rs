@@ -14,20 +14,34 @@ use crate::addresses::NodeAddresses;
 /// Name of the table in the node's namespace.
 const TABLE: &str = "leno-services";
 
-/// UDP ports of services. The mesh carries TCP only, so its model doesn't know them.
-pub(crate) type UdpPorts = Vec<UdpPort>;
+/// Ports of services as declared: what rules and DNS need of them beyond the mesh's model, which
+/// knows neither names nor UDP.
+pub(crate) type DeclaredPorts = Vec<DeclaredPort>;
 
-/// A UDP port of a service.
+/// A port of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UdpPort {
+pub(crate) struct DeclaredPort {
     pub service: ServiceName,
+    /// Empty if it has none.
+    pub name: String,
+    pub protocol: objects::Protocol,
     pub port: u16,
-    pub target: UdpTarget,
+    pub target: PortTarget,
 }
 
-/// Where a UDP port leads.
+impl DeclaredPort {
+    /// Which port of an endpoint it leads to, if to any.
+    pub(crate) fn of(&self, endpoint: &Endpoint) -> Option<u16> {
+        match &self.target {
+            PortTarget::Number(number) => Some(*number),
+            PortTarget::Named(by_pod) => by_pod.get(&*endpoint.workload.name).copied(),
+        }
+    }
+}
+
+/// Where a port leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum UdpTarget {
+pub(crate) enum PortTarget {
     /// The same port of every endpoint.
     Number(u16),
     /// What each pod calls by that name, by pod.
@@ -43,20 +57,20 @@ pub(crate) struct ServiceRule {
     pub endpoints: Vec<SocketAddr>,
 }
 
-/// The UDP ports of all declared services; `pods` are those that run.
-pub(crate) fn udp_ports<'a>(
+/// The ports of all declared services; `pods` are those that run.
+pub(crate) fn declared_ports<'a>(
     objects: impl Iterator<Item = &'a Object>,
     pods: &[&Pod],
     cluster_domain: &str,
-) -> UdpPorts {
-    let mut found = UdpPorts::new();
+) -> DeclaredPorts {
+    let mut found = DeclaredPorts::new();
     for object in objects {
         let Object::Service(service) = object else { continue };
         let (namespace, name) = (&service.metadata.namespace, &service.metadata.name);
-        for port in service.spec.ports.iter().filter(|port| port.protocol == objects::Protocol::Udp) {
+        for port in &service.spec.ports {
             let target = match &port.target_port {
-                None => UdpTarget::Number(port.port.0),
-                Some(IntOrString::Int(number)) => UdpTarget::Number(*number),
+                None => PortTarget::Number(port.port.0),
+                Some(IntOrString::Int(number)) => PortTarget::Number(*number),
                 Some(IntOrString::String(wanted)) => {
                     let of_pod = |pod: &&&Pod| pod.metadata.namespace == *namespace;
                     let named = |pod: &&Pod| {
@@ -64,19 +78,20 @@ pub(crate) fn udp_ports<'a>(
                         let port = ports.find(|port| port.name == *wanted)?;
                         Some((pod.metadata.name.clone(), port.container_port.0))
                     };
-                    UdpTarget::Named(pods.iter().filter(of_pod).filter_map(named).collect())
+                    PortTarget::Named(pods.iter().filter(of_pod).filter_map(named).collect())
                 }
             };
             let hostname = format!("{name}.{namespace}.svc.{cluster_domain}");
             let service = ServiceName { namespace: namespace.as_str().into(), hostname: hostname.into() };
-            found.push(UdpPort { service, port: port.port.0, target });
+            let (name, protocol) = (port.name.clone(), port.protocol);
+            found.push(DeclaredPort { service, name, protocol, port: port.port.0, target });
         }
     }
     found
 }
 
 /// What a node's rules should be.
-pub(crate) fn plan(mesh: &Mesh, udp: &[UdpPort], node: &str) -> Vec<ServiceRule> {
+pub(crate) fn plan(mesh: &Mesh, declared: &[DeclaredPort], node: &str) -> Vec<ServiceRule> {
     let mut rules = BTreeSet::new();
     for service in mesh.services() {
         let sockets = |target: &dyn Fn(&Endpoint) -> Option<u16>| -> BTreeSet<SocketAddr> {
@@ -99,12 +114,9 @@ pub(crate) fn plan(mesh: &Mesh, udp: &[UdpPort], node: &str) -> Vec<ServiceRule>
         for port in &service.ports {
             add(port.service_port, false, &sockets(&|endpoint| endpoint.target_port(port)));
         }
-        for port in udp.iter().filter(|port| port.service == service.id) {
-            let target = |endpoint: &Endpoint| match &port.target {
-                UdpTarget::Number(number) => Some(*number),
-                UdpTarget::Named(by_pod) => by_pod.get(&*endpoint.workload.name).copied(),
-            };
-            add(port.port, true, &sockets(&target));
+        let is_udp = |port: &&DeclaredPort| port.service == service.id && port.protocol == objects::Protocol::Udp;
+        for port in declared.iter().filter(is_udp) {
+            add(port.port, true, &sockets(&|endpoint| port.of(endpoint)));
         }
     }
     rules.into_iter().collect()

@@ -62,7 +62,7 @@ fn unready_endpoints_count_where_published() {
 }
 
 #[test]
-fn udp_ports_come_from_the_objects() {
+fn ports_come_from_the_objects_and_rules_from_those_of_udp() {
     let manifests = crate::feed::parse(
         "a.yaml",
         "apiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: shop}\nspec:\n  ports:\n  - {name: a, port: 53, \
@@ -73,8 +73,9 @@ fn udp_ports_come_from_the_objects() {
     .unwrap();
     let objects: Vec<&Object> = manifests.objects.values().map(|sourced| &*sourced.object).collect();
     let pods: Vec<&Pod> = objects.iter().filter_map(|object| Pod::of(object)).collect();
-    let udp = udp_ports(objects.iter().copied(), &pods, "cluster.local");
-    assert_eq!(udp.len(), 2);
+    let declared = declared_ports(objects.iter().copied(), &pods, "cluster.local");
+    let names: Vec<_> = declared.iter().map(|port| format!("{}/{}", port.name, port.protocol.as_str())).collect();
+    assert_eq!(names, ["a/UDP", "b/UDP", "c/TCP"]);
 
     let mut mesh = Mesh::default();
     let mut dns = service("dns", "10.96.1.1");
@@ -82,7 +83,7 @@ fn udp_ports_come_from_the_objects() {
     pod(&mut mesh, &dns, "p", "node-1", &["10.244.1.10"], Health::Healthy);
     pod(&mut mesh, &dns, "without", "node-1", &["10.244.1.11"], Health::Healthy);
     mesh.upsert_service(Arc::new(dns));
-    let rules = plan(&mesh, &udp, "node-1");
+    let rules = plan(&mesh, &declared, "node-1");
     assert!(rules.iter().all(|rule| rule.udp));
     assert_eq!(endpoints(&rules), ["10.244.1.10:5353", "10.244.1.10:54", "10.244.1.11:54"]);
 }

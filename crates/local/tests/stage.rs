@@ -77,12 +77,12 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: web}
-spec: {ipFamilyPolicy: PreferDualStack, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+spec: {ipFamilyPolicy: PreferDualStack, selector: {app: web}, ports: [{name: www, port: 80, targetPort: http}]}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: web-headless}
-spec: {clusterIP: None, selector: {app: web}, ports: [{port: 8080}]}
+spec: {clusterIP: None, selector: {app: web}, ports: [{name: direct, port: 9, targetPort: http}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -90,6 +90,29 @@ metadata: {name: client}
 spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: main, command: [sleep, "3600"]}]
+"#;
+
+/// Asks the resolver for SRV records (RFC 2782): ports and targets, sorted.
+const SRV: &str = r#"
+import socket, struct, sys
+name = b"".join(bytes([len(l)]) + l.encode() for l in sys.argv[1].split(".")) + b"\0"
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+server = [l.split()[1] for l in open("/etc/resolv.conf") if l.startswith("nameserver")][0]
+s.sendto(struct.pack(">6H", 7, 256, 1, 0, 0, 0) + name + struct.pack(">2H", 33, 1), (server, 53))
+m = s.recv(4096)
+def read(at):
+    labels = []
+    while m[at]:
+        if m[at] >= 192: at = (m[at] & 63) << 8 | m[at + 1]; continue
+        labels.append(m[at + 1:at + 1 + m[at]].decode()); at += 1 + m[at]
+    return ".".join(labels)
+at = 12 + len(name) + 4; out = []
+for _ in range(struct.unpack(">H", m[6:8])[0]):
+    while m[at] and m[at] < 192: at += 1 + m[at]
+    at += 2 if m[at] else 1
+    length = struct.unpack(">H", m[at + 8:at + 10])[0]; data = at + 10
+    out.append("%d %s" % (struct.unpack(">H", m[data + 4:data + 6])[0], read(data + 6))); at = data + length
+print("\n".join(sorted(out)))
 "#;
 
 async fn pods_reach_each_other() {
@@ -128,6 +151,16 @@ async fn pods_reach_each_other() {
     }
     let v6 = stage.exec("default", "client", "curl -6 -sS --max-time 5 http://web/").await;
     assert!(v6.starts_with("web-"), "{v6}");
+    let srv = async |name: &str| {
+        let ask = format!("python3 -c '{SRV}' {name}.default.svc.cluster.local");
+        stage.exec("default", "client", &ask).await.trim().to_owned()
+    };
+    assert_eq!(srv("_www._tcp.web").await, "80 web.default.svc.cluster.local");
+    let mut each: Vec<_> =
+        web.iter().map(|pod| format!("8080 {}.web-headless.default.svc.cluster.local", pod.name)).collect();
+    each.sort();
+    assert_eq!(srv("_direct._tcp.web-headless").await, each.join("\n"));
+    assert_eq!(srv("_www._udp.web").await, "");
     let environment = stage.exec("default", &web[0].name, "echo $POD $HOSTNAME $(hostname) $$").await;
     let words: Vec<_> = environment.split_whitespace().collect();
     assert_eq!(words[..3], [&web[0].name, &web[0].name, &web[0].name]);
