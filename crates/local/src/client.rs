@@ -196,7 +196,7 @@ fn elsewhere(name: &StageName) -> Option<Error> {
         return None;
     }
     let name = name.as_str();
-    if crate::privilege::outer_uid() != 0 {
+    if !crate::privilege::is_machine_root() {
         let roots = std::path::Path::new("/run/leno").join(name);
         return roots
             .exists()

@@ -132,6 +132,9 @@ pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), E
     attempt().map_err(Error::io(format!("cannot write {}", path.display())))
 }
 
+/// What to do about a directory that can't be made.
+const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
+
 /// Creates a directory and its parents, mode 0700 for those it makes.
 pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
     use std::os::unix::fs::DirBuilderExt as _;
@@ -140,7 +143,7 @@ pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
             .recursive(true)
             .mode(mode)
             .create(dir)
-            .map_err(Error::io(format!("cannot create the directory {}", dir.display())))
+            .map_err(Error::io(format!("cannot create the directory {}{ADVICE}", dir.display())))
     };
     if let Some(parent) = path.parent() {
         // Others may ask whether a stage of some name runs, and see nothing of it.

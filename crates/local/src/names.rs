@@ -93,7 +93,7 @@ impl StageName {
     }
 
     /// Directory with this stage's sockets, logs and state: `LENO_RUN_DIR`, else `/run/leno` for
-    /// root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
+    /// the machine's root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
     pub fn run_dir(&self) -> PathBuf {
         self.chosen_base().unwrap_or_else(default_base).join(&self.name)
     }
@@ -115,7 +115,7 @@ impl StageName {
 }
 
 fn default_base() -> PathBuf {
-    if crate::privilege::outer_uid() == 0 {
+    if crate::privilege::is_machine_root() {
         PathBuf::from("/run/leno")
     } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         PathBuf::from(dir).join("leno")

@@ -5,10 +5,12 @@ use std::io;
 use std::sync::OnceLock;
 
 use nix::sched::{CloneFlags, unshare};
+use nix::unistd::AccessFlags;
 
 use crate::Error;
 
 static OUTER: OnceLock<u32> = OnceLock::new();
+static MACHINE_ROOT: OnceLock<bool> = OnceLock::new();
 
 /// The user who runs this process, as it was before [`acquire`] made it root of its own
 /// namespaces.
@@ -16,12 +18,14 @@ pub fn outer_uid() -> u32 {
     *OUTER.get_or_init(|| nix::unistd::getuid().as_raw())
 }
 
-/// Whether this process may make network namespaces that the whole machine sees.
+/// Whether this process may make network namespaces that the whole machine sees: as root, and not
+/// one of a user namespace that somebody else made, who may write nothing but that user's files.
 pub fn is_machine_root() -> bool {
-    outer_uid() == 0
+    *MACHINE_ROOT.get_or_init(|| outer_uid() == 0 && nix::unistd::access("/run", AccessFlags::W_OK).is_ok())
 }
 
-/// Makes this process root of new user, mount and network namespaces unless it is root already.
+/// Makes this process root of new user, mount and network namespaces unless it is the machine's
+/// root already.
 /// Must be called before the process has a second thread: the kernel refuses a user namespace to
 /// a process with several.
 ///
@@ -29,11 +33,10 @@ pub fn is_machine_root() -> bool {
 /// [`Error::Privilege`] with the setting that forbids it and what to do instead.
 pub fn acquire() -> Result<(), Error> {
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-    if uid.is_root() {
-        outer_uid();
+    let _ = OUTER.set(uid.as_raw());
+    if is_machine_root() {
         return check_root();
     }
-    let _ = OUTER.set(uid.as_raw());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
         .map_err(|reason| Error::Privilege(forbidden(reason.into())))?;
     let map = || -> io::Result<()> {

@@ -597,6 +597,8 @@ async fn killed() {
 async fn unprivileged() {
     let dir = manifests(&[("web.yaml", WEB)]);
     as_nobody("user", dir.path(), |_| {}).await;
+    // Root by name only, who may write neither /run/leno nor /run/netns.
+    as_nobody("user-root", dir.path(), |_| {}).await;
 }
 
 /// Plays a directory as a user without any privilege, and looks at it from outside.

@@ -180,6 +180,14 @@ impl Elsewhere {
 
 /// What the test program does when it was started by [`Elsewhere`].
 pub(crate) fn play_elsewhere(dir: &std::ffi::OsStr) -> ! {
+    if std::env::var("LENO_TEST_NAME").is_ok_and(|name| name.ends_with("-root")) {
+        let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER).unwrap();
+        std::fs::write("/proc/self/setgroups", "deny").unwrap();
+        std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).unwrap();
+        std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).unwrap();
+        assert!(nix::unistd::geteuid().is_root());
+    }
     leno_local::privilege::acquire().unwrap_or_else(|error| panic!("{error}"));
     let mut options = StageOptions::new(name(&std::env::var("LENO_TEST_NAME").unwrap()));
     options.nodes = 1;
