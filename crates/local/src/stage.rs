@@ -137,18 +137,43 @@ impl Stage {
         raise_descriptor_limit();
         let run_dir = make_dir(&options.name.run_dir())?;
         let lock = Lock::take(&run_dir, &options.name)?;
-        let netns_dir = netns_dir(&run_dir)?;
-        crate::down::sweep(&options.name, &run_dir, &netns_dir);
-        State { netns_dir: netns_dir.clone() }.write(&run_dir)?;
-        let assembled = assemble(&options, names, files, &run_dir, &netns_dir).await;
+        let assembled = match netns_dir(&run_dir) {
+            Ok(netns_dir) => {
+                crate::down::sweep(&options.name, &run_dir, &netns_dir);
+                let assembling = async {
+                    State { netns_dir: netns_dir.clone() }.write(&run_dir)?;
+                    assemble(&options, names, files, &run_dir, &netns_dir).await
+                };
+                let assembled = assembling.await;
+                if assembled.is_err() {
+                    crate::down::sweep(&options.name, &run_dir, &netns_dir);
+                    remove_netns_dir(&netns_dir);
+                }
+                assembled
+            }
+            Err(reason) => Err(reason),
+        };
         match assembled {
             Ok(parts) => Ok(parts.into_stage(lock, run_dir)),
             Err(reason) => {
-                crate::down::sweep(&options.name, &run_dir, &netns_dir);
                 let _ = std::fs::remove_dir_all(&run_dir);
                 Err(reason)
             }
         }
+    }
+
+    /// An empty directory for manifests that a program writes for a stage it will start next. It
+    /// goes when the stage does; after a crash, with the next stage of this name or `leno down`.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRunning`], or what the file system refuses.
+    pub fn manifest_dir(name: &StageName) -> Result<PathBuf, Error> {
+        let run_dir = make_dir(&name.run_dir())?;
+        // Given back at once: `start` takes it again, and refuses whoever came second.
+        drop(Lock::take(&run_dir, name)?);
+        let dir = run_dir.join("manifests");
+        let _ = std::fs::remove_dir_all(&dir);
+        make_dir(&dir)
     }
 
     /// A way to talk to it.

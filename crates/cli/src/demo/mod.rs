@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use leno_local::Stage;
 use leno_local::names::StageName;
-use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
 mod act;
@@ -73,8 +73,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
     let name = StageName::new(&args.name)?;
     let progress = Progress::new(if args.keep { keep::is_watched() } else { Progress::is_watched() });
-    let directory = TempDir::with_prefix("leno-demo-").context("making a directory for the sample's manifests")?;
-    let manifests = Manifests::write(directory.path()).context("writing the sample's manifests")?;
+    let directory = Stage::manifest_dir(&name)?;
+    let manifests = Manifests::write(&directory).context("writing the sample's manifests")?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let caller_gone = keep::caller_gone(args.keep);
@@ -89,7 +89,7 @@ async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
     progress.act("A sample application on two nodes, outside the mesh");
     let started = Instant::now();
     let scene = {
-        let mut starting = pin!(Scene::start(name, directory.path()));
+        let mut starting = pin!(Scene::start(name, &directory));
         tokio::select! {
             scene = &mut starting => scene?,
             () = &mut stop => {

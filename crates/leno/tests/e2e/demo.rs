@@ -81,3 +81,27 @@ fn demo_interrupted_cleans_up() {
     assert_eq!(leftovers(&name), [""; 0]);
     assert!(!socket.exists());
 }
+
+#[test]
+fn demo_killed_leaves_nothing_that_down_cannot_clean() {
+    if skip("demo_killed_leaves_nothing_that_down_cannot_clean", &[]) {
+        return;
+    }
+    let name = name("killed");
+    // What it writes anywhere but in its stage's directory, nobody would find again.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut child = demo(&name).env("TMPDIR", elsewhere.path()).stdout(Stdio::null()).spawn().unwrap();
+    let run_dir = Path::new("/run/leno").join(&name);
+    let manifests = run_dir.join("manifests");
+    eventually("the demo's stage to run", || {
+        let ready = run_dir.join("stage.sock").exists() && manifests.join("web.yaml").exists();
+        if ready { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_ne!(leftovers(&name), [""; 0], "otherwise there is nothing to clean");
+    run(leno().args(["down", "--name", &name])).ok();
+    assert_eq!(leftovers(&name), [""; 0]);
+    assert!(!run_dir.exists());
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+}
