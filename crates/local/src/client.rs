@@ -231,3 +231,7 @@ fn lost(reason: io::Error) -> Error {
 fn unexpected(answer: &Answer) -> Error {
     Error::Refused(format!("the supervisor gave an answer of another version of leno: {answer:?}"))
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -181,3 +181,110 @@ fn a_second_up_of_the_same_name_is_refused_with_the_way_out() {
     assert_ne!(ran.code, 0);
     assert!(ran.stderr.contains("leno up"), "{}", ran.stderr);
 }
+
+/// Says to each caller whether it can be called back at port 8000.
+const CALLER: Server<'static> = Server {
+    name: "caller",
+    node: "node-1",
+    port: 7000,
+    command: r#"exec /usr/bin/python3 -c '
+import socket, threading
+def serve(s, peer):
+    try:
+        back = socket.create_connection((peer[0], 8000), timeout=10); back.sendall(b"x")
+        said = b"called back" if back.recv(9) == b"x" else b"hung up"
+    except OSError as e: said = repr(e).encode()
+    s.sendall(said); s.close()
+l = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
+while True: threading.Thread(target=serve, args=l.accept()).start()'"#,
+};
+
+#[test]
+fn a_new_pods_first_connections_are_encrypted_both_ways() {
+    if skip("a_new_pods_first_connections_are_encrypted_both_ways", &["/usr/bin/python3", "perl"]) {
+        return;
+    }
+    // In the clear nobody gets in, so a peer that still takes the new pod for one outside the mesh fails.
+    let strict = "---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: strict, namespace: mesh}
+spec: {mtls: {mode: STRICT}}
+";
+    let stage = topology::up(&[CALLER], &[]);
+    stage.write("strict.yaml", strict);
+    // Perl, because it is at it within milliseconds.
+    let eager = r#"use IO::Socket::INET; $| = 1;
+my $l = IO::Socket::INET->new(LocalPort => 8000, Listen => 9, ReuseAddr => 1);
+if (!fork) { while (my $s = $l->accept) { sysread $s, my $x, 9; syswrite $s, $x } }
+my $s = IO::Socket::INET->new("caller.mesh:7000") or print "cannot call: $!\n";
+sysread $s, my $said, 999; print "$said\n"; sleep 9999"#;
+    let pods = 8;
+    let eager = serde_json::to_string(eager).unwrap();
+    stage.write(
+        "eager.yaml",
+        &format!(
+            "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: eager, namespace: mesh}}
+spec:
+  replicas: {pods}
+  selector: {{matchLabels: {{app: eager}}}}
+  template:
+    metadata: {{labels: {{app: eager}}}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{{name: c, command: [perl, -e, {eager}]}}]
+"
+        ),
+    );
+    let eager = || {
+        stage.wait("the new pods", |ps| {
+            let all = ps["pods"].as_array()?.iter().filter(|p| p["name"].as_str().unwrap().starts_with("eager-"));
+            let ready: Vec<_> = all.filter(|p| p["ready"] == true && p["in_mesh"] == true).cloned().collect();
+            (ready.len() == pods).then_some(ready)
+        })
+    };
+    let said = |name: &str, times: usize| {
+        let log = eventually("the pod to speak", || {
+            let log = run(stage.command("logs").arg(format!("mesh/{name}"))).stdout;
+            if log.lines().count() >= times { Ok(log) } else { Err(log) }
+        });
+        assert_eq!(log, "called back\n".repeat(times), "{name}");
+    };
+    for pod in eager() {
+        said(pod["name"].as_str().unwrap(), 1);
+    }
+    // A pod whose processes are all killed starts anew where it was.
+    let pod = &eager()[0];
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pod["pid"].as_i64().unwrap()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    said(pod["name"].as_str().unwrap(), 2);
+}
+
+#[test]
+fn a_new_pod_starts_when_every_proxy_knows_it() {
+    if skip("a_new_pod_starts_when_every_proxy_knows_it", &[]) {
+        return;
+    }
+    let stage = topology::up(&[], &[]);
+    let ps = stage.ps();
+    let proxy = ps["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "node-1").unwrap();
+    let proxy = nix::unistd::Pid::from_raw(i32::try_from(proxy["pid"].as_i64().unwrap()).unwrap());
+    nix::sys::signal::kill(proxy, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let marker = stage.dir.path().join("started");
+    let late = topology::client("mesh", "late", "node-2");
+    let command = format!("command: [sh, -c, 'echo > {}; exec sleep infinity']", marker.display());
+    stage.write("late.yaml", &late.replace("command: [sleep, infinity]", &command));
+    eventually("its own node to carry it", || {
+        let log = stage.node_log("node-2");
+        if log.contains("carrying traffic of pod pod=mesh/late") { Ok(()) } else { Err(log) }
+    });
+    // Nothing tells that nothing happens; a process starts in a few milliseconds.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let early = marker.exists();
+    nix::sys::signal::kill(proxy, nix::sys::signal::Signal::SIGCONT).unwrap();
+    assert!(!early, "it ran before node-1 knew that it is in the mesh");
+    eventually("its process", || if marker.exists() { Ok(()) } else { Err("no marker".to_owned()) });
+}
