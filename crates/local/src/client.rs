@@ -191,7 +191,7 @@ impl Client {
 }
 
 /// A stage of this name that another user has, as far as this one can see.
-fn elsewhere(name: &StageName) -> Option<Error> {
+pub(crate) fn elsewhere(name: &StageName) -> Option<Error> {
     if std::env::var_os("LENO_RUN_DIR").is_some_and(|dir| !dir.is_empty()) {
         return None;
     }

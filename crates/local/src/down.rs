@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Error;
-use crate::client::Client;
+use crate::client::{Client, elsewhere};
 use crate::names::StageName;
 use crate::state::{Holder, Lock, State};
 
@@ -51,6 +51,11 @@ pub async fn run(name: &StageName) -> Result<Outcome, Error> {
         finish(name, &run_dir)?;
         return Ok(Outcome::Stopped);
     }
+    if !run_dir.exists()
+        && let Some(theirs) = elsewhere(name)
+    {
+        return Err(theirs);
+    }
     let left = finish(name, &run_dir)?;
     Ok(if left { Outcome::Cleaned } else { Outcome::Nothing })
 }
@@ -77,11 +82,13 @@ pub(crate) fn sweep_abandoned(name: &StageName) -> Result<(), Error> {
 
 /// Removes what is left; whether there was anything.
 fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
-    let netns_dir = State::read(run_dir).map_or_else(|| PathBuf::from(NAMED_DIR), |state| state.netns_dir);
-    let mut left = sweep(name, run_dir, &netns_dir);
+    // Without a record only what the machine's root made can be there; others' is not ours to touch.
+    let recorded = State::read(run_dir).map(|state| state.netns_dir);
+    let netns_dir = recorded.or_else(|| crate::privilege::is_machine_root().then(|| PathBuf::from(NAMED_DIR)));
+    let mut left = netns_dir.is_some_and(|netns_dir| sweep(name, run_dir, &netns_dir));
     if run_dir.exists() {
         left = true;
-        std::fs::remove_dir_all(run_dir).map_err(Error::io(format!("cannot remove {}", run_dir.display())))?;
+        name.remove_run_dir().map_err(Error::io(format!("cannot remove {}", run_dir.display())))?;
     }
     Ok(left)
 }

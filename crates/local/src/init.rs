@@ -146,6 +146,7 @@ fn start(
     let (Some(program), Ok([input, output, errors])) = (argv.first(), <[OwnedFd; 3]>::try_from(fds)) else {
         return Err((1, "a program and three descriptors are needed".to_owned()));
     };
+    let findable = program.contains('/') || is_in_path(program, &env);
     let mut command = Command::new(program);
     command
         .args(&argv[1..])
@@ -163,7 +164,8 @@ fn start(
     }
     match command.spawn() {
         Ok(child) => i32::try_from(child.id()).map_err(|reason| (1, reason.to_string())),
-        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {
+        // A directory in PATH that may not be searched hides that no other has it, either.
+        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound || !findable => {
             let why = if program.contains('/') {
                 "it, or the interpreter its first line names, does not exist"
             } else {
@@ -173,6 +175,11 @@ fn start(
         }
         Err(reason) => Err((126, format!("cannot start {program:?}: {reason}"))),
     }
+}
+
+fn is_in_path(program: &str, env: &[(String, String)]) -> bool {
+    let path = env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, path)| path);
+    std::env::split_paths(path).any(|dir| dir.join(program).exists())
 }
 
 fn reap(socket: BorrowedFd<'_>, running: &mut HashMap<i32, u64>) -> std::io::Result<()> {

@@ -98,6 +98,16 @@ impl StageName {
         self.chosen_base().unwrap_or_else(default_base).join(&self.name)
     }
 
+    /// Removes the run directory, and the one above if that was Leno's choice and is empty now.
+    pub(crate) fn remove_run_dir(&self) -> std::io::Result<()> {
+        std::fs::remove_dir_all(self.run_dir())?;
+        if self.chosen_base().is_none() {
+            // Other stages may be there.
+            let _ = std::fs::remove_dir(default_base());
+        }
+        Ok(())
+    }
+
     /// Directories that pods must not see into: those of all stages, or where somebody has chosen
     /// the directory, and so may keep other things there, only this one's.
     pub(crate) fn hidden(&self) -> Vec<PathBuf> {

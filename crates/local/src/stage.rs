@@ -156,7 +156,7 @@ impl Stage {
         match assembled {
             Ok(parts) => Ok(parts.into_stage(lock, run_dir)),
             Err(reason) => {
-                let _ = std::fs::remove_dir_all(&run_dir);
+                let _ = options.name.remove_run_dir();
                 Err(reason)
             }
         }
@@ -209,7 +209,7 @@ impl Stage {
         }
         self.handle.ctx.networks.remove(&self.fabric.name);
         remove_netns_dir(self.handle.ctx.networks.dir());
-        if let Err(reason) = std::fs::remove_dir_all(&self.run_dir) {
+        if let Err(reason) = self.handle.ctx.networks.names.remove_run_dir() {
             tracing::warn!(%reason, "cannot remove {}", self.run_dir.display());
         }
     }

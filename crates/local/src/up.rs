@@ -197,7 +197,7 @@ pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> R
         if let Ok(Some(_)) = child.try_wait() {
             if Lock::holder(&run_dir) == Holder::Nobody {
                 // It failed before it had anything to clean up.
-                let _ = std::fs::remove_dir_all(&run_dir);
+                let _ = name.remove_run_dir();
             }
             let text = read_from(&log, 0);
             // Warnings that came before the failure were told already, or matter no more.

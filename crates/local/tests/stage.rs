@@ -615,6 +615,8 @@ async fn as_nobody(test: &str, dir: &std::path::Path, check: impl Fn(&leno_local
     check(&listing);
     let argv = ["sh", "-c", "curl -sS --max-time 5 http://web/ | grep -q ^web-"].map(str::to_owned).to_vec();
     assert_eq!(elsewhere.client().await.exec("default", "client", None, argv).await.unwrap(), 0);
+    let missing = elsewhere.client().await.exec("default", "client", None, vec!["no-such".to_owned()]).await;
+    assert!(matches!(missing, Err(leno_local::Error::NotStarted { code: 127, .. })), "{missing:?}");
     assert_eq!(support::namespaces(test), Vec::<String>::new(), "the machine sees none of it");
     assert_eq!(down::run(&elsewhere.name).await.unwrap(), down::Outcome::Stopped);
     assert!(elsewhere.child.wait().unwrap().success());
