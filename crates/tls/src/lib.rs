@@ -17,6 +17,8 @@ mod control;
 mod error;
 mod establish;
 mod fingerprint;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod incoming;
 mod keys;
@@ -37,16 +39,3 @@ pub use fingerprint::sha256;
 pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
 pub use manager::{CertificateManager, CertificateState, CertificateStatus, Issuer, Options};
 pub use stream::{PeerAlert, TlsStream};
-
-/// Entry points for fuzzers: whatever the bytes, no panic.
-#[doc(hidden)]
-pub mod fuzzing {
-    use rustls_pki_types::CertificateDer;
-
-    /// What a peer's certificate names; the bytes are DER.
-    pub fn peer_certificate(der: &[u8]) -> Option<leno_model::Identity> {
-        let der = CertificateDer::from(der);
-        let _ = crate::certificate::describe(&der);
-        crate::verify::identity_of(&der).ok()
-    }
-}

@@ -259,6 +259,18 @@ proptest! {
         compare(&sent, &Damage { flip, cut });
     }
 
+    /// As the fuzz target does it.
+    #[test]
+    fn there_and_back(
+        writes in proptest::collection::vec(any::<u16>(), 0..8),
+        chunk in any::<u16>(),
+        damage in proptest::option::of((any::<u32>(), any::<u8>())),
+        bytes in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        crate::fuzzing::there_and_back(&writes, chunk, damage);
+        crate::fuzzing::wire(&bytes);
+    }
+
     /// Headers are where a flipped bit is not just a wrong tag.
     #[test]
     fn damaged_headers_are_noticed_alike(at in 0usize..5, with in 1u8.., length in 0usize..3000) {

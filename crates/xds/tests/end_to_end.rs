@@ -449,6 +449,7 @@ async fn garbage_hurts_nobody() {
     };
     let mut stream = dial().await;
     stream.write_all(&[0xff; 1000]).await.unwrap();
+    stream.flush().await.unwrap();
     let _ = stream.read_to_end(&mut answer).await;
     // HTTP/2, then a message that is no protobuf, a length that is a lie, an unknown service.
     let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";

@@ -1,0 +1,93 @@
+//! Entry points for fuzzers: whatever the bytes, no panic, and nothing read that was not written.
+
+use std::io::IoSlice;
+
+use rustls::ConnectionTrafficSecrets;
+use rustls::crypto::cipher::{AeadKey, Iv};
+use rustls_pki_types::CertificateDer;
+
+use crate::incoming::{Incoming, Opened};
+use crate::outgoing::Outgoing;
+use crate::record::Cipher;
+
+/// What a peer's certificate names; the bytes are DER.
+pub fn peer_certificate(der: &[u8]) -> Option<leno_model::Identity> {
+    let der = CertificateDer::from(der);
+    let _ = crate::certificate::describe(&der);
+    crate::verify::identity_of(&der).ok()
+}
+
+/// Bytes from the wire, as they are.
+pub fn wire(bytes: &[u8]) {
+    let Some(mut cipher) = cipher() else { return };
+    assert!(receive(&mut cipher, bytes, 4096).is_empty(), "forged bytes were believed");
+}
+
+/// Writes of the given lengths go through the record layer, which gets back the bytes in chunks,
+/// perhaps with one of them changed: what comes out is what went in, up to the damage.
+pub fn there_and_back(writes: &[u16], chunk: u16, damage: Option<(u32, u8)>) {
+    let (Some(mut sealing), Some(mut opening)) = (cipher(), cipher()) else { return };
+    let plain: Vec<u8> = (0..u16::MAX).map(|index| (index % 251) as u8).collect();
+    let (mut sent, mut wire) = (Vec::new(), Vec::new());
+    let mut outgoing = Outgoing::default();
+    for length in writes {
+        let mut rest = &plain[..usize::from(*length).min(plain.len())];
+        sent.extend_from_slice(rest);
+        while !rest.is_empty() {
+            let (head, tail) = rest.split_at(rest.len() / 2);
+            let taken = outgoing.push(&mut sealing, &[IoSlice::new(head), IoSlice::new(tail)]).unwrap_or(0);
+            rest = &rest[taken..];
+            if taken == 0 || length % 3 == 0 {
+                let sealed = outgoing.finish(&mut sealing);
+                assert!(sealed.is_ok());
+                wire.extend_from_slice(outgoing.sealed());
+                outgoing.advance(outgoing.sealed().len());
+            }
+        }
+    }
+    let sealed = outgoing.finish(&mut sealing);
+    assert!(sealed.is_ok());
+    wire.extend_from_slice(outgoing.sealed());
+    let damage = damage.filter(|(_, with)| *with != 0 && !wire.is_empty());
+    if let Some((at, with)) = damage {
+        let at = at as usize % wire.len();
+        wire[at] ^= with;
+    }
+    let received = receive(&mut opening, &wire, usize::from(chunk.max(1)));
+    assert!(sent.starts_with(&received), "something else came out than went in");
+    assert!(damage.is_some() || sent.len() == received.len(), "something is missing");
+}
+
+/// Opens all there is, up to the first fault.
+fn receive(cipher: &mut Cipher, mut bytes: &[u8], chunk: usize) -> Vec<u8> {
+    let mut received = Vec::new();
+    let mut incoming = Incoming::new(&[]);
+    while !bytes.is_empty() {
+        let filled = incoming.fill(
+            |room| {
+                let length = bytes.len().min(room.len()).min(chunk);
+                room[..length].copy_from_slice(&bytes[..length]);
+                length
+            },
+            |length| *length,
+        );
+        bytes = &bytes[filled..];
+        loop {
+            match incoming.open(cipher) {
+                Ok(Opened::Nothing) => break,
+                Ok(Opened::Data) => {
+                    received.extend_from_slice(incoming.plain());
+                    incoming.consume(incoming.plain().len());
+                }
+                Ok(Opened::Alert(_) | Opened::Handshake(_)) => {}
+                Err(_) => return received,
+            }
+        }
+    }
+    received
+}
+
+fn cipher() -> Option<Cipher> {
+    let secrets = ConnectionTrafficSecrets::Aes256Gcm { key: AeadKey::from([7; 32]), iv: Iv::from([9; 12]) };
+    Cipher::new((0, secrets)).ok()
+}
