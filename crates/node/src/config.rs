@@ -97,7 +97,8 @@ pub struct Config {
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
     pub pool_max_streams: usize,
 
-    /// How long an HBONE connection without streams is kept.
+    /// How long an HBONE connection without streams is kept: half as long if it was full once, and
+    /// ten seconds at most beside others to the same peer.
     #[arg(long, env = "POOL_UNUSED_RELEASE_TIMEOUT", default_value = "60s", value_parser = duration)]
     pub pool_idle_timeout: Duration,
 

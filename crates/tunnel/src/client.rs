@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -14,6 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::activity::{Keepalive, Watched};
 use crate::{Error, OpenError, Settings, TunnelStream};
+
+/// The timers' grain: what waits for less would not wait at all.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What to ask the peer for.
 #[derive(Debug, Clone)]
@@ -42,6 +46,8 @@ pub(crate) struct Connection {
     /// The peer's SETTINGS have come.
     settled: AtomicBool,
     pub(crate) created: Instant,
+    /// There was no room for one more stream at some time.
+    was_full: AtomicBool,
     /// Milliseconds after `created` when the last stream ended.
     idle_since: AtomicU64,
 }
@@ -73,8 +79,16 @@ impl Connection {
     /// None before the peer has told its limit: requests beyond it would wait on this
     /// connection until a stream ends, which may be never.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
-        let room = self.settled.load(Acquire) && self.active() < self.limit.min(self.send.current_max_send_streams());
-        room.then(|| self.acquire())
+        if self.has_room() {
+            return Some(self.acquire());
+        }
+        self.was_full.store(self.settled.load(Acquire), Relaxed);
+        None
+    }
+
+    /// Whether one more stream could be opened at once.
+    pub(crate) fn has_room(&self) -> bool {
+        self.settled.load(Acquire) && self.active() < self.limit.min(self.send.current_max_send_streams())
     }
 
     /// A place for one more stream, whatever the limits: HTTP/2 holds the request back until
@@ -89,10 +103,15 @@ impl Connection {
         self.active.load(Acquire)
     }
 
-    /// When it became or becomes idle for as long as `settings` allow.
-    fn idle_deadline(&self, settings: &Settings) -> Instant {
-        let since = std::time::Duration::from_millis(self.idle_since.load(Relaxed));
-        self.created + since + settings.idle_timeout
+    /// How long it is kept without a stream. HTTP/2 never gives back the tables of many streams,
+    /// and they are worth less than the next handshake only where there are such often.
+    fn patience(&self, settings: &Settings) -> Duration {
+        settings.idle_timeout / if self.was_full.load(Relaxed) { 2 } else { 1 }
+    }
+
+    /// When the last stream ended.
+    fn idle_since(&self) -> Instant {
+        self.created + Duration::from_millis(self.idle_since.load(Relaxed))
     }
 }
 
@@ -129,8 +148,9 @@ impl Permit {
 pub(crate) trait Registry: Send + Sync + 'static {
     /// The peer has told its limits: other streams than the first may be opened.
     fn settled(&self);
-    /// Takes the connection out of use if it carries no stream; says whether it is out of use.
-    fn release_if_idle(&self) -> bool;
+    /// Takes the connection out of use if it carries no stream, on demand only if there are others
+    /// to the same peer; says whether it is out of use.
+    fn release_if_idle(&self, only_if_surplus: bool) -> bool;
     /// The connection is gone; why, if it did not end in order.
     fn gone(&self, error: Option<&Error>);
 }
@@ -158,6 +178,7 @@ where
         active: AtomicUsize::new(0),
         limit: settings.streams_per_connection,
         settled: AtomicBool::new(false),
+        was_full: AtomicBool::new(false),
         created: Instant::now(),
         idle_since: AtomicU64::new(0),
     });
@@ -167,7 +188,8 @@ where
     let handle = Arc::downgrade(&connection);
     let mut keepalive =
         Keepalive::new(driver.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
-    let mut idle = Some(Box::pin(sleep(settings.idle_timeout)));
+    let surplus_timeout = settings.surplus_timeout.min(settings.idle_timeout).max(SHORTEST);
+    let mut idle = Some(Box::pin(sleep(surplus_timeout)));
     let mut settled = false;
     let settings = settings.clone();
     tokio::spawn(async move {
@@ -180,16 +202,20 @@ where
                     idle = None;
                     break;
                 };
-                let deadline = connection.idle_deadline(&settings);
-                if connection.active() > 0 {
-                    timer.as_mut().reset(Instant::now() + settings.idle_timeout);
-                } else if deadline > Instant::now() {
-                    timer.as_mut().reset(deadline);
-                } else if registry.release_if_idle() {
+                let (now, since) = (Instant::now(), connection.idle_since());
+                let (surplus, unused) = (since + surplus_timeout, since + connection.patience(&settings));
+                let again = if connection.active() > 0 {
+                    now + surplus_timeout
+                } else if surplus > now {
+                    surplus
+                } else if registry.release_if_idle(unused > now) {
                     idle = None;
+                    break;
                 } else {
-                    timer.as_mut().reset(Instant::now() + settings.idle_timeout);
-                }
+                    // Another may be opened meanwhile, and then this one is one too many.
+                    unused.min(now + surplus_timeout).max(now + SHORTEST)
+                };
+                timer.as_mut().reset(again);
             }
             if keepalive.poll_dead(cx).is_ready() {
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));

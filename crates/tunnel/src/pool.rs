@@ -116,7 +116,7 @@ where
             if error.is_refused_stream() && refusals < REFUSALS {
                 refusals += 1;
             } else if matches!(error, Error::Lost(_) | Error::GoAway { by_peer: true, .. }) {
-                self.shared.remove(key, &connection, false);
+                self.shared.remove(key, &connection, Removal::Always);
                 if fresh || newer_than.is_some() {
                     return Err(error.into());
                 }
@@ -239,16 +239,20 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
         flight.landed.notify_waiters();
     }
 
-    /// Takes a connection out of use, on demand only if it carries no stream. Streams are added
-    /// under the same lock, so none can come in between. Says whether it is out of use now.
-    fn remove(&self, key: &K, connection: &Weak<Connection>, only_if_idle: bool) -> bool {
+    /// Takes a connection out of use, if it may be. Streams are added under the same lock, so
+    /// none can come in between. Says whether it is out of use now.
+    fn remove(&self, key: &K, connection: &Weak<Connection>, when: Removal) -> bool {
         let mut removed = None;
         let mut keys = self.keys.lock();
-        if only_if_idle && connection.upgrade().is_some_and(|connection| connection.active() > 0) {
+        if when != Removal::Always && connection.upgrade().is_some_and(|connection| connection.active() > 0) {
             return false;
         }
         if let Some(entry) = keys.get_mut(key) {
             if let Some(index) = entry.connections.iter().position(|c| Arc::as_ptr(c) == connection.as_ptr()) {
+                let mut others = entry.connections.iter().enumerate().filter(|(other, _)| *other != index);
+                if when == Removal::Surplus && !others.any(|(_, other)| other.has_room()) {
+                    return false;
+                }
                 removed = Some(entry.connections.swap_remove(index));
             }
             if entry.connections.is_empty() && entry.flight.is_none() {
@@ -259,6 +263,16 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
         drop(removed);
         true
     }
+}
+
+/// When a connection may be taken out of use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    Always,
+    /// It carries no stream.
+    Idle,
+    /// It carries none, and another has room for the next.
+    Surplus,
 }
 
 impl<E> Default for Flight<E> {
@@ -345,13 +359,14 @@ where
         }
     }
 
-    fn release_if_idle(&self) -> bool {
-        self.shared.upgrade().is_none_or(|shared| shared.remove(&self.key, &self.connection, true))
+    fn release_if_idle(&self, only_if_surplus: bool) -> bool {
+        let when = if only_if_surplus { Removal::Surplus } else { Removal::Idle };
+        self.shared.upgrade().is_none_or(|shared| shared.remove(&self.key, &self.connection, when))
     }
 
     fn gone(&self, error: Option<&Error>) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.remove(&self.key, &self.connection, false);
+            shared.remove(&self.key, &self.connection, Removal::Always);
             // Has no effect on waiters of a connection that got so far as to settle.
             let error = error.cloned().unwrap_or_else(|| Error::Lost(Arc::new(io::ErrorKind::UnexpectedEof.into())));
             shared.land(&self.key, &self.flight, Some(Err(error.into())));

@@ -253,6 +253,30 @@ async fn idle_connections_are_released() {
     assert!(served.end.is_ok() && served.requests == 2, "{served:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_idle_connections_to_one_peer_one_is_kept_for_long() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut streams = Vec::new();
+    for _ in 0..250 {
+        streams.push(open(&pool, &farm).await);
+    }
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    // The third carries nothing, but the others are full.
+    streams.truncate(200);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(pool.stats(), PoolStats { connections: 3, streams: 200, dialling: 0 });
+    streams.clear();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert!(pool.stats().connections >= 2, "used a moment ago: {:?}", pool.stats());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 0, dialling: 0 });
+    tokio::time::sleep(Duration::from_secs(18)).await;
+    assert_eq!(pool.stats().connections, 1, "ready for the next stream");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(pool.stats(), PoolStats::default(), "it was full once");
+    assert_eq!(farm.dials(), 3);
+}
+
 #[tokio::test]
 async fn a_kept_connection_that_turns_out_dead_is_replaced() {
     let (pool, farm) = (pool(), Farm::new(Settings::default()));

@@ -30,8 +30,12 @@ pub struct Settings {
     /// Silence after a PING after which the connection counts as dead.
     pub ping_timeout: Duration,
     /// How long a client keeps a connection that carries no stream. ztunnel keeps it for five
-    /// minutes; then a pod that got a dead pod's address meets stale connections.
+    /// minutes; then a pod that got a dead pod's address meets stale connections. Half as long if
+    /// it was full at some time: the tables of many streams stay as large as they were.
     pub idle_timeout: Duration,
+    /// How long a client keeps one that carries no stream beside others to the same peer. A burst
+    /// leaves a hundred of them, and each holds the memory of a hundred streams.
+    pub surplus_timeout: Duration,
     /// How long a peer may take for its HTTP/2 preface.
     pub handshake_timeout: Duration,
     /// Streams that a peer opened and reset before they were looked at, at most; beyond, the
@@ -57,6 +61,7 @@ impl Default for Settings {
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(60),
+            surplus_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
             max_pending_reset_streams: 50,
             max_error_reset_streams: 1024,
