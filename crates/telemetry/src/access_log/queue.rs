@@ -17,6 +17,9 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Bytes put together before they are written.
 const BATCH: usize = 64 << 10;
 
+/// Lines that there is room for at all times, twice: many more only come in a burst.
+const ROOM: usize = 256;
+
 pub(super) struct Line {
     pub(super) time: SystemTime,
     pub(super) message: &'static str,
@@ -114,6 +117,7 @@ impl Queue {
             result = result.and_then(|()| out.write_all(&buffer)).and_then(|()| out.flush());
             buffer.clear();
             buffer.shrink_to(BATCH + 4096);
+            lines.shrink_to(ROOM);
             let mut state = self.state.lock();
             state.done += count;
             if let Err(error) = result {
