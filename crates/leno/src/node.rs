@@ -2,9 +2,11 @@
 
 use leno_node::Config;
 
+use crate::memory;
+
 /// Runs until told to stop.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let log = leno_node::init_log(&config)?;
-    leno_node::run(config, &log)?;
+    leno_node::run(config, &log, memory::trim)?;
     Ok(())
 }

@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::give_back;
+
 /// The live connections of one pod.
 #[derive(Default)]
 pub(crate) struct Connections {
@@ -89,19 +91,32 @@ pub(crate) struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         if self.inbound {
-            self.connections.inbound.lock().remove(&self.id);
+            unlist(&mut self.connections.inbound.lock(), self.id);
         } else {
-            self.connections.outbound.lock().remove(&self.id);
+            unlist(&mut self.connections.outbound.lock(), self.id);
         }
+        give_back::ended();
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
+
+/// A map never shrinks by itself: ten thousand connections would leave some megabytes.
+fn unlist<T>(live: &mut HashMap<u64, T>, id: u64) {
+    live.remove(&id);
+    if live.capacity() > ROOM && live.len() < live.capacity() / 8 {
+        live.shrink_to(2 * live.len());
+    }
+}
+
+/// Connections for which a map keeps room.
+const ROOM: usize = 256;
 
 /// Keeps a peer's tunnel counted while it is open.
 pub(crate) struct OpenTunnel(Arc<Connections>);
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
+        give_back::ended();
         self.0.tunnels.send_modify(|count| *count -= 1);
     }
 }
@@ -114,6 +129,7 @@ impl Connections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.inbound.lock().insert(id, Live { connection, cut: cut.clone() });
         self.count.send_modify(|count| *count += 1);
+        give_back::begun();
         (Listed { connections: self.clone(), id, inbound: true }, cut)
     }
 
@@ -122,6 +138,7 @@ impl Connections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.outbound.lock().insert(id, connection);
         self.count.send_modify(|count| *count += 1);
+        give_back::begun();
         Listed { connections: self.clone(), id, inbound: false }
     }
 
@@ -152,6 +169,7 @@ impl Connections {
     /// Counts a peer's tunnel.
     pub(crate) fn open_tunnel(self: &Arc<Self>) -> OpenTunnel {
         self.tunnels.send_modify(|count| *count += 1);
+        give_back::begun();
         OpenTunnel(self.clone())
     }
 

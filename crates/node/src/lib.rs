@@ -25,6 +25,7 @@ mod error;
 mod failure;
 #[cfg(test)]
 mod footprint_tests;
+mod give_back;
 mod inbound;
 mod inbound_plaintext;
 mod outbound;

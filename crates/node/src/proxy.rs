@@ -30,7 +30,7 @@ impl Proxy {
             .spawn({
                 let ending = ending.clone();
                 move || {
-                    let workers = Workers::start(config.worker_threads);
+                    let workers = Workers::start(config.worker_threads, host.trim);
                     let started = workers.and_then(|workers| Ok((workers, control_runtime()?)));
                     let (workers, runtime) = match started {
                         Ok(started) => started,

@@ -41,34 +41,38 @@ pub struct Host {
     pub access_log: Box<dyn Write + Send>,
     /// Where DNS questions about anything but the mesh go.
     pub resolvers: Vec<SocketAddr>,
+    /// Has the allocator give back what the calling thread has freed. Called on each worker once
+    /// a burst of connections has gone, never while there is much to do.
+    pub trim: fn(),
 }
 
 impl Host {
     /// A process that does nothing else: standard output, and the resolvers of `/etc/resolv.conf`.
-    pub fn process(log: &LogHandle) -> Self {
+    pub fn process(log: &LogHandle, trim: fn()) -> Self {
         let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         Self {
             log: Some(log.clone()),
             access_log: Box::new(std::io::stdout()),
             resolvers: dns::resolvers(&resolv_conf),
+            trim,
         }
     }
 }
 
 /// Runs the proxy until it is told to stop by SIGTERM, SIGINT or `/quitquitquit`, and then until
-/// its connections have ended or the drain deadline has passed.
+/// its connections have ended or the drain deadline has passed. `trim` is what [`Host`] says.
 ///
 /// # Errors
 /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
-pub fn run(config: Config, log: &LogHandle) -> Result<(), Error> {
+pub fn run(config: Config, log: &LogHandle, trim: fn()) -> Result<(), Error> {
     raise_descriptor_limit();
-    let workers = Workers::start(config.worker_threads)?;
+    let workers = Workers::start(config.worker_threads, trim)?;
     // One thread for everything that is not a connection.
     let control = control_runtime()?;
     control.block_on(async {
         let ending = Ending::default();
         stop_on_signals(&ending.drain)?;
-        let node = launch(config, &workers, Host::process(log), &ending).await?;
+        let node = launch(config, &workers, Host::process(log, trim), &ending).await?;
         node.serve(&ending).await;
         Ok(())
     })

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
+use crate::{Error, give_back};
 
 /// The data-path threads. Dropped, they finish what they are polling and end.
 pub(crate) struct Workers {
@@ -22,8 +22,8 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads; 0 for one per core.
-    pub(crate) fn start(count: usize) -> Result<Self, Error> {
+    /// Starts `count` threads; 0 for one per core. Each lets go of freed memory by `trim`.
+    pub(crate) fn start(count: usize, trim: fn()) -> Result<Self, Error> {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from);
         let count = if count == 0 { cores() } else { count };
         let stop = CancellationToken::new();
@@ -34,7 +34,10 @@ impl Workers {
             let stop = workers.stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
-                .spawn(move || runtime.block_on(stop.cancelled()))
+                .spawn(move || {
+                    give_back::by(trim);
+                    runtime.block_on(stop.cancelled());
+                })
                 .map_err(Error::Runtime)?;
             workers.threads.push(thread);
         }

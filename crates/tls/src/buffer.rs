@@ -29,6 +29,11 @@ thread_local! {
     static FREE: RefCell<[Vec<Vec<u8>>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
 }
 
+/// Frees what this thread keeps for reuse.
+pub fn release() {
+    FREE.with_borrow_mut(|free| *free = Default::default());
+}
+
 /// A buffer on loan; goes back to the thread that drops it. What an earlier user wrote may still
 /// be in it.
 pub struct Buffer {
@@ -201,6 +206,17 @@ mod tests {
         drop(part);
         let again: Vec<Buffer> = (0..2).map(|_| size.buffer()).collect();
         assert!(again.iter().any(|b| b.as_ptr() == address));
+    }
+
+    #[test]
+    fn released_buffers_are_gone() {
+        drop((ReadSize::new(0).buffer(), Buffer::holding(usize::MAX)));
+        let kept = || FREE.with_borrow(|free| free.iter().map(Vec::len).sum::<usize>());
+        assert_eq!(kept(), 2);
+        release();
+        assert_eq!(kept(), 0);
+        drop(ReadSize::new(0).buffer());
+        assert_eq!(kept(), 1);
     }
 
     #[test]

@@ -54,6 +54,10 @@ pub(crate) struct Mesh {
     pub(crate) network: Network,
     nodes: BTreeMap<&'static str, Node>,
     configure: Box<dyn Fn(&mut Config)>,
+    /// What gives memory back; for proxies that are yet to start.
+    pub(crate) trim: fn(),
+    /// Whether access logs are thrown away; likewise.
+    pub(crate) discard_logs: bool,
     directory: TempDir,
 }
 
@@ -158,6 +162,8 @@ impl Mesh {
             network: Network::new(),
             nodes: BTreeMap::new(),
             configure: Box::new(configure),
+            trim: || (),
+            discard_logs: false,
             directory: tempfile::tempdir().expect("a temporary directory"),
         }
     }
@@ -212,8 +218,9 @@ impl Mesh {
         (self.configure)(&mut config);
         let host = leno_node::Host {
             log: None,
-            access_log: Box::new(log),
+            access_log: if self.discard_logs { Box::new(io::sink()) } else { Box::new(log) },
             resolvers: vec![SocketAddr::new(Network::OUTSIDE_V4, 53)],
+            trim: self.trim,
         };
         Proxy::start(config, host).expect("the proxy starts")
     }

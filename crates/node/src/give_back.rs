@@ -1,0 +1,130 @@
+//! Giving back what a burst of connections needed.
+//!
+//! An allocator keeps what a thread frees until that thread comes by again, and an idle thread does
+//! not. So each worker counts what lives on it. When most of that has gone and little came after
+//! it, the worker asks the allocator to let go. Nothing is looked at while nothing changes: an idle
+//! proxy does not wake up.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+/// Connections that are worth looking for their memory: some hundred KiB.
+const BURST: usize = 64;
+
+/// Gone is a burst of which a quarter is left; over it is when fewer than that came or went in a
+/// lull.
+const LEFT: usize = 4;
+
+/// How long few connections must have come or gone before the allocator is asked: it takes a few
+/// milliseconds, during which the worker does nothing else.
+const LULL: Duration = Duration::from_secs(3);
+
+/// The tunnels that carried them go later, and each holds on to pages it shares with what has gone:
+/// those beyond the first after ten seconds, one that was full after thirty, the last after sixty
+/// ([`leno_tunnel::Settings`]). Waits from one look to the next, the first of them [`LULL`] after
+/// the burst's end.
+const TUNNELS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(30)];
+
+/// What lives on this thread.
+struct Load {
+    /// Lets go of freed memory; only workers have it.
+    trim: Cell<Option<fn()>>,
+    live: Cell<usize>,
+    /// Most at once since memory was given back.
+    peak: Cell<usize>,
+    /// How many have ever begun, and ended.
+    changes: Cell<usize>,
+    /// Somebody waits for the lull.
+    watched: Cell<bool>,
+}
+
+thread_local! {
+    static LOAD: Load = const {
+        Load { trim: Cell::new(None), live: Cell::new(0), peak: Cell::new(0), changes: Cell::new(0), watched: Cell::new(false) }
+    };
+}
+
+/// From now on this thread gives back its memory by `trim`.
+pub(crate) fn by(trim: fn()) {
+    LOAD.with(|load| load.trim.set(Some(trim)));
+}
+
+/// A connection or a tunnel lives on this thread now.
+pub(crate) fn begun() {
+    LOAD.with(|load| {
+        let live = load.live.get() + 1;
+        load.live.set(live);
+        load.peak.set(load.peak.get().max(live));
+        load.changes.set(load.changes.get().wrapping_add(1));
+    });
+}
+
+/// One has gone.
+pub(crate) fn ended() {
+    // Fails only while the thread ends, and its memory with it.
+    let _ = LOAD.try_with(|load| {
+        // One that ends elsewhere than it began (when its worker has gone) is nobody's.
+        load.live.set(load.live.get().saturating_sub(1));
+        load.changes.set(load.changes.get().wrapping_add(1));
+        if !load.watched.get()
+            && load.burst_is_gone()
+            && load.trim.get().is_some()
+            && let Ok(worker) = Handle::try_current()
+        {
+            load.watched.set(true);
+            worker.spawn(watch());
+        }
+    });
+}
+
+impl Load {
+    fn burst_is_gone(&self) -> bool {
+        self.peak.get() >= BURST && self.live.get() <= self.peak.get() / LEFT
+    }
+
+    fn give_back(&self) {
+        let Some(trim) = self.trim.get() else { return };
+        let started = std::time::Instant::now();
+        leno_tls::buffer::release();
+        trim();
+        self.peak.set(self.live.get());
+        tracing::debug!(took = ?started.elapsed(), live = self.live.get(), "gave back memory");
+    }
+}
+
+/// Gives back memory once the burst is over, and again when its tunnels have gone.
+async fn watch() {
+    while lull().await {
+        LOAD.with(Load::give_back);
+        for wait in TUNNELS {
+            let kept = LOAD.with(|load| load.live.get());
+            sleep(wait).await;
+            // Another burst: it gets its own lull.
+            if LOAD.with(|load| load.peak.get() >= kept + BURST) {
+                break;
+            }
+            LOAD.with(Load::give_back);
+        }
+    }
+    LOAD.with(|load| load.watched.set(false));
+}
+
+/// Whether a burst is gone; returns when nothing takes its place, or so much that it isn't.
+async fn lull() -> bool {
+    while LOAD.with(Load::burst_is_gone) {
+        let before = LOAD.with(|load| load.changes.get());
+        sleep(LULL).await;
+        let quiet = LOAD.with(|load| load.changes.get().wrapping_sub(before) <= load.peak.get() / LEFT);
+        if quiet && LOAD.with(Load::burst_is_gone) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+#[path = "give_back_tests.rs"]
+mod tests;
