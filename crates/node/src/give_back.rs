@@ -18,8 +18,8 @@ const BURST: usize = 64;
 /// lull.
 const LEFT: usize = 4;
 
-/// How long few connections must have come or gone before the allocator is asked: it takes a few
-/// milliseconds, during which the worker does nothing else.
+/// How long few connections must have come or gone before the allocator is asked: the worker does
+/// nothing else meanwhile (0.4 ms after 2000 connections), and would soon need the memory again.
 const LULL: Duration = Duration::from_secs(3);
 
 /// The tunnels that carried them go later, and each holds on to pages it shares with what has gone:
