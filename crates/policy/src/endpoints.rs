@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use leno_model::{
-    Endpoint, Health, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Mesh, RoutingScope, Service, Workload,
+    Endpoint, Health, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Mesh, RoutingScope, Service,
+    TunnelProtocol, Workload,
 };
 use smallvec::SmallVec;
 
@@ -70,7 +71,7 @@ pub(crate) fn candidates<'m>(
     let mut found = Candidates::new();
     for endpoint in mesh.endpoints(&service.id) {
         counts.total += 1;
-        let workload = &endpoint.workload;
+        let mut workload = &endpoint.workload;
         if workload.not_understood.is_some() {
             counts.not_understood += 1;
             continue;
@@ -103,6 +104,11 @@ pub(crate) fn candidates<'m>(
             counts.out_of_scope += 1;
             continue;
         };
+        workload = whose(mesh, workload, address);
+        if workload.not_understood.is_some() {
+            counts.not_understood += 1;
+            continue;
+        }
         if workload.capacity == 0 {
             counts.weightless += 1;
             continue;
@@ -110,6 +116,19 @@ pub(crate) fn candidates<'m>(
         found.push(Candidate { workload, target: SocketAddr::new(address, target_port), rank });
     }
     (found, counts)
+}
+
+/// Who is at `address`, which a service has as that of `endpoint`: somebody who takes HBONE, if
+/// there is such a one. An endpoint given by hand may have a pod's address, and naming an address
+/// must not mean plaintext to it.
+fn whose<'m>(mesh: &'m Mesh, endpoint: &'m Arc<Workload>, address: IpAddr) -> &'m Arc<Workload> {
+    match endpoint.tunnel_protocol {
+        TunnelProtocol::Hbone => endpoint,
+        TunnelProtocol::None => mesh
+            .workload_by_address(&endpoint.network, address)
+            .filter(|own| own.tunnel_protocol == TunnelProtocol::Hbone || own.not_understood.is_some())
+            .unwrap_or(endpoint),
+    }
 }
 
 fn port_without_service(endpoint: &Endpoint, port: u16, purpose: Purpose) -> Option<u16> {

@@ -1,7 +1,8 @@
 use std::collections::HashMap;
 
 use leno_model::{
-    GatewayDestination, Health, HealthPolicy, IpFamilies, Locality, NetworkAddress, RoutingScope, WeightedWaypoint,
+    GatewayDestination, Health, HealthPolicy, IpFamilies, Locality, NetworkAddress, NetworkMode, RoutingScope,
+    WeightedWaypoint,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -75,6 +76,27 @@ fn a_pod_by_address() {
     let Route::Hbone { expected, .. } = &to_web.attempts()[0] else { panic!("tunnel") };
     assert_eq!(expected.as_slice(), [identity("spiffe://cluster.local/ns/default/sa/web")]);
     assert!(matches!(first(&mesh, "10.0.0.8:80"), Route::Plain { address, .. } if address == at("10.0.0.8:80")));
+}
+
+#[test]
+fn an_endpoint_by_hand_with_the_address_of_a_pod_is_the_pod() {
+    let db = service("db", &["10.96.0.2"]);
+    let web = pod("web", "10.0.0.9");
+    let by_hand = |name, address| Workload {
+        tunnel_protocol: TunnelProtocol::None,
+        network_mode: NetworkMode::HostNetwork,
+        ..endpoint(name, address, &[&db])
+    };
+    let (same, other) = (by_hand("db-1", "10.0.0.9"), by_hand("db-2", "192.0.2.1"));
+    let to_pod = first(&mesh(&[&db], &[&web, &same]), "10.96.0.2:80");
+    assert_eq!(tunnel(&to_pod), (at("10.0.0.9:15008"), "10.0.0.9:8080", false));
+    let Route::Hbone { expected, service, .. } = &to_pod else { panic!("tunnel") };
+    assert_eq!(expected.as_slice(), [identity("spiffe://cluster.local/ns/default/sa/web")]);
+    assert_eq!(service.as_ref().map(|s| &s.id), Some(&db.id));
+    let elsewhere = first(&mesh(&[&db], &[&web, &other]), "10.96.0.2:80");
+    assert!(matches!(elsewhere, Route::Plain { address, .. } if address == at("192.0.2.1:8080")));
+    let strange = Workload { not_understood: Some("new".into()), tunnel_protocol: TunnelProtocol::None, ..web };
+    assert!(refusal(&mesh(&[&db], &[&strange, &same]), "10.96.0.2:80").contains("does not understand"));
 }
 
 #[test]
