@@ -38,6 +38,8 @@ pub struct EndpointCounts {
     pub without_address: u32,
     /// Known by a DNS name only.
     pub by_name_only: u32,
+    /// With the address of another service.
+    pub at_a_service: u32,
     /// Not listening on the port.
     pub without_port: u32,
     /// Outside what the service's `STRICT` load balancing permits.
@@ -109,6 +111,10 @@ pub(crate) fn candidates<'m>(
             counts.not_understood += 1;
             continue;
         }
+        if workload.tunnel_protocol == TunnelProtocol::None && is_of_another(mesh, source, service, address) {
+            counts.at_a_service += 1;
+            continue;
+        }
         if workload.capacity == 0 {
             counts.weightless += 1;
             continue;
@@ -129,6 +135,14 @@ fn whose<'m>(mesh: &'m Mesh, endpoint: &'m Arc<Workload>, address: IpAddr) -> &'
             .filter(|own| own.tunnel_protocol == TunnelProtocol::Hbone || own.not_understood.is_some())
             .unwrap_or(endpoint),
     }
+}
+
+/// Whether `address` is another service's: what goes there in plaintext may end at a pod that
+/// takes HBONE.
+fn is_of_another(mesh: &Mesh, source: &Workload, service: &Service, address: IpAddr) -> bool {
+    mesh.service_by_vip(&source.network, address, &source.namespace).is_some_and(|other| {
+        other.id != service.id && other.addresses.iter().any(|a| a.address == address && a.network == source.network)
+    })
 }
 
 fn port_without_service(endpoint: &Endpoint, port: u16, purpose: Purpose) -> Option<u16> {
@@ -210,6 +224,7 @@ impl fmt::Display for EndpointCounts {
             (self.other_network, "in another network (which this version can't reach: no nested HBONE yet)"),
             (self.without_address, "without an address of a permitted family"),
             (self.by_name_only, "known only by a DNS name (which this version doesn't resolve)"),
+            (self.at_a_service, "with the address of another service (which is no endpoint)"),
             (self.without_port, "without this port"),
             (self.out_of_scope, "outside the locality its load balancing requires"),
             (self.weightless, "with weight 0"),

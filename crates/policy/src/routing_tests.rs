@@ -90,11 +90,17 @@ fn an_endpoint_by_hand_with_the_address_of_a_pod_is_the_pod() {
     let (same, other) = (by_hand("db-1", "10.0.0.9"), by_hand("db-2", "192.0.2.1"));
     let to_pod = first(&mesh(&[&db], &[&web, &same]), "10.96.0.2:80");
     assert_eq!(tunnel(&to_pod), (at("10.0.0.9:15008"), "10.0.0.9:8080", false));
-    let Route::Hbone { expected, service, .. } = &to_pod else { panic!("tunnel") };
+    let Route::Hbone { expected, service: addressed, .. } = &to_pod else { panic!("tunnel") };
     assert_eq!(expected.as_slice(), [identity("spiffe://cluster.local/ns/default/sa/web")]);
-    assert_eq!(service.as_ref().map(|s| &s.id), Some(&db.id));
+    assert_eq!(addressed.as_ref().map(|s| &s.id), Some(&db.id));
     let elsewhere = first(&mesh(&[&db], &[&web, &other]), "10.96.0.2:80");
     assert!(matches!(elsewhere, Route::Plain { address, .. } if address == at("192.0.2.1:8080")));
+    let cache = service("cache", &["192.0.2.1"]);
+    let refused = refusal(&mesh(&[&db, &cache], &[&web, &other]), "10.96.0.2:80");
+    assert!(
+        refused.ends_with("of 1 endpoint: 1 with the address of another service (which is no endpoint)"),
+        "{refused}"
+    );
     let strange = Workload { not_understood: Some("new".into()), tunnel_protocol: TunnelProtocol::None, ..web };
     assert!(refusal(&mesh(&[&db], &[&strange, &same]), "10.96.0.2:80").contains("does not understand"));
 }
