@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_capture::sockets;
-use leno_model::Workload;
-use leno_policy::{Route, route};
+use leno_model::{Mesh, Workload};
+use leno_policy::{Route, RoutePlan, route};
 use leno_tunnel::{ConnectRequest, OpenError, TunnelStream, relay};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -83,16 +83,50 @@ async fn connect(
     original: SocketAddr,
     report: &mut Report,
 ) -> Result<(Upstream, SocketAddr), Failure> {
-    let (mesh, workload) = pod.workload().await?;
-    report.source_workload(&workload);
-    let mut random = rand::random::<u64>;
-    let plan = route(&mesh, &workload, original, &mut random).map_err(|error| {
-        report.service(error.service().and_then(|id| mesh.service(id)));
-        Failure::Route(Arc::new(error))
-    })?;
+    loop {
+        let (mesh, workload) = pod.workload().await?;
+        report.source_workload(&workload);
+        let mut random = rand::random::<u64>;
+        let plan = route(&mesh, &workload, original, &mut random).map_err(|error| {
+            report.service(error.service().and_then(|id| mesh.service(id)));
+            Failure::Route(Arc::new(error))
+        })?;
+        let (upstream, actual) = try_plan(pod, worker, source, &workload, original, &plan, report).await?;
+        match upstream {
+            Upstream::Tcp(stream) if !may_stay_in_the_clear(pod, &mesh, actual).await? => {
+                tracing::debug!(%original, %actual, "became part of the mesh while connecting; starting over");
+                dial::reset(stream);
+            }
+            upstream => return Ok((upstream, actual)),
+        }
+    }
+}
+
+/// Whether a plaintext connection to `address`, opened by what `then` said, may be used by what
+/// is known now. A connect can take seconds, and end at a pod or service that was unknown or
+/// outside of the mesh when it began.
+async fn may_stay_in_the_clear(pod: &Pod, then: &Arc<Mesh>, address: SocketAddr) -> Result<bool, Failure> {
+    let (now, workload) = pod.workload().await?;
+    if Arc::ptr_eq(then, &now) {
+        return Ok(true);
+    }
+    let in_the_clear = |route: &Route| !matches!(route, Route::Hbone { .. });
+    let plan = route(&now, &workload, address, &mut rand::random::<u64>);
+    Ok(plan.is_ok_and(|plan| plan.attempts().iter().all(in_the_clear)))
+}
+
+async fn try_plan(
+    pod: &Arc<Pod>,
+    worker: &Worker,
+    source: SocketAddr,
+    workload: &Arc<Workload>,
+    original: SocketAddr,
+    plan: &RoutePlan,
+    report: &mut Report,
+) -> Result<(Upstream, SocketAddr), Failure> {
     let mut last = None;
     for attempt in plan.attempts() {
-        match try_route(pod, worker, source, &workload, attempt, report).await {
+        match try_route(pod, worker, source, workload, attempt, report).await {
             Ok(connected) => return Ok(connected),
             Err(failure) if failure.may_try_another_endpoint() => {
                 tracing::debug!(%original, %failure, "connect failed; trying another endpoint");

@@ -293,6 +293,33 @@ async fn an_address_that_passes_to_another_pod_passes_with_nothing() {
 }
 
 #[tokio::test]
+async fn who_joins_the_mesh_while_a_connection_is_made_gets_it_encrypted() {
+    if !may_run("who_joins_the_mesh_while_a_connection_is_made_gets_it_encrypted") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.uncaptured_pod("server", "node-2");
+    mesh.synced().await;
+    // A program that accepts nothing yet and whose queue is full: the kernel drops what comes,
+    // and the caller's tries again.
+    let to = server.app(server.v4);
+    let listener = server.host().listen_with(to.ip(), to.port(), 0);
+    let _filling = soon("a place in the queue", client.host().connect(to)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let waiting = soon("the capture", client.host().connect(to)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+
+    mesh.control.publish_workload(&server.workload);
+    mesh.enroll(&server).await;
+    mesh.synced().await;
+    echo(listener);
+    soon("an answer", exchange(waiting, b"hello")).await.unwrap();
+    let log = mesh.node("node-1").log.clone();
+    log.line(&["dst.identity=\"spiffe://cluster.local/ns/default/sa/server\"", "bytes_sent=5 "]).await;
+}
+
+#[tokio::test]
 async fn a_tunnel_ends_with_what_its_peer_was() {
     if !may_run("a_tunnel_ends_with_what_its_peer_was") {
         return;
