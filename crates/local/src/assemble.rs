@@ -67,7 +67,8 @@ pub(crate) async fn assemble(
         tasks.spawn(serve_dns(&network, plane.mesh(), declared.clone(), cluster_domain.clone())?);
         let (force, forced) = watch::channel(Arc::default());
         in_force.push(forced);
-        let rules = keep_services(name.clone(), network.clone(), addresses, plane.mesh(), declared.clone(), force);
+        let (mesh, served) = (plane.mesh(), plane.proxies());
+        let rules = keep_services(name.clone(), network.clone(), addresses, mesh, declared.clone(), served, force);
         tasks.spawn(rules);
 
         let dir = make_dir(&run_dir.join(name))?;

@@ -14,7 +14,7 @@ use crate::plane::Plane;
 
 /// Longest to wait for proxies to confirm a change before going on: a proxy that hangs must not
 /// keep pods from ending.
-const SETTLE: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 
 /// What every part of the stage shares.
 pub(crate) struct Context {

@@ -534,7 +534,7 @@ impl Core {
             pods.into_iter()
                 .map(|pod| (ObjectKey::new(Kind::Pod, &pod.metadata.namespace, &pod.metadata.name), pod.into())),
         );
-        self.ctx.plane.publish(all.into_values());
+        // Before the proxies are told: rules for what is gone go first.
         self.ports.send_if_modified(|now| {
             let changed = **now != ports;
             if changed {
@@ -542,6 +542,7 @@ impl Core {
             }
             changed
         });
+        self.ctx.plane.publish(all.into_values());
     }
 
     fn show(&mut self) {

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_capture::zds::Agent;
+use leno_control::ControlPlane;
 use leno_model::Mesh;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
 use crate::Error;
 use crate::addresses::{CLUSTER_DNS, NodeAddresses};
+use crate::context::SETTLE;
 use crate::network::Named;
 use crate::proxy::ProxyState;
 use crate::services::{self, DeclaredPorts, ServiceRule};
@@ -55,6 +57,7 @@ pub(crate) async fn keep_services(
     addresses: NodeAddresses,
     mut mesh: watch::Receiver<Arc<Mesh>>,
     mut ports: watch::Receiver<Arc<DeclaredPorts>>,
+    proxies: ControlPlane,
     in_force: watch::Sender<Arc<Mesh>>,
 ) {
     let mut installed: Option<Vec<ServiceRule>> = None;
@@ -62,15 +65,16 @@ pub(crate) async fn keep_services(
         let now = mesh.borrow_and_update().clone();
         let declared = ports.borrow_and_update().clone();
         let wanted = services::plan(&now, &declared, &name);
-        if installed.as_ref() != Some(&wanted) {
-            let (namespace, rules) = (network.namespace.clone(), wanted.clone());
-            let done = tokio::task::spawn_blocking(move || services::install(&namespace, addresses, &rules)).await;
-            match done {
-                Ok(Ok(())) => installed = Some(wanted),
-                Ok(Err(reason)) => {
-                    tracing::error!(node = name, %reason, "services are not reachable as they should be")
-                }
-                Err(_) => return,
+        let known = services::known(&wanted, installed.as_deref().unwrap_or_default());
+        let grows = known != wanted;
+        if !put(&name, &network, addresses, known, &mut installed).await {
+            return;
+        }
+        if grows {
+            // A proxy that hangs must not keep services from everybody.
+            let _ = tokio::time::timeout(SETTLE, proxies.settled()).await;
+            if !put(&name, &network, addresses, wanted, &mut installed).await {
+                return;
             }
         }
         in_force.send_replace(now);
@@ -79,4 +83,24 @@ pub(crate) async fn keep_services(
             changed = ports.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// Puts `rules` in place of those that are installed; `false` if the stage ends.
+async fn put(
+    name: &str,
+    network: &Named,
+    addresses: NodeAddresses,
+    rules: Vec<ServiceRule>,
+    installed: &mut Option<Vec<ServiceRule>>,
+) -> bool {
+    if installed.as_ref() == Some(&rules) {
+        return true;
+    }
+    let (namespace, new) = (network.namespace.clone(), rules.clone());
+    match tokio::task::spawn_blocking(move || services::install(&namespace, addresses, &new)).await {
+        Ok(Ok(())) => *installed = Some(rules),
+        Ok(Err(reason)) => tracing::error!(node = name, %reason, "services are not reachable as they should be"),
+        Err(_) => return false,
+    }
+    true
 }

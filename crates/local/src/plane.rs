@@ -126,6 +126,11 @@ impl Plane {
         self.controller.mesh()
     }
 
+    /// What serves the proxies, for whoever waits for them without the rest.
+    pub(crate) fn proxies(&self) -> ControlPlane {
+        self.server.clone()
+    }
+
     /// Publishes at once, and resolves when every connected proxy has accepted it.
     pub(crate) async fn settled(&self) {
         self.server.settled().await;

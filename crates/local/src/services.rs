@@ -90,9 +90,13 @@ pub(crate) fn declared_ports<'a>(
     found
 }
 
-/// What a node's rules should be.
+/// What a node's rules should be. A port that is not declared any more has none, though the mesh
+/// still has it: rules go before the proxies forget a service, or what they then take for an
+/// address outside of the mesh would be led into it, in the clear.
 pub(crate) fn plan(mesh: &Mesh, declared: &[DeclaredPort], node: &str) -> Vec<ServiceRule> {
     let mut rules = BTreeSet::new();
+    let tcp = declared.iter().filter(|port| port.protocol == objects::Protocol::Tcp);
+    let tcp: BTreeSet<(&ServiceName, u16)> = tcp.map(|port| (&port.service, port.port)).collect();
     for service in mesh.services() {
         let sockets = |target: &dyn Fn(&Endpoint) -> Option<u16>| -> BTreeSet<SocketAddr> {
             eligible(mesh, service, node)
@@ -111,7 +115,7 @@ pub(crate) fn plan(mesh: &Mesh, declared: &[DeclaredPort], node: &str) -> Vec<Se
                 });
             }
         };
-        for port in &service.ports {
+        for port in service.ports.iter().filter(|port| tcp.contains(&(&service.id, port.service_port))) {
             add(port.service_port, false, &sockets(&|endpoint| endpoint.target_port(port)));
         }
         let is_udp = |port: &&DeclaredPort| port.service == service.id && port.protocol == objects::Protocol::Udp;
@@ -120,6 +124,14 @@ pub(crate) fn plan(mesh: &Mesh, declared: &[DeclaredPort], node: &str) -> Vec<Se
         }
     }
     rules.into_iter().collect()
+}
+
+/// The part of `wanted` that every proxy knows of already, if `installed` is what there was: all
+/// but new addresses and ports for TCP. Rules come after the proxies know a service, as they go
+/// before (see [`plan`]).
+pub(crate) fn known(wanted: &[ServiceRule], installed: &[ServiceRule]) -> Vec<ServiceRule> {
+    let old: BTreeSet<SocketAddr> = installed.iter().filter(|rule| !rule.udp).map(|rule| rule.address).collect();
+    wanted.iter().filter(|rule| rule.udp || old.contains(&rule.address)).cloned().collect()
 }
 
 fn eligible<'a>(mesh: &'a Mesh, service: &'a Service, node: &'a str) -> impl Iterator<Item = &'a Endpoint> {

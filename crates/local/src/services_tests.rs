@@ -20,6 +20,17 @@ fn pod(mesh: &mut Mesh, service: &Service, name: &str, node: &str, addresses: &[
     mesh.upsert_workload(Arc::new(pod));
 }
 
+fn declared(service: &Service) -> DeclaredPorts {
+    let port = |port: &Port| DeclaredPort {
+        service: service.id.clone(),
+        name: String::new(),
+        protocol: objects::Protocol::Tcp,
+        port: port.service_port,
+        target: PortTarget::Number(port.target_port),
+    };
+    service.ports.iter().map(port).collect()
+}
+
 fn endpoints(rules: &[ServiceRule]) -> Vec<String> {
     rules.iter().flat_map(|rule| rule.endpoints.iter().map(ToString::to_string)).collect()
 }
@@ -30,8 +41,9 @@ fn ready_endpoints_of_the_right_family() {
     let web = service("web", "10.96.1.1");
     pod(&mut mesh, &web, "a", "node-1", &["10.244.1.10", "fd00:10:244:1::a"], Health::Healthy);
     pod(&mut mesh, &web, "b", "node-2", &["10.244.2.10"], Health::Unhealthy);
+    let declared = declared(&web);
     mesh.upsert_service(Arc::new(web));
-    let rules = plan(&mesh, &[], "node-1");
+    let rules = plan(&mesh, &declared, "node-1");
     assert_eq!(rules.len(), 1);
     assert_eq!(rules[0].address.to_string(), "10.96.1.1:80");
     assert_eq!(endpoints(&rules), ["10.244.1.10:8080"]);
@@ -45,9 +57,10 @@ fn local_services_stay_on_the_node() {
     web.load_balancing.routing_preference = vec![RoutingScope::Node];
     pod(&mut mesh, &web, "a", "node-1", &["10.244.1.10"], Health::Healthy);
     pod(&mut mesh, &web, "b", "node-2", &["10.244.2.10"], Health::Healthy);
+    let declared = declared(&web);
     mesh.upsert_service(Arc::new(web));
-    assert_eq!(endpoints(&plan(&mesh, &[], "node-2")), ["10.244.2.10:8080"]);
-    let elsewhere = plan(&mesh, &[], "node-3");
+    assert_eq!(endpoints(&plan(&mesh, &declared, "node-2")), ["10.244.2.10:8080"]);
+    let elsewhere = plan(&mesh, &declared, "node-3");
     assert!(elsewhere.len() == 1 && elsewhere[0].endpoints.is_empty());
 }
 
@@ -57,8 +70,27 @@ fn unready_endpoints_count_where_published() {
     let mut web = service("web", "10.96.1.1");
     web.load_balancing.health_policy = HealthPolicy::AllowAll;
     pod(&mut mesh, &web, "a", "node-1", &["10.244.1.10"], Health::Unhealthy);
+    let declared = declared(&web);
     mesh.upsert_service(Arc::new(web));
-    assert_eq!(endpoints(&plan(&mesh, &[], "node-1")), ["10.244.1.10:8080"]);
+    assert_eq!(endpoints(&plan(&mesh, &declared, "node-1")), ["10.244.1.10:8080"]);
+}
+
+#[test]
+fn rules_come_after_the_proxies_know_a_service_and_go_before() {
+    let (mut mesh, mut all) = (Mesh::default(), DeclaredPorts::new());
+    for (name, address) in [("old", "10.96.1.1"), ("new", "10.96.1.2")] {
+        let service = service(name, address);
+        all.extend(declared(&service));
+        mesh.upsert_service(Arc::new(service));
+    }
+    let addresses = |rules: &[ServiceRule]| rules.iter().map(|rule| rule.address.to_string()).collect::<Vec<_>>();
+    let both = plan(&mesh, &all, "node-1");
+    assert_eq!(addresses(&both), ["10.96.1.1:80", "10.96.1.2:80"]);
+    let old = plan(&mesh, &all[..1], "node-1");
+    assert_eq!(addresses(&old), ["10.96.1.1:80"], "the mesh still has both");
+    assert_eq!(known(&both, &old), old);
+    assert_eq!(known(&old, &both), old);
+    assert!(known(&both, &[]).is_empty());
 }
 
 #[test]
