@@ -12,17 +12,21 @@ use nix::sys::socket::SockProtocol;
 
 use crate::error::{Error, Result};
 use crate::netlink::links::octets;
-use crate::netlink::message::Message;
+use crate::netlink::message::{Attributes, Message};
 use crate::netlink::socket::{NLM_F_CREATE, NLM_F_EXCL, Socket};
 use crate::netns::NetworkNamespace;
 
 // linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_common.h and nf_conntrack_tcp.h
 const CT_NEW: u16 = 1 << 8;
+const CT_GET: u16 = (1 << 8) | 1;
+const CT_DELETE: u16 = (1 << 8) | 2;
+const NFGENMSG: usize = 4;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
 const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
+const CTA_ZONE: u16 = 18;
 const IPS_SEEN_REPLY: u32 = 2;
 const IPS_ASSURED: u32 = 4;
 const IPS_CONFIRMED: u32 = 8;
@@ -32,6 +36,8 @@ const BE_LIBERAL: u8 = 8;
 /// The kernel's own lifetime of an idle connection: five days.
 const TIMEOUT_SECONDS: u32 = 432_000;
 const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
+const DNS_PORT: u16 = 53;
 
 /// A TCP connection as the kernel lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +83,43 @@ pub(crate) fn keep_existing_connections(namespace: &NetworkNamespace) -> Result<
         }
     }
     Ok(connections.len())
+}
+
+/// Deletes the tracking entries of DNS over UDP in the namespace, and with them where each leads. What is asked from the same
+/// port next is a new flow and meets the rules as they are now.
+pub(crate) fn forget_dns(namespace: &NetworkNamespace) -> Result<()> {
+    let mut socket = Socket::open(namespace, SockProtocol::NetlinkNetFilter)?;
+    let entries = match socket.dump(&Message::new(CT_GET, 0, &[0; NFGENMSG])) {
+        Ok(entries) => entries,
+        // As above: a kernel without the interface.
+        Err(refusal) if matches!(refusal.source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => return Ok(()),
+        Err(refusal) => return Err(refusal.into_error("listing tracked connections")),
+    };
+    for entry in entries.iter().filter(|entry| is_dns(Attributes::after(entry, NFGENMSG))) {
+        let attributes = Attributes::after(entry, NFGENMSG);
+        let (Some(family), Some(tuple)) = (entry.first(), attributes.find(CTA_TUPLE_ORIG)) else { continue };
+        let mut message = Message::new(CT_DELETE, 0, &[*family, 0, 0, 0]);
+        message.nested(CTA_TUPLE_ORIG, |message| {
+            message.raw(tuple);
+        });
+        if let Some(zone) = attributes.find(CTA_ZONE) {
+            message.attribute(CTA_ZONE, zone);
+        }
+        match socket.request(message) {
+            Ok(()) => {}
+            // It timed out meanwhile.
+            Err(refusal) if refusal.source.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(refusal) => return Err(refusal.into_error("forgetting a DNS query")),
+        }
+    }
+    Ok(())
+}
+
+fn is_dns(entry: Attributes<'_>) -> bool {
+    let protocol = entry.nested(CTA_TUPLE_ORIG).and_then(|tuple| tuple.nested(2));
+    protocol.is_some_and(|protocol| {
+        protocol.find(1) == Some(&[IPPROTO_UDP][..]) && protocol.find(3) == Some(&DNS_PORT.to_be_bytes()[..])
+    })
 }
 
 /// The message that creates a connection's entry, or marks an existing one as replied to.

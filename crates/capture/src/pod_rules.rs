@@ -141,6 +141,16 @@ pub fn remove_redirect(namespace: &NetworkNamespace) -> Result<()> {
     batch.commit(namespace)
 }
 
+/// Has DNS queries that a program sends from a port it used while it was captured leave as new ones do. To be called
+/// between [`remove_redirect`] and the proxy's end: a program that keeps one socket for all its queries would go on asking a
+/// proxy that is gone.
+///
+/// # Errors
+/// When the caller lacks CAP_NET_ADMIN in the namespace.
+pub fn release_dns(namespace: &NetworkNamespace) -> Result<()> {
+    conntrack::forget_dns(namespace)
+}
+
 /// Removes all traces. Captured connections that still exist are cut: call [`remove_redirect`] first and wait for them to
 /// end, because what the application sends on them between this and the cut leaves the pod in the clear.
 ///

@@ -358,6 +358,38 @@ fn dns_queries_reach_the_proxy() {
     }
 }
 
+#[test]
+fn a_dns_socket_outlives_the_capture() {
+    if !may_run("a_dns_socket_outlives_the_capture") {
+        return;
+    }
+    let pair = Pair::new();
+    install(&pair.pod, &PodRules::default()).unwrap();
+    let dns = listen_dns(&pair.pod, DNS_PORT, &ListenOptions::default()).unwrap();
+    let timeout = Some(Duration::from_secs(5));
+    for (server, (resolver, any)) in dns.udp.iter().zip([(PEER, "0.0.0.0"), (PEER6, "::")]) {
+        install(&pair.pod, &PodRules::default()).unwrap();
+        let upstream = pair.peer.run(|| UdpSocket::bind(at(resolver, DNS)).unwrap()).unwrap();
+        let client = pair.pod.run(|| UdpSocket::bind(at(any, 0)).unwrap()).unwrap();
+        server.set_nonblocking(false).unwrap();
+        for socket in [server, &upstream, &client] {
+            socket.set_read_timeout(timeout).unwrap();
+        }
+        let ask = |server: &UdpSocket| {
+            let mut buffer = [0; 16];
+            client.send_to(b"who?", at(resolver, DNS)).unwrap();
+            let (_, from) = server.recv_from(&mut buffer).unwrap();
+            server.send_to(b"them", from).unwrap();
+            assert_eq!(client.recv_from(&mut buffer).unwrap(), (4, at(resolver, DNS)));
+        };
+        ask(server);
+        remove_redirect(&pair.pod).unwrap();
+        ask(server);
+        release_dns(&pair.pod).unwrap();
+        ask(&upstream);
+    }
+}
+
 /// The promise behind everything: with the rules in place and nobody listening, nothing gets out, and nothing gets in.
 #[test]
 fn a_dead_proxy_means_refused_not_plaintext() {

@@ -109,6 +109,11 @@ impl Enrollment {
     /// Has the proxy let go of the pod. The rules of one whose processes are gone go with its
     /// namespace.
     pub(crate) async fn withdraw(&mut self) {
+        if !self.closed
+            && let Err(reason) = self.blocking(|namespace, _| pod_rules::release_dns(namespace)).await
+        {
+            tracing::debug!(pod = self.info.name, reason, "DNS queries from known ports may be refused for a while");
+        }
         // Also after a failed announcement: the agent may have kept the pod for later.
         self.agent.remove(&self.info.uid).await;
         self.announced = false;
