@@ -94,7 +94,7 @@ pub enum RouteError {
     #[error(
         "waypoint {waypoint} of {owner} can't be used: {problem}; the connection is refused rather than sent around it"
     )]
-    Waypoint { owner: String, service: Option<ServiceName>, waypoint: String, problem: WaypointProblem },
+    Waypoint { owner: String, service: Option<ServiceName>, waypoint: String, problem: Box<WaypointProblem> },
     /// It is to be encrypted to somebody without a name.
     #[error(
         "workload {workload} takes only HBONE, but its trust domain, namespace and service account form no SPIFFE id; \
@@ -321,7 +321,7 @@ fn way_to_workload<'m>(
             owner: format!("workload {}/{}", workload.namespace, workload.name),
             service: None,
             waypoint: waypoint::Gateway(gateway).to_string(),
-            problem,
+            problem: Box::new(problem),
         })?;
     Ok(Way::Waypoint { service: None, waypoint, candidates })
 }
@@ -340,7 +340,7 @@ fn way_to_service<'m>(
                 owner: format!("service {}", service.id),
                 service: Some(service.id.clone()),
                 waypoint: waypoint::Gateway(gateway).to_string(),
-                problem,
+                problem: Box::new(problem),
             })?;
         return Ok(Way::Waypoint { service: Some(service), waypoint, candidates });
     }
