@@ -199,6 +199,12 @@ impl Mesh {
         self.services.get(id)
     }
 
+    /// Whether a workload or a service has this very address.
+    pub fn has_address(&self, network: &Name, address: IpAddr) -> bool {
+        let key = NetworkAddress { network: network.clone(), address };
+        self.by_address.contains_key(&key) || self.by_vip.contains_key(&key)
+    }
+
     /// The service a client in `client_namespace` means by a virtual address: exact addresses
     /// first, then ranges, as ztunnel does.
     pub fn service_by_vip(&self, network: &Name, address: IpAddr, client_namespace: &str) -> Option<&Arc<Service>> {

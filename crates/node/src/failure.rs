@@ -14,6 +14,8 @@ use leno_telemetry::metrics::ResponseFlags;
 use leno_tls::{CertificateError, HandshakeError};
 use leno_tunnel::OpenError;
 
+use crate::departed::MOMENT;
+
 /// Why one connection could not be carried. Cheap to clone: everybody who waited for the same
 /// tunnel is told the same.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -52,6 +54,11 @@ pub(crate) enum Failure {
     NotConnect(String),
     #[error(transparent)]
     Inbound(Arc<InboundRefusal>),
+    #[error(
+        "{0} was part of the mesh until a moment ago and belongs to nobody now; it is refused for {MOMENT:?}, lest a \
+         connection meant for the mesh leave in the clear"
+    )]
+    JustLeft(SocketAddr),
     #[error("{0} is a port of the proxy itself")]
     ReservedPort(SocketAddr),
     #[error("{0} is not an address that others may reach this pod at")]

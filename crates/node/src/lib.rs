@@ -18,6 +18,7 @@ mod admin;
 mod config;
 mod config_dump;
 mod connections;
+mod departed;
 mod dial;
 mod dns;
 pub mod dns_message;

@@ -110,7 +110,13 @@ async fn may_stay_in_the_clear(pod: &Pod, then: &Arc<Mesh>, address: SocketAddr)
     if Arc::ptr_eq(then, &now) {
         return Ok(true);
     }
-    let in_the_clear = |route: &Route| !matches!(route, Route::Hbone { .. });
+    let state = &pod.context().state;
+    let in_the_clear = |route: &Route| match route {
+        Route::Hbone { .. } => false,
+        Route::Plain { .. } => true,
+        // It may have come and gone meanwhile.
+        Route::Passthrough { address } => !state.has_just_left(address.ip()),
+    };
     let plan = route(&now, &workload, address, &mut rand::random::<u64>);
     Ok(plan.is_ok_and(|plan| plan.attempts().iter().all(in_the_clear)))
 }
@@ -149,6 +155,9 @@ async fn try_route(
     match route {
         Route::Passthrough { address } => {
             report.upstream(*address, None, None);
+            if pod.context().state.has_just_left(address.ip()) {
+                return Err(Failure::JustLeft(*address));
+            }
             Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
         }
         Route::Plain { address, workload, service } => {

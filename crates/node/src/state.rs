@@ -1,11 +1,15 @@
 //! What discovery has told: the current [`Mesh`], and the feed that keeps it.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use leno_model::{Identity, Mesh, PolicyName, Service, ServiceName, TunnelProtocol, Workload, WorkloadUid};
+use leno_model::{
+    Identity, Mesh, NetworkAddress, PolicyName, Service, ServiceName, TunnelProtocol, Workload, WorkloadUid,
+};
 use leno_proto::{
     ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, Resource, address_from_proto, address_stand_in,
     authorization_from_proto, policy_stand_in, security, workload as wire,
@@ -15,12 +19,15 @@ use leno_xds::client::{Handler, Rejection, Update};
 use prost::Message;
 use tokio::sync::watch;
 
+use crate::departed::Departed;
+
 /// The mesh as this node knows it. Readers take one snapshot and keep it for a connection's
 /// decisions, so that they see one consistent mesh.
 #[derive(Default)]
 pub(crate) struct MeshState {
     mesh: ArcSwap<Mesh>,
     changes: watch::Sender<Changes>,
+    departed: Departed,
 }
 
 /// What the latest snapshots changed, for those who must look at live connections again.
@@ -35,6 +42,11 @@ pub(crate) struct Changes {
 }
 
 impl MeshState {
+    /// Whether an address that nobody has was part of the mesh a moment ago.
+    pub(crate) fn has_just_left(&self, address: IpAddr) -> bool {
+        self.departed.contains(address, Instant::now())
+    }
+
     /// The current snapshot.
     pub(crate) fn load(&self) -> Arc<Mesh> {
         self.mesh.load_full()
@@ -150,6 +162,17 @@ impl Feed {
     }
 }
 
+/// The addresses under which `name` is part of the mesh: a service's, or those of a workload that
+/// is spoken to by HBONE.
+fn addresses_of(mesh: &Mesh, name: &str) -> Vec<NetworkAddress> {
+    let workload = mesh.workload(name).filter(|w| w.tunnel_protocol == TunnelProtocol::Hbone || w.native_tunnel);
+    let pods = workload.into_iter().flat_map(|w| {
+        w.addresses.iter().map(|address| NetworkAddress { network: w.network.clone(), address: *address })
+    });
+    let service = mesh.service(&service_name(name));
+    pods.chain(service.into_iter().flat_map(|service| service.addresses.iter().cloned())).collect()
+}
+
 /// The key of the service that discovery calls `name`.
 fn service_name(name: &str) -> ServiceName {
     let (namespace, hostname) = name.split_once('/').unwrap_or(("", name));
@@ -243,7 +266,11 @@ impl Handler for Feed {
             tracing::warn!(%name, %reason, "refused a resource from the control plane; what it describes is closed");
             rejections.push(Rejection { name, reason });
         };
+        let mut held = Vec::new();
         for update in updates {
+            if let (false, Update::Upsert { name, .. } | Update::Remove { name }) = (policies, &update) {
+                held.extend(addresses_of(&mesh, name));
+            }
             match update {
                 Update::Upsert { name, body } => {
                     let result = if policies {
@@ -270,6 +297,11 @@ impl Handler for Feed {
                 }
                 Update::Remove { name } => self.remove_address(&mut mesh, &name),
             }
+        }
+        held.retain(|NetworkAddress { network, address }| !mesh.has_address(network, *address));
+        if !held.is_empty() {
+            // Before the snapshot without them: nobody may find them in neither.
+            self.state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
         }
         self.state.publish(mesh, policies);
         rejections

@@ -111,6 +111,11 @@ impl ControlPlane {
         self.change(|r| r.upsert(ADDRESS_TYPE, service.id.to_string(), Resource::new(body)));
     }
 
+    /// Takes a service back.
+    pub fn remove_service(&self, service: &Service) {
+        self.change(|r| r.remove(ADDRESS_TYPE, &service.id.to_string()));
+    }
+
     /// Publishes a policy, or a change of it.
     pub fn publish_policy(&self, policy: &Authorization) {
         let body = authorization_to_proto(policy).encode_to_vec();

@@ -360,3 +360,37 @@ fn tunnels_of(pod: &Pod) -> usize {
     };
     table.lines().filter(to_hbone).count()
 }
+
+#[tokio::test]
+async fn what_has_just_left_the_mesh_is_not_reached_in_the_clear() {
+    if !may_run("what_has_just_left_the_mesh_is_not_reached_in_the_clear") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let mut server = mesh.pod("server", "node-2").await;
+    let vip = "10.96.0.9".parse().unwrap();
+    let service = mesh.service("echo", &[vip], &mut [&mut server]).await;
+    echo(server.listen());
+    let to = std::net::SocketAddr::new(vip, 80);
+    let stream = soon("connect", client.host().connect(to)).await.unwrap();
+    soon("an answer", exchange(stream, b"hello")).await.unwrap();
+
+    mesh.control.remove_service(&service);
+    server.workload.services.clear();
+    mesh.control.publish_workload(&server.workload);
+    mesh.synced().await;
+    assert_eq!(refused(client.host(), to).await.kind(), ErrorKind::ConnectionReset);
+    mesh.node("node-1").log.line(&["10.96.0.9:80 was part of the mesh until a moment ago"]).await;
+
+    // The pod itself: nobody's address, until another pod has it.
+    mesh.control.remove_workload(&server.workload.uid);
+    mesh.synced().await;
+    let to = server.app(server.v4);
+    assert_eq!(refused(client.host(), to).await.kind(), ErrorKind::ConnectionReset);
+    mesh.node("node-1").log.line(&[&format!("{to} was part of the mesh until a moment ago")]).await;
+    mesh.control.publish_workload(&server.workload);
+    mesh.synced().await;
+    let stream = soon("connect", client.host().connect(to)).await.unwrap();
+    soon("an answer", exchange(stream, b"hello")).await.unwrap();
+}
