@@ -118,8 +118,7 @@ fn pod(change: impl FnOnce(&mut wire::Workload)) -> wire::Address {
 
 fn web(change: impl FnOnce(&mut wire::Service)) -> wire::Address {
     let mut web = Service::new("ns", "web", "web.example.com");
-    web.addresses =
-        vec![NetworkAddress { network: "".into(), address: "10.96.0.1".parse().expect("address") }];
+    web.addresses = vec![NetworkAddress { network: "".into(), address: "10.96.0.1".parse().expect("address") }];
     let mut web = leno_proto::service_to_proto(&web);
     change(&mut web);
     wire::Address { r#type: Some(wire::address::Type::Service(web)) }
