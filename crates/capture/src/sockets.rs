@@ -170,7 +170,7 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
 /// connections accepted from a [`Listener`] are.
 ///
 /// With a `source`, the connection comes from that address although it isn't the namespace's own: this is how an application
-/// sees its client instead of the proxy. A source port of 0 is chosen at connect time, per destination, so that one source
+/// sees its client instead of the proxy. The unspecified address leaves that to the kernel and asks for the port only. A source port of 0 is chosen at connect time, per destination, so that one source
 /// address isn't limited to one ephemeral range for all destinations.
 ///
 /// # Errors
@@ -211,7 +211,9 @@ fn connect_socket(
         let Some(source) = source else { return Ok(()) };
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
         // Also permits the foreign address.
-        set_transparent(&socket, source)?;
+        if !source.ip().is_unspecified() {
+            set_transparent(&socket, source)?;
+        }
         if source.port() == 0 {
             set_option(&socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
         } else {

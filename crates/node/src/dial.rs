@@ -1,10 +1,10 @@
 //! Connections out of a pod's namespace: to peers, and to the pod's own program.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::sockets;
+use leno_capture::{NetworkNamespace, sockets};
 use leno_model::Identity;
 use leno_tls::TlsStream;
 use tokio::io::Interest;
@@ -31,44 +31,61 @@ pub(crate) struct TunnelKey {
     pub(crate) address: SocketAddr,
 }
 
-/// Source ports towards the program, when the source is the caller's address. Outside of what
-/// callers themselves connect from (32768 and up on Linux, 49152 and up elsewhere): a caller's
-/// next connection must not come from the port that we have just used in its name. Both would be
-/// one connection to connection tracking, and hang.
-const SPOOFED_PORTS: std::ops::Range<u16> = 16_384..32_768;
+/// Ports that the proxy connects from. Outside of what programs connect from by themselves (32768
+/// and up on Linux, 49152 and up elsewhere). To connection tracking, two connections between the
+/// same addresses and ports are one: a caller's next connection from the port that we have just
+/// used in its name would hang, and one of the pod's program from a port that we have just used
+/// to the same destination would be let pass as ours, in the clear.
+const OWN_PORTS: std::ops::Range<u16> = 16_384..32_768;
 /// How often another one is tried before the kernel is to choose.
-const SPOOF_ATTEMPTS: usize = 8;
+const PORT_ATTEMPTS: usize = 8;
 
 /// Connects from the pod's namespace to another one's.
 pub(crate) async fn tcp(pod: &Pod, address: SocketAddr) -> Result<TcpStream, Failure> {
-    let wait = pod.context().config.connect_timeout;
-    let connected = timeout(wait, async {
-        let socket = sockets::connector(pod.netns(), address, None).map_err(|e| Failure::Socket(Arc::new(e)))?;
-        connect(socket, address).await
-    });
-    connected.await.unwrap_or(Err(Failure::ConnectTimeout { address, waited: wait }))
+    let source = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    from_own_port(pod, address, source, sockets::connector).await
 }
 
 /// Connects to the pod's own program; with `source`, from an address that need not be the pod's.
 pub(crate) async fn program(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
-    let wait = pod.context().config.connect_timeout;
-    let connect = async |source| {
-        let socket =
-            sockets::local_connector(pod.netns(), address, source).map_err(|e| Failure::Socket(Arc::new(e)))?;
-        connect(socket, address).await
+    let Some(source) = source else {
+        let socket = sockets::local_connector(pod.netns(), address, None).map_err(|e| Failure::Socket(Arc::new(e)))?;
+        return within(pod, address, connect(socket, address)).await;
     };
-    let connected = timeout(wait, async {
-        let Some(source) = source else { return connect(None).await };
-        for _ in 0..SPOOF_ATTEMPTS {
-            let port = rand::random_range(SPOOFED_PORTS);
-            match connect(Some(SocketAddr::new(source, port))).await {
+    from_own_port(pod, address, source, sockets::local_connector).await
+}
+
+type Connector = fn(&NetworkNamespace, SocketAddr, Option<SocketAddr>) -> Result<socket2::Socket, leno_capture::Error>;
+
+async fn from_own_port(
+    pod: &Pod,
+    address: SocketAddr,
+    source: IpAddr,
+    connector: Connector,
+) -> Result<TcpStream, Failure> {
+    let attempt = async |port| {
+        let socket = connector(pod.netns(), address, Some(SocketAddr::new(source, port)));
+        connect(socket.map_err(|e| Failure::Socket(Arc::new(e)))?, address).await
+    };
+    let connecting = async {
+        for _ in 0..PORT_ATTEMPTS {
+            match attempt(rand::random_range(OWN_PORTS)).await {
                 Err(failure) if failure.is_port_taken() => {}
                 other => return other,
             }
         }
-        connect(Some(SocketAddr::new(source, 0))).await
-    });
-    connected.await.unwrap_or(Err(Failure::ConnectTimeout { address, waited: wait }))
+        attempt(0).await
+    };
+    within(pod, address, connecting).await
+}
+
+async fn within(
+    pod: &Pod,
+    address: SocketAddr,
+    connecting: impl Future<Output = Result<TcpStream, Failure>>,
+) -> Result<TcpStream, Failure> {
+    let waited = pod.context().config.connect_timeout;
+    timeout(waited, connecting).await.unwrap_or(Err(Failure::ConnectTimeout { address, waited }))
 }
 
 async fn connect(socket: socket2::Socket, address: SocketAddr) -> Result<TcpStream, Failure> {

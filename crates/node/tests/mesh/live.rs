@@ -310,8 +310,9 @@ async fn who_joins_the_mesh_while_a_connection_is_made_gets_it_encrypted() {
     let waiting = soon("the capture", client.host().connect(to)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
 
-    mesh.control.publish_workload(&server.workload);
+    // As a control plane does: it tells the others once the pod's proxy has it.
     mesh.enroll(&server).await;
+    mesh.control.publish_workload(&server.workload);
     mesh.synced().await;
     echo(listener);
     soon("an answer", exchange(waiting, b"hello")).await.unwrap();
