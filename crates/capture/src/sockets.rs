@@ -170,8 +170,9 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
 /// connections accepted from a [`Listener`] are.
 ///
 /// With a `source`, the connection comes from that address although it isn't the namespace's own: this is how an application
-/// sees its client instead of the proxy. The unspecified address leaves that to the kernel and asks for the port only. A source port of 0 is chosen at connect time, per destination, so that one source
-/// address isn't limited to one ephemeral range for all destinations.
+/// sees its client instead of the proxy. The unspecified address leaves that to the kernel and asks for the port only. A source
+/// port of 0 is chosen at connect time, per destination, so that one source address isn't limited to one ephemeral range for
+/// all destinations.
 ///
 /// # Errors
 /// When the families differ or the caller lacks CAP_NET_ADMIN.

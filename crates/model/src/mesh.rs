@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Authorization, Name, NetworkAddress, NetworkMode, PolicyName, Port, Scope, Service, ServiceName, TunnelProtocol,
-    Workload, WorkloadUid,
+    Authorization, Name, NetworkAddress, NetworkMode, PolicyName, Port, Scope, Service, ServiceName, Workload,
+    WorkloadUid,
 };
 
 /// A workload as endpoint of one service.
@@ -280,7 +280,7 @@ impl Mesh {
 }
 
 fn claim(w: &Workload) -> (bool, bool) {
-    (w.is_pod(), w.tunnel_protocol == TunnelProtocol::Hbone || w.not_understood.is_some())
+    (w.is_pod(), w.may_be_in_mesh())
 }
 
 /// Same namespace, then canonical, then the first, as ztunnel does; invisible ones never.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Action, Rule, Visibility};
+use crate::{Action, Rule, TunnelProtocol, Visibility};
 
 fn pod(name: &str, ip: &str) -> Workload {
     let mut w = Workload::new(format!("Kubernetes//Pod/ns/{name}"), "ns", name);

@@ -188,6 +188,16 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Whether it is spoken to by HBONE, by a node proxy in front of it or by itself.
+    pub fn takes_hbone(&self) -> bool {
+        self.tunnel_protocol == TunnelProtocol::Hbone || self.native_tunnel
+    }
+
+    /// Whether it must be taken for part of the mesh: one that was not understood might be.
+    pub fn may_be_in_mesh(&self) -> bool {
+        self.tunnel_protocol == TunnelProtocol::Hbone || self.not_understood.is_some()
+    }
+
     /// A healthy, plain-TCP workload with no services: the base that builders and decoders fill.
     pub fn new(uid: impl Into<Name>, namespace: impl Into<Name>, name: impl Into<Name>) -> Self {
         let empty: Name = "".into();

@@ -8,7 +8,6 @@ use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route};
 use leno_tunnel::{ConnectRequest, OpenError, TunnelStream, relay};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 
 use crate::connections::OutboundConnection;
 use crate::dial::{self, TunnelKey};
@@ -16,7 +15,6 @@ use crate::failure::Failure;
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
-use crate::state::Changes;
 use crate::workers::accept_next;
 
 /// Accepts captured connections until the pod takes no more.
@@ -86,7 +84,6 @@ async fn connect(
     report: &mut Report,
 ) -> Result<(Upstream, SocketAddr), Failure> {
     loop {
-        let changes = pod.context().state.subscribe();
         let (mesh, workload) = pod.workload().await?;
         report.source_workload(&workload);
         let mut random = rand::random::<u64>;
@@ -95,42 +92,44 @@ async fn connect(
             Failure::Route(Arc::new(error))
         })?;
         let trying = try_plan(pod, worker, source, &workload, original, &plan, report);
-        let in_the_clear = !plan.attempts().iter().any(is_tunnel);
-        let (upstream, actual) = if in_the_clear {
+        let tried = if plan.attempts().iter().any(is_tunnel) {
+            Some(trying.await?)
+        } else {
             tokio::select! {
-                tried = trying => tried?,
+                tried = trying => Some(tried?),
                 // The kernel asks again and again for a connection; one of these packets may meet
                 // a rule that leads it to a pod which has joined meanwhile, and whose program
                 // speaks first.
-                () = becomes_part_of_the_mesh(pod, changes, original) => {
-                    tracing::debug!(%original, "became part of the mesh while connecting; starting over");
-                    continue;
-                }
+                () = becomes_part_of_the_mesh(pod, &mesh, original) => None,
             }
-        } else {
-            trying.await?
         };
-        match upstream {
-            Upstream::Tcp(stream) if !may_stay_in_the_clear(pod, &mesh, actual).await? => {
-                tracing::debug!(%original, %actual, "became part of the mesh while connecting; starting over");
+        match tried {
+            Some((Upstream::Tcp(stream), actual)) if !may_stay_in_the_clear(pod, &mesh, actual).await? => {
                 dial::reset(stream);
             }
-            upstream => return Ok((upstream, actual)),
+            Some(connected) => return Ok(connected),
+            None => {}
         }
+        tracing::debug!(%original, "became part of the mesh while connecting; starting over");
     }
 }
 
-/// Resolves when what the program asked for is to be reached by a tunnel.
-async fn becomes_part_of_the_mesh(pod: &Pod, mut changes: watch::Receiver<Changes>, original: SocketAddr) {
-    while changes.changed().await.is_ok() {
-        let Some((now, workload)) = pod.workload_now() else { continue };
-        let plan = route(&now, &workload, original, &mut rand::random::<u64>);
-        if plan.is_ok_and(|plan| plan.attempts().iter().any(is_tunnel)) {
-            return;
+/// Resolves when what the program asked for is to be reached by a tunnel, which it was not by
+/// what `then` said.
+async fn becomes_part_of_the_mesh(pod: &Pod, then: &Arc<Mesh>, original: SocketAddr) {
+    let mut changes = pod.context().state.subscribe();
+    loop {
+        if let Some((now, workload)) = pod.workload_now().filter(|(now, _)| !Arc::ptr_eq(then, now)) {
+            let plan = route(&now, &workload, original, &mut rand::random::<u64>);
+            if plan.is_ok_and(|plan| plan.attempts().iter().any(is_tunnel)) {
+                return;
+            }
+        }
+        if changes.changed().await.is_err() {
+            // Nothing will ever change again.
+            return std::future::pending().await;
         }
     }
-    // Nothing will ever change again.
-    std::future::pending().await
 }
 
 fn is_tunnel(route: &Route) -> bool {

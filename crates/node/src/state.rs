@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use leno_model::{
-    Identity, Mesh, NetworkAddress, PolicyName, Service, ServiceName, TunnelProtocol, Workload, WorkloadUid,
-};
+use leno_model::{Identity, Mesh, NetworkAddress, PolicyName, Service, ServiceName, Workload, WorkloadUid};
 use leno_proto::{
     ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, Resource, address_from_proto, address_stand_in,
     authorization_from_proto, policy_stand_in, security, workload as wire,
@@ -131,7 +129,7 @@ impl Feed {
         let Some(identity) = workload.identity().filter(|_| *workload.node == *self.node) else {
             return self.untrack_local(&workload.uid);
         };
-        let in_mesh = workload.tunnel_protocol == TunnelProtocol::Hbone || workload.native_tunnel;
+        let in_mesh = workload.takes_hbone();
         if in_mesh {
             self.certificates.warm(&identity);
         }
@@ -165,7 +163,7 @@ impl Feed {
 /// The addresses under which `name` is part of the mesh: a service's, or those of a workload that
 /// is spoken to by HBONE.
 fn addresses_of(mesh: &Mesh, name: &str) -> Vec<NetworkAddress> {
-    let workload = mesh.workload(name).filter(|w| w.tunnel_protocol == TunnelProtocol::Hbone || w.native_tunnel);
+    let workload = mesh.workload(name).filter(|w| w.takes_hbone());
     let pods = workload.into_iter().flat_map(|w| {
         w.addresses.iter().map(|address| NetworkAddress { network: w.network.clone(), address: *address })
     });

@@ -255,7 +255,7 @@ async fn certificates_are_kept_up_for_whom_they_are_needed() {
         upsert(&workload.uid, leno_proto::workload_to_address(&workload))
     };
     let remove = |name: &str| Update::Remove { name: format!("c//Pod/ns/{name}") };
-    use TunnelProtocol::{Hbone, None};
+    use leno_model::TunnelProtocol::{Hbone, None};
     feed.apply(ADDRESS_TYPE, vec![local("a", "sa", Hbone), local("b", "sa", Hbone), local("c", "out", None)]);
     assert_eq!(kept(), ["sa"]);
     // A pod is handed over whose workload is not in the mesh, and asks for what is its own.

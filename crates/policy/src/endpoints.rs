@@ -130,10 +130,9 @@ pub(crate) fn candidates<'m>(
 fn whose<'m>(mesh: &'m Mesh, endpoint: &'m Arc<Workload>, address: IpAddr) -> &'m Arc<Workload> {
     match endpoint.tunnel_protocol {
         TunnelProtocol::Hbone => endpoint,
-        TunnelProtocol::None => mesh
-            .workload_by_address(&endpoint.network, address)
-            .filter(|own| own.tunnel_protocol == TunnelProtocol::Hbone || own.not_understood.is_some())
-            .unwrap_or(endpoint),
+        TunnelProtocol::None => {
+            mesh.workload_by_address(&endpoint.network, address).filter(|own| own.may_be_in_mesh()).unwrap_or(endpoint)
+        }
     }
 }
 

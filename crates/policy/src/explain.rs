@@ -161,7 +161,7 @@ pub fn explain(mesh: &Mesh, source: &Workload, destination: impl Into<Destinatio
 
 fn to_address(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
     describe(mesh, source, destination, &mut out.steps);
-    if source.tunnel_protocol == TunnelProtocol::Hbone || source.not_understood.is_some() {
+    if source.may_be_in_mesh() {
         from_mesh(mesh, source, destination, out);
     } else {
         out.steps.push(format!(

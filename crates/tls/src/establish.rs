@@ -1,12 +1,13 @@
 //! The handshake, up to the keys that the record layer here goes on with.
 
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedConnectionCommon, UnbufferedStatus};
 use rustls::{ClientConfig, CommonState, ExtractedSecrets, NamedGroup, ServerConfig};
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -48,10 +49,9 @@ where
 }
 
 /// What client and server differ in.
-trait Side {
+trait Side: Deref<Target = UnbufferedConnectionCommon<Self::Data>> {
     type Data;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    fn common(&self) -> &CommonState;
     fn into_keys(self) -> Result<(ExtractedSecrets, KeySource), rustls::Error>;
 }
 
@@ -60,10 +60,6 @@ impl Side for UnbufferedClientConnection {
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(incoming)
-    }
-
-    fn common(&self) -> &CommonState {
-        self
     }
 
     fn into_keys(self) -> Result<(ExtractedSecrets, KeySource), rustls::Error> {
@@ -77,10 +73,6 @@ impl Side for UnbufferedServerConnection {
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(incoming)
-    }
-
-    fn common(&self) -> &CommonState {
-        self
     }
 
     fn into_keys(self) -> Result<(ExtractedSecrets, KeySource), rustls::Error> {
@@ -143,7 +135,7 @@ where
             }
         }
     }
-    let common = side.common();
+    let common: &CommonState = &side;
     let facts = Facts {
         alpn: common.alpn_protocol().map(Box::from),
         leaf: common.peer_certificates().and_then(<[_]>::first).map(|leaf| leaf.clone().into_owned()),

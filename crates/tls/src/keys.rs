@@ -43,6 +43,22 @@ pub(crate) enum KeySource {
     Server(Box<KernelConnection<ServerConnectionData>>),
 }
 
+impl KeySource {
+    fn next_sealing(&mut self) -> Result<Cipher, rustls::Error> {
+        Cipher::new(match self {
+            Self::Client(source) => source.update_tx_secret()?,
+            Self::Server(source) => source.update_tx_secret()?,
+        })
+    }
+
+    fn next_opening(&mut self) -> Result<Cipher, rustls::Error> {
+        Cipher::new(match self {
+            Self::Client(source) => source.update_rx_secret()?,
+            Self::Server(source) => source.update_rx_secret()?,
+        })
+    }
+}
+
 impl Keys {
     pub(crate) fn new(secrets: ExtractedSecrets, source: KeySource) -> Result<Self, rustls::Error> {
         Ok(Self {
@@ -64,10 +80,7 @@ impl Keys {
     /// The KeyUpdate is sealed: the next record has the next key.
     pub(crate) fn update_sealing(&mut self) -> Result<(), rustls::Error> {
         self.update_owed = false;
-        self.sealing = Cipher::new(match &mut self.source {
-            KeySource::Client(source) => source.update_tx_secret()?,
-            KeySource::Server(source) => source.update_tx_secret()?,
-        })?;
+        self.sealing = self.source.next_sealing()?;
         Ok(())
     }
 
@@ -107,7 +120,7 @@ impl Keys {
 
     fn message(&mut self, kind: u8, body: &[u8], is_last: bool) -> Result<(), Violation> {
         match (kind, &mut self.source) {
-            (KEY_UPDATE, source) => {
+            (KEY_UPDATE, _) => {
                 let asks = match body {
                     [0] => false,
                     [1] => true,
@@ -125,10 +138,7 @@ impl Keys {
                     })?;
                     self.update_owed = true;
                 }
-                self.opening = Cipher::new(match source {
-                    KeySource::Client(source) => source.update_rx_secret()?,
-                    KeySource::Server(source) => source.update_rx_secret()?,
-                })?;
+                self.opening = self.source.next_opening()?;
                 Ok(())
             }
             (NEW_SESSION_TICKET, KeySource::Client(source)) => source

@@ -2,8 +2,6 @@
 
 use std::io::IoSlice;
 
-use rustls::AlertDescription;
-
 use crate::buffer::Buffer;
 use crate::record::{Cipher, Content, HEADER, MAX_PLAIN, TRAILER};
 
@@ -95,14 +93,6 @@ impl Outgoing {
             }
             _ => Ok(false),
         }
-    }
-
-    /// Appends an alert (RFC 8446 §6).
-    pub(crate) fn alert(&mut self, cipher: &mut Cipher, alert: AlertDescription) -> Result<bool, rustls::Error> {
-        const WARNING: u8 = 1;
-        const FATAL: u8 = 2;
-        let level = if alert == AlertDescription::CloseNotify { WARNING } else { FATAL };
-        self.control(cipher, Content::Alert, &[level, u8::from(alert)])
     }
 
     /// What the transport is to take next; sealed records only.

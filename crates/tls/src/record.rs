@@ -34,6 +34,10 @@ pub(crate) enum Content {
     Data = 23,
 }
 
+/// Levels of an alert (RFC 8446 §6).
+pub(crate) const WARNING: u8 = 1;
+pub(crate) const FATAL: u8 = 2;
+
 /// Why a connection must end, and what its peer is told.
 #[derive(Debug, Clone)]
 pub(crate) struct Violation {

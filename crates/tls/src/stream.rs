@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::incoming::{Incoming, Opened};
 use crate::keys::{KEY_UPDATE_MESSAGE, Keys};
 use crate::outgoing::Outgoing;
-use crate::record::{Content, Violation};
+use crate::record::{Content, FATAL, Violation, WARNING};
 
 /// A TLS connection over `IO`.
 ///
@@ -103,8 +103,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
     }
 
     fn alert_received(&mut self, alert: &[u8]) -> Result<(), Violation> {
-        const WARNING: u8 = 1;
-        const FATAL: u8 = 2;
         let &[level, description] = alert else {
             let error = match alert.len() {
                 0 => InvalidMessage::MissingData("AlertLevel"),
@@ -134,7 +132,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
     /// Ends the connection for what the peer did, and tells it as far as that can be done now.
     fn fail(&mut self, cx: &mut Context<'_>, violation: Violation) -> io::Error {
         if let Some(alert) = violation.alert.filter(|_| !self.send_ended)
-            && self.outgoing.alert(&mut self.keys.sealing, alert).unwrap_or(false)
+            && let message = [FATAL, u8::from(alert)]
+            && self.outgoing.control(&mut self.keys.sealing, Content::Alert, &message).unwrap_or(false)
         {
             let _ = self.poll_drain(cx);
         }
@@ -253,7 +252,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if !this.send_ended {
-            let close_notify = [1, u8::from(AlertDescription::CloseNotify)];
+            let close_notify = [WARNING, u8::from(AlertDescription::CloseNotify)];
             ready!(this.poll_control(cx, Content::Alert, &close_notify))?;
             this.send_ended = true;
         }

@@ -50,6 +50,20 @@ fn identity() -> MeshIdentity {
     MeshIdentity::new(Arc::new(certificate)).unwrap()
 }
 
+fn block_on<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+/// Our client and the library's server, connected by a pipe of so many bytes.
+async fn with_library(pipe: usize) -> (TlsStream<DuplexStream>, tokio_rustls::server::TlsStream<DuplexStream>) {
+    let identity = identity();
+    let (near, far) = duplex(pipe);
+    let expected = [NAME.parse().unwrap()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
+    let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), acceptor.accept(far));
+    (client.unwrap().0, server.unwrap())
+}
+
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 % 251) as u8).collect()
 }
@@ -141,8 +155,7 @@ async fn received(by_library: bool, sent: &[Sent], damage: &Damage) -> (Vec<u8>,
 }
 
 fn compare(sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let library = received(true, sent, damage).await;
         let ours = received(false, sent, damage).await;
         assert_eq!(ours.1, library.1, "verdict on {sent:?} {damage:?}");
@@ -181,8 +194,7 @@ fn what_is_in_order_arrives() {
 /// RFC 8446 §5.4 wants such records refused; the library lets them pass.
 #[test]
 fn an_empty_handshake_record_is_refused() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (data, error) = runtime.block_on(received(false, &[Sent::Data(1), Sent::Inner(vec![22])], &Damage::default()));
+    let (data, error) = block_on(received(false, &[Sent::Data(1), Sent::Inner(vec![22])], &Damage::default()));
     assert_eq!((data.len(), error.as_deref()), (1, Some("malformed")));
 }
 
@@ -284,14 +296,8 @@ proptest! {
     /// What the library seals, in whatever pieces it comes.
     #[test]
     fn the_librarys_records_are_read(lengths in proptest::collection::vec(1usize..60_000, 1..5), pipe in 1usize..70_000) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let identity = identity();
-            let (near, far) = duplex(pipe);
-            let expected = [NAME.parse().unwrap()];
-            let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
-            let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), acceptor.accept(far));
-            let (mut client, mut server) = (client.unwrap().0, server.unwrap());
+        block_on(async {
+            let (mut client, mut server) = with_library(pipe).await;
             let plain = pattern(60_000);
             let writing = async {
                 for length in &lengths {
@@ -314,14 +320,8 @@ proptest! {
         writes in proptest::collection::vec((1usize..400_000, any::<bool>()), 1..5),
         pipe in 1usize..200_000,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let identity = identity();
-            let (near, far) = duplex(pipe);
-            let expected = [NAME.parse().unwrap()];
-            let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
-            let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), acceptor.accept(far));
-            let (mut client, mut server) = (client.unwrap().0, server.unwrap());
+        block_on(async {
+            let (mut client, mut server) = with_library(pipe).await;
             let plain = pattern(400_000);
             let writing = async {
                 for (length, flush) in &writes {
@@ -343,14 +343,8 @@ proptest! {
 
 #[test]
 fn keys_are_replaced_before_they_have_sealed_too_much() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let identity = identity();
-        let (near, far) = duplex(1 << 20);
-        let expected = [NAME.parse().unwrap()];
-        let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
-        let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), acceptor.accept(far));
-        let (mut client, mut server) = (client.unwrap().0, server.unwrap());
+    block_on(async {
+        let (mut client, mut server) = with_library(1 << 20).await;
         // As if it had sealed nearly all it may, and its peer had seen it.
         client.keys.update_owed_for_test();
         client.write_all(b"after new keys").await.unwrap();
@@ -373,8 +367,7 @@ fn keys_are_replaced_before_they_have_sealed_too_much() {
 
 #[test]
 fn a_connection_without_traffic_holds_no_buffer() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let identity = identity();
         let (near, far) = duplex(1 << 20);
         let expected = [NAME.parse().unwrap()];
