@@ -15,8 +15,8 @@ const SIZES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
 /// Without it, each full read would go out in two system calls.
 const SLACK: usize = 1 << 10;
 
-/// Buffers of each size that a thread keeps for reuse: at most 1.3 MiB per thread.
-const KEPT: [usize; 4] = [16, 8, 4, 4];
+/// Buffers of each size that a thread keeps for reuse: at most 2.4 MiB per thread.
+const KEPT: [usize; 4] = [16, 8, 4, 8];
 
 /// Reads up to this length are copied out, so that the buffer is free again at once instead of
 /// being pinned by a few bytes that wait for a window.

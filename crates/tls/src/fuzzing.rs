@@ -5,10 +5,11 @@ use std::io::IoSlice;
 use rustls::ConnectionTrafficSecrets;
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls_pki_types::CertificateDer;
+use tokio::io::ReadBuf;
 
 use crate::incoming::{Incoming, Opened};
 use crate::outgoing::Outgoing;
-use crate::record::Cipher;
+use crate::record::{Cipher, MAX_RECORD};
 
 /// What a peer's certificate names; the bytes are DER.
 pub fn peer_certificate(der: &[u8]) -> Option<leno_model::Identity> {
@@ -62,6 +63,8 @@ pub fn there_and_back(writes: &[u16], chunk: u16, damage: Option<(u32, u8)>) {
 fn receive(cipher: &mut Cipher, mut bytes: &[u8], chunk: usize) -> Vec<u8> {
     let mut received = Vec::new();
     let mut incoming = Incoming::new(&[]);
+    // Room for any record, or for few.
+    let mut room = vec![0; if chunk.is_multiple_of(2) { MAX_RECORD } else { 100 }];
     while !bytes.is_empty() {
         let filled = incoming.fill(
             |room| {
@@ -73,9 +76,11 @@ fn receive(cipher: &mut Cipher, mut bytes: &[u8], chunk: usize) -> Vec<u8> {
         );
         bytes = &bytes[filled..];
         loop {
-            match incoming.open(cipher) {
+            let mut out = ReadBuf::new(&mut room);
+            match incoming.open(cipher, &mut out) {
                 Ok(Opened::Nothing) => break,
                 Ok(Opened::Data) => {
+                    received.extend_from_slice(out.filled());
                     received.extend_from_slice(incoming.plain());
                     incoming.consume(incoming.plain().len());
                 }

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use tokio::io::ReadBuf;
+
 use crate::buffer::{Buffer, ReadSize};
-use crate::record::{Cipher, Content, MAX_RECORD, Violation, length_of};
+use crate::record::{Cipher, Content, MAX_RECORD, Violation, inner_length, length_of};
 
 /// Most bytes read at once.
 const LARGEST_READ: usize = 256 << 10;
@@ -44,26 +46,40 @@ impl Incoming {
         self.release();
     }
 
-    /// Opens the next record, if it has come in full. Data becomes [`Incoming::plain`], which
-    /// must be empty; of others, a copy is given.
-    pub(crate) fn open(&mut self, cipher: &mut Cipher) -> Result<Opened, Violation> {
+    /// Opens the next record, if it has come in full. Data goes to `out` if all of it has room
+    /// there, which saves a copy, and else becomes [`Incoming::plain`], which must be empty; of
+    /// others, a copy is given.
+    pub(crate) fn open(&mut self, cipher: &mut Cipher, out: &mut ReadBuf<'_>) -> Result<Opened, Violation> {
         debug_assert!(self.plain.is_empty());
         let Some(buffer) = &mut self.buffer else { return Ok(Opened::Nothing) };
         let received = &mut buffer[self.sealed.clone()];
         let Some(length) = length_of(received)?.filter(|length| *length <= received.len()) else {
             return Ok(Opened::Nothing);
         };
-        let (content, plain) = cipher.open(&mut received[..length])?;
+        let record = &mut received[..length];
         let start = self.sealed.start;
         self.sealed.start += length;
-        let plain = start + plain.start..start + plain.end;
-        let opened = match content {
-            Content::Data => {
-                self.plain = plain;
-                Opened::Data
+        let opened = if inner_length(length) <= out.remaining() {
+            let room = out.initialize_unfilled_to(inner_length(length));
+            let (content, plain) = cipher.open_into(record, room)?;
+            match content {
+                Content::Data => {
+                    out.advance(plain);
+                    Opened::Data
+                }
+                Content::Alert => Opened::Alert(room[..plain].to_vec()),
+                Content::Handshake => Opened::Handshake(room[..plain].to_vec()),
             }
-            Content::Alert => Opened::Alert(buffer[plain].to_vec()),
-            Content::Handshake => Opened::Handshake(buffer[plain].to_vec()),
+        } else {
+            let (content, plain) = cipher.open(record)?;
+            match content {
+                Content::Data => {
+                    self.plain = start + plain.start..start + plain.end;
+                    Opened::Data
+                }
+                Content::Alert => Opened::Alert(record[plain].to_vec()),
+                Content::Handshake => Opened::Handshake(record[plain].to_vec()),
+            }
         };
         self.release();
         Ok(opened)

@@ -124,33 +124,59 @@ impl Cipher {
     /// in `record` that is now.
     pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<(Content, Range<usize>), Violation> {
         let payload = &mut record[HEADER..];
-        let bad = || Violation::new(rustls::Error::DecryptError, AlertDescription::BadRecordMac);
         if payload.len() < TAG {
-            return Err(bad());
+            return Err(bad_record());
         }
         let aad = Aad::from(header_of(payload.len()));
         let nonce = self.nonce();
-        let inner = self.key.open_in_place(nonce, aad, payload).map_err(|_| bad())?;
-        let too_long = || Violation::new(rustls::Error::PeerSentOversizedRecord, AlertDescription::RecordOverflow);
-        if inner.len() > MAX_PLAIN + 1 {
-            return Err(too_long());
-        }
-        // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4).
-        let Some(end) = inner.iter().rposition(|byte| *byte != 0) else {
-            return Err(Violation::unexpected(PeerMisbehaved::IllegalTlsInnerPlaintext));
-        };
-        let content = match inner[end] {
-            21 => Content::Alert,
-            22 => Content::Handshake,
-            23 => Content::Data,
-            20 => return Err(Violation::unexpected(PeerMisbehaved::IllegalMiddleboxChangeCipherSpec)),
-            _ => return Err(Violation::unexpected(InvalidMessage::InvalidContentType)),
-        };
-        if end > MAX_PLAIN {
-            return Err(too_long());
-        }
-        Ok((content, HEADER..HEADER + end))
+        let inner = self.key.open_in_place(nonce, aad, payload).map_err(|_| bad_record())?;
+        let (content, length) = content_of(inner)?;
+        Ok((content, HEADER..HEADER + length))
     }
+
+    /// Opens the record in `record`, header included, into the front of `out`, which has room for
+    /// [`inner_length`] bytes. Says what it carries, and how much of `out` that is. After an error,
+    /// anything may be in `out`.
+    pub(crate) fn open_into(&mut self, record: &[u8], out: &mut [u8]) -> Result<(Content, usize), Violation> {
+        let Some((text, tag)) = record[HEADER..].split_last_chunk::<TAG>() else { return Err(bad_record()) };
+        let aad = Aad::from(header_of(text.len() + TAG));
+        let nonce = self.nonce();
+        let inner = &mut out[..text.len()];
+        self.key.open_separate_gather(nonce, aad, text, tag, inner).map_err(|_| bad_record())?;
+        content_of(inner)
+    }
+}
+
+/// What opening a record of `length` bytes, header included, takes room for: its plaintext, content type and padding.
+pub(crate) fn inner_length(length: usize) -> usize {
+    length.saturating_sub(HEADER + TAG)
+}
+
+fn bad_record() -> Violation {
+    Violation::new(rustls::Error::DecryptError, AlertDescription::BadRecordMac)
+}
+
+/// Content type and length of what is in an opened record.
+fn content_of(inner: &[u8]) -> Result<(Content, usize), Violation> {
+    let too_long = || Violation::new(rustls::Error::PeerSentOversizedRecord, AlertDescription::RecordOverflow);
+    if inner.len() > MAX_PLAIN + 1 {
+        return Err(too_long());
+    }
+    // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4).
+    let Some(end) = inner.iter().rposition(|byte| *byte != 0) else {
+        return Err(Violation::unexpected(PeerMisbehaved::IllegalTlsInnerPlaintext));
+    };
+    let content = match inner[end] {
+        21 => Content::Alert,
+        22 => Content::Handshake,
+        23 => Content::Data,
+        20 => return Err(Violation::unexpected(PeerMisbehaved::IllegalMiddleboxChangeCipherSpec)),
+        _ => return Err(Violation::unexpected(InvalidMessage::InvalidContentType)),
+    };
+    if end > MAX_PLAIN {
+        return Err(too_long());
+    }
+    Ok((content, end))
 }
 
 /// The header of a sealed record, which is also what is authenticated beside it (RFC 8446 §5.2).

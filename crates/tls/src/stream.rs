@@ -87,13 +87,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Opens the next record that has come. Data is then in `incoming.plain()`. `false` if there
-    /// is none.
-    fn open_next(&mut self) -> Result<bool, Violation> {
-        match self.incoming.open(&mut self.keys.opening)? {
+    /// Opens the next record that has come. Data is then in `out`, or in `incoming.plain()` if it
+    /// had no room there. `false` if there is no record.
+    fn open_next(&mut self, out: &mut ReadBuf<'_>) -> Result<bool, Violation> {
+        let before = out.filled().len();
+        match self.incoming.open(&mut self.keys.opening, out)? {
             Opened::Nothing => return Ok(false),
             Opened::Handshake(bytes) => self.keys.handshake_received(&bytes)?,
             Opened::Data | Opened::Alert(_) if self.keys.is_within_message() => {
+                out.set_filled(before);
                 return Err(Violation::unexpected(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
             }
             Opened::Data => self.keys.data_received(),
@@ -200,7 +202,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 Some(error) => return Poll::Ready(Err(explain(error.clone()))),
                 None => {}
             }
-            match this.open_next() {
+            match this.open_next(buf) {
                 Ok(true) => continue,
                 Ok(false) if has_some => return Poll::Ready(Ok(())),
                 Ok(false) => {}

@@ -108,8 +108,16 @@ fn sealed(stream: &mut TlsStream<DuplexStream>, sent: &[Sent]) -> Vec<u8> {
     out
 }
 
+/// Who receives.
+#[derive(Debug, Clone, Copy)]
+enum Receiver {
+    Library,
+    /// We, who are asked for so many bytes at once.
+    Ours(usize),
+}
+
 /// What a receiver makes of it: the data, and the error it ends with (none for close_notify).
-async fn received(by_library: bool, sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
+async fn received(by: Receiver, sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
     let identity = identity();
     let (near, far) = duplex(1 << 22);
     let expected = [NAME.parse().unwrap()];
@@ -129,15 +137,23 @@ async fn received(by_library: bool, sent: &[Sent], damage: &Damage) -> (Vec<u8>,
         io
     };
     let mut data = Vec::new();
-    let result = if by_library {
+    let result = if let Receiver::Ours(at_once) = by {
+        let (client, server) = tokio::join!(connecting, identity.accept(far, TIMEOUT));
+        let _open = send(client.unwrap().0).await;
+        let mut server = server.unwrap().0;
+        let mut room = vec![0; at_once];
+        loop {
+            match server.read(&mut room).await {
+                Ok(0) => break Ok(0),
+                Ok(length) => data.extend_from_slice(&room[..length]),
+                Err(error) => break Err(error),
+            }
+        }
+    } else {
         let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
         let (client, server) = tokio::join!(connecting, acceptor.accept(far));
         let _open = send(client.unwrap().0).await;
         server.unwrap().read_to_end(&mut data).await
-    } else {
-        let (client, server) = tokio::join!(connecting, identity.accept(far, TIMEOUT));
-        let _open = send(client.unwrap().0).await;
-        server.unwrap().0.read_to_end(&mut data).await
     };
     let error = result.err().map(|error| match error.get_ref() {
         Some(inner) => match (inner.downcast_ref::<rustls::Error>(), inner.downcast_ref::<PeerAlert>()) {
@@ -156,8 +172,12 @@ async fn received(by_library: bool, sent: &[Sent], damage: &Damage) -> (Vec<u8>,
 
 fn compare(sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
     block_on(async {
-        let library = received(true, sent, damage).await;
-        let ours = received(false, sent, damage).await;
+        let library = received(Receiver::Library, sent, damage).await;
+        // Records are opened into the caller's room where they fit there, and else in place.
+        let ours = received(Receiver::Ours(1 << 17), sent, damage).await;
+        let in_place = received(Receiver::Ours(1000), sent, damage).await;
+        assert_eq!(ours.1, in_place.1, "verdict on {sent:?} {damage:?}");
+        assert!(ours.0 == in_place.0, "data of {sent:?} {damage:?}");
         assert_eq!(ours.1, library.1, "verdict on {sent:?} {damage:?}");
         // Where something is wrong, the library may keep back what came right before it.
         let same = if ours.1.is_none() { ours.0 == library.0 } else { ours.0.starts_with(&library.0) };
@@ -194,7 +214,8 @@ fn what_is_in_order_arrives() {
 /// RFC 8446 §5.4 wants such records refused; the library lets them pass.
 #[test]
 fn an_empty_handshake_record_is_refused() {
-    let (data, error) = block_on(received(false, &[Sent::Data(1), Sent::Inner(vec![22])], &Damage::default()));
+    let (data, error) =
+        block_on(received(Receiver::Ours(1 << 17), &[Sent::Data(1), Sent::Inner(vec![22])], &Damage::default()));
     assert_eq!((data.len(), error.as_deref()), (1, Some("malformed")));
 }
 
