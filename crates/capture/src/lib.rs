@@ -2,6 +2,7 @@
 //!
 //! Everything here talks to the kernel directly: no `ip`, `nft` or `iptables` needs to be installed.
 
+mod congestion;
 mod conntrack;
 mod error;
 mod netlink;
@@ -16,6 +17,7 @@ pub mod sniff;
 pub mod sockets;
 pub mod zds;
 
+pub use congestion::ShortPath;
 pub use error::{Error, Result};
 pub use netlink::links;
 pub use netns::{NAMED_DIR, NamespaceId, NetworkNamespace};

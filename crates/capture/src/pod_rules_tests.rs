@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::sniff::Sniffer;
-use crate::sockets::{ListenOptions, Listener, connector, listen_dns, listen_wildcard, original_destination, udp};
+use crate::sockets::{
+    ConnectOptions, ListenOptions, Listener, connector, listen_dns, listen_wildcard, original_destination, udp,
+};
 use crate::test_support::{PEER, PEER6, POD, POD6, Pair, at, ip, judge, may_run};
 
 const APP: u16 = 8080;
@@ -238,7 +240,7 @@ fn what_the_pod_sends_reaches_the_proxy() {
     // The proxy's own connections pass.
     for address in [PEER, PEER6] {
         let server = listen(&pair.peer, address, APP);
-        let socket = connector(&pair.pod, at(address, APP), None).unwrap();
+        let socket = connector(&pair.pod, at(address, APP), None, &ConnectOptions::default()).unwrap();
         socket.set_nonblocking(false).unwrap();
         socket.connect(&at(address, APP).into()).unwrap();
         let mut socket: TcpStream = socket.into();
@@ -289,7 +291,7 @@ fn the_application_sees_its_client() {
     for (pod, client) in [(POD, PEER), (POD6, PEER6), (POD, "198.51.100.9"), (POD6, "2001:db8::9")] {
         let server = listen(&pair.pod, pod, APP);
         let wire = Sniffer::start(&pair.pod, Some("eth0"), b"ping").unwrap();
-        let socket = connector(&pair.pod, at(pod, APP), Some(at(client, 0))).unwrap();
+        let socket = connector(&pair.pod, at(pod, APP), Some(at(client, 0)), &ConnectOptions::default()).unwrap();
         socket.set_nonblocking(false).unwrap();
         socket.connect_timeout(&at(pod, APP).into(), Duration::from_secs(5)).unwrap();
         let mut socket: TcpStream = socket.into();
@@ -312,7 +314,8 @@ fn health_checks_of_the_host_pass() {
     for (pod, probe, length) in [(POD, IpAddr::V4(PROBE_SOURCE_V4), 32), (POD6, IpAddr::V6(PROBE_SOURCE_V6), 128)] {
         links::add_address(&pair.peer, "lo", probe, length).unwrap();
         let server = listen(&pair.pod, pod, APP);
-        let socket = connector(&pair.peer, at(pod, APP), Some(SocketAddr::new(probe, 0))).unwrap();
+        let socket =
+            connector(&pair.peer, at(pod, APP), Some(SocketAddr::new(probe, 0)), &ConnectOptions::default()).unwrap();
         socket.set_nonblocking(false).unwrap();
         socket.connect_timeout(&at(pod, APP).into(), Duration::from_secs(5)).unwrap();
         let mut socket: TcpStream = socket.into();
@@ -461,7 +464,7 @@ fn captured_connections_survive_reinstallation_and_unenrolment() {
         let mut inward_end = inbound.socket.accept().unwrap().0;
         // And the proxy's leg to the application, from the client's address.
         let application = listen(&pair.pod, pod, APP);
-        let leg = connector(&pair.pod, at(pod, APP), Some(at(peer, 0))).unwrap();
+        let leg = connector(&pair.pod, at(pod, APP), Some(at(peer, 0)), &ConnectOptions::default()).unwrap();
         leg.set_nonblocking(false).unwrap();
         leg.connect_timeout(&at(pod, APP).into(), Duration::from_secs(5)).unwrap();
         let mut leg: TcpStream = leg.into();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::congestion::ShortPath;
 use crate::error::{Error, Result};
 use crate::netns::NetworkNamespace;
 use crate::sys::{get_option, set_option};
@@ -43,11 +44,19 @@ pub struct ListenOptions {
     pub transparent: bool,
     /// Accepted but not yet fetched connections.
     pub backlog: i32,
+    /// Where connections come over short paths, what they use there.
+    pub path: ShortPath,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { mark: Some(PROXY_MARK), reuse_port: true, transparent: true, backlog: BACKLOG }
+        Self {
+            mark: Some(PROXY_MARK),
+            reuse_port: true,
+            transparent: true,
+            backlog: BACKLOG,
+            path: ShortPath::default(),
+        }
     }
 }
 
@@ -55,7 +64,7 @@ impl ListenOptions {
     /// For servers outside any pod: no mark, no sharing of the port, no privileges needed.
     #[must_use]
     pub fn plain() -> Self {
-        Self { mark: None, reuse_port: false, transparent: false, backlog: BACKLOG }
+        Self { mark: None, reuse_port: false, transparent: false, backlog: BACKLOG, path: ShortPath::default() }
     }
 }
 
@@ -106,6 +115,7 @@ fn listen_on(socket: Socket, address: SocketAddr, options: &ListenOptions) -> io
     }
     let transparent = options.transparent && set_transparent(&socket, address).is_ok();
     set_connection_defaults(&socket)?;
+    options.path.assume(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(options.backlog)?;
     Ok(Listener { socket: socket.into(), transparent })
@@ -166,6 +176,22 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
     Ok(socket.into())
 }
 
+/// What a connecting socket is to be like.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// Whether to probe an idle peer. Within a namespace nothing can vanish without the kernel saying so, and the probes'
+    /// settings would cost each connection four system calls.
+    pub keepalive: bool,
+    /// Where the path is short, what to use there.
+    pub path: ShortPath,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self { keepalive: true, path: ShortPath::default() }
+    }
+}
+
 /// A TCP socket that is about to connect to `destination` from inside the namespace, marked with [`PROXY_MARK`], and set up as
 /// connections accepted from a [`Listener`] are.
 ///
@@ -176,39 +202,23 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
 ///
 /// # Errors
 /// When the families differ or the caller lacks CAP_NET_ADMIN.
-pub fn connector(namespace: &NetworkNamespace, destination: SocketAddr, source: Option<SocketAddr>) -> Result<Socket> {
-    connect_socket(namespace, destination, source, true)
-}
-
-/// As [`connector`], for a destination inside the namespace itself: there, nothing can vanish without the kernel saying so,
-/// and keep-alive probes would cost each connection four system calls.
-///
-/// # Errors
-/// As [`connector`].
-pub fn local_connector(
+pub fn connector(
     namespace: &NetworkNamespace,
     destination: SocketAddr,
     source: Option<SocketAddr>,
-) -> Result<Socket> {
-    connect_socket(namespace, destination, source, false)
-}
-
-fn connect_socket(
-    namespace: &NetworkNamespace,
-    destination: SocketAddr,
-    source: Option<SocketAddr>,
-    keepalive: bool,
+    options: &ConnectOptions,
 ) -> Result<Socket> {
     let fail = |e| Error::system(format!("opening a socket towards {destination} in {namespace}"), e);
     let destination_ip = destination.ip().to_canonical();
     let socket = create(namespace, SocketAddr::new(destination_ip, 0), Type::STREAM, Protocol::TCP).map_err(fail)?;
     let prepare = || -> io::Result<()> {
         socket.set_mark(PROXY_MARK)?;
-        if keepalive {
+        if options.keepalive {
             set_connection_defaults(&socket)?;
         } else {
             socket.set_tcp_nodelay(true)?;
         }
+        options.path.assume(&socket)?;
         let Some(source) = source else { return Ok(()) };
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
         // Also permits the foreign address.
@@ -227,7 +237,12 @@ fn connect_socket(
     Ok(socket)
 }
 
-fn create(namespace: &NetworkNamespace, like: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+pub(crate) fn create(
+    namespace: &NetworkNamespace,
+    like: SocketAddr,
+    kind: Type,
+    protocol: Protocol,
+) -> io::Result<Socket> {
     let kind = kind.nonblocking().cloexec();
     namespace.run(|| Socket::new(Domain::for_address(like), kind, Some(protocol)))?
 }

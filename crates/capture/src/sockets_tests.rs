@@ -89,7 +89,7 @@ fn connects_from_the_pod_with_its_own_address() {
     let pair = Pair::new();
     for (to, from) in [(PEER, POD), (PEER6, POD6)] {
         let listener = listen(&pair.peer, at(to, PORT), &ListenOptions::default()).unwrap();
-        let socket = connector(&pair.pod, at(to, PORT), None).unwrap();
+        let socket = connector(&pair.pod, at(to, PORT), None, &ConnectOptions::default()).unwrap();
         assert_eq!(socket.mark().unwrap(), PROXY_MARK);
         assert!(socket.tcp_nodelay().unwrap());
         let mut client = connect(socket, at(to, PORT)).unwrap();
@@ -102,7 +102,10 @@ fn connects_from_the_pod_with_its_own_address() {
     }
     let _listener = listen(&pair.peer, at(PEER, PORT), &ListenOptions::default()).unwrap();
     let mapped = "[::ffff:10.99.0.2]:15001".parse().unwrap();
-    assert!(connect(connector(&pair.pod, mapped, None).unwrap(), at(PEER, PORT)).is_ok(), "mapped means IPv4");
+    assert!(
+        connect(connector(&pair.pod, mapped, None, &ConnectOptions::default()).unwrap(), at(PEER, PORT)).is_ok(),
+        "mapped means IPv4"
+    );
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn many_connections_share_a_source_port() {
     for port in [7001, 7002] {
         let listener = listen(&pair.peer, at(PEER, port), &ListenOptions::default()).unwrap();
         for _ in 0..2 {
-            let socket = connector(&pair.pod, at(PEER, port), Some(at(POD, 0))).unwrap();
+            let socket = connector(&pair.pod, at(PEER, port), Some(at(POD, 0)), &ConnectOptions::default()).unwrap();
             open.push(connect(socket, at(PEER, port)).unwrap());
         }
         open.push(accept(&listener).0);

@@ -110,6 +110,11 @@ pub struct Config {
     #[arg(long, env = "ENABLE_ORIG_SRC", default_value = "auto")]
     pub original_source: OriginalSource,
 
+    /// TCP congestion control of tunnels and towards programs: `auto` uses cubic instead of BBR where a
+    /// round trip takes less than a millisecond; `system` leaves it to the pod's namespace.
+    #[arg(long, env = "LENO_CONGESTION_CONTROL", default_value = "auto")]
+    pub congestion_control: CongestionControl,
+
     /// Whether pods may use IPv6.
     #[arg(long, env = "IPV6_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
     pub ipv6: bool,
@@ -148,6 +153,15 @@ pub enum OriginalSource {
     True,
     /// Never: it sees the pod's own address.
     False,
+}
+
+/// Who chooses how tunnels, and connections to programs, react to congestion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CongestionControl {
+    /// The pod's namespace, except that nothing paces packets on a short path.
+    Auto,
+    /// The pod's namespace.
+    System,
 }
 
 /// `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.

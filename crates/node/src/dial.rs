@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::{NetworkNamespace, sockets};
+use leno_capture::sockets::{self, ConnectOptions};
 use leno_model::Identity;
 use leno_tls::TlsStream;
 use tokio::io::Interest;
@@ -42,31 +42,30 @@ const PORT_ATTEMPTS: usize = 8;
 
 /// Connects from the pod's namespace to another one's.
 pub(crate) async fn tcp(pod: &Pod, address: SocketAddr) -> Result<TcpStream, Failure> {
+    elsewhere(pod, address, &ConnectOptions::default()).await
+}
+
+async fn elsewhere(pod: &Pod, address: SocketAddr, options: &ConnectOptions) -> Result<TcpStream, Failure> {
     let source = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    from_own_port(pod, address, source, sockets::connector).await
+    from_own_port(pod, address, source, options).await
 }
 
 /// Connects to the pod's own program; with `source`, from an address that need not be the pod's.
 pub(crate) async fn program(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
+    let options = ConnectOptions { keepalive: false, path: pod.short_path().clone() };
     let Some(source) = source else {
-        let socket = sockets::local_connector(pod.netns(), address, None).map_err(|e| Failure::Socket(Arc::new(e)))?;
-        return within(pod, address, connect(socket, address)).await;
+        return within(pod, address, connect(pod, address, None, &options)).await;
     };
-    from_own_port(pod, address, source, sockets::local_connector).await
+    from_own_port(pod, address, source, &options).await
 }
-
-type Connector = fn(&NetworkNamespace, SocketAddr, Option<SocketAddr>) -> Result<socket2::Socket, leno_capture::Error>;
 
 async fn from_own_port(
     pod: &Pod,
     address: SocketAddr,
     source: IpAddr,
-    connector: Connector,
+    options: &ConnectOptions,
 ) -> Result<TcpStream, Failure> {
-    let attempt = async |port| {
-        let socket = connector(pod.netns(), address, Some(SocketAddr::new(source, port)));
-        connect(socket.map_err(|e| Failure::Socket(Arc::new(e)))?, address).await
-    };
+    let attempt = async |port| connect(pod, address, Some(SocketAddr::new(source, port)), options).await;
     let connecting = async {
         for _ in 0..PORT_ATTEMPTS {
             match attempt(rand::random_range(OWN_PORTS)).await {
@@ -88,8 +87,14 @@ async fn within(
     timeout(waited, connecting).await.unwrap_or(Err(Failure::ConnectTimeout { address, waited }))
 }
 
-async fn connect(socket: socket2::Socket, address: SocketAddr) -> Result<TcpStream, Failure> {
-    let socket = TcpSocket::from_std_stream(socket.into());
+async fn connect(
+    pod: &Pod,
+    address: SocketAddr,
+    source: Option<SocketAddr>,
+    options: &ConnectOptions,
+) -> Result<TcpStream, Failure> {
+    let socket = sockets::connector(pod.netns(), address, source, options);
+    let socket = TcpSocket::from_std_stream(socket.map_err(|e| Failure::Socket(Arc::new(e)))?.into());
     socket.connect(address).await.map_err(|e| Failure::Connect { address, source: Arc::new(e) })
 }
 
@@ -100,7 +105,9 @@ pub(crate) async fn tls(
     address: SocketAddr,
     expected: &[Identity],
 ) -> Result<TlsStream<TcpStream>, Failure> {
-    let stream = tcp(pod, address).await?;
+    let options = ConnectOptions { path: pod.short_path().clone(), ..ConnectOptions::default() };
+    let stream = elsewhere(pod, address, &options).await?;
+    pod.verify_short_path(&stream);
     let wait = pod.context().config.handshake_timeout;
     let connected = identity.connect(stream, expected, wait).await;
     connected.map(|(stream, _)| stream).map_err(|e| Failure::Handshake { address, source: Arc::new(e) })

@@ -92,6 +92,7 @@ type Accepted = (leno_tls::TlsStream<TcpStream>, Tunnel);
 
 async fn prove(pod: &Arc<Pod>, stream: TcpStream, peer: SocketAddr) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
     let local = stream.local_addr().map_err(|e| (Failure::OriginalDestination(Arc::new(e)), None))?;
+    pod.verify_short_path(&stream);
     let (local, peer) = (dial::canonical(local), dial::canonical(peer));
     let failed = |failure| (failure, Some(local));
     let (_, workload) = pod.workload().await.map_err(failed)?;

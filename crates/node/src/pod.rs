@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leno_capture::NetworkNamespace;
 use leno_capture::sockets::{self, DnsSockets, ListenOptions};
 use leno_capture::zds::PodInfo;
+use leno_capture::{NetworkNamespace, ShortPath};
 use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
 use leno_policy::NotUnderstood;
 use leno_telemetry::{AccessLog, Metrics};
 use leno_tls::{CertificateManager, MeshIdentity};
 use leno_tunnel::Pool;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::OriginalSource;
+use crate::config::{CongestionControl, OriginalSource};
 use crate::connections::Connections;
 use crate::dial::TunnelKey;
 use crate::failure::Failure;
@@ -80,6 +80,7 @@ pub(crate) struct Pod {
     stop: CancellationToken,
     /// Whether the kernel lets us use the caller's address towards the program.
     spoofs_source: bool,
+    short_path: ShortPath,
     /// The workload this pod turned out to be, to find it again without a search.
     uid: Mutex<Option<WorkloadUid>>,
 }
@@ -96,8 +97,13 @@ impl Pod {
         context: Arc<Context>,
         workers: &[Worker],
     ) -> Result<Arc<Self>, String> {
-        let options = ListenOptions::default();
+        let short_path = short_path(&netns, context.config.congestion_control);
         let listen = |port: u16| {
+            let mut options = ListenOptions::default();
+            // Callers of the third may be anywhere, and there are many of them: the system decides.
+            if port != PLAINTEXT_PORT {
+                options.path = short_path.clone();
+            }
             let listener = if context.config.ipv6 {
                 sockets::listen_wildcard(&netns, port, &options)
             } else {
@@ -135,6 +141,7 @@ impl Pod {
             unproven: Arc::new(Semaphore::new(UNPROVEN)),
             stop: CancellationToken::new(),
             spoofs_source,
+            short_path,
             uid: Mutex::new(None),
         });
         // Those already accepting must not go on without the others: the next attempt would share
@@ -193,6 +200,18 @@ impl Pod {
 
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         &self.connections
+    }
+
+    /// What connections from and to this pod use where the path is short.
+    pub(crate) fn short_path(&self) -> &ShortPath {
+        &self.short_path
+    }
+
+    /// Has a tunnel that was taken for a short one do as its path demands.
+    pub(crate) fn verify_short_path(&self, stream: &TcpStream) {
+        if let Err(error) = self.short_path.verify(stream) {
+            tracing::debug!(%error, "a tunnel's congestion control stays as it is");
+        }
     }
 
     pub(crate) fn spoofs_source(&self) -> bool {
@@ -326,4 +345,15 @@ impl Pod {
 fn open_dns(netns: &NetworkNamespace) -> Option<DnsSockets> {
     let opened = sockets::listen_dns(netns, DNS_PORT, &ListenOptions::default());
     opened.inspect_err(|error| tracing::warn!(%error, "the pod's DNS can't be answered; its queries will fail")).ok()
+}
+
+/// What a pod's connections use on short paths. Not knowing costs processor time, not a pod its mesh.
+fn short_path(netns: &NetworkNamespace, chosen: CongestionControl) -> ShortPath {
+    match chosen {
+        CongestionControl::System => ShortPath::default(),
+        CongestionControl::Auto => ShortPath::of(netns).unwrap_or_else(|error| {
+            tracing::debug!(%error, "the pod's congestion control can't be told; leaving it alone");
+            ShortPath::default()
+        }),
+    }
 }

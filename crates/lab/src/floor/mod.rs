@@ -18,12 +18,13 @@ use std::process::ExitCode;
 use leno_capture::pod_rules::{OUTBOUND_PORT, TUNNEL_PORT};
 use leno_capture::sockets::{ListenOptions, listen_wildcard};
 use leno_capture::zds::{Client, ClientStatus, DEFAULT_SOCKET, PodHandler, PodInfo};
-use leno_capture::{NamespaceId, NetworkNamespace};
+use leno_capture::{NamespaceId, NetworkNamespace, ShortPath};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use self::relay::Place;
 use crate::Error;
 
 /// Where a node proxy says whether it is ready, as ztunnel does.
@@ -69,7 +70,7 @@ fn run() -> Result<(), Error> {
 
 /// Order to a worker.
 enum Order {
-    Serve { uid: String, namespace: NetworkNamespace, outbound: std::net::TcpListener, inbound: std::net::TcpListener },
+    Serve { uid: String, place: Place, outbound: std::net::TcpListener, inbound: std::net::TcpListener },
     Leave { uid: String },
 }
 
@@ -95,17 +96,20 @@ impl PodHandler for Pods {
             return Ok(());
         }
         self.leave(&pod.uid);
+        let path = ShortPath::of(&namespace).map_err(|error| error.to_string())?;
+        let place = Place { namespace, path };
+        let options = ListenOptions { path: place.path.clone(), ..ListenOptions::default() };
         for worker in &self.workers {
             let listen = |port| {
-                listen_wildcard(&namespace, port, &ListenOptions::default())
+                listen_wildcard(&place.namespace, port, &options)
                     .map(|listener| listener.socket)
                     .map_err(|error| error.to_string())
             };
             let (outbound, inbound) = (listen(OUTBOUND_PORT)?, listen(TUNNEL_PORT)?);
-            let order = Order::Serve { uid: pod.uid.clone(), namespace: namespace.clone(), outbound, inbound };
+            let order = Order::Serve { uid: pod.uid.clone(), place: place.clone(), outbound, inbound };
             worker.send(order).map_err(|_| "a worker ended".to_owned())?;
         }
-        known.insert(pod.uid, namespace.id());
+        known.insert(pod.uid, place.namespace.id());
         Ok(())
     }
 
@@ -133,10 +137,10 @@ fn work(mut orders: mpsc::UnboundedReceiver<Order>) -> io::Result<()> {
         let mut pods: HashMap<String, [JoinHandle<()>; 2]> = HashMap::new();
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Serve { uid, namespace, outbound, inbound } => {
+                Order::Serve { uid, place, outbound, inbound } => {
                     let tasks = [
-                        tokio::task::spawn_local(relay::outbound(TcpListener::from_std(outbound)?, namespace.clone())),
-                        tokio::task::spawn_local(relay::inbound(TcpListener::from_std(inbound)?, namespace)),
+                        tokio::task::spawn_local(relay::outbound(TcpListener::from_std(outbound)?, place.clone())),
+                        tokio::task::spawn_local(relay::inbound(TcpListener::from_std(inbound)?, place)),
                     ];
                     pods.insert(uid, tasks);
                 }

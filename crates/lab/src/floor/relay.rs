@@ -8,9 +8,9 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
-use leno_capture::NetworkNamespace;
 use leno_capture::pod_rules::TUNNEL_PORT;
-use leno_capture::sockets::{connector, original_destination};
+use leno_capture::sockets::{ConnectOptions, connector, original_destination};
+use leno_capture::{NetworkNamespace, ShortPath};
 use socket2::SockRef;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -25,14 +25,22 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; BLOCK]);
 }
 
+/// A pod, as its connections need to know it.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) namespace: NetworkNamespace,
+    /// All paths are short on one machine. The floor is what they cost at least.
+    pub(super) path: ShortPath,
+}
+
 /// Serves what a pod's programs open.
-pub(super) async fn outbound(listener: TcpListener, namespace: NetworkNamespace) {
-    accept(listener, move |stream, _| send_on(stream, namespace.clone())).await;
+pub(super) async fn outbound(listener: TcpListener, place: Place) {
+    accept(listener, move |stream, _| send_on(stream, place.clone())).await;
 }
 
 /// Serves what other floors pass on to a pod.
-pub(super) async fn inbound(listener: TcpListener, namespace: NetworkNamespace) {
-    accept(listener, move |stream, peer| deliver(stream, peer, namespace.clone())).await;
+pub(super) async fn inbound(listener: TcpListener, place: Place) {
+    accept(listener, move |stream, peer| deliver(stream, peer, place.clone())).await;
 }
 
 async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream, SocketAddr) -> F)
@@ -55,9 +63,9 @@ where
     }
 }
 
-async fn send_on(stream: TcpStream, namespace: NetworkNamespace) -> io::Result<()> {
+async fn send_on(stream: TcpStream, place: Place) -> io::Result<()> {
     let target = original_destination(&stream)?;
-    let next = open(&namespace, SocketAddr::new(target.ip(), TUNNEL_PORT), None).await?;
+    let next = open(&place, SocketAddr::new(target.ip(), TUNNEL_PORT), None).await?;
     let mut preamble = [0; PREAMBLE];
     preamble[..16].copy_from_slice(&ipv6(target.ip()).octets());
     preamble[16..].copy_from_slice(&target.port().to_be_bytes());
@@ -68,14 +76,14 @@ async fn send_on(stream: TcpStream, namespace: NetworkNamespace) -> io::Result<(
     relay(stream, next).await
 }
 
-async fn deliver(mut stream: TcpStream, peer: SocketAddr, namespace: NetworkNamespace) -> io::Result<()> {
+async fn deliver(mut stream: TcpStream, peer: SocketAddr, place: Place) -> io::Result<()> {
     let mut preamble = [0; PREAMBLE];
     stream.read_exact(&mut preamble).await?;
     let (mut ip, mut port) = ([0; 16], [0; 2]);
     ip.copy_from_slice(&preamble[..16]);
     port.copy_from_slice(&preamble[16..]);
     let target = SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes(port));
-    let next = open(&namespace, target, Some(SocketAddr::new(peer.ip(), 0))).await?;
+    let next = open(&place, target, Some(SocketAddr::new(peer.ip(), 0))).await?;
     relay(stream, next).await
 }
 
@@ -86,8 +94,9 @@ fn ipv6(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-async fn open(namespace: &NetworkNamespace, target: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
-    let socket = connector(namespace, target, source).map_err(io::Error::other)?;
+async fn open(place: &Place, target: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
+    let options = ConnectOptions { path: place.path.clone(), ..ConnectOptions::default() };
+    let socket = connector(&place.namespace, target, source, &options).map_err(io::Error::other)?;
     TcpSocket::from_std_stream(socket.into()).connect(target).await
 }
 
