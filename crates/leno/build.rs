@@ -1,4 +1,4 @@
-//! Finds out which commit is built, for `leno version` and the lab's reports.
+//! Finds out which commit is built, for `leno version` and the lab's reports; and how the program is linked.
 //!
 //! `LENO_COMMIT` in the environment wins: for builds from an archive. Outside of this repository and without git nothing is
 //! said, and the build goes on.
@@ -22,6 +22,24 @@ fn main() {
     if let Some(commit) = given.or_else(commit) {
         println!("cargo::rustc-env=LENO_COMMIT={commit}");
     }
+    if packs_relocations() {
+        println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+}
+
+/// Whether the list of addresses that the loader adjusts may be packed. Unpacked, each process reads all 0.8 MiB of it at
+/// its start and keeps that in memory. Loaders know how since glibc 2.36; an older one refuses such a program.
+fn packs_relocations() -> bool {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    // The libc asked is this machine's.
+    if variable("CARGO_CFG_TARGET_ENV") != "gnu" || variable("HOST") != variable("TARGET") {
+        return false;
+    }
+    let Ok(output) = Command::new("getconf").arg("GNU_LIBC_VERSION").output() else { return false };
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let version = answer.trim().strip_prefix("glibc ").and_then(|version| version.split_once('.'));
+    let number = |text: &str| text.parse::<u32>().ok();
+    version.and_then(|(major, minor)| Some((number(major)?, number(minor)?))).is_some_and(|version| version >= (2, 36))
 }
 
 /// The commit of the repository whose root is this workspace: an archive unpacked inside of another one is not of it.
