@@ -56,6 +56,9 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     {
         arguments = vec!["leno".into(), role];
     }
+    if let Some(settings) = node_settings(&arguments) {
+        return (roles.node)(settings).map_or_else(|error| output::failure(&error), |()| ExitCode::SUCCESS);
+    }
     let cli = match Cli::<N>::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -68,6 +71,22 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
         Ok(code) => code,
         Err(error) => output::failure(&error),
     }
+}
+
+/// The settings of `leno node`, if that is asked for and nothing is wrong with them.
+///
+/// The full parser declares every command's arguments before it looks at one: 1.3 MiB of code and
+/// data, which a proxy would keep for as long as it runs.
+fn node_settings<N: clap::Args>(arguments: &[OsString]) -> Option<N> {
+    #[derive(clap::Parser)]
+    struct Alone<N: clap::Args> {
+        #[command(flatten)]
+        settings: N,
+    }
+
+    let (_, settings) = arguments.split_first().filter(|(_, rest)| rest.first().is_some_and(|word| word == "node"))?;
+    // Help and errors are the full parser's.
+    Alone::try_parse_from(settings).ok().map(|alone: Alone<N>| alone.settings)
 }
 
 fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> {

@@ -3,9 +3,10 @@
 use std::io;
 use std::str::FromStr;
 
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::Error;
 
@@ -44,7 +45,7 @@ pub enum Target {
 /// Changes the log while the process runs.
 #[derive(Clone)]
 pub struct LogHandle {
-    reload: reload::Handle<EnvFilter, Registry>,
+    reload: reload::Handle<Targets, Registry>,
     initial: String,
 }
 
@@ -71,7 +72,7 @@ pub fn init(format: Format, target: Target, level: &str) -> Result<LogHandle, Er
 }
 
 /// A filter, also in the forms Istio's proxies accept (`module:level`).
-fn parse(filter: &str) -> Result<EnvFilter, Error> {
+fn parse(filter: &str) -> Result<Targets, Error> {
     let wrong = |reason: String| Error::Filter { filter: filter.to_owned(), reason };
     let mut directives = Vec::new();
     for part in filter.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -83,7 +84,7 @@ fn parse(filter: &str) -> Result<EnvFilter, Error> {
             _ => part.to_owned(),
         };
         // The parser takes any lone word for a module and logs it in full: a typo would flood.
-        let is_module = directive.contains('=') || directive.contains("::") || directive.contains('[');
+        let is_module = directive.contains('=') || directive.contains("::");
         if !is_module && !is_level(&directive) {
             return Err(wrong(format!("{directive:?} is no level")));
         }
@@ -92,7 +93,7 @@ fn parse(filter: &str) -> Result<EnvFilter, Error> {
     if directives.is_empty() {
         return Err(wrong("it is empty".to_owned()));
     }
-    EnvFilter::try_new(directives.join(",")).map_err(|error| wrong(error.to_string()))
+    directives.join(",").parse::<Targets>().map_err(|error| wrong(error.to_string()))
 }
 
 fn is_level(word: &str) -> bool {
