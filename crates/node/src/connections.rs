@@ -12,8 +12,6 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::give_back;
-
 /// The live connections of one pod.
 #[derive(Default)]
 pub(crate) struct Connections {
@@ -95,7 +93,6 @@ impl Drop for Listed {
         } else {
             unlist(&mut self.connections.outbound.lock(), self.id);
         }
-        give_back::ended();
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
@@ -116,7 +113,6 @@ pub(crate) struct OpenTunnel(Arc<Connections>);
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        give_back::ended();
         self.0.tunnels.send_modify(|count| *count -= 1);
     }
 }
@@ -129,7 +125,6 @@ impl Connections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.inbound.lock().insert(id, Live { connection, cut: cut.clone() });
         self.count.send_modify(|count| *count += 1);
-        give_back::begun();
         (Listed { connections: self.clone(), id, inbound: true }, cut)
     }
 
@@ -138,7 +133,6 @@ impl Connections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.outbound.lock().insert(id, connection);
         self.count.send_modify(|count| *count += 1);
-        give_back::begun();
         Listed { connections: self.clone(), id, inbound: false }
     }
 
@@ -169,7 +163,6 @@ impl Connections {
     /// Counts a peer's tunnel.
     pub(crate) fn open_tunnel(self: &Arc<Self>) -> OpenTunnel {
         self.tunnels.send_modify(|count| *count += 1);
-        give_back::begun();
         OpenTunnel(self.clone())
     }
 

@@ -52,8 +52,25 @@ pub(crate) fn by(trim: fn()) {
     LOAD.with(|load| load.trim.set(Some(trim)));
 }
 
-/// A connection or a tunnel lives on this thread now.
-pub(crate) fn begun() {
+/// A connection or a tunnel that lives on this thread, from its first moment to its last: what
+/// fails before it stands, or never gets as far, has needed memory as well.
+pub(crate) struct Lives(());
+
+impl Lives {
+    /// Begins.
+    pub(crate) fn here() -> Self {
+        begun();
+        Self(())
+    }
+}
+
+impl Drop for Lives {
+    fn drop(&mut self) {
+        ended();
+    }
+}
+
+fn begun() {
     LOAD.with(|load| {
         let live = load.live.get() + 1;
         load.live.set(live);
@@ -62,8 +79,7 @@ pub(crate) fn begun() {
     });
 }
 
-/// One has gone.
-pub(crate) fn ended() {
+fn ended() {
     // Fails only while the thread ends, and its memory with it.
     let _ = LOAD.try_with(|load| {
         // One that ends elsewhere than it began (when its worker has gone) is nobody's.

@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::connections::{Cut, InboundConnection, Listed};
 use crate::dial;
 use crate::failure::Failure;
+use crate::give_back::Lives;
 use crate::pod::Pod;
 use crate::report::{Direction, Report};
 use crate::request_headers;
@@ -37,6 +38,8 @@ pub(crate) struct Tunnel {
 }
 
 pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr, unproven: OwnedSemaphorePermit) {
+    // From here on: a burst of peers that never prove anything needs memory too.
+    let _lives = Lives::here();
     let accepted = tokio::select! {
         accepted = prove(&pod, stream, peer) => accepted,
         () = pod.stopped() => return,
@@ -113,6 +116,7 @@ struct Asked {
 }
 
 pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
+    let _lives = Lives::here();
     let pod = &tunnel.pod;
     let mut report = Report::new(pod, Direction::Inbound, tunnel.peer);
     report.destination_address(tunnel.local);

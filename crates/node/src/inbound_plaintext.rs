@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::connections::InboundConnection;
 use crate::dial;
 use crate::failure::Failure;
+use crate::give_back::Lives;
 use crate::inbound::admit_and_dial;
 use crate::pod::Pod;
 use crate::report::{Direction, Report};
@@ -25,6 +26,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
 }
 
 pub(crate) async fn carry(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
+    let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
         connected = connect(&pod, &stream, peer, &mut report) => connected,

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::connections::OutboundConnection;
 use crate::dial::{self, TunnelKey};
 use crate::failure::Failure;
+use crate::give_back::Lives;
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
@@ -31,6 +32,7 @@ enum Upstream {
 }
 
 pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
+    let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Outbound, source);
     let arrival = match sockets::arrival(&stream) {
         Ok(arrival) => arrival,
