@@ -1,9 +1,9 @@
 //! Giving back what a burst of connections needed.
 //!
 //! An allocator keeps what a thread frees until that thread comes by again, and an idle thread does
-//! not. So each worker counts what lives on it. When most of that has gone and little came after
-//! it, the worker asks the allocator to let go. Nothing is looked at while nothing changes: an idle
-//! proxy does not wake up.
+//! not. So each worker counts what lives on it. When most of that has gone, or one that carried
+//! much, and little came after it, the worker asks the allocator to let go. Nothing is looked at
+//! while nothing changes: an idle proxy does not wake up.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -17,6 +17,11 @@ const BURST: usize = 64;
 /// Gone is a burst of which a quarter is left; over it is when fewer than that came or went in a
 /// lull.
 const LEFT: usize = 4;
+
+/// Bytes of one connection after whose end memory is looked for as after a burst. More may have
+/// waited here for a program that did not read, up to a tunnel's window of 16 MiB; and before
+/// anything waits here, the kernel has taken more than this.
+const MUCH: u64 = 256 << 10;
 
 /// How long few connections must have come or gone before the allocator is asked: the worker does
 /// nothing else meanwhile (0.4 ms after 2000 connections), and would soon need the memory again.
@@ -37,13 +42,22 @@ struct Load {
     peak: Cell<usize>,
     /// How many have ever begun, and ended.
     changes: Cell<usize>,
+    /// One that had carried [`MUCH`] has ended since memory was given back.
+    much: Cell<bool>,
     /// Somebody waits for the lull.
     watched: Cell<bool>,
 }
 
 thread_local! {
     static LOAD: Load = const {
-        Load { trim: Cell::new(None), live: Cell::new(0), peak: Cell::new(0), changes: Cell::new(0), watched: Cell::new(false) }
+        Load {
+            trim: Cell::new(None),
+            live: Cell::new(0),
+            peak: Cell::new(0),
+            changes: Cell::new(0),
+            much: Cell::new(false),
+            watched: Cell::new(false),
+        }
     };
 }
 
@@ -70,6 +84,13 @@ impl Drop for Lives {
     }
 }
 
+/// One that is about to end has carried so many bytes.
+pub(crate) fn carried(bytes: u64) {
+    if bytes >= MUCH {
+        LOAD.with(|load| load.much.set(true));
+    }
+}
+
 fn begun() {
     LOAD.with(|load| {
         let live = load.live.get() + 1;
@@ -86,7 +107,7 @@ fn ended() {
         load.live.set(load.live.get().saturating_sub(1));
         load.changes.set(load.changes.get().wrapping_add(1));
         if !load.watched.get()
-            && load.burst_is_gone()
+            && load.is_worth_a_look()
             && load.trim.get().is_some()
             && let Ok(worker) = Handle::try_current()
         {
@@ -101,12 +122,17 @@ impl Load {
         self.peak.get() >= BURST && self.live.get() <= self.peak.get() / LEFT
     }
 
+    fn is_worth_a_look(&self) -> bool {
+        self.burst_is_gone() || self.much.get()
+    }
+
     fn give_back(&self) {
         let Some(trim) = self.trim.get() else { return };
         let started = std::time::Instant::now();
         leno_tls::buffer::release();
         trim();
         self.peak.set(self.live.get());
+        self.much.set(false);
         tracing::debug!(took = ?started.elapsed(), live = self.live.get(), "gave back memory");
     }
 }
@@ -128,13 +154,14 @@ async fn watch() {
     LOAD.with(|load| load.watched.set(false));
 }
 
-/// Whether a burst is gone; returns when nothing takes its place, or so much that it isn't.
+/// Whether there is something to give back; returns when nothing takes its place, or so much that
+/// there isn't.
 async fn lull() -> bool {
-    while LOAD.with(Load::burst_is_gone) {
+    while LOAD.with(Load::is_worth_a_look) {
         let before = LOAD.with(|load| load.changes.get());
         sleep(LULL).await;
-        let quiet = LOAD.with(|load| load.changes.get().wrapping_sub(before) <= load.peak.get() / LEFT);
-        if quiet && LOAD.with(Load::burst_is_gone) {
+        let quiet = LOAD.with(|load| load.changes.get().wrapping_sub(before) <= load.peak.get().max(BURST) / LEFT);
+        if quiet && LOAD.with(Load::is_worth_a_look) {
             return true;
         }
     }

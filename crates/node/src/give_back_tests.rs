@@ -82,3 +82,22 @@ async fn a_few_connections_are_not_worth_it() {
     long().await;
     assert_eq!(trims(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_connection_that_carried_much_is_worth_it() {
+    start();
+    begun();
+    carried(MUCH - 1);
+    ended();
+    long().await;
+    assert_eq!(trims(), 0);
+    begun();
+    carried(MUCH);
+    ended();
+    sleep(LULL + Duration::from_millis(10)).await;
+    assert_eq!(trims(), 1);
+    long().await;
+    assert_eq!(trims(), 1 + TUNNELS.len());
+    long().await;
+    assert_eq!(trims(), 1 + TUNNELS.len(), "once");
+}

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use leno_model::{Identity, Mesh, Service, Workload};
@@ -12,6 +13,7 @@ use leno_telemetry::metrics::{ConnectionLabels, ConnectionMetrics, OpenSocket, R
 use leno_tunnel::{Counters, Meter, RelayError};
 
 use crate::failure::Failure;
+use crate::give_back;
 use crate::pod::Pod;
 
 pub(crate) use leno_telemetry::access_log::Direction;
@@ -179,6 +181,7 @@ impl Report {
 
     /// The connection has ended; `cut` is the reason if it was ended by a policy.
     pub(crate) fn finished(self, outcome: Result<(), RelayError>, cut: Option<String>) {
+        give_back::carried(self.bytes().into_iter().sum());
         let log = &self.pod.context().access_log;
         let error = match outcome {
             Ok(()) => None,
@@ -245,13 +248,15 @@ impl Report {
         record.trace_id = self.trace;
         record.dry_run.clone_from(&self.dry_run);
         record.duration = self.started.elapsed();
-        if let Some(traffic) = &self.counters {
-            let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
-            record.bytes_sent = load(&traffic.bytes.forward);
-            record.bytes_received = load(&traffic.bytes.backward);
-        }
+        [record.bytes_sent, record.bytes_received] = self.bytes();
         record.error = error;
         record
+    }
+
+    /// Bytes from the program and to it; none before the connection stands.
+    fn bytes(&self) -> [u64; 2] {
+        let Some(Traffic { bytes, .. }) = self.counters.as_deref() else { return [0, 0] };
+        [&bytes.forward, &bytes.backward].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
