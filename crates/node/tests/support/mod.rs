@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -64,6 +64,8 @@ pub(crate) struct Mesh {
 /// One node: its proxy and the agent that hands it pods.
 pub(crate) struct Node {
     pub(crate) proxy: Option<Proxy>,
+    /// The proxy is a process of its own, which the test watches over.
+    apart: bool,
     pub(crate) agent: Agent,
     /// Its access log.
     pub(crate) log: Lines,
@@ -140,10 +142,11 @@ impl Pod {
     }
 }
 
+/// A proxy's settings, as its program takes them from its arguments and its environment.
 #[derive(Parser)]
-struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
-    config: Config,
+    pub(crate) config: Config,
 }
 
 impl Mesh {
@@ -177,6 +180,15 @@ impl Mesh {
         &self.nodes[name]
     }
 
+    /// A node whose proxy is a process of its own: `start` is told the agent's socket, and starts it.
+    pub(crate) fn node_apart<T>(&mut self, name: &'static str, start: impl FnOnce(&Path, &ControlPlane) -> T) -> T {
+        let socket = self.directory.path().join(format!("{name}.sock"));
+        let agent = Agent::bind(&socket).expect("the agent's socket");
+        let proxy = start(&socket, &self.control);
+        self.nodes.insert(name, Node { proxy: None, apart: true, agent, log: Lines::default() });
+        proxy
+    }
+
     /// A node that has been started.
     pub(crate) fn started(&self, name: &str) -> &Node {
         &self.nodes[name]
@@ -202,7 +214,7 @@ impl Mesh {
         let socket = self.directory.path().join(format!("{name}.sock"));
         let agent = Agent::bind(&socket).expect("the agent's socket");
         let log = Lines::default();
-        Node { proxy: Some(self.start_proxy(name, socket, log.clone())), agent, log }
+        Node { proxy: Some(self.start_proxy(name, socket, log.clone())), apart: false, agent, log }
     }
 
     fn start_proxy(&self, name: &str, socket: PathBuf, log: Lines) -> Proxy {
@@ -274,7 +286,7 @@ impl Mesh {
 
     /// Waits until every proxy has what is published.
     pub(crate) async fn synced(&self) {
-        let proxies = self.nodes.values().filter(|node| node.proxy.is_some()).count();
+        let proxies = self.nodes.values().filter(|node| node.apart || node.proxy.is_some()).count();
         self.control.synced(proxies).await;
     }
 

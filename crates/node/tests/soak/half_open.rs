@@ -1,0 +1,83 @@
+//! Peers that connect to a pod's HBONE port and never get as far as a request.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_testkit::certs::{Leaf, TestCertificate};
+use leno_testkit::hbone;
+use leno_testkit::network::may_run;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use crate::support::{Pod, eventually};
+use crate::{ALONE, Field};
+
+/// How far a peer goes before it falls silent.
+#[derive(Clone, Copy)]
+enum Silent {
+    /// Not a byte.
+    AtOnce,
+    /// In the middle of a ClientHello.
+    InHello,
+    /// After TLS, without HTTP/2's preface.
+    AfterTls,
+}
+
+/// Record header of a ClientHello that never comes in full, and its first bytes.
+const HALF_A_HELLO: [u8; 11] = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
+
+/// Peers of one pod that the proxy deals with at a time, before they have proved who they are.
+const UNPROVEN: usize = 512;
+
+/// Comes again whenever it is turned away.
+async fn besiege(from: Arc<Pod>, to: SocketAddr, silent: Silent, certificate: TestCertificate) {
+    loop {
+        if let Ok(mut tcp) = from.host().connect(to).await {
+            match silent {
+                Silent::AtOnce => drop(tcp.read(&mut [0]).await),
+                Silent::InHello => {
+                    if tcp.write_all(&HALF_A_HELLO).await.is_ok() {
+                        drop(tcp.read(&mut [0]).await);
+                    }
+                }
+                Silent::AfterTls => {
+                    if let Ok(mut tls) = hbone::tls(tcp, Some(&certificate)).await {
+                        drop(tls.read(&mut [0]).await);
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn half_open_peers_disturb_nobody_and_leave_nothing() {
+    if !may_run("half_open_peers_disturb_nobody_and_leave_nothing") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let mut field = Field::new().await;
+    // A pod of another mesh, or none: nothing captures it.
+    let attacker = Arc::new(field.mesh.uncaptured_pod("attacker", "node-1"));
+    let certificate = field.mesh.certificate(&Leaf::uri("spiffe://cluster.local/ns/default/sa/attacker"));
+    let neighbour = field.neighbour();
+    let base = neighbour.p99(field.size.sample).await;
+    let open = field.descriptors()[1];
+
+    let to = SocketAddr::new(field.server.v4, 15008);
+    let mut peers = JoinSet::new();
+    for number in 0..field.size.half_open {
+        let silent = [Silent::AtOnce, Silent::InHello, Silent::AfterTls][number % 3];
+        peers.spawn(besiege(attacker.clone(), to, silent, certificate.clone()));
+    }
+    let most = field.size.half_open.min(UNPROVEN);
+    eventually("the siege", || field.descriptors()[1] >= open + most * 9 / 10).await;
+    neighbour.is_undisturbed(base, "half-open peers", &field.size).await;
+    tokio::time::sleep(field.size.besieged).await;
+    println!("{:?} descriptors and {:?} bytes more during the siege", field.descriptors(), field.taken());
+    peers.shutdown().await;
+    drop(neighbour);
+    field.is_given_back().await;
+}

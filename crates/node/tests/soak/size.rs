@@ -1,0 +1,78 @@
+//! How much is done: little on every run, all of it with `LENO_SOAK=1`.
+
+use std::time::Duration;
+
+/// Sizes of everything.
+pub(crate) struct Size {
+    /// Connections that come and go.
+    pub(crate) short: usize,
+    /// Connections that lie idle, and how long.
+    pub(crate) idle: usize,
+    pub(crate) held: Duration,
+    /// Peers that never finish beginning, and how long.
+    pub(crate) half_open: usize,
+    pub(crate) besieged: Duration,
+    /// Connections that nobody reads, each way.
+    pub(crate) stalled: usize,
+    /// How long a neighbour's latency is taken for.
+    pub(crate) sample: Duration,
+    /// How often the neighbour's latency may be worse than [`Self::times`] before it counts: a
+    /// machine that does something else meanwhile is not the proxy's doing.
+    pub(crate) rounds: usize,
+    /// How many times its base a neighbour's p99 may be.
+    pub(crate) times: f64,
+    /// What a neighbour's p99 may be however small its base.
+    pub(crate) at_least: Duration,
+    /// What may be left of memory that was allocated, bytes: an allocator gives back whole pages,
+    /// and something lives on in some of them.
+    pub(crate) left: usize,
+    /// Settings of the proxies.
+    pub(crate) handshake: Duration,
+    pub(crate) tunnel_kept: Duration,
+}
+
+impl Size {
+    /// The size of this run.
+    pub(crate) fn of_this_run() -> Self {
+        if std::env::var_os("LENO_SOAK").is_some_and(|value| value == "1") { Self::full() } else { Self::small() }
+    }
+
+    /// Unoptimised, on a machine that runs other tests.
+    fn small() -> Self {
+        Self {
+            short: 2000,
+            idle: 500,
+            held: Duration::from_secs(3),
+            half_open: 200,
+            besieged: Duration::from_secs(4),
+            stalled: 8,
+            sample: Duration::from_secs(2),
+            rounds: 3,
+            times: 4.0,
+            // An unoptimised handshake takes ten, and some may come one after the other.
+            at_least: Duration::from_millis(50),
+            left: 1 << 20,
+            handshake: Duration::from_secs(5),
+            tunnel_kept: Duration::from_secs(1),
+        }
+    }
+
+    /// As it is in the field: the default settings.
+    fn full() -> Self {
+        Self {
+            short: 100_000,
+            idle: 10_000,
+            held: Duration::from_secs(600),
+            half_open: 1000,
+            besieged: Duration::from_secs(30),
+            stalled: 32,
+            sample: Duration::from_secs(10),
+            rounds: 3,
+            times: 2.0,
+            at_least: Duration::ZERO,
+            left: 3 << 20,
+            handshake: Duration::from_secs(10),
+            tunnel_kept: Duration::from_secs(60),
+        }
+    }
+}
