@@ -5,7 +5,7 @@ use std::ops::Range;
 use tokio::io::ReadBuf;
 
 use crate::buffer::{Buffer, ReadSize};
-use crate::record::{Cipher, Content, MAX_RECORD, Violation, inner_length, length_of};
+use crate::record::{Cipher, Content, MAX_RECORD, Violation, inner_length, length_of, refuse_plain};
 
 /// Most bytes read at once.
 const LARGEST_READ: usize = 256 << 10;
@@ -57,6 +57,7 @@ impl Incoming {
             return Ok(Opened::Nothing);
         };
         let record = &mut received[..length];
+        refuse_plain(record)?;
         let start = self.sealed.start;
         self.sealed.start += length;
         let opened = if inner_length(length) <= out.remaining() {

@@ -34,6 +34,9 @@ pub(crate) enum Content {
     Data = 23,
 }
 
+/// A content type that has no meaning after the handshake.
+const CHANGE_CIPHER_SPEC: u8 = 20;
+
 /// Levels of an alert (RFC 8446 §6).
 pub(crate) const WARNING: u8 = 1;
 pub(crate) const FATAL: u8 = 2;
@@ -188,13 +191,15 @@ fn header_of(payload: usize) -> [u8; HEADER] {
 /// Length of the record at the front of `bytes`, header included; `None` while its header is not
 /// all there. The record itself need not be.
 pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
-    let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
+    let Some(&content) = bytes.first() else { return Ok(None) };
     if !(20..=24).contains(&content) {
         return Err(Violation::new(InvalidMessage::InvalidContentType, AlertDescription::DecodeError));
     }
+    let Some(&[_, major, _]) = bytes.first_chunk() else { return Ok(None) };
     if major != 3 {
         return Err(Violation::new(InvalidMessage::UnknownProtocolVersion, AlertDescription::DecodeError));
     }
+    let Some(&[.., high, low]) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
     let payload = usize::from(u16::from_be_bytes([high, low]));
     if payload == 0 && content != Content::Data as u8 {
         return Err(Violation::new(InvalidMessage::InvalidEmptyPayload, AlertDescription::DecodeError));
@@ -202,14 +207,20 @@ pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
     if payload > MAX_PAYLOAD {
         return Err(Violation::new(InvalidMessage::MessageTooLarge, AlertDescription::RecordOverflow));
     }
-    // Nothing comes in plain after the handshake, this least of all (RFC 8446 §5).
-    if content == 20 {
-        return Err(Violation::unexpected(rustls::Error::InappropriateMessage {
+    Ok(Some(HEADER + payload))
+}
+
+/// Refuses a record that is not even meant to be sealed. Nothing comes in plain after the
+/// handshake, a change of cipher spec least of all (RFC 8446 §5).
+pub(crate) fn refuse_plain(record: &[u8]) -> Result<(), Violation> {
+    match record {
+        [CHANGE_CIPHER_SPEC, _, _, 0, 1, 1] => Err(Violation::unexpected(rustls::Error::InappropriateMessage {
             expect_types: vec![ContentType::ApplicationData, ContentType::Handshake],
             got_type: ContentType::ChangeCipherSpec,
-        }));
+        })),
+        [CHANGE_CIPHER_SPEC, ..] => Err(Violation::new(InvalidMessage::InvalidCcs, AlertDescription::DecodeError)),
+        _ => Ok(()),
     }
-    Ok(Some(HEADER + payload))
 }
 
 #[cfg(test)]

@@ -178,7 +178,11 @@ fn compare(sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
         let in_place = received(Receiver::Ours(1000), sent, damage).await;
         assert_eq!(ours.1, in_place.1, "verdict on {sent:?} {damage:?}");
         assert!(ours.0 == in_place.0, "data of {sent:?} {damage:?}");
-        assert_eq!(ours.1, library.1, "verdict on {sent:?} {damage:?}");
+        // A length between the limit of RFC 8446 §5.2 and the library's own, 2048 bytes over the
+        // most plaintext, is refused by us; the library waits for as many bytes.
+        let verdicts = (ours.1.as_deref(), library.1.as_deref());
+        let too_long = damage.flip.is_some() && verdicts == (Some("malformed"), Some("UnexpectedEof"));
+        assert!(too_long || ours.1 == library.1, "verdicts {verdicts:?} on {sent:?} {damage:?}");
         // Where something is wrong, the library may keep back what came right before it.
         let same = if ours.1.is_none() { ours.0 == library.0 } else { ours.0.starts_with(&library.0) };
         assert!(same, "data of {sent:?} {damage:?}: {} bytes and {} bytes", ours.0.len(), library.0.len());
@@ -252,6 +256,9 @@ fn what_is_not_in_order_is_refused_alike() {
         vec![Sent::Inner(vec![20, 0, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 255, 255, 255, 22])],
         vec![Sent::Raw(vec![20, 3, 3, 0, 1, 1])],
+        vec![Sent::Raw(vec![20, 3, 3, 0, 1, 2])],
+        vec![Sent::Raw(vec![20, 3, 3, 0, 2, 1, 1])],
+        vec![Sent::Raw(vec![20, 3, 3, 0, 5, 1])],
         vec![Sent::Raw(vec![21, 3, 3, 0, 2, 2, 40])],
         vec![Sent::Raw(vec![22, 3, 3, 0, 0])],
         vec![Sent::Raw(vec![23, 3, 3, 0, 0])],
