@@ -30,7 +30,11 @@ fn main() {
 /// Whether the list of addresses that the loader adjusts may be packed. Unpacked, each process reads all 0.8 MiB of it at
 /// its start and keeps that in memory. Loaders know how since glibc 2.36; an older one refuses such a program.
 fn packs_relocations() -> bool {
+    println!("cargo::rerun-if-env-changed=LENO_PACK_RELOCATIONS");
     let variable = |name| std::env::var(name).unwrap_or_default();
+    if variable("LENO_PACK_RELOCATIONS") == "0" {
+        return false;
+    }
     // The libc asked is this machine's.
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" || variable("HOST") != variable("TARGET") {
         return false;

@@ -1,7 +1,7 @@
 //! Congestion control where there is no congestion.
 //!
 //! BBR spaces packets out in time. Where no queueing discipline does that for it (`lo`, `veth`), the kernel starts a timer for
-//! each packet of 64 KiB at most: a third of what a byte costs on its way through two proxies (lab/results). On a path whose
+//! each packet of 64 KiB at most: a quarter of what a byte costs on its way through two proxies (lab/results). On a path whose
 //! round trip takes a fraction of a millisecond that buys nothing. Loss-based algorithms start no timers, so a node that uses
 //! BBR for its long paths need not pay for it on short ones.
 
@@ -58,8 +58,13 @@ impl ShortPath {
 
     /// Takes a socket for one that will have a short path. Only before it is connected or listens: BBR, once begun, leaves
     /// its pacing behind.
-    pub(crate) fn assume(&self, socket: &Socket) -> io::Result<()> {
-        self.0.as_ref().map_or(Ok(()), |paced| socket.set_tcp_congestion(paced.unpaced))
+    pub(crate) fn assume(&self, socket: &Socket) {
+        // It was granted when the pod came; whatever has changed since, a connection is worth more.
+        if let Some(paced) = &self.0
+            && let Err(error) = socket.set_tcp_congestion(paced.unpaced)
+        {
+            tracing::debug!(%error, "a connection's congestion control stays as it is");
+        }
     }
 
     /// Corrects what was assumed, once a connection has been made and before much is sent, if its handshake took a long

@@ -56,8 +56,9 @@ fn a_short_path_is_not_paced_and_a_long_one_is() {
     };
 
     let (client, server) = connected();
-    here.verify(&client).unwrap();
-    there.verify(&server).unwrap();
+    // Not by `verify`: on a busy machine this handshake, too, may take a long path's time.
+    here.settle(&client, LONG / 2).unwrap();
+    there.settle(&server, LONG / 2).unwrap();
     assert_ne!(in_use(&client), "bbr");
     assert_ne!(in_use(&server), "bbr");
 
@@ -89,6 +90,8 @@ fn the_kernel_tells_a_connections_round_trip() {
     let (server, _) = listener.socket.accept().unwrap();
     for end in [&client, &server] {
         let measured = round_trip(end).unwrap();
-        assert!(!measured.is_zero() && measured < Duration::from_secs(1), "{measured:?}");
+        // Usually some 50 µs; a second more if the first packet met a link that was just coming up.
+        assert!(!measured.is_zero() && measured < Duration::from_secs(5), "{measured:?}");
+        ShortPath::of(&pair.pod).unwrap().verify(end).unwrap();
     }
 }

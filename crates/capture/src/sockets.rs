@@ -115,7 +115,7 @@ fn listen_on(socket: Socket, address: SocketAddr, options: &ListenOptions) -> io
     }
     let transparent = options.transparent && set_transparent(&socket, address).is_ok();
     set_connection_defaults(&socket)?;
-    options.path.assume(&socket)?;
+    options.path.assume(&socket);
     socket.bind(&address.into())?;
     socket.listen(options.backlog)?;
     Ok(Listener { socket: socket.into(), transparent })
@@ -218,7 +218,7 @@ pub fn connector(
         } else {
             socket.set_tcp_nodelay(true)?;
         }
-        options.path.assume(&socket)?;
+        options.path.assume(&socket);
         let Some(source) = source else { return Ok(()) };
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
         // Also permits the foreign address.

@@ -96,6 +96,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
             Opened::Handshake(bytes) => self.keys.handshake_received(&bytes)?,
             Opened::Data | Opened::Alert(_) if self.keys.is_within_message() => {
                 out.set_filled(before);
+                let beside = self.incoming.plain().len();
+                self.incoming.consume(beside);
                 return Err(Violation::unexpected(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
             }
             Opened::Data => self.keys.data_received(),

@@ -251,6 +251,7 @@ fn what_is_not_in_order_is_refused_alike() {
         vec![Sent::Inner(vec![24, 0, 0, 2, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 0, 0, 1, 0, 24, 0, 0, 1, 0, 22])],
         vec![Sent::Inner(vec![24, 0, 22]), Sent::Data(5)],
+        vec![Sent::Data(1), Sent::Inner(vec![24, 0, 22]), Sent::Data(2000)],
         vec![Sent::Inner(vec![24, 0, 22]), close()],
         vec![Sent::KeyUpdate(1); 33],
         vec![Sent::Inner(vec![20, 0, 0, 0, 22])],

@@ -140,7 +140,7 @@ impl Field {
         // The last tunnel between two pods is kept for a while.
         let deadline = begun + WITHIN + self.size.tunnel_kept;
         for (proxy, (fresh, _)) in self.proxies.iter().zip(&self.fresh) {
-            while proxy.descriptors() != *fresh {
+            while proxy.descriptors() > *fresh {
                 let late = Instant::now() > deadline;
                 assert!(!late, "{}: {} descriptors, fresh {fresh}", proxy.name(), proxy.descriptors());
                 tokio::time::sleep(Duration::from_millis(100)).await;
