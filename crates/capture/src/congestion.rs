@@ -47,8 +47,7 @@ impl ShortPath {
     pub fn of(namespace: &NetworkNamespace) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let probe = create(namespace, any, Type::STREAM, Protocol::TCP)?;
-        let mut system = probe.tcp_congestion()?;
-        system.truncate(system.iter().position(|byte| *byte == 0).unwrap_or(system.len()));
+        let system = in_use(&probe)?;
         if !system.starts_with(b"bbr") {
             return Ok(Self(None));
         }
@@ -85,6 +84,13 @@ impl ShortPath {
             _ => Ok(()),
         }
     }
+}
+
+/// Name of the algorithm that a socket uses; the kernel pads it with zeros.
+fn in_use(socket: &impl AsFd) -> io::Result<Vec<u8>> {
+    let mut name = SockRef::from(socket).tcp_congestion()?;
+    name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+    Ok(name)
 }
 
 /// What a connection's round trip takes, as measured by the kernel; at first by the handshake.

@@ -8,9 +8,8 @@ use crate::test_support::{POD, Pair, at, may_run};
 
 const PORT: u16 = 15008;
 
-fn in_use(socket: &impl AsFd) -> String {
-    let name = SockRef::from(socket).tcp_congestion().unwrap();
-    String::from_utf8(name.into_iter().take_while(|byte| *byte != 0).collect()).unwrap()
+fn named(socket: &impl AsFd) -> String {
+    String::from_utf8(in_use(socket).unwrap()).unwrap()
 }
 
 /// Two namespaces with BBR as their own; `None` where the kernel has none.
@@ -31,7 +30,7 @@ fn leaves_alone_what_does_not_pace() {
     links::set_sysctl(&pair.pod, "net.ipv4.tcp_congestion_control", "reno").unwrap();
     let path = ShortPath::of(&pair.pod).unwrap();
     let listener = listen_wildcard(&pair.pod, PORT, &ListenOptions { path, ..ListenOptions::default() }).unwrap();
-    assert_eq!(in_use(&listener.socket), "reno");
+    assert_eq!(named(&listener.socket), "reno");
 }
 
 #[test]
@@ -48,24 +47,21 @@ fn a_short_path_is_not_paced_and_a_long_one_is() {
     let listener = listen_wildcard(&pair.pod, PORT, &options).unwrap();
     listener.socket.set_nonblocking(false).unwrap();
     let options = ConnectOptions { path: here.clone(), ..ConnectOptions::default() };
-    let connected = || -> (TcpStream, TcpStream) {
-        let socket = connector(&pair.peer, at(POD, PORT), None, &options).unwrap();
-        socket.set_nonblocking(false).unwrap();
-        socket.connect(&at(POD, PORT).into()).unwrap();
-        (socket.into(), listener.socket.accept().unwrap().0)
-    };
+    let socket = connector(&pair.peer, at(POD, PORT), None, &options).unwrap();
+    socket.set_nonblocking(false).unwrap();
+    socket.connect(&at(POD, PORT).into()).unwrap();
+    let (client, server): (TcpStream, _) = (socket.into(), listener.socket.accept().unwrap().0);
 
-    let (client, server) = connected();
     // Not by `verify`: on a busy machine this handshake, too, may take a long path's time.
     here.settle(&client, LONG / 2).unwrap();
     there.settle(&server, LONG / 2).unwrap();
-    assert_ne!(in_use(&client), "bbr");
-    assert_ne!(in_use(&server), "bbr");
+    assert_ne!(named(&client), "bbr");
+    assert_ne!(named(&server), "bbr");
 
     // Both ends take a path as long for a long one: what each of them measured is put in the kernel's place.
     for (end, path) in [(&client, &here), (&server, &there)] {
         path.settle(end, LONG).unwrap();
-        assert_eq!(in_use(end), "bbr");
+        assert_eq!(named(end), "bbr");
     }
     // The connection works on after the change.
     (&client).write_all(b"ping").unwrap();
@@ -75,7 +71,7 @@ fn a_short_path_is_not_paced_and_a_long_one_is() {
 
     // What nobody told of a short path keeps the namespace's own.
     let plain = connector(&pair.peer, at(POD, PORT), None, &ConnectOptions::default()).unwrap();
-    assert_eq!(in_use(&plain), "bbr");
+    assert_eq!(named(&plain), "bbr");
 }
 
 #[test]

@@ -60,26 +60,25 @@ impl Incoming {
         refuse_plain(record)?;
         let start = self.sealed.start;
         self.sealed.start += length;
-        let opened = if inner_length(length) <= out.remaining() {
+        let into_out = inner_length(length) <= out.remaining();
+        let (content, plain, range) = if into_out {
             let room = out.initialize_unfilled_to(inner_length(length));
-            let (content, plain) = cipher.open_into(record, room)?;
-            match content {
-                Content::Data => {
-                    out.advance(plain);
-                    Opened::Data
-                }
-                Content::Alert => Opened::Alert(room[..plain].to_vec()),
-                Content::Handshake => Opened::Handshake(room[..plain].to_vec()),
-            }
+            let (content, length) = cipher.open_into(record, room)?;
+            (content, &room[..length], 0..length)
         } else {
-            let (content, plain) = cipher.open(record)?;
-            match content {
-                Content::Data => {
-                    self.plain = start + plain.start..start + plain.end;
-                    Opened::Data
+            let (content, range) = cipher.open(record)?;
+            (content, &record[range.clone()], range)
+        };
+        let opened = match content {
+            Content::Alert => Opened::Alert(plain.to_vec()),
+            Content::Handshake => Opened::Handshake(plain.to_vec()),
+            Content::Data => {
+                if into_out {
+                    out.advance(range.len());
+                } else {
+                    self.plain = start + range.start..start + range.end;
                 }
-                Content::Alert => Opened::Alert(record[plain].to_vec()),
-                Content::Handshake => Opened::Handshake(record[plain].to_vec()),
+                Opened::Data
             }
         };
         self.release();

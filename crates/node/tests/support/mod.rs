@@ -182,8 +182,7 @@ impl Mesh {
 
     /// A node whose proxy is a process of its own: `start` is told the agent's socket, and starts it.
     pub(crate) fn node_apart<T>(&mut self, name: &'static str, start: impl FnOnce(&Path, &ControlPlane) -> T) -> T {
-        let socket = self.directory.path().join(format!("{name}.sock"));
-        let agent = Agent::bind(&socket).expect("the agent's socket");
+        let (socket, agent) = self.agent(name);
         let proxy = start(&socket, &self.control);
         self.nodes.insert(name, Node { proxy: None, apart: true, agent, log: Lines::default() });
         proxy
@@ -211,10 +210,16 @@ impl Mesh {
     }
 
     fn start_node(&self, name: &'static str) -> Node {
-        let socket = self.directory.path().join(format!("{name}.sock"));
-        let agent = Agent::bind(&socket).expect("the agent's socket");
+        let (socket, agent) = self.agent(name);
         let log = Lines::default();
         Node { proxy: Some(self.start_proxy(name, socket, log.clone())), apart: false, agent, log }
+    }
+
+    /// A node's agent, and its socket.
+    fn agent(&self, name: &str) -> (PathBuf, Agent) {
+        let socket = self.directory.path().join(format!("{name}.sock"));
+        let agent = Agent::bind(&socket).expect("the agent's socket");
+        (socket, agent)
     }
 
     fn start_proxy(&self, name: &str, socket: PathBuf, log: Lines) -> Proxy {
