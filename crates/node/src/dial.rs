@@ -7,9 +7,9 @@ use std::time::Duration;
 use leno_capture::sockets::{self, ConnectOptions};
 use leno_model::Identity;
 use leno_tls::TlsStream;
+use leno_tunnel::timers::timeout;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::timeout;
 
 use crate::failure::Failure;
 use crate::pod::Pod;

@@ -9,10 +9,10 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use leno_capture::sockets::{self, ListenOptions};
 use leno_policy::dns::{DnsAnswer, Family};
+use leno_tunnel::timers::{sleep, timeout};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::dns_message::{self, Parsed, Question};
 use crate::pod::Pod;
@@ -59,7 +59,7 @@ pub(crate) async fn serve_tcp(pod: Arc<Pod>, listener: TcpListener) {
             () = pod.stopping() => return,
         };
         let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await;
             continue;
         };
         let pod = pod.clone();

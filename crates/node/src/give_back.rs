@@ -8,8 +8,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use leno_tunnel::timers::sleep;
 use tokio::runtime::Handle;
-use tokio::time::sleep;
 
 /// Connections that are worth looking for their memory: some hundred KiB.
 const BURST: usize = 64;

@@ -1,14 +1,15 @@
 //! Connections peers open to a pod by HBONE: proven, authorised, and handed to the program.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use leno_model::Identity;
 use leno_policy::Verdict;
 use leno_policy::inbound::{InboundTarget, inbound_target};
-use leno_tunnel::relay;
 use leno_tunnel::server::{self, InboundConnect, ServeError};
+use leno_tunnel::{rarely, relay};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -65,7 +66,10 @@ pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr, un
         tokio::spawn(carry(tunnel.clone(), request));
     };
     let settings = &pod.context().tunnel;
+    let stopped = pin!(pod.stopped());
     tokio::select! {
+        biased;
+        () = rarely(stopped) => {}
         served = server::serve(stream, settings, pod.draining(), on_request) => {
             match served.end {
                 // The peer did something we end a connection for; it may have had no request yet
@@ -75,7 +79,6 @@ pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr, un
                 Ok(()) => {}
             }
         }
-        () = pod.stopped() => {}
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route};
-use leno_tunnel::{ConnectRequest, OpenError, TunnelStream, relay};
+use leno_tunnel::{ConnectRequest, OpenError, TunnelStream, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::OutboundConnection;
@@ -223,7 +223,7 @@ async fn try_route(
             // PINGs but not requests must not hold a program for ever.
             let config = &pod.context().config;
             let wait = config.connect_timeout * 2 + config.handshake_timeout;
-            let opened = tokio::time::timeout(wait, worker.tunnels.open(&key, dial, request)).await;
+            let opened = timers::timeout(wait, worker.tunnels.open(&key, dial, request)).await;
             let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
             // Refused by a peer is refused by one who has proved to be it.
             if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_))) {

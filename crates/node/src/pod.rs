@@ -12,7 +12,7 @@ use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
 use leno_policy::NotUnderstood;
 use leno_telemetry::{AccessLog, Metrics};
 use leno_tls::{CertificateManager, MeshIdentity};
-use leno_tunnel::Pool;
+use leno_tunnel::{Pool, timers};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::runtime::Handle;
@@ -233,7 +233,7 @@ impl Pod {
     async fn workload_soon(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
         let wait = self.context.config.workload_timeout;
         let mut changes = self.context.state.subscribe();
-        let found = tokio::time::timeout(wait, async {
+        let found = timers::timeout(wait, async {
             loop {
                 if let Some(found) = self.workload_now() {
                     return Some(found);

@@ -30,9 +30,12 @@ impl Proxy {
             .spawn({
                 let ending = ending.clone();
                 move || {
-                    let workers = Workers::start(config.worker_threads, host.trim);
-                    let started = workers.and_then(|workers| Ok((workers, control_runtime()?)));
-                    let (workers, runtime) = match started {
+                    let started = control_runtime().and_then(|control| {
+                        let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
+                        Ok((control, workers))
+                    });
+                    // In this order: the workers' timers are kept by the control thread.
+                    let (runtime, workers) = match started {
                         Ok(started) => started,
                         Err(error) => return drop(tell.send(Err(error))),
                     };

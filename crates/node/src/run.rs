@@ -66,9 +66,10 @@ impl Host {
 /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
 pub fn run(config: Config, log: &LogHandle, trim: fn()) -> Result<(), Error> {
     raise_descriptor_limit();
-    let workers = Workers::start(config.worker_threads, trim)?;
-    // One thread for everything that is not a connection.
+    // One thread for everything that is not a connection; it keeps the timers of those, too, so it
+    // ends last.
     let control = control_runtime()?;
+    let workers = Workers::start(config.worker_threads, trim, control.handle())?;
     control.block_on(async {
         let ending = Ending::default();
         stop_on_signals(&ending.drain)?;

@@ -1,13 +1,17 @@
 //! The threads connections run on.
 //!
-//! One single-threaded runtime per core: a connection stays where it was accepted, and with it
-//! the tunnel it uses, so that no message has to wake another thread. Each pod's listeners are
-//! opened once per worker with `SO_REUSEPORT`; the kernel spreads connections over them.
+//! Single-threaded runtimes: a connection stays where it was accepted, and with it the tunnel it
+//! uses, so that no message has to wake another thread. Each pod's listeners are opened once per
+//! worker with `SO_REUSEPORT`; the kernel spreads connections over them.
+//!
+//! Half as many as cores: at either end of a connection the programs want a core as well, and the
+//! fewer threads there are, the more is done each time one wakes (lab/results/experiments.md).
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use leno_tunnel::timers;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -22,20 +26,23 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads; 0 for one per core. Each lets go of freed memory by `trim`.
-    pub(crate) fn start(count: usize, trim: fn()) -> Result<Self, Error> {
+    /// Starts `count` threads; 0 for half the cores. Each lets go of freed memory by `trim` and
+    /// leaves its timers to `keeper`, which must outlive it.
+    pub(crate) fn start(count: usize, trim: fn(), keeper: &Handle) -> Result<Self, Error> {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from);
-        let count = if count == 0 { cores() } else { count };
+        let count = if count == 0 { (cores() / 2).max(1) } else { count };
         let stop = CancellationToken::new();
         let mut workers = Self { handles: Vec::new(), threads: Vec::new(), stop };
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
             workers.handles.push(runtime.handle().clone());
             let stop = workers.stop.clone();
+            let keeper = keeper.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
                     give_back::by(trim);
+                    timers::keep_on(&keeper);
                     runtime.block_on(stop.cancelled());
                 })
                 .map_err(Error::Runtime)?;
@@ -82,7 +89,7 @@ pub(crate) async fn accept_next(
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) =>
             {
                 tracing::warn!(%error, "can't accept connections; raise the limit on open files (ulimit -n)");
-                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+                timers::sleep(OUT_OF_DESCRIPTORS).await;
             }
             Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
         }

@@ -1,4 +1,4 @@
-//! Counts of system calls by thread: what a message, a byte and a connection cost, told without a
+//! Counts of what threads ask of the kernel: what a message, a byte and a connection cost, told without a
 //! clock, so that a busy machine gives the same answer as an idle one.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
@@ -7,21 +7,33 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Counts the system calls of this process's threads of one name, from [`SyscallCounter::new`]
-/// on, by the kernel's `raw_syscalls:sys_enter` trace point.
+/// Counts what this process's threads of one name do, from its making on, by a trace point of
+/// the kernel.
 #[derive(Debug)]
 pub struct SyscallCounter {
     threads: Vec<fs::File>,
 }
 
 impl SyscallCounter {
-    /// Counts for all threads whose name begins with `name`.
+    /// Counts the system calls of all threads whose name begins with `name`.
     ///
     /// # Errors
     /// If the kernel has no such trace point or doesn't let this process use it: CAP_PERFMON or
     /// root, and tracefs.
     pub fn new(name: &str) -> io::Result<Self> {
-        let id = trace_point()?;
+        Self::of("raw_syscalls/sys_enter", name)
+    }
+
+    /// Counts the kernel timers such threads start: a wait with a time limit starts one.
+    ///
+    /// # Errors
+    /// As [`SyscallCounter::new`].
+    pub fn of_timers(name: &str) -> io::Result<Self> {
+        Self::of("timer/hrtimer_start", name)
+    }
+
+    fn of(event: &str, name: &str) -> io::Result<Self> {
+        let id = trace_point(event)?;
         let mut threads = Vec::new();
         for entry in fs::read_dir("/proc/self/task")? {
             let path = entry?.path();
@@ -35,7 +47,7 @@ impl SyscallCounter {
         Ok(Self { threads })
     }
 
-    /// System calls so far.
+    /// How many so far.
     pub fn count(&mut self) -> u64 {
         let mut sum = 0;
         for thread in &mut self.threads {
@@ -52,10 +64,10 @@ impl SyscallCounter {
     }
 }
 
-fn trace_point() -> io::Result<u64> {
+fn trace_point(event: &str) -> io::Result<u64> {
     let mut result = Err(io::ErrorKind::NotFound.into());
     for root in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
-        result = fs::read_to_string(format!("{root}/events/raw_syscalls/sys_enter/id"));
+        result = fs::read_to_string(format!("{root}/events/{event}/id"));
         if result.is_ok() {
             break;
         }

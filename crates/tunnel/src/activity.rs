@@ -12,7 +12,9 @@ use std::time::Duration;
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep};
+
+use crate::timers::sleep;
 
 /// A transport that counts what the peer sent, that flushes when the connection's task has done
 /// all it can ([`Flusher`]), and that takes its leave when shut down: it reads on until the peer

@@ -11,9 +11,11 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use crate::activity::{Keepalive, Watched};
+use crate::rarely::rarely;
+use crate::timers::{sleep, timeout};
 use crate::{Error, OpenError, Settings, TunnelStream};
 
 /// The timers' grain: what waits for less would not wait at all.
@@ -193,7 +195,8 @@ where
     let mut settled = false;
     let settings = settings.clone();
     tokio::spawn(async move {
-        let result = poll_fn(|cx| {
+        // Lets go of the connection when nobody needs it; ready once the peer is dead.
+        let mut silent = rarely(poll_fn(|cx| {
             while let Some(timer) = &mut idle {
                 if timer.as_mut().poll(cx).is_pending() {
                     break;
@@ -217,7 +220,10 @@ where
                 };
                 timer.as_mut().reset(again);
             }
-            if keepalive.poll_dead(cx).is_ready() {
+            keepalive.poll_dead(cx)
+        }));
+        let result = poll_fn(|cx| {
+            if Pin::new(&mut silent).poll(cx).is_ready() {
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
             }
             let mut ended = Pin::new(&mut driver).poll(cx).map_err(Error::from);

@@ -9,10 +9,12 @@ mod activity;
 mod client;
 mod error;
 mod pool;
+mod rarely;
 pub mod relay;
 pub mod server;
 mod settings;
 mod stream;
+pub mod timers;
 
 #[cfg(test)]
 mod test_support;
@@ -21,6 +23,7 @@ pub use client::{ConnectRequest, ResponseHead};
 pub use error::{Error, OpenError};
 pub use h2::Reason;
 pub use pool::{Pool, PoolStats};
+pub use rarely::{Rarely, rarely};
 pub use relay::{Counters, Meter, RelayError, RelayOptions};
 pub use server::{InboundConnect, Served};
 pub use settings::Settings;

@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use h2::Reason;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep};
 
+use crate::rarely::rarely;
+use crate::timers::sleep;
 use crate::{Error, TunnelStream};
 
 mod download;
@@ -137,9 +139,10 @@ pub async fn tcp_to_tunnel<M: Meter>(
         let mut up = Upload::new(options);
         let mut down = Download::default();
         let mut watch = HalfCloseWatch::new(options);
-        let mut cancel = pin!(cancel);
+        let cancel = pin!(cancel);
+        let mut cancel = rarely(cancel);
         poll_fn(|cx| {
-            if cancel.as_mut().poll(cx).is_ready() {
+            if Pin::new(&mut cancel).poll(cx).is_ready() {
                 return Poll::Ready(Err(RelayError::Cancelled));
             }
             if let Poll::Ready(Err(error)) = up.poll(cx, &mut read, &mut tunnel, meter) {
@@ -203,9 +206,10 @@ pub async fn tcp_to_tcp<M: Meter>(
         let mut forward = Copy::new(options);
         let mut backward = Copy::new(options);
         let mut watch = HalfCloseWatch::new(options);
-        let mut cancel = pin!(cancel);
+        let cancel = pin!(cancel);
+        let mut cancel = rarely(cancel);
         poll_fn(|cx| {
-            if cancel.as_mut().poll(cx).is_ready() {
+            if Pin::new(&mut cancel).poll(cx).is_ready() {
                 return Poll::Ready(Err(RelayError::Cancelled));
             }
             let count = |bytes| meter.forward(bytes);

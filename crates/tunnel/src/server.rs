@@ -1,7 +1,7 @@
 //! Server side of an HBONE connection.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
@@ -12,9 +12,11 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
 use crate::activity::{Keepalive, Watched};
+use crate::rarely::rarely;
+use crate::timers::{sleep_until, timeout};
 use crate::{Error, Settings, TunnelStream};
 
 /// How long a last GOAWAY may take to leave before the transport is dropped.
@@ -138,19 +140,21 @@ where
     flusher.defer();
     let mut keepalive =
         Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
-    let mut drain = pin!(drain);
+    let mut silent = rarely(poll_fn(move |cx| keepalive.poll_dead(cx)));
+    let drain = pin!(drain);
+    let mut drain = rarely(drain);
     let mut draining = false;
     // Set while draining, and once the end has begun.
     let mut deadline = None;
     let mut ending: Option<ServeError> = None;
     let end = poll_fn(|cx| {
-        if !draining && let Poll::Ready(until) = drain.as_mut().poll(cx) {
+        if !draining && let Poll::Ready(until) = Pin::new(&mut drain).poll(cx) {
             draining = true;
             patience.raise(settings.ping_timeout);
             connection.graceful_shutdown();
             deadline = Some(Box::pin(sleep_until(until)));
         }
-        if ending.is_none() && keepalive.poll_dead(cx).is_ready() {
+        if ending.is_none() && Pin::new(&mut silent).poll(cx).is_ready() {
             ending = Some(Error::PingTimeout(settings.ping_timeout).into());
             connection.abrupt_shutdown(Reason::NO_ERROR);
             deadline = Some(Box::pin(sleep_until(Instant::now() + FAREWELL)));

@@ -120,13 +120,18 @@ impl Download {
     }
 
     fn write(&mut self, cx: &mut Context<'_>, tcp: &mut WriteHalf<'_>) -> Poll<std::io::Result<usize>> {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let mut count = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&self.waiting) {
-            *slice = IoSlice::new(chunk);
-            count += 1;
-        }
-        let written = ready!(Pin::new(tcp).poll_write_vectored(cx, &slices[..count]))?;
+        let written = if let (Some(only), 1) = (self.waiting.front(), self.waiting.len()) {
+            // The kernel has less to do than for a vector of one.
+            ready!(Pin::new(tcp).poll_write(cx, only))?
+        } else {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut count = 0;
+            for (slice, chunk) in slices.iter_mut().zip(&self.waiting) {
+                *slice = IoSlice::new(chunk);
+                count += 1;
+            }
+            ready!(Pin::new(tcp).poll_write_vectored(cx, &slices[..count]))?
+        };
         let mut rest = written;
         while let Some(chunk) = self.waiting.front_mut() {
             if rest < chunk.len() {

@@ -1,0 +1,141 @@
+//! Waiting for what rarely comes beside what comes all the time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+
+/// A future that is polled only when it has asked for it, not each time its task is woken for
+/// something else. A connection's task is woken for each message, and looking for a policy that
+/// has changed, a proxy that ends or a timer takes locks each time.
+pub struct Rarely<F> {
+    future: F,
+    signal: Arc<Signal>,
+    /// Of `signal`; made once.
+    waker: Waker,
+    /// Who is woken by `signal`; none before the first poll.
+    task: Option<Waker>,
+}
+
+struct Signal {
+    woken: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Before the task is: it may run, on another thread, before this line has ended.
+        self.woken.store(true, Ordering::Release);
+        let task = self.task.lock().clone();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+/// See [`Rarely`].
+pub fn rarely<F: Future>(future: F) -> Rarely<F> {
+    let signal = Arc::new(Signal { woken: AtomicBool::new(true), task: Mutex::new(None) });
+    Rarely { future, waker: Waker::from(signal.clone()), signal, task: None }
+}
+
+impl<F: Future + Unpin> Future for Rarely<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        if !this.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            this.task = Some(cx.waker().clone());
+            // Whoever was to be woken before may just have been told, in this one's place.
+            *this.signal.task.lock() = Some(cx.waker().clone());
+        }
+        // Cleared before the future is looked at, or a wake meanwhile would be lost.
+        if !this.signal.woken.load(Ordering::Relaxed) || !this.signal.woken.swap(false, Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        Pin::new(&mut this.future).poll(&mut Context::from_waker(&this.waker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn counted<T: Send + 'static>(
+        mut told: oneshot::Receiver<T>,
+        polls: &AtomicUsize,
+    ) -> impl Future<Output = T> + Unpin + '_ {
+        poll_fn(move |cx| {
+            polls.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut told).poll(cx).map(Result::unwrap)
+        })
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn times(woken: &Woken) -> usize {
+        woken.0.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn polls_for_other_reasons_do_not_reach_it() {
+        let (polls, woken) = (AtomicUsize::new(0), Arc::new(Woken::default()));
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        let (tell, told) = oneshot::channel();
+        let mut waiting = pin!(rarely(counted(told, &polls)));
+        for _ in 0..5 {
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!((polls.load(Ordering::Relaxed), times(&woken)), (1, 0));
+        tell.send(7).unwrap();
+        assert_eq!(times(&woken), 1);
+        assert_eq!(waiting.as_mut().poll(&mut cx), Poll::Ready(7));
+        assert_eq!(polls.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_task_that_polled_last_is_woken() {
+        let (polls, first, second) = (AtomicUsize::new(0), Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let (tell, told) = oneshot::channel();
+        let mut waiting = pin!(rarely(counted(told, &polls)));
+        for task in [&first, &second] {
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(&Waker::from(task.clone()))).is_pending());
+        }
+        tell.send(()).unwrap();
+        assert_eq!((times(&first), times(&second)), (0, 1));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_wake_is_lost_between_threads() {
+        for _ in 0..2_000 {
+            let (tell, told) = oneshot::channel();
+            let polls = AtomicUsize::new(0);
+            let telling = tokio::spawn(async move { tell.send(()) });
+            rarely(counted(told, &polls)).await;
+            telling.await.unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Where the timers of connections are kept.
+//!
+//! A runtime that has a timer tells the kernel of it each time it goes to sleep, and takes it
+//! back when it wakes: twice for each message, 6 % of the processor time of a request. So a
+//! thread that carries connections lets another keep them.
+
+use std::cell::OnceCell;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep, Timeout};
+
+thread_local! {
+    static KEEPER: OnceCell<Handle> = const { OnceCell::new() };
+}
+
+/// From now on `keeper` keeps the timers that are made here on this thread. It must outlive
+/// them: a timer whose runtime is gone panics. Only the first call counts.
+pub fn keep_on(keeper: &Handle) {
+    KEEPER.with(|kept| {
+        kept.get_or_init(|| keeper.clone());
+    });
+}
+
+/// As [`tokio::time::sleep`]; kept by the runtime the task runs on if the thread has no other.
+pub fn sleep(duration: Duration) -> Sleep {
+    kept(|| tokio::time::sleep(duration))
+}
+
+/// As [`tokio::time::sleep_until`]; see [`sleep`].
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    kept(|| tokio::time::sleep_until(deadline))
+}
+
+/// As [`tokio::time::timeout`]; see [`sleep`].
+pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
+    kept(|| tokio::time::timeout(duration, future))
+}
+
+/// A timer belongs to the runtime that is entered when it is made.
+fn kept<T>(make: impl FnOnce() -> T) -> T {
+    KEEPER.with(|keeper| {
+        let _entered = keeper.get().map(Handle::enter);
+        make()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_whose_timers_are_kept_elsewhere_is_woken_by_them() {
+        let keeper = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let handle = keeper.handle().clone();
+        let worker = std::thread::spawn(move || {
+            keep_on(&handle);
+            // It could keep none of its own.
+            let worker = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+            worker.block_on(async {
+                sleep(Duration::from_millis(1)).await;
+                sleep_until(Instant::now() + Duration::from_millis(1)).await;
+                let mut timer = Box::pin(sleep(Duration::from_secs(3600)));
+                timer.as_mut().reset(Instant::now() + Duration::from_millis(1));
+                timer.await;
+                timeout(Duration::from_millis(1), std::future::pending::<()>()).await
+            })
+        });
+        let ended = keeper.block_on(async { tokio::task::spawn_blocking(|| worker.join()).await });
+        assert!(ended.unwrap().unwrap().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_threads_keep_their_own() {
+        sleep(Duration::from_secs(3600)).await;
+        assert!(timeout(Duration::from_secs(3600), std::future::pending::<()>()).await.is_err());
+    }
+}
