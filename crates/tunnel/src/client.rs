@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::activity::{Keepalive, Watched};
 use crate::rarely::rarely;
 use crate::timers::{sleep, timeout};
+use crate::window::{Ledger, Window};
 use crate::{Error, OpenError, Settings, TunnelStream};
 
 /// The timers' grain: what waits for less would not wait at all.
@@ -43,6 +44,8 @@ pub struct ResponseHead {
 /// transport open; so its own task must not.
 pub(crate) struct Connection {
     send: SendRequest<Bytes>,
+    /// What its streams hold.
+    ledger: Arc<Ledger>,
     active: AtomicUsize,
     limit: usize,
     /// The peer's SETTINGS have come.
@@ -141,7 +144,7 @@ impl Permit {
         if head.status != StatusCode::OK {
             return Err(OpenError::Refused { status: head.status, headers: Box::new(head.headers) });
         }
-        let stream = TunnelStream::new(send, recv, Some(self));
+        let stream = TunnelStream::new(send, recv, self.connection.ledger.clone(), Some(self));
         Ok((stream, ResponseHead { status: head.status, headers: head.headers }))
     }
 }
@@ -175,8 +178,10 @@ where
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
     flusher.defer();
+    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
     let connection = Arc::new(Connection {
         send,
+        ledger: window.ledger().clone(),
         active: AtomicUsize::new(0),
         limit: settings.streams_per_connection,
         settled: AtomicBool::new(false),
@@ -225,6 +230,9 @@ where
         let result = poll_fn(|cx| {
             if Pin::new(&mut silent).poll(cx).is_ready() {
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
+            }
+            if let Some(size) = window.turn(cx) {
+                driver.set_target_window_size(size);
             }
             let mut ended = Pin::new(&mut driver).poll(cx).map_err(Error::from);
             if ended.is_pending()

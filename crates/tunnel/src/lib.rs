@@ -15,6 +15,7 @@ pub mod server;
 mod settings;
 mod stream;
 pub mod timers;
+mod window;
 
 #[cfg(test)]
 mod test_support;
@@ -28,3 +29,4 @@ pub use relay::{Counters, Meter, RelayError, RelayOptions};
 pub use server::{InboundConnect, Served};
 pub use settings::Settings;
 pub use stream::TunnelStream;
+pub use window::WindowBudget;

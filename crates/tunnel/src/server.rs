@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::activity::{Keepalive, Watched};
 use crate::rarely::rarely;
 use crate::timers::{sleep_until, timeout};
+use crate::window::{Ledger, Window};
 use crate::{Error, Settings, TunnelStream};
 
 /// How long a last GOAWAY may take to leave before the transport is dropped.
@@ -29,6 +30,8 @@ pub struct InboundConnect {
     head: http::request::Parts,
     recv: RecvStream,
     respond: SendResponse<Bytes>,
+    /// What the streams of the connection hold.
+    ledger: Arc<Ledger>,
 }
 
 impl InboundConnect {
@@ -68,7 +71,7 @@ impl InboundConnect {
         let mut response = Response::new(());
         *response.headers_mut() = headers;
         let send = self.respond.send_response(response, false)?;
-        Ok(TunnelStream::new(send, self.recv, None))
+        Ok(TunnelStream::new(send, self.recv, self.ledger, None))
     }
 
     /// Answers with an error status and no body.
@@ -138,6 +141,7 @@ where
         Ok(Ok(connection)) => connection,
     };
     flusher.defer();
+    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
     let mut keepalive =
         Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
     let mut silent = rarely(poll_fn(move |cx| keepalive.poll_dead(cx)));
@@ -169,6 +173,9 @@ where
             connection.abrupt_shutdown(Reason::NO_ERROR);
             timer.as_mut().reset(Instant::now() + FAREWELL);
         }
+        if let Some(size) = window.turn(cx) {
+            connection.set_target_window_size(size);
+        }
         loop {
             match connection.poll_accept(cx) {
                 Poll::Pending => {
@@ -182,7 +189,7 @@ where
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     requests += 1;
                     let (head, recv) = request.into_parts();
-                    on_request(InboundConnect { head, recv, respond });
+                    on_request(InboundConnect { head, recv, respond, ledger: window.ledger().clone() });
                 }
                 Poll::Ready(Some(Err(error))) => {
                     return Poll::Ready(Err(ending.take().unwrap_or_else(|| Error::from(error).into())));

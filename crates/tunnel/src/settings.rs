@@ -2,15 +2,24 @@
 
 use std::time::Duration;
 
+use crate::WindowBudget;
+
 /// Parameters of HBONE connections, client and server side. The defaults are the ones ztunnel
 /// uses, so that mixed meshes behave alike; where they differ, the field says so.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Receive window of one stream, bytes: how much a stalled reader can make us hold.
     pub stream_window: u32,
-    /// Receive window of a whole connection, bytes. Must exceed `stream_window` several times:
-    /// with equal sizes, programs that read connection A only after connection B deadlock.
+    /// Receive window of a whole connection, bytes, as long as its programs read. Must exceed
+    /// `stream_window` several times: with equal sizes, programs that read connection A only after
+    /// connection B deadlock.
     pub connection_window: u32,
+    /// What all connections with these settings and clones of them may receive beyond
+    /// `connection_window`, bytes; 64 MiB by default. Of what a connection's streams hold for
+    /// programs that don't read, it gets all but a quarter of its window from here, so that its
+    /// other streams go on. Once this is used up, programs that have stopped reading make those
+    /// wait that share a connection with them.
+    pub window_budget: WindowBudget,
     /// Largest DATA frame accepted, bytes (RFC 9113 §6.5.2: 16 384 to 16 777 215).
     pub max_frame_size: u32,
     /// Largest response head a client accepts, bytes, as RFC 9113 §6.5.2 counts.
@@ -52,6 +61,7 @@ impl Default for Settings {
         Self {
             stream_window: 4 << 20,
             connection_window: 16 << 20,
+            window_budget: WindowBudget::new(64 << 20),
             max_frame_size: 1 << 20,
             client_header_list: 16 << 10,
             server_header_list: 64 << 10,

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -11,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Error;
 use crate::client::Permit;
+use crate::window::{Held, Ledger};
 
 /// The byte stream of one CONNECT request, after its 200.
 ///
@@ -24,6 +26,8 @@ pub struct TunnelStream {
     recv: RecvStream,
     /// What `AsyncRead` took from `recv` and has not yet handed out.
     partial: Bytes,
+    /// Received and not released.
+    pub(crate) held: Held,
     send_ended: bool,
     recv_ended: bool,
     /// Place among the streams of a pooled connection; none on the server side.
@@ -31,8 +35,9 @@ pub struct TunnelStream {
 }
 
 impl TunnelStream {
-    pub(crate) fn new(send: SendStream<Bytes>, recv: RecvStream, permit: Option<Permit>) -> Self {
-        Self { send, recv, partial: Bytes::new(), send_ended: false, recv_ended: false, _permit: permit }
+    pub(crate) fn new(send: SendStream<Bytes>, recv: RecvStream, ledger: Arc<Ledger>, permit: Option<Permit>) -> Self {
+        let held = Held::new(ledger);
+        Self { send, recv, partial: Bytes::new(), held, send_ended: false, recv_ended: false, _permit: permit }
     }
 
     /// Next received bytes; `None` once the peer has ended its half (END_STREAM). The peer may
@@ -50,7 +55,10 @@ impl TunnelStream {
         loop {
             match ready!(self.recv.poll_data(cx)) {
                 Some(Ok(chunk)) if chunk.is_empty() => {}
-                Some(Ok(chunk)) => return Poll::Ready(Ok(Some(chunk))),
+                Some(Ok(chunk)) => {
+                    self.held.hold(chunk.len());
+                    return Poll::Ready(Ok(Some(chunk)));
+                }
                 Some(Err(error)) => return Poll::Ready(Err(error.into())),
                 None => {
                     self.recv_ended = true;
@@ -65,6 +73,7 @@ impl TunnelStream {
     pub fn release(&mut self, bytes: usize) {
         // Fails only for more bytes than were received, or a stream that is gone.
         let _ = self.recv.flow_control().release_capacity(bytes);
+        self.held.give_back(bytes);
     }
 
     /// Whether the peer has ended its half and all its bytes were read.
