@@ -102,6 +102,11 @@ pub struct Config {
     #[arg(long, env = "POOL_UNUSED_RELEASE_TIMEOUT", default_value = "60s", value_parser = duration)]
     pub pool_idle_timeout: Duration,
 
+    /// Bytes that all HBONE connections together may receive beyond their own windows of 16 MiB,
+    /// for programs that don't read, so that their neighbours' bytes still arrive.
+    #[arg(long, env = "LENO_WINDOW_BUDGET", default_value_t = 64 << 20)]
+    pub window_budget: usize,
+
     /// After SIGTERM, how long live connections may take to end before they are cut.
     #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", default_value = "25s", value_parser = duration)]
     pub drain_deadline: Duration,

@@ -238,6 +238,7 @@ fn config(context: &Context) -> Value {
         "drainDeadlineSeconds": c.drain_deadline.as_secs(),
         "poolMaxStreamsPerConnection": c.pool_max_streams,
         "poolUnusedReleaseTimeoutSeconds": c.pool_idle_timeout.as_secs(),
+        "windowBudgetBytes": c.window_budget,
         "ipv6Enabled": c.ipv6,
         "dnsProxy": c.dns,
     })

@@ -19,7 +19,7 @@ const BURST: usize = 64;
 const LEFT: usize = 4;
 
 /// Bytes of one connection after whose end memory is looked for as after a burst. More may have
-/// waited here for a program that did not read, up to a tunnel's window of 16 MiB; and before
+/// waited here for a program that did not read, up to a stream's window of 4 MiB; and before
 /// anything waits here, the kernel has taken more than this.
 const MUCH: u64 = 256 << 10;
 

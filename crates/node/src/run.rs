@@ -11,7 +11,7 @@ use leno_telemetry::logging::{self, LogHandle};
 use leno_telemetry::metrics::XdsTermination;
 use leno_telemetry::{Metrics, Readiness};
 use leno_tls::{CertificateManager, Options, RootSource};
-use leno_tunnel::{Pool, RelayOptions, Settings};
+use leno_tunnel::{Pool, RelayOptions, Settings, WindowBudget};
 use leno_xds::ca_client::CaClient;
 use leno_xds::client::{Client, NodeInfo, Observer, Termination};
 use leno_xds::{ChannelConfig, TokenSource};
@@ -127,6 +127,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         streams_per_connection: config.pool_max_streams,
         idle_timeout: config.pool_idle_timeout,
         handshake_timeout: config.handshake_timeout,
+        window_budget: WindowBudget::new(config.window_budget),
         ..Settings::default()
     };
     let format = setting("LOG_FORMAT", &config.log_format)?;

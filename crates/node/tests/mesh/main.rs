@@ -6,5 +6,6 @@ mod carry;
 mod closed;
 mod live;
 mod names;
+mod stalled;
 #[path = "../support/mod.rs"]
 mod support;

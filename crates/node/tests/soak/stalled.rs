@@ -14,14 +14,15 @@ use crate::support::soon;
 use crate::{ALONE, Field, open, short};
 
 /// What a proxy may hold for readers that have stopped: the receive window of a tunnel, which its
-/// streams share, for each thread has a tunnel of its own to a pod; and half as much for what
-/// surrounds the bytes.
-const MOST_RECEIVED: usize = WORKERS * (16 << 20) * 3 / 2;
+/// streams share, for each thread has a tunnel of its own to a pod; what windows may grow by; and
+/// half as much for what surrounds the bytes.
+const MOST_RECEIVED: usize = (WORKERS * (16 << 20) + (64 << 20)) * 3 / 2;
 /// And for each sender: what is taken from it but not yet sent, and the buffer it is read into.
 const MOST_SENT: usize = 2 * (256 << 10);
 
-/// Readers that may stop, each way, before a tunnel has no window left: four times 4 MiB is all.
-const FEW: usize = 3;
+/// Readers that may stop, each way, without anybody's waiting for them: 4 MiB each, twice what a
+/// tunnel's own window has room for.
+const FEW: usize = 8;
 
 /// Senders that never stop.
 #[derive(Default)]
@@ -84,7 +85,7 @@ async fn readers_that_stop_are_sent_a_bounded_amount_and_disturb_nobody() {
         let sent = senders.stuck().await;
         println!("{to} readers each way have stopped: {sent} bytes were taken; {:?} bytes held", field.taken());
         if few {
-            // Others on the same tunnel do not notice. When its window is full, they wait.
+            // Others on the same tunnel do not notice. When it may not grow any more, they wait.
             for _ in 0..10 {
                 soon("an answer on the same tunnel", short(&field.client, field.target())).await.unwrap();
             }

@@ -1,0 +1,107 @@
+//! Programs that stop reading, and a neighbour on the same tunnel.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use leno_testkit::network::may_run;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::support::{Mesh, soon};
+
+/// Readers that stop, each way. Four fill a tunnel's own window.
+const READERS: usize = 8;
+
+/// The neighbour asks this often, whether or not it has been answered.
+const PERIOD: Duration = Duration::from_millis(5);
+const REQUESTS: u32 = 400;
+
+/// Its p99 may be twice what it is alone. And this much: an unoptimised proxy that shares its
+/// processors is at times that late by itself, and one whose window is full answers never.
+const AT_LEAST: Duration = Duration::from_millis(20);
+const ROUNDS: usize = 3;
+
+/// The latency that 99 of 100 requests stay below, each from when it was due.
+async fn p99(stream: &mut TcpStream) -> Duration {
+    let (mut read, mut write) = stream.split();
+    let begun = Instant::now();
+    let ask = async {
+        for request in 0..REQUESTS {
+            sleep_until(begun + PERIOD * request).await;
+            write.write_all(&[1; 16]).await.unwrap();
+        }
+    };
+    let hear = async {
+        let mut latencies = Vec::new();
+        for request in 0..REQUESTS {
+            read.read_exact(&mut [0; 16]).await.unwrap();
+            latencies.push(begun.elapsed().saturating_sub(PERIOD * request));
+        }
+        latencies.sort_unstable();
+        latencies[latencies.len() * 99 / 100]
+    };
+    soon("the neighbour's answers", async { tokio::join!(ask, hear).1 }).await
+}
+
+#[tokio::test]
+async fn readers_that_stop_do_not_disturb_others_on_the_same_tunnel() {
+    if !may_run("readers_that_stop_do_not_disturb_others_on_the_same_tunnel") {
+        return;
+    }
+    // One worker each, so all connections between the two pods share a tunnel.
+    let mut mesh = Mesh::with(|config| config.worker_threads = 1).await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let listener = server.listen();
+    let open = async || {
+        let mut near = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+        near.write_all(b"x").await.unwrap();
+        let (mut far, _) = soon("accept", listener.accept()).await.unwrap();
+        soon("a byte", far.read_exact(&mut [0])).await.unwrap();
+        near.set_nodelay(true).unwrap();
+        far.set_nodelay(true).unwrap();
+        (near, far)
+    };
+    let (mut neighbour, mut program) = open().await;
+    tokio::spawn(async move {
+        let (mut read, mut write) = program.split();
+        tokio::io::copy(&mut read, &mut write).await
+    });
+    let base = p99(&mut neighbour).await;
+
+    let (mut readers, mut senders) = (Vec::new(), Vec::new());
+    for _ in 0..READERS {
+        let ((near, far), (from, to)) = (open().await, open().await);
+        readers.extend([near, to]);
+        senders.extend([far, from]);
+    }
+    let sent = Arc::new(AtomicU64::new(0));
+    for mut sender in senders {
+        let sent = sent.clone();
+        tokio::spawn(async move {
+            let block = vec![7; 64 << 10];
+            while let Ok(count) = sender.write(&block).await {
+                sent.fetch_add(count as u64, Relaxed);
+            }
+        });
+    }
+    let stuck = async {
+        let mut before = u64::MAX;
+        // Silence is what is waited for.
+        while before != sent.load(Relaxed) {
+            before = sent.load(Relaxed);
+            sleep(Duration::from_millis(500)).await;
+        }
+    };
+    soon("the senders to be stuck", stuck).await;
+    let most = (base * 2).max(AT_LEAST);
+    let mut seen = Vec::new();
+    while !seen.iter().any(|p99| *p99 <= most) {
+        assert!(seen.len() < ROUNDS, "p99 {seen:?} beside {READERS} stopped readers each way, alone {base:?}");
+        seen.push(p99(&mut neighbour).await);
+    }
+    drop(readers);
+}
