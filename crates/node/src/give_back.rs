@@ -29,9 +29,9 @@ const LULL: Duration = Duration::from_secs(3);
 
 /// The tunnels that carried them go later, and each holds on to pages it shares with what has gone:
 /// those beyond the first after ten seconds, one that was full after thirty, the last after sixty
-/// ([`leno_tunnel::Settings`]). Waits from one look to the next, the first of them [`LULL`] after
-/// the burst's end.
-const TUNNELS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(30)];
+/// ([`leno_tunnel::Settings`]), and up to ten seconds later, as that is how often they are looked
+/// for. Waits from one look to the next, the first of them [`LULL`] after the burst's end.
+const TUNNELS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(30), Duration::from_secs(30)];
 
 /// What lives on this thread.
 struct Load {
@@ -143,12 +143,15 @@ async fn watch() {
         LOAD.with(Load::give_back);
         for wait in TUNNELS {
             let kept = LOAD.with(|load| load.live.get());
-            sleep(wait).await;
+            sleep(wait - LULL).await;
+            let quiet = quiet().await;
             // Another burst: it gets its own lull.
             if LOAD.with(|load| load.peak.get() >= kept + BURST) {
                 break;
             }
-            LOAD.with(Load::give_back);
+            if quiet {
+                LOAD.with(Load::give_back);
+            }
         }
     }
     LOAD.with(|load| load.watched.set(false));
@@ -158,14 +161,18 @@ async fn watch() {
 /// there isn't.
 async fn lull() -> bool {
     while LOAD.with(Load::is_worth_a_look) {
-        let before = LOAD.with(|load| load.changes.get());
-        sleep(LULL).await;
-        let quiet = LOAD.with(|load| load.changes.get().wrapping_sub(before) <= load.peak.get().max(BURST) / LEFT);
-        if quiet && LOAD.with(Load::is_worth_a_look) {
+        if quiet().await && LOAD.with(Load::is_worth_a_look) {
             return true;
         }
     }
     false
+}
+
+/// Whether few came or went in the time of a lull, which begins now.
+async fn quiet() -> bool {
+    let before = LOAD.with(|load| load.changes.get());
+    sleep(LULL).await;
+    LOAD.with(|load| load.changes.get().wrapping_sub(before) <= load.peak.get().max(BURST) / LEFT)
 }
 
 #[cfg(test)]

@@ -75,6 +75,22 @@ async fn a_burst_while_tunnels_are_waited_for_has_its_own_turn() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_is_busy_with_few_at_a_time_is_left_alone() {
+    start();
+    times(1000, begun);
+    times(1000, ended);
+    sleep(LULL + Duration::from_millis(10)).await;
+    assert_eq!(trims(), 1);
+    let end = Instant::now() + 2 * TUNNELS.iter().sum::<Duration>();
+    while Instant::now() < end {
+        times(20, begun);
+        times(20, ended);
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(trims(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_few_connections_are_not_worth_it() {
     start();
     times(BURST - 1, begun);
