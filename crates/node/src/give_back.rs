@@ -28,9 +28,9 @@ const MUCH: u64 = 256 << 10;
 const LULL: Duration = Duration::from_secs(3);
 
 /// The tunnels that carried them go later, and each holds on to pages it shares with what has gone:
-/// those beyond the first after ten seconds, one that was full after thirty, the last after sixty
-/// ([`leno_tunnel::Settings`]), and up to ten seconds later, as that is how often they are looked
-/// for. Waits from one look to the next, the first of them [`LULL`] after the burst's end.
+/// those beyond the first after ten seconds, one that carried many streams after thirty, the last
+/// after sixty ([`leno_tunnel::Settings`]), and up to ten seconds later, as that is how often they
+/// are looked for. Waits from one look to the next, the first of them [`LULL`] after the burst's end.
 const TUNNELS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(30), Duration::from_secs(30)];
 
 /// What lives on this thread.

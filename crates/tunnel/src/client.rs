@@ -51,8 +51,8 @@ pub(crate) struct Connection {
     /// The peer's SETTINGS have come.
     settled: AtomicBool,
     pub(crate) created: Instant,
-    /// There was no room for one more stream at some time.
-    was_full: AtomicBool,
+    /// Half of the streams it may carry were open at some time.
+    was_large: AtomicBool,
     /// Milliseconds after `created` when the last stream ended.
     idle_since: AtomicU64,
 }
@@ -84,11 +84,7 @@ impl Connection {
     /// None before the peer has told its limit: requests beyond it would wait on this
     /// connection until a stream ends, which may be never.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
-        if self.has_room() {
-            return Some(self.acquire());
-        }
-        self.was_full.store(self.settled.load(Acquire), Relaxed);
-        None
+        self.has_room().then(|| self.acquire())
     }
 
     /// Whether one more stream could be opened at once.
@@ -99,7 +95,10 @@ impl Connection {
     /// A place for one more stream, whatever the limits: HTTP/2 holds the request back until
     /// the peer allows it.
     pub(crate) fn acquire(self: &Arc<Self>) -> Permit {
-        self.active.fetch_add(1, Relaxed);
+        let active = self.active.fetch_add(1, Relaxed) + 1;
+        if 2 * active >= self.limit {
+            self.was_large.store(true, Relaxed);
+        }
         Permit { connection: self.clone() }
     }
 
@@ -111,7 +110,7 @@ impl Connection {
     /// How long it is kept without a stream. HTTP/2 never gives back the tables of many streams,
     /// and they are worth less than the next handshake only where there are such often.
     fn patience(&self, settings: &Settings) -> Duration {
-        settings.idle_timeout / if self.was_full.load(Relaxed) { 2 } else { 1 }
+        settings.idle_timeout / if self.was_large.load(Relaxed) { 2 } else { 1 }
     }
 
     /// When the last stream ended.
@@ -185,7 +184,7 @@ where
         active: AtomicUsize::new(0),
         limit: settings.streams_per_connection,
         settled: AtomicBool::new(false),
-        was_full: AtomicBool::new(false),
+        was_large: AtomicBool::new(false),
         created: Instant::now(),
         idle_since: AtomicU64::new(0),
     });

@@ -277,6 +277,22 @@ async fn of_idle_connections_to_one_peer_one_is_kept_for_long() {
     assert_eq!(farm.dials(), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_that_carried_half_of_its_streams_is_kept_half_as_long() {
+    for (streams, kept) in [(49, 60), (50, 30)] {
+        let (pool, farm) = (pool(), Farm::new(Settings::default()));
+        let mut open_at_once = Vec::new();
+        for _ in 0..streams {
+            open_at_once.push(open(&pool, &farm).await);
+        }
+        drop(open_at_once);
+        tokio::time::sleep(Duration::from_secs(kept - 1)).await;
+        assert_eq!(pool.stats().connections, 1, "{streams} streams");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(pool.stats(), PoolStats::default(), "{streams} streams");
+    }
+}
+
 #[tokio::test]
 async fn a_kept_connection_that_turns_out_dead_is_replaced() {
     let (pool, farm) = (pool(), Farm::new(Settings::default()));

@@ -40,7 +40,7 @@ pub struct Settings {
     pub ping_timeout: Duration,
     /// How long a client keeps a connection that carries no stream. ztunnel keeps it for five
     /// minutes; then a pod that got a dead pod's address meets stale connections. Half as long if
-    /// it was full at some time: the tables of many streams stay as large as they were.
+    /// it carried half of its streams at some time: the tables of many stay as large as they were.
     pub idle_timeout: Duration,
     /// How long a client keeps one that carries no stream beside others to the same peer. A burst
     /// leaves a hundred of them, and each holds the memory of a hundred streams.
