@@ -45,6 +45,8 @@ fn a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words() 
     assert!(echo_works(&stage, "mesh/far") && echo_works(&stage, "mesh/near"));
     stage.write("deny.yaml", DENY_FAR);
     becomes(&stage, "mesh/far", false);
+    // The one before may have been open when the policy came, and was closed; this one is refused.
+    assert!(!echo_works(&stage, "mesh/far"));
     assert!(echo_works(&stage, "mesh/near"), "the policy is about far");
     assert!(echo_works(&stage, "plain/outsider"), "the policy is about far");
 
