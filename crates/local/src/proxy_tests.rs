@@ -40,7 +40,15 @@ fn the_stage_decides_where_a_proxy_belongs() {
 
 #[test]
 fn only_tuning_is_inherited() {
-    for name in ["PATH", "RUST_LOG", "SECRET_TTL", "HTTP2_FRAME_SIZE", "LENO_CONNECT_TIMEOUT"] {
+    for name in [
+        "PATH",
+        "RUST_LOG",
+        "SECRET_TTL",
+        "HTTP2_FRAME_SIZE",
+        "LENO_CONNECT_TIMEOUT",
+        "LENO_WINDOW_BUDGET",
+        "LENO_CONGESTION_CONTROL",
+    ] {
         assert!(is_inherited(name), "{name}");
     }
     for name in [
