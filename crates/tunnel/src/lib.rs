@@ -15,6 +15,7 @@ pub mod server;
 mod settings;
 mod stream;
 pub mod timers;
+mod waking;
 mod window;
 
 #[cfg(test)]

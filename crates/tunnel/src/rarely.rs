@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use parking_lot::Mutex;
+use crate::waking::{Registered, Sleeper};
 
 /// A future that is polled only when it has asked for it, not each time its task is woken for
 /// something else. A connection's task is woken for each message, and looking for a policy that
@@ -14,15 +14,13 @@ use parking_lot::Mutex;
 pub struct Rarely<F> {
     future: F,
     signal: Arc<Signal>,
-    /// Of `signal`; made once.
-    waker: Waker,
-    /// Who is woken by `signal`; none before the first poll.
-    task: Option<Waker>,
+    /// With the signal's `task`.
+    registered: Registered,
 }
 
 struct Signal {
     woken: AtomicBool,
-    task: Mutex<Option<Waker>>,
+    task: Sleeper,
 }
 
 impl Wake for Signal {
@@ -33,17 +31,14 @@ impl Wake for Signal {
     fn wake_by_ref(self: &Arc<Self>) {
         // Before the task is: it may run, on another thread, before this line has ended.
         self.woken.store(true, Ordering::Release);
-        let task = self.task.lock().clone();
-        if let Some(task) = task {
-            task.wake();
-        }
+        self.task.wake();
     }
 }
 
 /// See [`Rarely`].
 pub fn rarely<F: Future>(future: F) -> Rarely<F> {
-    let signal = Arc::new(Signal { woken: AtomicBool::new(true), task: Mutex::new(None) });
-    Rarely { future, waker: Waker::from(signal.clone()), signal, task: None }
+    let signal = Arc::new(Signal { woken: AtomicBool::new(true), task: Sleeper::default() });
+    Rarely { future, signal, registered: Registered::default() }
 }
 
 impl<F: Future + Unpin> Future for Rarely<F> {
@@ -51,16 +46,13 @@ impl<F: Future + Unpin> Future for Rarely<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        if !this.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            this.task = Some(cx.waker().clone());
-            // Whoever was to be woken before may just have been told, in this one's place.
-            *this.signal.task.lock() = Some(cx.waker().clone());
-        }
+        // First: whoever was to be woken before may just have been told, in this one's place.
+        this.registered.renew(cx, &this.signal.task);
         // Cleared before the future is looked at, or a wake meanwhile would be lost.
         if !this.signal.woken.load(Ordering::Relaxed) || !this.signal.woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
-        Pin::new(&mut this.future).poll(&mut Context::from_waker(&this.waker))
+        Pin::new(&mut this.future).poll(&mut Context::from_waker(&Waker::from(this.signal.clone())))
     }
 }
 

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::task::{Context, Waker};
+use std::task::Context;
 
-use parking_lot::Mutex;
+use crate::waking::{Registered, Sleeper};
 
 /// Largest window, bytes (RFC 9113 §6.9.1).
 const LARGEST: usize = (1 << 31) - 1;
@@ -55,28 +55,21 @@ pub(crate) struct Ledger {
     /// The connection's task is woken when `held` gets below or above; set again in its turn.
     low: AtomicUsize,
     high: AtomicUsize,
-    task: Mutex<Option<Waker>>,
+    task: Sleeper,
 }
 
 impl Ledger {
     fn hold(&self, bytes: usize) {
         let held = self.held.fetch_add(bytes, SeqCst) + bytes;
         if held > self.high.load(SeqCst) && self.high.swap(usize::MAX, SeqCst) != usize::MAX {
-            self.wake();
+            self.task.wake();
         }
     }
 
     fn give_back(&self, bytes: usize) {
         let held = self.held.fetch_sub(bytes, SeqCst) - bytes;
         if held < self.low.load(SeqCst) && self.low.swap(0, SeqCst) != 0 {
-            self.wake();
-        }
-    }
-
-    fn wake(&self) {
-        let task = self.task.lock().clone();
-        if let Some(task) = task {
-            task.wake();
+            self.task.wake();
         }
     }
 }
@@ -123,15 +116,15 @@ pub(crate) struct Window {
     base: usize,
     /// Bytes it has from the budget.
     granted: usize,
-    /// The ledger's `task`, to be compared without its lock.
-    task: Option<Waker>,
+    /// With the ledger's `task`.
+    registered: Registered,
 }
 
 impl Window {
     pub(crate) fn new(base: u32, budget: WindowBudget) -> Self {
         let (low, high) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let ledger = Arc::new(Ledger { held: AtomicUsize::new(0), low, high, task: Mutex::new(None) });
-        Self { ledger, budget, base: base as usize, granted: 0, task: None }
+        let ledger = Arc::new(Ledger { held: AtomicUsize::new(0), low, high, task: Sleeper::default() });
+        Self { ledger, budget, base: base as usize, granted: 0, registered: Registered::default() }
     }
 
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
@@ -144,10 +137,7 @@ impl Window {
     /// It grows as soon as it should, and shrinks only when about half of what is held has gone:
     /// what is in transit through fast streams rises and falls all the time.
     pub(crate) fn turn(&mut self, cx: &Context<'_>) -> Option<u32> {
-        if !self.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            self.task = Some(cx.waker().clone());
-            *self.ledger.task.lock() = Some(cx.waker().clone());
-        }
+        self.registered.renew(cx, &self.ledger.task);
         let before = self.granted;
         loop {
             let held = self.ledger.held.load(SeqCst);
@@ -203,7 +193,7 @@ impl Drop for Window {
     fn drop(&mut self) {
         self.budget.give_back(self.granted);
         // Streams may outlive the task; its memory must not live as long as they do.
-        *self.ledger.task.lock() = None;
+        self.ledger.task.forget();
     }
 }
 

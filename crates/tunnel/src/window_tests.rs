@@ -1,5 +1,5 @@
 use std::sync::atomic::AtomicBool;
-use std::task::Wake;
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use http::HeaderMap;
