@@ -1,10 +1,11 @@
 //! How a line looks. Values come from the network and from users: whatever they hold, a line
 //! stays one line and a field one field.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::Write;
 use std::time::SystemTime;
 
+use leno_model::Name;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
@@ -20,10 +21,10 @@ const TIME: &[BorrowedFormatItem<'_>] =
 /// Where fields of a line go.
 trait Fields {
     /// Text in quotes.
-    fn text(&mut self, key: &str, value: &str);
-    /// A word that needs no quotes: numbers, addresses.
-    fn word(&mut self, key: &str, value: &str);
-    fn number(&mut self, key: &str, value: u64);
+    fn text(&mut self, key: &'static str, value: &dyn Display);
+    /// A word that needs no quotes: addresses.
+    fn word(&mut self, key: &'static str, value: &dyn Display);
+    fn number(&mut self, key: &'static str, value: u64);
 }
 
 pub(super) fn line(out: &mut Vec<u8>, format: Format, line: &Line) {
@@ -53,16 +54,17 @@ fn write(out: &mut Vec<u8>, format: Format, head: &Head<'_>, fill: impl FnOnce(&
     };
     match format {
         Format::Plain => {
-            let mut text = Text(format!("{time}\t{level}\taccess\t{}\t", head.message));
+            let mut text = Text(String::with_capacity(USUAL));
+            text.0.extend([&time, "\t", level, "\taccess\t", head.message, "\t"]);
             fill(&mut text);
             out.extend_from_slice(text.0.trim_end().as_bytes());
         }
         Format::Json => {
             let mut json = Json(Map::new());
-            json.text("level", level);
+            json.text("level", &level);
             json.text("time", &time);
-            json.text("scope", "access");
-            json.text("message", head.message);
+            json.text("scope", &"access");
+            json.text("message", &head.message);
             fill(&mut json);
             // Writing to memory; a map of strings and numbers always has a JSON form.
             let _ = serde_json::to_writer(&mut *out, &Value::Object(json.0));
@@ -72,23 +74,23 @@ fn write(out: &mut Vec<u8>, format: Format, head: &Head<'_>, fill: impl FnOnce(&
 }
 
 fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
-    end(fields, "src", &record.source, |_| {});
-    end(fields, "dst", &record.destination, |fields| {
+    end(fields, &SOURCE, &record.source, |_| {});
+    end(fields, &DESTINATION, &record.destination, |fields| {
         if let Some(address) = &record.hbone_address {
-            fields.word("dst.hbone_addr", &address.to_string());
+            fields.word("dst.hbone_addr", address);
         }
         if let Some(service) = &record.service {
             fields.text("dst.service", service);
         }
     });
-    fields.text("direction", record.direction.as_str());
+    fields.text("direction", &record.direction.as_str());
     if !opened {
         fields.number("bytes_sent", record.bytes_sent);
         fields.number("bytes_recv", record.bytes_received);
-        fields.text("duration", &format!("{}ms", record.duration.as_millis()));
+        fields.text("duration", &format_args!("{}ms", record.duration.as_millis()));
     }
     if let Some(id) = record.trace_id {
-        fields.text("trace_id", &format!("{id:032x}"));
+        fields.text("trace_id", &format_args!("{id:032x}"));
     }
     if !record.dry_run.is_empty() {
         fields.text("dry_run", &record.dry_run.join("; "));
@@ -98,58 +100,112 @@ fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
     }
 }
 
-fn end(fields: &mut dyn Fields, side: &str, end: &Endpoint, after_address: impl FnOnce(&mut dyn Fields)) {
+/// What the fields of one end of a connection are called.
+struct Keys {
+    address: &'static str,
+    workload: &'static str,
+    namespace: &'static str,
+    identity: &'static str,
+    cluster: &'static str,
+}
+
+const SOURCE: Keys = Keys {
+    address: "src.addr",
+    workload: "src.workload",
+    namespace: "src.namespace",
+    identity: "src.identity",
+    cluster: "src.cluster",
+};
+
+const DESTINATION: Keys = Keys {
+    address: "dst.addr",
+    workload: "dst.workload",
+    namespace: "dst.namespace",
+    identity: "dst.identity",
+    cluster: "dst.cluster",
+};
+
+fn end(fields: &mut dyn Fields, keys: &Keys, end: &Endpoint, after_address: impl FnOnce(&mut dyn Fields)) {
     if let Some(address) = end.address {
-        fields.word(&format!("{side}.addr"), &address.to_string());
+        fields.word(keys.address, &address);
     }
     after_address(fields);
-    let identity = end.identity.as_ref().map(ToString::to_string);
-    for (key, value) in [
-        ("workload", end.workload.as_deref()),
-        ("namespace", end.namespace.as_deref()),
-        ("identity", identity.as_deref()),
-        ("cluster", end.cluster.as_deref()),
-    ] {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            fields.text(&format!("{side}.{key}"), value);
-        }
+    name(fields, keys.workload, end.workload.as_ref());
+    name(fields, keys.namespace, end.namespace.as_ref());
+    if let Some(identity) = &end.identity {
+        fields.text(keys.identity, identity);
+    }
+    name(fields, keys.cluster, end.cluster.as_ref());
+}
+
+fn name(fields: &mut dyn Fields, key: &'static str, name: Option<&Name>) {
+    if let Some(name) = name.filter(|name| !name.is_empty()) {
+        fields.text(key, name);
     }
 }
 
+/// Most lines are a little shorter, bytes.
+const USUAL: usize = 768;
+
 struct Text(String);
 
+impl Text {
+    /// Writes `value` as it is, and says where it begins.
+    fn raw(&mut self, value: &dyn Display) -> usize {
+        let start = self.0.len();
+        let _ = write!(self.0, "{value}");
+        start
+    }
+}
+
 impl Fields for Text {
-    fn text(&mut self, key: &str, value: &str) {
-        self.0.push_str(key);
-        self.0.push_str("=\"");
-        for c in value.chars() {
-            match c {
-                '"' | '\\' => self.0.extend(['\\', c]),
-                '\n' => self.0.push_str("\\n"),
-                '\r' => self.0.push_str("\\r"),
-                '\t' => self.0.push_str("\\t"),
-                // Escape sequences of terminals start with one; line separators and text
-                // direction marks could fake another line to a reader.
-                c if c.is_control() || is_deceptive(c) => {
-                    let _ = write!(self.0, "\\u{{{:x}}}", c as u32);
-                }
-                c => self.0.push(c),
-            }
+    fn text(&mut self, key: &'static str, value: &dyn Display) {
+        self.0.extend([key, "=\""]);
+        let start = self.raw(value);
+        if !self.0.as_bytes()[start..].iter().all(|&b| is_harmless(b)) {
+            let raw = self.0.split_off(start);
+            escape(&mut self.0, &raw);
         }
         self.0.push_str("\" ");
     }
 
-    fn word(&mut self, key: &str, value: &str) {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b':' | b'[' | b']' | b'-' | b'_' | b'%');
-        if value.bytes().all(plain) {
-            self.0.extend([key, "=", value, " "]);
+    fn word(&mut self, key: &'static str, value: &dyn Display) {
+        let before = self.0.len();
+        self.0.extend([key, "="]);
+        let start = self.raw(value);
+        let plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b':' | b'[' | b']' | b'-' | b'_' | b'%');
+        if self.0.as_bytes()[start..].iter().all(plain) {
+            self.0.push(' ');
         } else {
+            self.0.truncate(before);
             self.text(key, value);
         }
     }
 
-    fn number(&mut self, key: &str, value: u64) {
+    fn number(&mut self, key: &'static str, value: u64) {
         let _ = write!(self.0, "{key}={value} ");
+    }
+}
+
+/// Whether a byte, and with it the text made of such, needs no second look.
+fn is_harmless(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
+}
+
+fn escape(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // Escape sequences of terminals start with one; line separators and text direction
+            // marks could fake another line to a reader.
+            c if c.is_control() || is_deceptive(c) => {
+                let _ = write!(out, "\\u{{{:x}}}", c as u32);
+            }
+            c => out.push(c),
+        }
     }
 }
 
@@ -160,15 +216,15 @@ fn is_deceptive(c: char) -> bool {
 struct Json(Map<String, Value>);
 
 impl Fields for Json {
-    fn text(&mut self, key: &str, value: &str) {
-        self.0.insert(key.to_owned(), value.into());
+    fn text(&mut self, key: &'static str, value: &dyn Display) {
+        self.0.insert(key.to_owned(), value.to_string().into());
     }
 
-    fn word(&mut self, key: &str, value: &str) {
+    fn word(&mut self, key: &'static str, value: &dyn Display) {
         self.text(key, value);
     }
 
-    fn number(&mut self, key: &str, value: u64) {
+    fn number(&mut self, key: &'static str, value: u64) {
         self.0.insert(key.to_owned(), value.into());
     }
 }
