@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::activity::{Keepalive, Watched};
+use crate::early::FirstBytes;
 use crate::rarely::rarely;
 use crate::timers::{sleep, timeout};
 use crate::window::{Ledger, Window};
@@ -21,6 +22,11 @@ use crate::{Error, OpenError, Settings, TunnelStream};
 
 /// The timers' grain: what waits for less would not wait at all.
 const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A peer that was heard within this time is taken for alive. One that died without a word is
+/// found out by the first request, which is then made again elsewhere; as long as the program's
+/// first bytes did not go with it.
+pub(crate) const LIVELY: Duration = Duration::from_secs(1);
 
 /// What to ask the peer for.
 #[derive(Debug, Clone)]
@@ -55,6 +61,8 @@ pub(crate) struct Connection {
     was_large: AtomicBool,
     /// Milliseconds after `created` when the last stream ended.
     idle_since: AtomicU64,
+    /// Milliseconds after `created` when something came from the peer.
+    heard: Arc<AtomicU64>,
 }
 
 /// A stream's place on a connection; free again when dropped.
@@ -102,6 +110,12 @@ impl Connection {
         Permit { connection: self.clone() }
     }
 
+    /// Whether something came from the peer a moment ago.
+    fn is_lively(&self) -> bool {
+        let heard = self.created + Duration::from_millis(self.heard.load(Relaxed));
+        heard.elapsed() < LIVELY
+    }
+
     /// Streams open now.
     pub(crate) fn active(&self) -> usize {
         self.active.load(Acquire)
@@ -124,10 +138,11 @@ impl Permit {
         &self.connection
     }
 
-    /// Sends the request and waits for the answer.
+    /// Sends the request, and with it what the program says first, and waits for the answer.
     pub(crate) async fn connect<E>(
         self,
         request: &ConnectRequest,
+        mut first: Option<&mut FirstBytes<'_>>,
     ) -> Result<(TunnelStream, ResponseHead), OpenError<E>> {
         let uri: Uri =
             request.authority.parse().map_err(|_| Error::InvalidAuthority(request.authority.as_str().into()))?;
@@ -138,8 +153,31 @@ impl Permit {
         *head.method_mut() = Method::CONNECT;
         *head.uri_mut() = uri;
         *head.headers_mut() = request.headers.clone();
-        let (response, send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
-        let (head, recv) = response.await.map_err(Error::from)?.into_parts();
+        let (mut answer, mut send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
+        // Whether the peer is alive is not known of one that was silent: it has to answer first.
+        let early = self.connection.is_lively();
+        if let Some(first) = &mut first {
+            first.begin();
+        }
+        let answer = poll_fn(|cx| {
+            if let Poll::Ready(answer) = Pin::new(&mut answer).poll(cx) {
+                return Poll::Ready(answer.map_err(Error::from));
+            }
+            if early && let Some(first) = &mut first {
+                first.poll_send(cx, &mut send);
+            }
+            Poll::Pending
+        })
+        .await;
+        if let Some(first) = first {
+            match &answer {
+                Ok(head) if head.status() == StatusCode::OK => first.accepted(&mut send),
+                Ok(_) => first.refused(),
+                Err(error) if error.is_unprocessed() => first.refused(),
+                Err(_) => {}
+            }
+        }
+        let (head, recv) = answer?.into_parts();
         if head.status != StatusCode::OK {
             return Err(OpenError::Refused { status: head.status, headers: Box::new(head.headers) });
         }
@@ -187,6 +225,7 @@ where
         was_large: AtomicBool::new(false),
         created: Instant::now(),
         idle_since: AtomicU64::new(0),
+        heard: Arc::default(),
     });
     // Before anybody else can take the last place.
     let permit = connection.acquire();
@@ -196,7 +235,8 @@ where
         Keepalive::new(driver.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
     let surplus_timeout = settings.surplus_timeout.min(settings.idle_timeout).max(SHORTEST);
     let mut idle = Some(Box::pin(sleep(surplus_timeout)));
-    let mut settled = false;
+    let (heard, created) = (connection.heard.clone(), connection.created);
+    let mut seen = 0;
     let settings = settings.clone();
     tokio::spawn(async move {
         // Lets go of the connection when nobody needs it; ready once the peer is dead.
@@ -239,13 +279,17 @@ where
             {
                 ended = Poll::Ready(Err(Error::Lost(Arc::new(error))));
             }
-            // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
-            if !settled && received.load(Relaxed) > 0 {
-                settled = true;
-                if let Some(connection) = handle.upgrade() {
-                    connection.settled.store(true, Release);
+            let so_far = received.load(Relaxed);
+            if so_far > seen {
+                heard.store(created.elapsed().as_millis() as u64, Relaxed);
+                // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
+                if seen == 0 {
+                    if let Some(connection) = handle.upgrade() {
+                        connection.settled.store(true, Release);
+                    }
+                    registry.settled();
                 }
-                registry.settled();
+                seen = so_far;
             }
             ended
         })

@@ -73,6 +73,12 @@ impl Error {
     pub(crate) fn is_refused_stream(&self) -> bool {
         matches!(self, Self::Reset { code: Reason::REFUSED_STREAM, by_peer: true })
     }
+
+    /// The peer said that it did nothing for the stream. An orderly GOAWAY ends only those that
+    /// came too late (RFC 9113 §6.8).
+    pub(crate) fn is_unprocessed(&self) -> bool {
+        self.is_refused_stream() || matches!(self, Self::GoAway { code: Reason::NO_ERROR, by_peer: true })
+    }
 }
 
 impl From<h2::Error> for Error {

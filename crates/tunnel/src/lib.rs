@@ -7,6 +7,7 @@
 
 mod activity;
 mod client;
+mod early;
 mod error;
 mod pool;
 mod rarely;
@@ -22,6 +23,7 @@ mod window;
 mod test_support;
 
 pub use client::{ConnectRequest, ResponseHead};
+pub use early::FirstBytes;
 pub use error::{Error, OpenError};
 pub use h2::Reason;
 pub use pool::{Pool, PoolStats};

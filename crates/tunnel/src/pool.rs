@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::client::{self, Connection, Permit, Registry};
+use crate::early::FirstBytes;
 use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, TunnelStream};
 
 /// How often a request may be refused unprocessed before that is reported: a peer may lower its
@@ -95,8 +96,28 @@ where
     pub async fn open<IO, D, F>(
         &self,
         key: &K,
+        dial: D,
+        request: ConnectRequest,
+    ) -> Result<(TunnelStream, ResponseHead), OpenError<E>>
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        D: FnMut() -> F,
+        F: Future<Output = Result<IO, E>>,
+    {
+        self.open_with(key, dial, request, None).await
+    }
+
+    /// As [`Pool::open`], with what the program says before the peer has answered. Tries again
+    /// only as long as the peer can't have passed that on.
+    ///
+    /// # Errors
+    /// As [`Pool::open`]; [`FirstBytes::in_doubt`] tells whether another peer may be asked.
+    pub async fn open_with<IO, D, F>(
+        &self,
+        key: &K,
         mut dial: D,
         request: ConnectRequest,
+        mut first: Option<&mut FirstBytes<'_>>,
     ) -> Result<(TunnelStream, ResponseHead), OpenError<E>>
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -108,7 +129,7 @@ where
         loop {
             let Lease { permit, fresh } = self.lease(key, &mut dial, newer_than).await?;
             let connection = Arc::downgrade(permit.connection());
-            let error = match permit.connect(&request).await {
+            let error = match permit.connect(&request, first.as_deref_mut()).await {
                 Ok(opened) => return Ok(opened),
                 Err(OpenError::Tunnel(error)) => error,
                 Err(other) => return Err(other),
@@ -117,7 +138,7 @@ where
                 refusals += 1;
             } else if matches!(error, Error::Lost(_) | Error::GoAway { by_peer: true, .. }) {
                 self.shared.remove(key, &connection, Removal::Always);
-                if fresh || newer_than.is_some() {
+                if fresh || newer_than.is_some() || first.as_ref().is_some_and(|first| first.in_doubt()) {
                     return Err(error.into());
                 }
                 newer_than = Some(Instant::now());
