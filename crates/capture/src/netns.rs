@@ -23,6 +23,10 @@ const OWN: &str = "/proc/thread-self/ns/net";
 thread_local! {
     /// The namespace that this thread has been shown to be able to return to.
     static HOME: Cell<Option<NamespaceId>> = const { Cell::new(None) };
+    /// Whether this thread goes home only when told to ([`NetworkNamespace::linger`]).
+    static LINGERS: Cell<bool> = const { Cell::new(false) };
+    /// How a thread that lingers comes home; `None` while it is there.
+    static AWAY: RefCell<Option<WayBack>> = const { RefCell::new(None) };
     /// The namespace this thread is in. Only [`NetworkNamespace::run`] moves a thread that has
     /// been asked for it; asking `/proc` each time would cost a connection three system calls.
     static HERE: RefCell<Option<NetworkNamespace>> = const { RefCell::new(None) };
@@ -206,7 +210,8 @@ impl NetworkNamespace {
         self.fd.try_clone().map_err(|e| Error::system("duplicating a network namespace descriptor", e))
     }
 
-    /// Runs `f` inside this namespace on the calling thread and returns to where the thread was, also when `f` panics.
+    /// Runs `f` inside this namespace on the calling thread and returns to where the thread was, also when `f` panics; a
+    /// thread that lingers returns later ([`Self::linger`]).
     ///
     /// `f` must not await or hand the thread to somebody else. Sockets and child processes that it makes belong to this
     /// namespace for good. Costs two system calls for the descriptor and two `setns`; nothing when the thread is already here.
@@ -222,17 +227,36 @@ impl NetworkNamespace {
         if home.id == self.id {
             return Ok(f());
         }
+        let away = AWAY.with_borrow(Option::is_some);
         // Leaving first and then finding the way back barred would mean an abort. Entering the current namespace needs the
         // same permission as coming back to it, so that is tried once per thread and home.
-        if HOME.get() != Some(home.id) {
+        if !away && HOME.get() != Some(home.id) {
             setns(&home, CloneFlags::CLONE_NEWNET).map_err(|e| Error::NoWayBack { source: e.into() })?;
             HOME.set(Some(home.id));
         }
         setns(self, CloneFlags::CLONE_NEWNET)
             .map_err(|e| Error::system(format!("entering network namespace {self}"), e))?;
         HERE.set(Some(self.clone()));
+        if LINGERS.get() {
+            AWAY.with_borrow_mut(|way_back| {
+                way_back.get_or_insert_with(|| WayBack(home));
+            });
+            return Ok(f());
+        }
         let _way_back = WayBack(home);
         Ok(f())
+    }
+
+    /// From now on, the calling thread stays in the namespace it visited last until [`Self::go_home`]: of many connections
+    /// that are opened in a row, each would cost two system calls. Whatever runs on the thread must open its sockets by
+    /// [`Self::run`], and the thread must go home before it waits: it keeps a namespace alive as long as it is there.
+    pub fn linger() {
+        LINGERS.set(true);
+    }
+
+    /// Brings a thread that lingers home; nothing for one that is there.
+    pub fn go_home() {
+        drop(AWAY.take());
     }
 
     /// Makes a namespace on a thread of its own, because `unshare` would otherwise move the caller.
@@ -260,7 +284,8 @@ impl Drop for WayBack {
             tracing::error!(%error, namespace = %self.0, "cannot return to the process's own network namespace; aborting");
             std::process::abort();
         }
-        HERE.set(Some(self.0.clone()));
+        // Fails only while the thread ends.
+        let _ = HERE.try_with(|here| here.replace(Some(self.0.clone())));
     }
 }
 

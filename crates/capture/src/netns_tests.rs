@@ -51,6 +51,35 @@ fn runs_inside_and_returns_also_after_a_panic() {
 }
 
 #[test]
+fn a_thread_that_lingers_comes_home_when_told() {
+    if !may_run("a_thread_that_lingers_comes_home_when_told") {
+        return;
+    }
+    let here = || NetworkNamespace::current().unwrap().id();
+    let home = here();
+    let (one, other) = (NetworkNamespace::create().unwrap(), NetworkNamespace::create().unwrap());
+    let lingering = std::thread::spawn(move || {
+        NetworkNamespace::linger();
+        for namespace in [&one, &other, &one] {
+            assert_eq!(namespace.run(here).unwrap(), namespace.id());
+            assert_eq!(here(), namespace.id());
+        }
+        NetworkNamespace::go_home();
+        assert_eq!(here(), home);
+        NetworkNamespace::go_home();
+        // A panic neither brings it home nor keeps it from coming.
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| other.run(|| panic!("on purpose"))));
+        assert!(panicked.is_err() && here() == other.id());
+        NetworkNamespace::go_home();
+        assert_eq!(here(), home);
+        // One that ends while it is away harms nobody.
+        one.run(|| ()).unwrap();
+    });
+    lingering.join().unwrap();
+    assert_eq!(here(), home);
+}
+
+#[test]
 fn a_new_namespace_has_loopback_up() {
     if !may_run("a_new_namespace_has_loopback_up") {
         return;

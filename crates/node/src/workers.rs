@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use leno_capture::NetworkNamespace;
 use leno_tunnel::timers;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
@@ -34,7 +35,11 @@ impl Workers {
         let stop = CancellationToken::new();
         let mut workers = Self { handles: Vec::new(), threads: Vec::new(), stop };
         for index in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .on_thread_park(NetworkNamespace::go_home)
+                .build()
+                .map_err(Error::Runtime)?;
             workers.handles.push(runtime.handle().clone());
             let stop = workers.stop.clone();
             let keeper = keeper.clone();
@@ -43,7 +48,9 @@ impl Workers {
                 .spawn(move || {
                     give_back::by(trim);
                     timers::keep_on(&keeper);
+                    NetworkNamespace::linger();
                     runtime.block_on(stop.cancelled());
+                    NetworkNamespace::go_home();
                 })
                 .map_err(Error::Runtime)?;
             workers.threads.push(thread);
