@@ -263,28 +263,24 @@ fn set_connection_defaults(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries))
 }
 
-/// Where a connection arrived, and where its client wanted to go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
-    /// Where the client wanted to go before a rule redirected it here; [`Arrival::local`] if none did.
-    pub original: SocketAddr,
-    /// The address at which it arrived.
-    pub local: SocketAddr,
-}
-
-/// Where a connection arrived, and where its client wanted to go. IPv4 addresses are never returned in their IPv6-mapped form.
+/// Where the client of a connection wanted to go before a rule redirected it here; the address it arrived at if none did.
+/// IPv4 addresses are never returned in their IPv6-mapped form.
 ///
 /// # Errors
 /// When the socket isn't a connected TCP socket.
-pub fn arrival(socket: &impl AsFd) -> io::Result<Arrival> {
-    let local = SockRef::from(socket)
-        .local_addr()?
-        .as_socket()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an internet socket"))?;
-    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    original_destination_of(socket, arrival(socket)?)
+}
+
+/// As [`original_destination`], for whoever knows one end of the connection already: one system call less. `end` must not be
+/// an IPv6-mapped address.
+///
+/// # Errors
+/// As [`original_destination`].
+pub fn original_destination_of(socket: &impl AsFd, end: SocketAddr) -> io::Result<SocketAddr> {
     // The family is that of the connection, not of the socket: a dual-stack socket answers the IPv4 question for an IPv6
     // connection with whatever its unused IPv4 fields match.
-    let tracked = if local.is_ipv4() {
+    let tracked = if end.is_ipv4() {
         get_option::<16>(socket, libc::SOL_IP, SO_ORIGINAL_DST).map(|address| {
             let [_, _, high, low, a, b, c, d, ..] = address;
             SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])))
@@ -297,21 +293,24 @@ pub fn arrival(socket: &impl AsFd) -> io::Result<Arrival> {
         })
     };
     match tracked {
-        Ok(original) => Ok(Arrival { original, local }),
         // ENOENT: not tracked. ENOPROTOOPT: the namespace has no connection tracking at all. Either way not redirected.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => {
-            Ok(Arrival { original: local, local })
+            arrival(socket)
         }
-        Err(e) => Err(e),
+        tracked => tracked,
     }
 }
 
-/// Where a connection's client wanted to go; see [`Arrival::original`].
+/// The address a connection arrived at, IPv4 ones never in their IPv6-mapped form.
 ///
 /// # Errors
-/// As [`arrival`].
-pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
-    arrival(socket).map(|arrival| arrival.original)
+/// When the socket isn't an internet socket.
+pub fn arrival(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    let local = SockRef::from(socket)
+        .local_addr()?
+        .as_socket()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an internet socket"))?;
+    Ok(SocketAddr::new(local.ip().to_canonical(), local.port()))
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         }
     };
     let headers = if pod.context().config.response_baggage {
-        report.own_workload().map(request_headers::response).unwrap_or_default()
+        request_headers::response(report.own_workload().and_then(|workload| pod.baggage(workload)))
     } else {
         HeaderMap::new()
     };

@@ -58,7 +58,8 @@ async fn connect(
     peer: SocketAddr,
     report: &mut Report,
 ) -> Result<(TcpStream, crate::connections::Listed, Arc<crate::connections::Cut>), Failure> {
-    let destination = sockets::original_destination(stream).map_err(|e| Failure::OriginalDestination(Arc::new(e)))?;
+    let destination =
+        sockets::original_destination_of(stream, peer).map_err(|e| Failure::OriginalDestination(Arc::new(e)))?;
     report.destination_address(destination);
     if RESERVED_PORTS.contains(&destination.port()) {
         return Err(Failure::ReservedPort(destination));

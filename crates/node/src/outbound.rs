@@ -6,14 +6,14 @@ use std::sync::Arc;
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route};
-use leno_tunnel::{ConnectRequest, OpenError, TunnelStream, relay, timers};
+use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::OutboundConnection;
 use crate::dial::{self, TunnelKey};
 use crate::failure::Failure;
 use crate::give_back::Lives;
-use crate::pod::{Pod, Worker};
+use crate::pod::{OUTBOUND_PORT, Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
 use crate::workers::accept_next;
@@ -27,32 +27,38 @@ pub(crate) async fn accept(pod: Arc<Pod>, worker: Worker, listener: TcpListener)
 
 /// The far end of a connection.
 enum Upstream {
-    Tunnel(TunnelStream),
+    /// With how many bytes it was opened.
+    Tunnel(TunnelStream, u64),
     Tcp(TcpStream),
 }
 
 pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
     let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Outbound, source);
-    let arrival = match sockets::arrival(&stream) {
-        Ok(arrival) => arrival,
+    // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
+    let original = sockets::original_destination_of(&stream, source).and_then(|original| {
+        let captured = original.port() != OUTBOUND_PORT || sockets::arrival(&stream)? != original;
+        Ok((original, captured))
+    });
+    let (original, captured) = match original {
+        Ok(original) => original,
         Err(error) => {
             dial::reset(stream);
             report.failed(&Failure::OriginalDestination(Arc::new(error)));
             return;
         }
     };
-    let original = arrival.original;
     report.destination_address(original);
-    // Nobody redirected it: a program that dials this very port. Carried on to where it wants to
-    // go, it would arrive here again, and again, until no descriptor is left.
-    if arrival.local == original {
+    // A program that dials this very port. Carried on to where it wants to go, it would arrive
+    // here again, and again, until no descriptor is left.
+    if !captured {
         dial::reset(stream);
         report.failed(&Failure::ReservedPort(original));
         return;
     }
     // Boxed: the way to the peer takes much more state than what remains once it is found.
-    let connecting = Box::pin(connect(&pod, &worker, source, original, &mut report));
+    let captured = Captured { pod: &pod, worker: &worker, stream: &stream, source, original };
+    let connecting = Box::pin(captured.connect(&mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
         failure = dial::given_up(&stream, source) => Err(failure),
@@ -72,47 +78,143 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
     let counters = report.opened();
     let options = &pod.context().relay;
     let outcome = match upstream {
-        Upstream::Tunnel(tunnel) => relay::tcp_to_tunnel(stream, tunnel, &counters, options, pod.stopped()).await,
+        Upstream::Tunnel(tunnel, first) => {
+            counters.forward(first);
+            relay::tcp_to_tunnel(stream, tunnel, &counters, options, pod.stopped()).await
+        }
         Upstream::Tcp(upstream) => relay::tcp_to_tcp(stream, upstream, &counters, options, pod.stopped()).await,
     };
     report.finished(outcome, None);
 }
 
-async fn connect(
-    pod: &Arc<Pod>,
-    worker: &Worker,
+/// A connection on its way to where it will go.
+struct Captured<'a> {
+    pod: &'a Arc<Pod>,
+    worker: &'a Worker,
+    stream: &'a TcpStream,
+    /// The program's address.
     source: SocketAddr,
+    /// What the program asked for.
     original: SocketAddr,
-    report: &mut Report,
-) -> Result<(Upstream, SocketAddr), Failure> {
-    loop {
-        let (mesh, workload) = pod.workload().await?;
-        report.source_workload(&workload);
-        let mut random = rand::random::<u64>;
-        let plan = route(&mesh, &workload, original, &mut random).map_err(|error| {
-            report.service(error.service().and_then(|id| mesh.service(id)));
-            Failure::Route(Arc::new(error))
-        })?;
-        let trying = try_plan(pod, worker, source, &workload, original, &plan, report);
-        let tried = if plan.attempts().iter().any(is_tunnel) {
-            Some(trying.await?)
-        } else {
-            tokio::select! {
-                tried = trying => Some(tried?),
-                // The kernel asks again and again for a connection; one of these packets may meet
-                // a rule that leads it to a pod which has joined meanwhile, and whose program
-                // speaks first.
-                () = becomes_part_of_the_mesh(pod, &mesh, original) => None,
+}
+
+impl Captured<'_> {
+    async fn connect(&self, report: &mut Report) -> Result<(Upstream, SocketAddr), Failure> {
+        let Self { pod, original, .. } = *self;
+        loop {
+            let (mesh, workload) = pod.workload().await?;
+            report.source_workload(&workload);
+            let mut random = rand::random::<u64>;
+            let plan = route(&mesh, &workload, original, &mut random).map_err(|error| {
+                report.service(error.service().and_then(|id| mesh.service(id)));
+                Failure::Route(Arc::new(error))
+            })?;
+            let trying = self.try_plan(&workload, &plan, report);
+            let tried = if plan.attempts().iter().any(is_tunnel) {
+                Some(trying.await?)
+            } else {
+                tokio::select! {
+                    tried = trying => Some(tried?),
+                    // The kernel asks again and again for a connection; one of these packets may
+                    // meet a rule that leads it to a pod which has joined meanwhile, and whose
+                    // program speaks first.
+                    () = becomes_part_of_the_mesh(pod, &mesh, original) => None,
+                }
+            };
+            match tried {
+                Some((Upstream::Tcp(stream), actual)) if !may_stay_in_the_clear(pod, &mesh, actual).await? => {
+                    dial::reset(stream);
+                }
+                Some(connected) => return Ok(connected),
+                None => {}
             }
-        };
-        match tried {
-            Some((Upstream::Tcp(stream), actual)) if !may_stay_in_the_clear(pod, &mesh, actual).await? => {
-                dial::reset(stream);
-            }
-            Some(connected) => return Ok(connected),
-            None => {}
+            tracing::debug!(%original, "became part of the mesh while connecting; starting over");
         }
-        tracing::debug!(%original, "became part of the mesh while connecting; starting over");
+    }
+
+    async fn try_plan(
+        &self,
+        workload: &Arc<Workload>,
+        plan: &RoutePlan,
+        report: &mut Report,
+    ) -> Result<(Upstream, SocketAddr), Failure> {
+        // Taken only where any of the attempts passes them on.
+        let mut first = plan.attempts().iter().all(takes_first_bytes).then(|| FirstBytes::of(self.stream));
+        let mut last = None;
+        for attempt in plan.attempts() {
+            match self.try_route(workload, attempt, first.as_mut(), report).await {
+                Ok(connected) => return Ok(connected),
+                Err(failure)
+                    if failure.may_try_another_endpoint() && !first.as_ref().is_some_and(FirstBytes::in_doubt) =>
+                {
+                    tracing::debug!(original = %self.original, %failure, "connect failed; trying another endpoint");
+                    last = Some(failure);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(last.unwrap_or(Failure::NoRoute))
+    }
+
+    async fn try_route(
+        &self,
+        workload: &Arc<Workload>,
+        route: &Route,
+        mut first: Option<&mut FirstBytes<'_>>,
+        report: &mut Report,
+    ) -> Result<(Upstream, SocketAddr), Failure> {
+        let pod = self.pod;
+        match route {
+            Route::Passthrough { address } => {
+                report.upstream(*address, None, None);
+                if pod.context().state.has_just_left(address.ip()) {
+                    return Err(Failure::JustLeft(*address));
+                }
+                Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
+            }
+            Route::Plain { address, workload, service } => {
+                report.upstream(*address, workload.as_ref(), service.as_ref());
+                Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
+            }
+            Route::Hbone { workload: peer, address, authority, expected, service, target, .. } => {
+                report.upstream(*target, Some(peer), service.as_ref());
+                report.tunnel_address(*address);
+                let identity = pod.identity(workload).await?;
+                report.source_identity(identity.identity());
+                let trace = TraceId::random();
+                report.trace(trace.trace());
+                let key = TunnelKey {
+                    pod: pod.netns().id(),
+                    source: identity.identity().clone(),
+                    expected: expected.to_vec(),
+                    peer: peer.uid.clone(),
+                    address: *address,
+                };
+                let request = ConnectRequest {
+                    authority: authority.clone(),
+                    headers: request_headers::request(pod.baggage(workload), self.source, service.as_deref(), &trace),
+                };
+                let dial = || dial::tls(pod, &identity, *address, expected);
+                // Connect and handshake here, and the peer's own connect there: a peer that answers
+                // PINGs but not requests must not hold a program for ever.
+                let config = &pod.context().config;
+                let wait = config.connect_timeout * 2 + config.handshake_timeout;
+                let opened =
+                    timers::timeout(wait, self.worker.tunnels.open_with(&key, dial, request, first.as_deref_mut()))
+                        .await;
+                let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
+                // Refused by a peer is refused by one who has proved to be it.
+                if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_))) {
+                    report.mutual_tls();
+                }
+                let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, error))?;
+                if let [only] = expected.as_slice() {
+                    report.destination_identity(only);
+                }
+                let said = first.map_or(0, |first| first.taken() as u64);
+                Ok((Upstream::Tunnel(stream, said), *address))
+            }
+        }
     }
 }
 
@@ -132,6 +234,11 @@ async fn becomes_part_of_the_mesh(pod: &Pod, then: &Arc<Mesh>, original: SocketA
             return std::future::pending().await;
         }
     }
+}
+
+/// Waypoints are other proxies, and some are set to refuse what comes before their answer.
+fn takes_first_bytes(route: &Route) -> bool {
+    matches!(route, Route::Hbone { via_waypoint: false, .. })
 }
 
 fn is_tunnel(route: &Route) -> bool {
@@ -155,85 +262,4 @@ async fn may_stay_in_the_clear(pod: &Pod, then: &Arc<Mesh>, address: SocketAddr)
     };
     let plan = route(&now, &workload, address, &mut rand::random::<u64>);
     Ok(plan.is_ok_and(|plan| plan.attempts().iter().all(in_the_clear)))
-}
-
-async fn try_plan(
-    pod: &Arc<Pod>,
-    worker: &Worker,
-    source: SocketAddr,
-    workload: &Arc<Workload>,
-    original: SocketAddr,
-    plan: &RoutePlan,
-    report: &mut Report,
-) -> Result<(Upstream, SocketAddr), Failure> {
-    let mut last = None;
-    for attempt in plan.attempts() {
-        match try_route(pod, worker, source, workload, attempt, report).await {
-            Ok(connected) => return Ok(connected),
-            Err(failure) if failure.may_try_another_endpoint() => {
-                tracing::debug!(%original, %failure, "connect failed; trying another endpoint");
-                last = Some(failure);
-            }
-            Err(failure) => return Err(failure),
-        }
-    }
-    Err(last.unwrap_or(Failure::NoRoute))
-}
-
-async fn try_route(
-    pod: &Arc<Pod>,
-    worker: &Worker,
-    source: SocketAddr,
-    workload: &Arc<Workload>,
-    route: &Route,
-    report: &mut Report,
-) -> Result<(Upstream, SocketAddr), Failure> {
-    match route {
-        Route::Passthrough { address } => {
-            report.upstream(*address, None, None);
-            if pod.context().state.has_just_left(address.ip()) {
-                return Err(Failure::JustLeft(*address));
-            }
-            Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
-        }
-        Route::Plain { address, workload, service } => {
-            report.upstream(*address, workload.as_ref(), service.as_ref());
-            Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
-        }
-        Route::Hbone { workload: peer, address, authority, expected, service, target, .. } => {
-            report.upstream(*target, Some(peer), service.as_ref());
-            report.tunnel_address(*address);
-            let identity = pod.identity(workload).await?;
-            report.source_identity(identity.identity());
-            let trace = TraceId::random();
-            report.trace(trace.trace());
-            let key = TunnelKey {
-                pod: pod.netns().id(),
-                source: identity.identity().clone(),
-                expected: expected.to_vec(),
-                peer: peer.uid.clone(),
-                address: *address,
-            };
-            let request = ConnectRequest {
-                authority: authority.clone(),
-                headers: request_headers::request(workload, source, service.as_deref(), &trace),
-            };
-            let dial = || dial::tls(pod, &identity, *address, expected);
-            // Connect and handshake here, and the peer's own connect there: a peer that answers
-            // PINGs but not requests must not hold a program for ever.
-            let config = &pod.context().config;
-            let wait = config.connect_timeout * 2 + config.handshake_timeout;
-            let opened = timers::timeout(wait, worker.tunnels.open(&key, dial, request)).await;
-            let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
-            // Refused by a peer is refused by one who has proved to be it.
-            if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_))) {
-                report.mutual_tls();
-            }
-            let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, error))?;
-            if let [only] = expected.as_slice() {
-                report.destination_identity(only);
-            }
-            Ok((Upstream::Tunnel(stream), *address))
-        }
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::HeaderValue;
 use leno_capture::sockets::{self, DnsSockets, ListenOptions};
 use leno_capture::zds::PodInfo;
 use leno_capture::{NetworkNamespace, ShortPath};
@@ -25,7 +26,7 @@ use crate::connections::Connections;
 use crate::dial::TunnelKey;
 use crate::failure::Failure;
 use crate::state::MeshState;
-use crate::{Config, dns, inbound, inbound_plaintext, outbound};
+use crate::{Config, dns, inbound, inbound_plaintext, outbound, request_headers};
 
 /// Ports opened in each pod's namespace.
 pub(crate) const OUTBOUND_PORT: u16 = 15001;
@@ -83,6 +84,8 @@ pub(crate) struct Pod {
     short_path: ShortPath,
     /// The workload this pod turned out to be, to find it again without a search.
     uid: Mutex<Option<WorkloadUid>>,
+    /// What peers are told of it, as put together last.
+    baggage: Mutex<Option<(Arc<Workload>, Option<HeaderValue>)>>,
 }
 
 impl Pod {
@@ -143,6 +146,7 @@ impl Pod {
             spoofs_source,
             short_path,
             uid: Mutex::new(None),
+            baggage: Mutex::new(None),
         });
         // Those already accepting must not go on without the others: the next attempt would share
         // their ports, and nobody would watch over what they accept.
@@ -272,6 +276,19 @@ impl Pod {
             .clone();
         *self.uid.lock() = Some(workload.uid.clone());
         Some((mesh, workload))
+    }
+
+    /// What peers are told of this pod's workload.
+    pub(crate) fn baggage(&self, workload: &Arc<Workload>) -> Option<HeaderValue> {
+        let mut last = self.baggage.lock();
+        if let Some((of, baggage)) = &*last
+            && Arc::ptr_eq(of, workload)
+        {
+            return baggage.clone();
+        }
+        let baggage = request_headers::baggage(workload);
+        *last = Some((workload.clone(), baggage.clone()));
+        baggage
     }
 
     /// The certificate the pod speaks with.

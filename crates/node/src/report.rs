@@ -107,10 +107,10 @@ impl Report {
     }
 
     /// The workload the pod of this report is.
-    pub(crate) fn own_workload(&self) -> Option<&Workload> {
+    pub(crate) fn own_workload(&self) -> Option<&Arc<Workload>> {
         match self.direction {
-            Direction::Outbound => self.source_workload.as_deref(),
-            Direction::Inbound => self.destination_workload.as_deref(),
+            Direction::Outbound => self.source_workload.as_ref(),
+            Direction::Inbound => self.destination_workload.as_ref(),
         }
     }
 

@@ -11,23 +11,26 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The headers of a CONNECT for a connection that `source` opened from `from` (RFC 7239 for
 /// `forwarded`, W3C for `baggage` and `traceparent`).
-pub(crate) fn request(source: &Workload, from: SocketAddr, service: Option<&Service>, trace: &TraceId) -> HeaderMap {
+pub(crate) fn request(
+    baggage: Option<HeaderValue>,
+    from: SocketAddr,
+    service: Option<&Service>,
+    trace: &TraceId,
+) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(3);
-    put(&mut headers, BAGGAGE, &baggage(source));
+    headers.extend(baggage.map(|baggage| (BAGGAGE, baggage)));
     let mut forwarded = format!("for=\"{from}\"");
     if let Some(service) = service {
         let _ = write!(forwarded, ";host={}", service.id.hostname);
     }
-    put(&mut headers, http::header::FORWARDED, &forwarded);
-    put(&mut headers, TRACEPARENT, &trace.traceparent());
+    put_once(&mut headers, http::header::FORWARDED, &forwarded);
+    put_once(&mut headers, TRACEPARENT, &trace.traceparent());
     headers
 }
 
 /// The headers of a 200: which workload was reached.
-pub(crate) fn response(destination: &Workload) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(1);
-    put(&mut headers, BAGGAGE, &baggage(destination));
-    headers
+pub(crate) fn response(baggage: Option<HeaderValue>) -> HeaderMap {
+    baggage.map(|baggage| (BAGGAGE, baggage)).into_iter().collect()
 }
 
 /// The trace id of a request's `traceparent`, if it carries a sound one.
@@ -47,14 +50,22 @@ pub(crate) fn forwarded_host(headers: &HeaderMap) -> Option<&str> {
     value.split(';').find_map(|pair| pair.trim().strip_prefix("host=")).map(|host| host.trim_matches('"'))
 }
 
-fn put(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    // Names come from the control plane; one with a control character must not forge a header.
-    if let Ok(value) = HeaderValue::from_str(value) {
+/// Adds a value that never comes again. Remembered by both sides (RFC 7541 §2.3.2) it would drive
+/// out those that do; "never indexed" (§6.2.3) is how HTTP/2 is told.
+fn put_once(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Some(mut value) = sound(value) {
+        value.set_sensitive(true);
         headers.insert(name, value);
     }
 }
 
-fn baggage(workload: &Workload) -> String {
+/// Names come from the control plane; one with a control character must not forge a header.
+fn sound(value: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(value).ok()
+}
+
+/// Who a workload is, as the value of a header.
+pub(crate) fn baggage(workload: &Workload) -> Option<HeaderValue> {
     let kind = format!("k8s.{}.name", workload.workload_type.as_str());
     let pairs = [
         ("k8s.cluster.name", &workload.cluster_id),
@@ -72,7 +83,7 @@ fn baggage(workload: &Workload) -> String {
             let _ = write!(baggage, "{comma}{key}={value}");
         }
     }
-    baggage
+    sound(&baggage)
 }
 
 /// A W3C trace id and span id: one per connection of a program.
@@ -111,7 +122,7 @@ mod tests {
     fn a_request_tells_source_service_and_trace() {
         let service = Service::new("ns", "b", "b.ns.svc.cluster.local");
         let trace = TraceId::random();
-        let headers = request(&workload(), "10.0.0.1:5".parse().expect("addr"), Some(&service), &trace);
+        let headers = request(baggage(&workload()), "10.0.0.1:5".parse().expect("addr"), Some(&service), &trace);
         assert_eq!(
             headers["baggage"],
             "k8s.cluster.name=Kubernetes,k8s.namespace.name=ns,k8s.deployment.name=a,service.name=a"
@@ -125,7 +136,7 @@ mod tests {
     fn a_name_with_a_line_break_forges_nothing() {
         let mut source = workload();
         source.canonical_name = "a\r\nx-evil: 1".into();
-        let headers = request(&source, "10.0.0.1:5".parse().expect("addr"), None, &TraceId::random());
+        let headers = request(baggage(&source), "10.0.0.1:5".parse().expect("addr"), None, &TraceId::random());
         assert!(!headers.contains_key("baggage") && !headers.contains_key("x-evil"));
     }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
 use leno_capture::pod_rules::TUNNEL_PORT;
-use leno_capture::sockets::{ConnectOptions, connector, original_destination};
+use leno_capture::sockets::{ConnectOptions, connector, original_destination_of};
 use leno_capture::{NetworkNamespace, ShortPath};
 use socket2::SockRef;
 use tokio::io::AsyncReadExt as _;
@@ -35,7 +35,7 @@ pub(super) struct Place {
 
 /// Serves what a pod's programs open.
 pub(super) async fn outbound(listener: TcpListener, place: Place) {
-    accept(listener, move |stream, _| send_on(stream, place.clone())).await;
+    accept(listener, move |stream, peer| send_on(stream, peer, place.clone())).await;
 }
 
 /// Serves what other floors pass on to a pod.
@@ -63,8 +63,9 @@ where
     }
 }
 
-async fn send_on(stream: TcpStream, place: Place) -> io::Result<()> {
-    let target = original_destination(&stream)?;
+async fn send_on(stream: TcpStream, peer: SocketAddr, place: Place) -> io::Result<()> {
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let target = original_destination_of(&stream, peer)?;
     let next = open(&place, SocketAddr::new(target.ip(), TUNNEL_PORT), None).await?;
     let mut preamble = [0; PREAMBLE];
     preamble[..16].copy_from_slice(&ipv6(target.ip()).octets());
