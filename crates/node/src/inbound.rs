@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use http::{HeaderMap, Method};
 use leno_model::Identity;
@@ -17,16 +18,48 @@ use crate::connections::{Cut, InboundConnection, Listed};
 use crate::dial;
 use crate::failure::Failure;
 use crate::give_back::Lives;
-use crate::pod::Pod;
+use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers;
 use crate::workers::accept_next;
 
 /// Accepts HBONE connections until the pod takes no more.
-pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
+///
+/// Each tunnel is served where the fewest are: left to the kernel, two that carry all there is to
+/// carry would meet on one thread half of the time. The last come first, for they are free of what
+/// programs of this node open ([`crate::pod::workers`]).
+pub(crate) async fn accept(pod: Arc<Pod>, workers: Vec<Worker>, listener: TcpListener) {
     while let Some(place) = pod.unproven().await {
         let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await else { return };
-        tokio::spawn(serve(pod.clone(), stream, peer, place));
+        let Some(worker) = workers.iter().rev().min_by_key(|worker| worker.served.load(Relaxed)) else { return };
+        let served = Served::by(worker);
+        let pod = pod.clone();
+        match stream.into_std() {
+            Ok(stream) => drop(worker.handle.spawn(async move {
+                let _served = served;
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => serve(pod, stream, peer, place).await,
+                    Err(error) => tracing::warn!(%error, %peer, "a peer's connection can't be taken over"),
+                }
+            })),
+            Err(error) => tracing::warn!(%error, %peer, "a peer's connection can't be handed over"),
+        }
+    }
+}
+
+/// Keeps a tunnel counted on its worker.
+struct Served(Arc<AtomicUsize>);
+
+impl Served {
+    fn by(worker: &Worker) -> Self {
+        worker.served.fetch_add(1, Relaxed);
+        Self(worker.served.clone())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -61,8 +61,25 @@ pub(crate) struct Context {
 #[derive(Clone)]
 pub(crate) struct Worker {
     pub(crate) handle: Handle,
+    /// Whether it takes connections that programs open.
+    outbound: bool,
     /// The tunnels opened on this thread, for all pods: the key tells them apart.
     pub(crate) tunnels: Pool<TunnelKey, Failure>,
+    /// How many of peers' tunnels it serves, of all pods.
+    pub(crate) served: Arc<AtomicUsize>,
+}
+
+/// The threads of `handles`. All of them take connections in; every second one, rounded up, also
+/// those that programs open. That costs less (no policy, no connect to a program), and the more of
+/// it goes by one tunnel, the more leaves in one record (lab/results/experiments.md).
+pub(crate) fn workers(handles: &[Handle], tunnel: &leno_tunnel::Settings) -> Vec<Worker> {
+    let of = |(index, handle): (usize, &Handle)| Worker {
+        handle: handle.clone(),
+        outbound: index % 2 == 0,
+        tunnels: Pool::new(tunnel.clone()),
+        served: Arc::default(),
+    };
+    handles.iter().enumerate().map(of).collect()
 }
 
 /// One enrolled pod.
@@ -116,13 +133,14 @@ impl Pod {
         };
         let mut listeners = Vec::new();
         let mut transparent = true;
-        for _ in workers {
-            let outbound = listen(OUTBOUND_PORT)?;
+        for worker in workers {
+            let outbound = if worker.outbound { Some(listen(OUTBOUND_PORT)?.socket) } else { None };
             let plaintext = listen(PLAINTEXT_PORT)?;
-            let hbone = listen(HBONE_PORT)?;
-            transparent &= hbone.transparent && plaintext.transparent;
-            listeners.push([outbound.socket, plaintext.socket, hbone.socket]);
+            transparent &= plaintext.transparent;
+            listeners.push((outbound, plaintext.socket));
         }
+        let hbone = listen(HBONE_PORT)?;
+        transparent &= hbone.transparent;
         let spoofs_source = match context.config.original_source {
             OriginalSource::False => false,
             OriginalSource::Auto => transparent,
@@ -150,25 +168,30 @@ impl Pod {
         });
         // Those already accepting must not go on without the others: the next attempt would share
         // their ports, and nobody would watch over what they accept.
-        pod.accept_on(workers, listeners, dns).inspect_err(|_| pod.stop())?;
+        pod.accept_on(workers, listeners, hbone.socket, dns).inspect_err(|_| pod.stop())?;
         Ok(pod)
     }
 
     fn accept_on(
         self: &Arc<Self>,
         workers: &[Worker],
-        listeners: Vec<[std::net::TcpListener; 3]>,
+        listeners: Vec<(Option<std::net::TcpListener>, std::net::TcpListener)>,
+        hbone: std::net::TcpListener,
         dns: Option<DnsSockets>,
     ) -> Result<(), String> {
         let pod = self;
-        for (worker, [outbound, plaintext, hbone]) in workers.iter().zip(listeners) {
-            // `from_std` registers with the reactor of the runtime it runs in.
+        // `from_std` registers with the reactor of the runtime it runs in.
+        let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
+        for (worker, (outbound, plaintext)) in workers.iter().zip(listeners) {
             let _on_worker = worker.handle.enter();
-            let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
-            let (outbound, plaintext, hbone) = (register(outbound)?, register(plaintext)?, register(hbone)?);
-            tokio::spawn(outbound::accept(pod.clone(), worker.clone(), outbound));
-            tokio::spawn(inbound_plaintext::accept(pod.clone(), plaintext));
-            tokio::spawn(inbound::accept(pod.clone(), hbone));
+            if let Some(outbound) = outbound {
+                tokio::spawn(outbound::accept(pod.clone(), worker.clone(), register(outbound)?));
+            }
+            tokio::spawn(inbound_plaintext::accept(pod.clone(), register(plaintext)?));
+        }
+        if let Some(first) = workers.first() {
+            let _on_worker = first.handle.enter();
+            tokio::spawn(inbound::accept(pod.clone(), workers.to_vec(), register(hbone)?));
         }
         if let (Some(worker), Some(dns)) = (workers.first(), dns) {
             let _on_worker = worker.handle.enter();

@@ -11,7 +11,7 @@ use leno_telemetry::logging::{self, LogHandle};
 use leno_telemetry::metrics::XdsTermination;
 use leno_telemetry::{Metrics, Readiness};
 use leno_tls::{CertificateManager, Options, RootSource};
-use leno_tunnel::{Pool, RelayOptions, Settings, WindowBudget};
+use leno_tunnel::{RelayOptions, Settings, WindowBudget};
 use leno_xds::ca_client::CaClient;
 use leno_xds::client::{Client, NodeInfo, Observer, Termination};
 use leno_xds::{ChannelConfig, TokenSource};
@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::Endpoints;
-use crate::pod::{Context, Worker};
+use crate::pod::{self, Context};
 use crate::pods::{self, Pods};
 use crate::state::{Feed, MeshState};
 use crate::workers::Workers;
@@ -113,6 +113,10 @@ pub(crate) struct Node {
     stop: CancellationToken,
 }
 
+/// Tunnels that each worker spreads its connections to one peer over: a proxy has twice as many
+/// threads for those that come in as for those that go out, and a tunnel is served by one of them.
+const TUNNELS_PER_PEER: usize = 2;
+
 /// Starts all parts on the current runtime and on `workers`.
 pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending: &Ending) -> Result<Node, Error> {
     let stop = CancellationToken::new();
@@ -125,6 +129,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     let certificates = Arc::new(CertificateManager::new(Arc::new(issuer), options));
     let tunnel = Settings {
         streams_per_connection: config.pool_max_streams,
+        spread: TUNNELS_PER_PEER,
         idle_timeout: config.pool_idle_timeout,
         handshake_timeout: config.handshake_timeout,
         window_budget: WindowBudget::new(config.window_budget),
@@ -146,9 +151,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         config,
     });
     let config = &context.config;
-    let of_worker =
-        |handle: &tokio::runtime::Handle| Worker { handle: handle.clone(), tunnels: Pool::new(tunnel.clone()) };
-    let pods = Pods::new(context.clone(), workers.handles().iter().map(of_worker).collect());
+    let pods = Pods::new(context.clone(), pod::workers(workers.handles(), &tunnel));
     let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
     let endpoints = admin::start(&context, &pods, &agent, &readiness, host.log.as_ref(), &ending.drain, &stop).await?;
 

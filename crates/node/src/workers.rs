@@ -1,11 +1,8 @@
 //! The threads connections run on.
 //!
 //! Single-threaded runtimes: a connection stays where it was accepted, and with it the tunnel it
-//! uses, so that no message has to wake another thread. Each pod's listeners are opened once per
-//! worker with `SO_REUSEPORT`; the kernel spreads connections over them.
-//!
-//! Half as many as cores: at either end of a connection the programs want a core as well, and the
-//! fewer threads there are, the more is done each time one wakes (lab/results/experiments.md).
+//! uses, so that no message has to wake another thread. As many as cores. Which of them take what
+//! is `pod::workers`' to say.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -27,11 +24,11 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads; 0 for half the cores. Each lets go of freed memory by `trim` and
+    /// Starts `count` threads; 0 for one per core. Each lets go of freed memory by `trim` and
     /// leaves its timers to `keeper`, which must outlive it.
     pub(crate) fn start(count: usize, trim: fn(), keeper: &Handle) -> Result<Self, Error> {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from);
-        let count = if count == 0 { (cores() / 2).max(1) } else { count };
+        let count = if count == 0 { cores() } else { count };
         let stop = CancellationToken::new();
         let mut workers = Self { handles: Vec::new(), threads: Vec::new(), stop };
         for index in 0..count {

@@ -86,16 +86,11 @@ impl Connection {
         matches!(send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
-    /// A place for one more stream, if fewer are taken than this side wants and the peer
-    /// allows. Called with the pool's lock held: only releases happen at the same time.
+    /// Whether one more stream could be opened at once: fewer are than this side wants and the
+    /// peer allows. With the pool's lock held, there can only be more room afterwards.
     ///
-    /// None before the peer has told its limit: requests beyond it would wait on this
+    /// False before the peer has told its limit: requests beyond it would wait on this
     /// connection until a stream ends, which may be never.
-    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
-        self.has_room().then(|| self.acquire())
-    }
-
-    /// Whether one more stream could be opened at once.
     pub(crate) fn has_room(&self) -> bool {
         self.settled.load(Acquire) && self.active() < self.limit.min(self.send.current_max_send_streams())
     }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -14,7 +16,20 @@ use tokio::time::Instant;
 
 use crate::client::{self, Connection, Permit, Registry};
 use crate::early::FirstBytes;
+use crate::timers::timeout;
 use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, TunnelStream};
+
+/// Streams that a connection carries before another one is opened to spread them
+/// ([`Settings::spread`]): fewer are hardly too much for a thread, and each connection costs a
+/// handshake.
+const FEW: usize = 8;
+
+/// How long a stream waits for a connection that is to share the load, where another has room. A
+/// handshake takes milliseconds; a peer that takes no more connections says nothing at all.
+const SPREAD_WAIT: Duration = Duration::from_millis(500);
+
+/// How long nobody tries again to spread after that has failed.
+const SPREAD_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often a request may be refused unprocessed before that is reported: a peer may lower its
 /// limit of streams while requests are on their way.
@@ -41,11 +56,15 @@ struct Shared<K, E> {
 struct Entry<E> {
     connections: Vec<Arc<Connection>>,
     flight: Option<Arc<Flight<E>>>,
+    /// When another connection could not be had to share the load.
+    spread_failed: Option<Instant>,
 }
 
 /// A dial under way, until the peer of the new connection has told how many streams it allows.
 struct Flight<E> {
     landed: Notify,
+    /// How many wait for it.
+    waiting: AtomicUsize,
     /// `None` if the one who dialled gave up half-way.
     result: OnceLock<Option<Result<(), OpenError<E>>>>,
 }
@@ -182,23 +201,40 @@ where
         D: FnMut() -> F,
         F: Future<Output = Result<IO, E>>,
     {
+        let mut may_spread = newer_than.is_none();
         loop {
-            match self.shared.next_step(key, newer_than) {
+            match self.shared.next_step(key, newer_than, may_spread) {
                 Step::Use(permit) => return Ok(Lease { permit, fresh: false }),
-                Step::Wait(flight) => {
+                Step::Wait { flight, spreading } => {
                     let landed = flight.landed.notified();
                     if flight.result.get().is_none() {
-                        landed.await;
+                        if !spreading {
+                            landed.await;
+                        } else if timeout(SPREAD_WAIT, landed).await.is_err() {
+                            may_spread = false;
+                            continue;
+                        }
                     }
-                    if let Some(Some(Err(error))) = flight.result.get() {
-                        return Err(error.clone());
+                    match flight.result.get() {
+                        Some(Some(Err(error))) if !spreading => return Err(error.clone()),
+                        result => may_spread &= matches!(result, Some(Some(Ok(())))),
                     }
                 }
-                Step::Dial(flight) => {
+                Step::Dial { flight, spreading } => {
                     let leader = Leader { shared: &self.shared, key, flight: Some(flight) };
                     // Boxed: a handshake's state is large, and rarely needed.
-                    let permit = Box::pin(leader.dial(dial())).await?;
-                    return Ok(Lease { permit, fresh: true });
+                    let dialling = Box::pin(leader.dial(dial()));
+                    if !spreading {
+                        let permit = dialling.await?;
+                        return Ok(Lease { permit, fresh: true });
+                    }
+                    if let Ok(Ok(permit)) = timeout(SPREAD_WAIT, dialling).await {
+                        return Ok(Lease { permit, fresh: true });
+                    }
+                    may_spread = false;
+                    if let Some(entry) = self.shared.keys.lock().get_mut(key) {
+                        entry.spread_failed = Some(Instant::now());
+                    }
                 }
             }
         }
@@ -207,35 +243,73 @@ where
 
 enum Step<E> {
     Use(Permit),
-    Wait(Arc<Flight<E>>),
-    Dial(Arc<Flight<E>>),
+    /// When spreading, there is a connection with room all the same.
+    Wait {
+        flight: Arc<Flight<E>>,
+        spreading: bool,
+    },
+    Dial {
+        flight: Arc<Flight<E>>,
+        spreading: bool,
+    },
 }
 
 impl<K: Eq + Hash + Clone, E> Shared<K, E> {
-    fn next_step(&self, key: &K, newer_than: Option<Instant>) -> Step<E> {
+    fn next_step(&self, key: &K, newer_than: Option<Instant>, may_spread: bool) -> Step<E> {
         let mut dropped = Vec::new();
         let mut keys = self.keys.lock();
         let step = 'step: {
             let Some(entry) = keys.get_mut(key) else {
                 let flight = Arc::new(Flight::default());
-                keys.insert(key.clone(), Entry { connections: Vec::new(), flight: Some(flight.clone()) });
-                break 'step Step::Dial(flight);
+                keys.insert(
+                    key.clone(),
+                    Entry { connections: Vec::new(), flight: Some(flight.clone()), spread_failed: None },
+                );
+                break 'step Step::Dial { flight, spreading: false };
             };
-            let mut index = 0;
-            while let Some(connection) = entry.connections.get(index) {
+            // The first that have room, so that others run empty; of as many as share the load, the
+            // one that has least of it.
+            let mut best: Option<usize> = None;
+            let (mut index, mut sharing) = (0, 0);
+            while sharing < self.settings.spread.max(1)
+                && let Some(connection) = entry.connections.get(index)
+            {
                 if connection.is_gone() {
                     dropped.push(entry.connections.swap_remove(index));
                     continue;
                 }
                 let usable = newer_than.is_none_or(|time| connection.created > time);
-                if usable && let Some(permit) = connection.try_acquire() {
-                    break 'step Step::Use(permit);
+                if usable && connection.has_room() {
+                    sharing += 1;
+                    if best.is_none_or(|best| connection.active() < entry.connections[best].active()) {
+                        best = Some(index);
+                    }
                 }
                 index += 1;
             }
+            let spreading = best.is_some();
+            if let Some(best) = best.map(|best| &entry.connections[best]) {
+                let active = best.active();
+                let spread = may_spread
+                    && active >= FEW
+                    && sharing < self.settings.spread
+                    && entry.spread_failed.is_none_or(|time| time.elapsed() > SPREAD_PAUSE);
+                let goes_elsewhere = spread
+                    && match &entry.flight {
+                        // It will carry those who wait for it.
+                        Some(flight) => flight.waiting.load(Relaxed) < active,
+                        None => entry.connections.len() < self.settings.spread,
+                    };
+                if !goes_elsewhere {
+                    break 'step Step::Use(best.acquire());
+                }
+            }
             match &entry.flight {
-                Some(flight) => Step::Wait(flight.clone()),
-                None => Step::Dial(entry.flight.insert(Arc::default()).clone()),
+                Some(flight) => {
+                    flight.waiting.fetch_add(1, Relaxed);
+                    Step::Wait { flight: flight.clone(), spreading }
+                }
+                None => Step::Dial { flight: entry.flight.insert(Arc::default()).clone(), spreading },
             }
         };
         drop(keys);
@@ -298,7 +372,7 @@ enum Removal {
 
 impl<E> Default for Flight<E> {
     fn default() -> Self {
-        Self { landed: Notify::new(), result: OnceLock::new() }
+        Self { landed: Notify::new(), waiting: AtomicUsize::new(0), result: OnceLock::new() }
     }
 }
 

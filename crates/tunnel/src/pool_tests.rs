@@ -76,6 +76,105 @@ async fn connections_are_filled_and_used_again_when_streams_end() {
     }
 }
 
+fn spreading_pool() -> TestPool {
+    Pool::new(Settings { spread: 2, ..Settings::default() })
+}
+
+#[tokio::test]
+async fn a_few_streams_share_a_connection_and_more_are_spread() {
+    let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
+    let mut streams = Vec::new();
+    for _ in 0..FEW {
+        streams.push(open(&pool, &farm).await);
+    }
+    assert_eq!(farm.dials(), 1);
+    for _ in FEW..200 {
+        streams.push(open(&pool, &farm).await);
+    }
+    assert_eq!(pool.stats(), PoolStats { connections: 2, streams: 200, dialling: 0 });
+    // Both are full: from here on it is as without spreading.
+    streams.push(open(&pool, &farm).await);
+    assert_eq!(farm.dials(), 3);
+    for stream in &mut streams {
+        say(stream, "x").await;
+    }
+}
+
+#[tokio::test]
+async fn a_burst_is_spread_evenly() {
+    let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        let (pool, farm) = (pool.clone(), farm.clone());
+        tasks.spawn(async move { open(&pool, &farm).await });
+    }
+    let _streams = tasks.join_all().await;
+    assert_eq!(farm.dials(), 2);
+    let loads: Vec<_> = pool.shared.keys.lock()["a"].connections.iter().map(|c| c.active()).collect();
+    assert!(loads.iter().all(|load| (24..=40).contains(load)), "{loads:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_can_not_be_had_for_spreading_costs_nobody_a_stream() {
+    let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
+    let mut streams = Vec::new();
+    for _ in 0..FEW {
+        streams.push(open(&pool, &farm).await);
+    }
+    let gate = Arc::new(Semaphore::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..20 {
+        let (pool, gate) = (pool.clone(), gate.clone());
+        tasks.spawn(async move {
+            let dial = || async {
+                gate.acquire().await.unwrap().forget();
+                Err::<DuplexStream, _>("no route")
+            };
+            pool.open(&"a", dial, request()).await.unwrap().0
+        });
+    }
+    settle().await;
+    assert_eq!(pool.stats().dialling, 1);
+    assert!(pool.stats().streams > FEW, "who need not wait does not");
+    gate.add_permits(20);
+    streams.extend(tasks.join_all().await);
+    for stream in &mut streams {
+        say(stream, "x").await;
+    }
+    assert_eq!((pool.stats().streams, pool.stats().connections, farm.dials()), (FEW + 20, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_long_for_a_peer_that_takes_no_further_connection() {
+    let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
+    let mut streams = Vec::new();
+    for _ in 0..FEW {
+        streams.push(open(&pool, &farm).await);
+    }
+    let dials = Arc::new(AtomicUsize::new(0));
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..20 {
+        let (pool, dials) = (pool.clone(), dials.clone());
+        tasks.spawn(async move {
+            let dial = || {
+                dials.fetch_add(1, Relaxed);
+                std::future::pending::<Result<DuplexStream, _>>()
+            };
+            pool.open(&"a", dial, request()).await.unwrap().0
+        });
+    }
+    streams.extend(tasks.join_all().await);
+    assert!(began.elapsed() < 2 * SPREAD_WAIT, "{:?}", began.elapsed());
+    for _ in 0..20 {
+        streams.push(open(&pool, &farm).await);
+    }
+    assert_eq!((dials.load(Relaxed), farm.dials()), (1, 1), "it is left at one attempt");
+    tokio::time::advance(2 * SPREAD_PAUSE).await;
+    streams.push(open(&pool, &farm).await);
+    assert_eq!(farm.dials(), 2, "for a while");
+}
+
 #[tokio::test]
 async fn a_low_limit_of_the_peer_is_honoured() {
     let farm = Farm::new(Settings { max_concurrent_streams: 1, ..Settings::default() });

@@ -30,6 +30,10 @@ pub struct Settings {
     pub max_concurrent_streams: u32,
     /// Streams a client puts on one connection, at most; the peer's own limit is honoured too.
     pub streams_per_connection: usize,
+    /// Connections that a client spreads its streams to one peer over, once there are more than a
+    /// few: a connection is served by one thread of the peer's. 1 by default, which is what
+    /// ztunnel does.
+    pub spread: usize,
     /// Bytes accepted for one stream that are not yet written to the transport.
     /// ztunnel allows 4 MiB (client) and 400 KiB (server); back-pressure needs far less.
     pub send_buffer: usize,
@@ -67,6 +71,7 @@ impl Default for Settings {
             server_header_list: 64 << 10,
             max_concurrent_streams: 200,
             streams_per_connection: 100,
+            spread: 1,
             send_buffer: 256 << 10,
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(20),
