@@ -61,6 +61,29 @@ async fn bytes_go_both_ways_with_the_callers_address() {
 }
 
 #[tokio::test]
+async fn a_burst_goes_over_all_workers_and_tunnels() {
+    if !may_run("a_burst_goes_over_all_workers_and_tunnels") {
+        return;
+    }
+    const CONNECTIONS: usize = 100;
+    let mut mesh = Mesh::with(|config| config.worker_threads = 3).await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let (client, server) = (&client, &server);
+    for round in 0..3 {
+        let all = (0..CONNECTIONS).map(|index| async move {
+            let message = format!("{index} in round {round}").repeat(1 + index * 20);
+            let stream = client.host().connect(server.app(server.v4)).await?;
+            exchange(stream, message.as_bytes()).await
+        });
+        let done = soon("all answers", futures_util::future::join_all(all)).await;
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_may_speak_first() {
     if !may_run("a_server_may_speak_first") {
         return;

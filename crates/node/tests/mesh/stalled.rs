@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::support::{Mesh, soon};
 
 /// Readers that stop, each way. Four fill a tunnel's own window.
-const READERS: usize = 8;
+const READERS: usize = 16;
 
 /// The neighbour asks this often, whether or not it has been answered.
 const PERIOD: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ async fn readers_that_stop_do_not_disturb_others_on_the_same_tunnel() {
     if !may_run("readers_that_stop_do_not_disturb_others_on_the_same_tunnel") {
         return;
     }
-    // One worker each, so all connections between the two pods share a tunnel.
+    // One worker each, so that all connections between the two pods share two tunnels.
     let mut mesh = Mesh::with(|config| config.worker_threads = 1).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
