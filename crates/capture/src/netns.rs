@@ -249,7 +249,8 @@ impl NetworkNamespace {
 
     /// From now on, the calling thread stays in the namespace it visited last until [`Self::go_home`]: of many connections
     /// that are opened in a row, each would cost two system calls. Whatever runs on the thread must open its sockets by
-    /// [`Self::run`], and the thread must go home before it waits: it keeps a namespace alive as long as it is there.
+    /// [`Self::run`], and the thread must go home before it waits: it keeps a namespace alive as long as it is there. Threads
+    /// that it starts begin where it is. A visit within a visit is not followed by a return to the outer one.
     pub fn linger() {
         LINGERS.set(true);
     }

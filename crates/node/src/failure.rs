@@ -91,16 +91,18 @@ fn status_meaning(status: StatusCode) -> String {
 }
 
 impl Failure {
-    pub(crate) fn tunnel(address: SocketAddr, error: OpenError<Self>) -> Self {
+    /// Of a tunnel to `address` for a program at `source`.
+    pub(crate) fn tunnel(address: SocketAddr, source: SocketAddr, error: OpenError<Self>) -> Self {
         match error {
             OpenError::Dial(failure) => failure,
             OpenError::Refused { status, .. } => Self::Refused { address, status },
             OpenError::Tunnel(error) => Self::Tunnel { address, reason: error.to_string() },
+            OpenError::Program(error) => Self::GivenUp { address: source, reason: error.to_string() },
         }
     }
 
-    /// Whether the connection may be tried on another endpoint. Only where no byte of the
-    /// program's has left: nothing was asked twice. A denial is final: shopping around for an
+    /// Whether the connection may be tried on another endpoint, as long as no byte of the program's
+    /// may have arrived (`FirstBytes::in_doubt`): nothing is asked twice. A denial is final: shopping around for an
     /// endpoint that forgot its policy is not ours to do.
     pub(crate) fn may_try_another_endpoint(&self) -> bool {
         match self {

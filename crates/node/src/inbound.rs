@@ -26,12 +26,14 @@ use crate::workers::accept_next;
 /// Accepts HBONE connections until the pod takes no more.
 ///
 /// Each tunnel is served where the fewest are: left to the kernel, two that carry all there is to
-/// carry would meet on one thread half of the time. The last come first, for they are free of what
-/// programs of this node open ([`crate::pod::workers`]).
+/// carry would meet on one thread half of the time. First come those that are free of what programs
+/// of this node open ([`crate::pod::workers`]).
 pub(crate) async fn accept(pod: Arc<Pod>, workers: Vec<Worker>, listener: TcpListener) {
     while let Some(place) = pod.unproven().await {
         let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await else { return };
-        let Some(worker) = workers.iter().rev().min_by_key(|worker| worker.served.load(Relaxed)) else { return };
+        let Some(worker) = workers.iter().min_by_key(|worker| (worker.served.load(Relaxed), worker.outbound)) else {
+            return;
+        };
         let served = Served::by(worker);
         let pod = pod.clone();
         match stream.into_std() {

@@ -204,10 +204,10 @@ impl Captured<'_> {
                         .await;
                 let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
                 // Refused by a peer is refused by one who has proved to be it.
-                if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_))) {
+                if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_) | OpenError::Program(_))) {
                     report.mutual_tls();
                 }
-                let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, error))?;
+                let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, self.source, error))?;
                 if let [only] = expected.as_slice() {
                     report.destination_identity(only);
                 }

@@ -62,7 +62,7 @@ pub(crate) struct Context {
 pub(crate) struct Worker {
     pub(crate) handle: Handle,
     /// Whether it takes connections that programs open.
-    outbound: bool,
+    pub(crate) outbound: bool,
     /// The tunnels opened on this thread, for all pods: the key tells them apart.
     pub(crate) tunnels: Pool<TunnelKey, Failure>,
     /// How many of peers' tunnels it serves, of all pods.
@@ -189,8 +189,9 @@ impl Pod {
             }
             tokio::spawn(inbound_plaintext::accept(pod.clone(), register(plaintext)?));
         }
-        if let Some(first) = workers.first() {
-            let _on_worker = first.handle.enter();
+        // Where programs of this node keep no peer waiting.
+        if let Some(worker) = workers.iter().min_by_key(|worker| worker.outbound) {
+            let _on_worker = worker.handle.enter();
             tokio::spawn(inbound::accept(pod.clone(), workers.to_vec(), register(hbone)?));
         }
         if let (Some(worker), Some(dns)) = (workers.first(), dns) {

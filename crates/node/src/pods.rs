@@ -51,9 +51,14 @@ impl Pods {
         self.forget_tunnels(&pod);
         self.leaving.lock().push(pod.clone());
         let leaving = self.leaving.clone();
+        let workers = self.workers.clone();
         tokio::spawn(async move {
             pod.leave().await;
             pod.stop();
+            // One that never rests could keep the namespace for as long.
+            for worker in workers {
+                worker.handle.spawn(async { NetworkNamespace::go_home() });
+            }
             leaving.lock().retain(|other| !Arc::ptr_eq(other, &pod));
         });
     }

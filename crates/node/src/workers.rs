@@ -1,8 +1,7 @@
 //! The threads connections run on.
 //!
-//! Single-threaded runtimes: a connection stays where it was accepted, and with it the tunnel it
-//! uses, so that no message has to wake another thread. As many as cores. Which of them take what
-//! is `pod::workers`' to say.
+//! Single-threaded runtimes: a connection stays with the tunnel it uses, so that no message has to
+//! wake another thread. As many as cores. Which of them take what is `pod::workers`' to say.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;

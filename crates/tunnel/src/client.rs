@@ -24,8 +24,8 @@ use crate::{Error, OpenError, Settings, TunnelStream};
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A peer that was heard within this time is taken for alive. One that died without a word is
-/// found out by the first request, which is then made again elsewhere; as long as the program's
-/// first bytes did not go with it.
+/// found out by the first request, which is then made again elsewhere, unless a program's first
+/// bytes went with it.
 pub(crate) const LIVELY: Duration = Duration::from_secs(1);
 
 /// What to ask the peer for.
@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     idle_since: AtomicU64,
     /// Milliseconds after `created` when something came from the peer.
     heard: Arc<AtomicU64>,
+    /// The peer has answered a request with another status than 200.
+    has_refused: AtomicBool,
 }
 
 /// A stream's place on a connection; free again when dropped.
@@ -87,7 +89,7 @@ impl Connection {
     }
 
     /// Whether one more stream could be opened at once: fewer are than this side wants and the
-    /// peer allows. With the pool's lock held, there can only be more room afterwards.
+    /// peer allows. With the pool's lock held, no other stream takes it meanwhile.
     ///
     /// False before the peer has told its limit: requests beyond it would wait on this
     /// connection until a stream ends, which may be never.
@@ -105,10 +107,13 @@ impl Connection {
         Permit { connection: self.clone() }
     }
 
-    /// Whether something came from the peer a moment ago.
-    fn is_lively(&self) -> bool {
+    /// Whether a program's bytes may be sent here before the peer has answered. Only to one that
+    /// has spoken HTTP/2 (before, not even its verdict on our certificate is known) and was heard a
+    /// moment ago. And not to one that has refused a request: bytes that reach it after a refusal
+    /// may count as errors, and enough of these end the connection.
+    fn takes_early_bytes(&self) -> bool {
         let heard = self.created + Duration::from_millis(self.heard.load(Relaxed));
-        heard.elapsed() < LIVELY
+        self.settled.load(Acquire) && heard.elapsed() < LIVELY && !self.has_refused.load(Relaxed)
     }
 
     /// Streams open now.
@@ -149,26 +154,32 @@ impl Permit {
         *head.uri_mut() = uri;
         *head.headers_mut() = request.headers.clone();
         let (mut answer, mut send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
-        // Whether the peer is alive is not known of one that was silent: it has to answer first.
-        let early = self.connection.is_lively();
+        let early = self.connection.takes_early_bytes();
         if let Some(first) = &mut first {
             first.begin();
         }
         let answer = poll_fn(|cx| {
             if let Poll::Ready(answer) = Pin::new(&mut answer).poll(cx) {
-                return Poll::Ready(answer.map_err(Error::from));
+                return Poll::Ready(answer.map_err(|error| OpenError::Tunnel(error.into())));
             }
-            if early && let Some(first) = &mut first {
-                first.poll_send(cx, &mut send);
+            if early
+                && let Some(first) = &mut first
+                && let Err(error) = first.poll_send(cx, &mut send)
+            {
+                return Poll::Ready(Err(OpenError::Program(Arc::new(error))));
             }
             Poll::Pending
         })
         .await;
+        let refused = answer.as_ref().is_ok_and(|head| head.status() != StatusCode::OK);
+        if refused {
+            self.connection.has_refused.store(true, Relaxed);
+        }
         if let Some(first) = first {
             match &answer {
-                Ok(head) if head.status() == StatusCode::OK => first.accepted(&mut send),
+                Ok(_) if !refused => first.accepted(&mut send),
                 Ok(_) => first.refused(),
-                Err(error) if error.is_unprocessed() => first.refused(),
+                Err(OpenError::Tunnel(error)) if error.is_unprocessed() => first.refused(),
                 Err(_) => {}
             }
         }
@@ -221,6 +232,7 @@ where
         created: Instant::now(),
         idle_since: AtomicU64::new(0),
         heard: Arc::default(),
+        has_refused: AtomicBool::new(false),
     });
     // Before anybody else can take the last place.
     let permit = connection.acquire();

@@ -1,11 +1,12 @@
 //! What a program says before the peer has answered.
 
-use std::io;
+use std::io::{self, Read};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::SendStream;
 use leno_tls::buffer::Buffer;
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -49,19 +50,21 @@ impl<'a> FirstBytes<'a> {
     }
 
     /// Sends them as soon as there are any, before the answer.
-    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, to: &mut SendStream<Bytes>) {
+    ///
+    /// # Errors
+    /// If the program has reset its connection. Nobody else could find that out any more.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, to: &mut SendStream<Bytes>) -> io::Result<()> {
         if self.done {
-            return;
+            return Ok(());
         }
         if self.taken.is_empty() {
             match self.poll_read(cx) {
-                Poll::Pending => return,
-                Poll::Ready(Ok(bytes)) => self.taken = bytes,
-                // The relay finds it again, or who watches for it.
-                Poll::Ready(Err(_)) => {}
+                Poll::Pending => return Ok(()),
+                Poll::Ready(bytes) => self.taken = bytes?,
             }
         }
         self.send(to);
+        Ok(())
     }
 
     /// The peer has taken the request. What an earlier one was sent in vain goes to this one.
@@ -91,17 +94,17 @@ impl<'a> FirstBytes<'a> {
         loop {
             ready!(self.program.poll_read_ready(cx))?;
             let mut buffer = Buffer::holding(MOST);
-            match self.program.try_read(&mut buffer[..MOST]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(len) => {
-                    if (1..MOST).contains(&len) {
-                        // There is no more for now. The relay would otherwise ask the kernel for it.
-                        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-                        let _ = self.program.try_io(Interest::READABLE, nothing);
-                    }
-                    return Poll::Ready(Ok(buffer.freeze(len)));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+            let mut read = None;
+            let tried = self.program.try_io(Interest::READABLE, || {
+                let len = (&*SockRef::from(self.program)).read(&mut buffer[..MOST])?;
+                read = Some(len);
+                // There is no more for now: said here, it spares the relay to ask the kernel.
+                if (1..MOST).contains(&len) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match (read, tried) {
+                (Some(len), _) => return Poll::Ready(Ok(buffer.freeze(len))),
+                (None, Err(error)) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                _ => {}
             }
         }
     }

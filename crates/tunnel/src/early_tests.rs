@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use h2::Reason;
 use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -20,12 +22,15 @@ async fn program() -> (TcpStream, TcpStream) {
     (program.unwrap(), accepted.unwrap().0)
 }
 
-/// A peer whose every answer is the test's to give. Dropping what is returned closes its connection.
+/// A peer that accepts the first request; every other answer is the test's to give. Dropping what is
+/// returned closes its connection.
 fn peer() -> (DuplexStream, mpsc::UnboundedReceiver<Asked>) {
     let (near, far) = duplex(64 << 10);
     let (tell, asked) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut connection = h2::server::handshake(far).await.unwrap();
+        let (_first, mut respond) = connection.accept().await.unwrap().unwrap();
+        let _accepted = answer(&mut respond, StatusCode::OK);
         let gone = tell.clone();
         loop {
             tokio::select! {
@@ -40,13 +45,17 @@ fn peer() -> (DuplexStream, mpsc::UnboundedReceiver<Asked>) {
     (near, asked)
 }
 
-async fn open(
-    pool: &TestPool,
-    transport: DuplexStream,
-    first: &mut FirstBytes<'_>,
-) -> Result<TunnelStream, OpenError<&'static str>> {
+/// A pool with a connection that has carried a stream, and that stream.
+async fn pool(transport: DuplexStream) -> (TestPool, TunnelStream) {
+    let pool = TestPool::new(Settings::default());
     let mut transport = Some(transport);
     let dial = || std::future::ready(transport.take().ok_or("there was one connection"));
+    let stream = pool.open(&"peer", dial, request()).await.unwrap().0;
+    (pool, stream)
+}
+
+async fn open(pool: &TestPool, first: &mut FirstBytes<'_>) -> Result<TunnelStream, OpenError<&'static str>> {
+    let dial = || std::future::ready(Err::<DuplexStream, _>("there is a connection"));
     pool.open_with(&"peer", dial, request(), Some(first)).await.map(|(stream, _)| stream)
 }
 
@@ -73,8 +82,8 @@ async fn the_first_bytes_do_not_wait_for_the_answer() {
         send.send_data("welcome".into(), true).unwrap();
         (request, respond)
     };
-    let pool = Pool::new(Settings::default());
-    let (stream, _answered) = tokio::join!(open(&pool, transport, &mut first), answering);
+    let (pool, _kept) = pool(transport).await;
+    let (stream, _answered) = tokio::join!(open(&pool, &mut first), answering);
     assert_eq!(stream.unwrap().chunk().await.unwrap().unwrap(), "welcome");
     assert_eq!((first.taken(), first.in_doubt()), (5, false));
 }
@@ -96,8 +105,8 @@ async fn who_is_asked_next_gets_what_another_refused() {
             refuse(&mut respond);
             (request, respond)
         };
-        let pool = Pool::new(Settings::default());
-        let (stream, _answered) = tokio::join!(open(&pool, transport, &mut first), answering);
+        let (pool, _kept) = pool(transport).await;
+        let (stream, _answered) = tokio::join!(open(&pool, &mut first), answering);
         assert!(stream.is_err());
         assert_eq!(first.in_doubt(), index == 1, "only a refusal says that nothing was done");
     }
@@ -118,8 +127,8 @@ async fn a_request_that_was_not_looked_at_is_made_again_with_its_bytes() {
         let send = answer(&mut respond, StatusCode::OK);
         (request, respond, send)
     };
-    let pool = Pool::new(Settings::default());
-    let (stream, _answered) = tokio::join!(open(&pool, transport, &mut first), answering);
+    let (pool, _kept) = pool(transport).await;
+    let (stream, _answered) = tokio::join!(open(&pool, &mut first), answering);
     assert!(stream.is_ok() && !first.in_doubt());
 }
 
@@ -128,17 +137,8 @@ async fn bytes_that_a_lost_peer_may_have_passed_on_are_not_sent_twice() {
     let farm = Farm::new(Settings::default());
     let (mut program, captured) = program().await;
     for says_something in [false, true] {
-        let pool = TestPool::new(Settings::default());
         let (transport, mut asked) = peer();
-        // A connection that is kept: the loss of a fresh one is nobody's to mend.
-        let mut transport = Some(transport);
-        let opening = pool.open_with(&"peer", || std::future::ready(Ok(transport.take().unwrap())), request(), None);
-        let answering = async {
-            let (_, mut respond) = asked.recv().await.unwrap();
-            answer(&mut respond, StatusCode::OK)
-        };
-        let (kept, _answered) = tokio::join!(opening, answering);
-        kept.unwrap();
+        let (pool, _kept) = pool(transport).await;
         let mut first = FirstBytes::of(&captured);
         if says_something {
             program.write_all(b"hello").await.unwrap();
@@ -169,59 +169,77 @@ async fn bytes_that_a_lost_peer_may_have_passed_on_are_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn a_peer_that_was_silent_has_to_answer_first() {
+async fn a_peer_has_to_answer_first_that_was_silent_or_has_yet_to_speak_or_has_refused() {
     let (mut program, captured) = program().await;
-    let (refusing, mut refused) = peer();
     program.write_all(b"hello").await.unwrap();
-    let mut first = FirstBytes::of(&captured);
+    let mut refused = FirstBytes::of(&captured);
+    let (transport, mut asked) = peer();
+    let (pool, _kept) = pool(transport).await;
     let refusal = async {
-        let (mut request, mut respond) = refused.recv().await.unwrap();
+        let (mut request, mut respond) = asked.recv().await.unwrap();
         assert_eq!(received(&mut request).await, "hello");
         answer(&mut respond, StatusCode::SERVICE_UNAVAILABLE);
         (request, respond)
     };
-    let other = TestPool::new(Settings::default());
-    let (opened, _answered) = tokio::join!(open(&other, refusing, &mut first), refusal);
-    assert!(opened.is_err());
+    assert!(tokio::join!(open(&pool, &mut refused), refusal).0.is_err());
 
-    let (transport, mut asked) = peer();
-    let pool = TestPool::new(Settings::default());
-    let mut transport = Some(transport);
-    let opening = pool.open_with(&"peer", || std::future::ready(Ok(transport.take().unwrap())), request(), None);
-    let answering = async {
-        let (request, mut respond) = asked.recv().await.unwrap();
-        (request, answer(&mut respond, StatusCode::OK))
-    };
-    let (_kept, _answered) = tokio::join!(opening, answering);
+    let (refusing, silent, fresh) = (pool, self::pool(peer().0).await.0, TestPool::new(Settings::default()));
     tokio::time::pause();
-    let (untouched, captured_too) = program_that_says("more").await;
-    let mut early = FirstBytes::of(&captured_too);
-    for first in [&mut first, &mut early] {
-        tokio::time::advance(2 * LIVELY).await;
-        let opening = pool.open_with(
-            &"peer",
-            || std::future::ready(Err::<DuplexStream, _>("there is one")),
-            request(),
-            Some(first),
-        );
-        let answering = async {
-            let (mut request, mut respond) = asked.recv().await.unwrap();
-            tokio::select! {
-                biased;
-                bytes = received(&mut request) => panic!("{bytes:?} came before the answer"),
-                () = settle() => {}
-            }
-            let send = answer(&mut respond, StatusCode::OK);
-            (request, send)
-        };
-        let (opened, (mut request, _send)) = tokio::join!(opening, answering);
-        let _stream = opened.unwrap().0;
-        if first.taken() > 0 {
-            assert_eq!(received(&mut request).await, "hello");
+    let (_program, captured) = program_that_says("more").await;
+    for (case, pool) in [("refused", refusing), ("silent", silent), ("fresh", fresh)] {
+        let farm = Farm::new(Settings::default());
+        if case == "silent" {
+            tokio::time::advance(2 * LIVELY).await;
         }
+        let mut first = FirstBytes::of(&captured);
+        let dial = || std::future::ready(Ok(farm.dial()));
+        let opening = pool.open_with(&"peer", dial, request(), Some(&mut first));
+        tokio::select! {
+            biased;
+            _ = opening => {}
+            () = settle() => {}
+        }
+        assert_eq!(first.taken(), 0, "{case}");
     }
-    assert_eq!(early.taken(), 0, "left to the relay");
-    drop(untouched);
+}
+
+#[tokio::test]
+async fn what_one_peer_refused_is_sent_to_the_next_after_its_answer_if_it_must_not_be_before() {
+    let (mut program, captured) = program().await;
+    program.write_all(b"hello").await.unwrap();
+    let mut first = FirstBytes::of(&captured);
+    let (transport, mut asked) = peer();
+    let (refusing, _kept) = pool(transport).await;
+    let refusal = async {
+        let (mut request, mut respond) = asked.recv().await.unwrap();
+        assert_eq!(received(&mut request).await, "hello");
+        answer(&mut respond, StatusCode::SERVICE_UNAVAILABLE);
+        (request, respond)
+    };
+    assert!(tokio::join!(open(&refusing, &mut first), refusal).0.is_err());
+    let farm = Farm::new(Settings::default());
+    let fresh = TestPool::new(Settings::default());
+    let dial = || std::future::ready(Ok(farm.dial()));
+    let (mut stream, _) = fresh.open_with(&"peer", dial, request(), Some(&mut first)).await.unwrap();
+    assert_eq!(stream.chunk().await.unwrap().unwrap(), "hello", "as the echo has it");
+    assert_eq!((first.taken(), first.in_doubt()), (5, false));
+}
+
+#[tokio::test]
+async fn a_program_that_resets_its_connection_is_found_out() {
+    let (program, captured) = program().await;
+    let (transport, mut asked) = peer();
+    let (pool, _kept) = pool(transport).await;
+    let mut first = FirstBytes::of(&captured);
+    let resetting = async {
+        let asked = asked.recv().await.unwrap();
+        settle().await;
+        SockRef::from(&program).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(program);
+        asked
+    };
+    let (opened, _unanswered) = tokio::join!(open(&pool, &mut first), resetting);
+    assert!(matches!(opened, Err(OpenError::Program(_))), "{opened:?}");
 }
 
 async fn program_that_says(what: &str) -> (TcpStream, TcpStream) {
@@ -244,37 +262,62 @@ async fn a_program_that_ends_at_once_sends_nothing_early() {
     program.shutdown().await.unwrap();
     let farm = Farm::new(Settings::default());
     let mut first = FirstBytes::of(&captured);
-    let pool = Pool::new(Settings::default());
-    let mut stream = open(&pool, farm.dial(), &mut first).await.unwrap();
+    let (pool, _kept) = pool(farm.dial()).await;
+    let mut stream = open(&pool, &mut first).await.unwrap();
     assert_eq!((first.taken(), first.in_doubt()), (0, false));
     say(&mut stream, "its end is still to be passed on").await;
 }
 
-#[tokio::test]
-async fn what_was_refused_takes_no_room_of_the_connection() {
+#[tokio::test(start_paused = true)]
+async fn bytes_that_meet_a_refusal_do_the_connection_no_harm() {
+    const AT_ONCE: usize = 100;
     let settings = Settings { connection_window: 64 << 10, ..Settings::default() };
     let farm = Farm::new(settings.clone());
-    let pool = TestPool::new(Settings::default());
     let mut count = 0;
-    let mut transport = Some(farm.dial_to(move |inbound| {
+    let far = farm.dial_to(move |inbound| {
         count += 1;
-        if count <= 100 {
+        if count > 1 {
             inbound.refuse(StatusCode::UNAUTHORIZED, HeaderMap::new());
         } else {
             tokio::spawn(crate::test_support::echo(inbound));
         }
-    }));
-    let mut dial = || std::future::ready(transport.take().ok_or("there was one connection"));
-    for _ in 0..100 {
-        let (_program, captured) = program_that_says(&"x".repeat(4096)).await;
-        let mut first = FirstBytes::of(&captured);
-        let refused = pool.open_with(&"peer", &mut dial, request(), Some(&mut first)).await;
-        assert!(matches!(refused, Err(OpenError::Refused { .. })), "{refused:?}");
+    });
+    let (mut send, driver) = settings.client().handshake::<_, Bytes>(late_to_hear(far)).await.unwrap();
+    tokio::spawn(driver);
+    let connect = |send: &mut h2::client::SendRequest<Bytes>| {
+        let mut head = Request::new(());
+        *head.method_mut() = http::Method::CONNECT;
+        *head.uri_mut() = "10.0.0.1:80".parse().unwrap();
+        send.send_request(head, false).unwrap()
+    };
+    let (accepted, mut open) = connect(&mut send);
+    let mut echoed = accepted.await.unwrap().into_body();
+    for _ in 0..30 {
+        let mut asked: Vec<_> = (0..AT_ONCE).map(|_| connect(&mut send)).collect();
+        settle().await;
+        for (_, stream) in &mut asked {
+            stream.send_data(vec![0; 1 << 10].into(), false).unwrap();
+        }
+        for (answer, _) in &mut asked {
+            assert_eq!(answer.await.unwrap().status(), StatusCode::UNAUTHORIZED);
+        }
     }
-    let (mut stream, _) = pool.open_with(&"peer", &mut dial, request(), None).await.unwrap();
-    let sent = vec![1; 256 << 10];
-    let (mut read, mut write) = tokio::io::split(&mut stream);
-    let mut got = vec![0; sent.len()];
-    let (wrote, read) = tokio::join!(write.write_all(&sent), read.read_exact(&mut got));
-    assert!(wrote.is_ok() && read.is_ok() && got == sent);
+    open.send_data("still here".into(), false).unwrap();
+    assert_eq!(echoed.data().await.unwrap().unwrap(), "still here");
+}
+
+/// A transport on which what `far` says takes its time.
+fn late_to_hear(far: DuplexStream) -> DuplexStream {
+    let (near, middle) = duplex(64 << 10);
+    let (mut from_near, mut to_near) = tokio::io::split(middle);
+    let (mut from_far, mut to_far) = tokio::io::split(far);
+    tokio::spawn(async move { tokio::io::copy(&mut from_near, &mut to_far).await });
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(len @ 1..) = from_far.read(&mut buffer).await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            to_near.write_all(&buffer[..len]).await.unwrap();
+        }
+    });
+    near
 }

@@ -125,6 +125,9 @@ pub enum OpenError<E> {
     /// The connection failed before it answered.
     #[error("{0}")]
     Tunnel(#[from] Error),
+    /// The program whose first bytes were to be sent has reset its connection.
+    #[error("the program gave up: {0}")]
+    Program(Arc<io::Error>),
 }
 
 impl<E> OpenError<E> {
@@ -135,6 +138,7 @@ impl<E> OpenError<E> {
             Self::Dial(_) => true,
             Self::Refused { status, .. } => *status == StatusCode::SERVICE_UNAVAILABLE,
             Self::Tunnel(error) => error.is_retryable(),
+            Self::Program(_) => false,
         }
     }
 }

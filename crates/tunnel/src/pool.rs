@@ -28,7 +28,8 @@ const FEW: usize = 8;
 /// handshake takes milliseconds; a peer that takes no more connections says nothing at all.
 const SPREAD_WAIT: Duration = Duration::from_millis(500);
 
-/// How long nobody tries again to spread after that has failed.
+/// How long nobody tries again to spread after that has failed; up to 64 times as long when it
+/// fails again and again, as with a peer too far away for [`SPREAD_WAIT`].
 const SPREAD_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often a request may be refused unprocessed before that is reported: a peer may lower its
@@ -56,15 +57,48 @@ struct Shared<K, E> {
 struct Entry<E> {
     connections: Vec<Arc<Connection>>,
     flight: Option<Arc<Flight<E>>>,
-    /// When another connection could not be had to share the load.
-    spread_failed: Option<Instant>,
+    not_spreading: Pause,
+}
+
+impl<E> Entry<E> {
+    /// Whether the next stream should be carried by a connection that is yet to come: `sharing` of
+    /// the wanted number have room, and the one with the fewest streams has `active`.
+    fn should_spread(&self, active: usize, sharing: usize, wanted: usize) -> bool {
+        active >= FEW
+            && sharing < wanted
+            && self.not_spreading.is_over()
+            && match &self.flight {
+                // It will carry those who waited for it.
+                Some(flight) => flight.waited.load(Relaxed) < active,
+                None => self.connections.len() < wanted,
+            }
+    }
+}
+
+/// After another connection could not be had to share the load.
+#[derive(Default)]
+struct Pause {
+    until: Option<Instant>,
+    failures: u32,
+}
+
+impl Pause {
+    /// It has failed once more; twice as long each time.
+    fn extend(&mut self) {
+        self.until = Some(Instant::now() + SPREAD_PAUSE * (1 << self.failures.min(6)));
+        self.failures += 1;
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_none_or(|time| time <= Instant::now())
+    }
 }
 
 /// A dial under way, until the peer of the new connection has told how many streams it allows.
 struct Flight<E> {
     landed: Notify,
-    /// How many wait for it.
-    waiting: AtomicUsize,
+    /// How many chose to wait for it.
+    waited: AtomicUsize,
     /// `None` if the one who dialled gave up half-way.
     result: OnceLock<Option<Result<(), OpenError<E>>>>,
 }
@@ -221,19 +255,29 @@ where
                     }
                 }
                 Step::Dial { flight, spreading } => {
-                    let leader = Leader { shared: &self.shared, key, flight: Some(flight) };
+                    let leader = Leader { shared: &self.shared, key, flight: Some(flight.clone()) };
                     // Boxed: a handshake's state is large, and rarely needed.
                     let dialling = Box::pin(leader.dial(dial()));
                     if !spreading {
                         let permit = dialling.await?;
                         return Ok(Lease { permit, fresh: true });
                     }
-                    if let Ok(Ok(permit)) = timeout(SPREAD_WAIT, dialling).await {
+                    // Where another has room, no stream is bet on a peer that has yet to say a
+                    // word: with TLS 1.3 not even its verdict on our certificate is known.
+                    let settling = async {
+                        let landed = flight.landed.notified();
+                        let permit = dialling.await.ok()?;
+                        if flight.result.get().is_none() {
+                            landed.await;
+                        }
+                        matches!(flight.result.get(), Some(Some(Ok(())))).then_some(permit)
+                    };
+                    if let Ok(Some(permit)) = timeout(SPREAD_WAIT, settling).await {
                         return Ok(Lease { permit, fresh: true });
                     }
                     may_spread = false;
                     if let Some(entry) = self.shared.keys.lock().get_mut(key) {
-                        entry.spread_failed = Some(Instant::now());
+                        entry.not_spreading.extend();
                     }
                 }
             }
@@ -263,7 +307,7 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
                 let flight = Arc::new(Flight::default());
                 keys.insert(
                     key.clone(),
-                    Entry { connections: Vec::new(), flight: Some(flight.clone()), spread_failed: None },
+                    Entry { connections: Vec::new(), flight: Some(flight.clone()), not_spreading: Pause::default() },
                 );
                 break 'step Step::Dial { flight, spreading: false };
             };
@@ -288,25 +332,14 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
                 index += 1;
             }
             let spreading = best.is_some();
-            if let Some(best) = best.map(|best| &entry.connections[best]) {
-                let active = best.active();
-                let spread = may_spread
-                    && active >= FEW
-                    && sharing < self.settings.spread
-                    && entry.spread_failed.is_none_or(|time| time.elapsed() > SPREAD_PAUSE);
-                let goes_elsewhere = spread
-                    && match &entry.flight {
-                        // It will carry those who wait for it.
-                        Some(flight) => flight.waiting.load(Relaxed) < active,
-                        None => entry.connections.len() < self.settings.spread,
-                    };
-                if !goes_elsewhere {
-                    break 'step Step::Use(best.acquire());
-                }
+            if let Some(best) = best.map(|best| &entry.connections[best])
+                && !(may_spread && entry.should_spread(best.active(), sharing, self.settings.spread))
+            {
+                break 'step Step::Use(best.acquire());
             }
             match &entry.flight {
                 Some(flight) => {
-                    flight.waiting.fetch_add(1, Relaxed);
+                    flight.waited.fetch_add(1, Relaxed);
                     Step::Wait { flight: flight.clone(), spreading }
                 }
                 None => Step::Dial { flight: entry.flight.insert(Arc::default()).clone(), spreading },
@@ -372,7 +405,7 @@ enum Removal {
 
 impl<E> Default for Flight<E> {
     fn default() -> Self {
-        Self { landed: Notify::new(), waiting: AtomicUsize::new(0), result: OnceLock::new() }
+        Self { landed: Notify::new(), waited: AtomicUsize::new(0), result: OnceLock::new() }
     }
 }
 

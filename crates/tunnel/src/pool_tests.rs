@@ -175,6 +175,60 @@ async fn nobody_waits_long_for_a_peer_that_takes_no_further_connection() {
     assert_eq!(farm.dials(), 2, "for a while");
 }
 
+/// A peer that takes a connection and `lasts` for so long without a word of HTTP/2.
+fn mute(lasts: Duration) -> DuplexStream {
+    let (near, mut far) = duplex(64 << 10);
+    tokio::spawn(async move {
+        let _ = tokio::time::timeout(lasts, tokio::io::copy(&mut far, &mut tokio::io::sink())).await;
+    });
+    near
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_stream_is_bet_on_a_connection_whose_peer_has_not_spoken() {
+    for lasts in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(3600)] {
+        let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
+        let mut streams = Vec::new();
+        for _ in 0..FEW {
+            streams.push(open(&pool, &farm).await);
+        }
+        let began = Instant::now();
+        let mut dials = 0;
+        for _ in 0..40 {
+            let dial = || {
+                dials += 1;
+                std::future::ready(Ok(mute(lasts)))
+            };
+            streams.push(pool.open(&"a", dial, request()).await.unwrap().0);
+        }
+        assert!(began.elapsed() < 2 * SPREAD_WAIT, "{:?}", began.elapsed());
+        assert_eq!((dials, farm.dials()), (1, 1));
+        for stream in &mut streams {
+            say(stream, "x").await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_further_away_a_peer_the_fewer_attempts_to_spread() {
+    let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
+    let mut streams = Vec::new();
+    for _ in 0..FEW {
+        streams.push(open(&pool, &farm).await);
+    }
+    let dials = AtomicUsize::new(0);
+    for _ in 0..80 {
+        let dial = || async {
+            dials.fetch_add(1, Relaxed);
+            tokio::time::sleep(2 * SPREAD_WAIT).await;
+            Ok(farm.dial())
+        };
+        streams.push(pool.open(&"a", dial, request()).await.unwrap().0);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(dials.load(Relaxed), 4, "at 0, 10, 30 and 70 seconds");
+}
+
 #[tokio::test]
 async fn a_low_limit_of_the_peer_is_honoured() {
     let farm = Farm::new(Settings { max_concurrent_streams: 1, ..Settings::default() });

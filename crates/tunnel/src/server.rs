@@ -20,7 +20,8 @@ use crate::timers::{sleep_until, timeout};
 use crate::window::{Ledger, Window};
 use crate::{Error, Settings, TunnelStream};
 
-/// How long a last GOAWAY may take to leave before the transport is dropped.
+/// How long a last GOAWAY may take to leave before the transport is dropped, and how long a
+/// refused peer may go on sending.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A request on an HBONE connection, not yet answered. Bytes the peer sends already wait in its
@@ -74,14 +75,24 @@ impl InboundConnect {
         Ok(TunnelStream::new(send, self.recv, self.ledger, None))
     }
 
-    /// Answers with an error status and no body.
+    /// Answers with an error status and no body. To be called on a runtime.
     pub fn refuse(mut self, status: StatusCode, headers: HeaderMap) {
         let mut response = Response::new(());
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         if let Err(error) = self.respond.send_response(response, true) {
             tracing::debug!(%error, "peer did not wait for its refusal");
+            return;
         }
+        // What the peer sent before it heard would otherwise meet a stream that HTTP/2 may have
+        // forgotten already: an error, and a thousand of these end the connection with all that is
+        // open on it.
+        let mut recv = self.recv;
+        tokio::spawn(timeout(FAREWELL, async move {
+            while let Some(Ok(bytes)) = recv.data().await {
+                let _ = recv.flow_control().release_capacity(bytes.len());
+            }
+        }));
     }
 }
 
