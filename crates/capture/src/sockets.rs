@@ -272,15 +272,14 @@ pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
     original_destination_of(socket, arrival(socket)?)
 }
 
-/// As [`original_destination`], for whoever knows one end of the connection already: one system call less. `end` must not be
-/// an IPv6-mapped address.
+/// As [`original_destination`], for whoever knows one end of the connection already: one system call less.
 ///
 /// # Errors
 /// As [`original_destination`].
 pub fn original_destination_of(socket: &impl AsFd, end: SocketAddr) -> io::Result<SocketAddr> {
     // The family is that of the connection, not of the socket: a dual-stack socket answers the IPv4 question for an IPv6
     // connection with whatever its unused IPv4 fields match.
-    let tracked = if end.is_ipv4() {
+    let tracked = if end.ip().to_canonical().is_ipv4() {
         get_option::<16>(socket, libc::SOL_IP, SO_ORIGINAL_DST).map(|address| {
             let [_, _, high, low, a, b, c, d, ..] = address;
             SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])))

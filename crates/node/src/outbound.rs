@@ -37,10 +37,10 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
     let mut report = Report::new(&pod, Direction::Outbound, source);
     // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
     let original = sockets::original_destination_of(&stream, source).and_then(|original| {
-        let captured = original.port() != OUTBOUND_PORT || sockets::arrival(&stream)? != original;
-        Ok((original, captured))
+        let redirected = original.port() != OUTBOUND_PORT || sockets::arrival(&stream)? != original;
+        Ok((original, redirected))
     });
-    let (original, captured) = match original {
+    let (original, redirected) = match original {
         Ok(original) => original,
         Err(error) => {
             dial::reset(stream);
@@ -51,7 +51,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
     report.destination_address(original);
     // A program that dials this very port. Carried on to where it wants to go, it would arrive
     // here again, and again, until no descriptor is left.
-    if !captured {
+    if !redirected {
         dial::reset(stream);
         report.failed(&Failure::ReservedPort(original));
         return;

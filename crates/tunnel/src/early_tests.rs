@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::client::LIVELY;
-use crate::test_support::{Farm, request, say};
+use crate::test_support::{Farm, request, say, settle};
 use crate::{Error, OpenError, Pool, Settings, TunnelStream};
 
 type TestPool = Pool<&'static str, &'static str>;
@@ -69,6 +69,19 @@ async fn received(from: &mut Request<h2::RecvStream>) -> Bytes {
     bytes
 }
 
+/// A request that "hello" came with, before it was answered.
+async fn says_hello(asked: &mut mpsc::UnboundedReceiver<Asked>) -> Asked {
+    let (mut request, respond) = asked.recv().await.unwrap();
+    assert_eq!(received(&mut request).await, "hello");
+    (request, respond)
+}
+
+async fn refuses_hello(asked: &mut mpsc::UnboundedReceiver<Asked>) -> Asked {
+    let (request, mut respond) = says_hello(asked).await;
+    answer(&mut respond, StatusCode::SERVICE_UNAVAILABLE);
+    (request, respond)
+}
+
 #[tokio::test]
 async fn the_first_bytes_do_not_wait_for_the_answer() {
     let (mut program, captured) = program().await;
@@ -76,8 +89,7 @@ async fn the_first_bytes_do_not_wait_for_the_answer() {
     program.write_all(b"hello").await.unwrap();
     let mut first = FirstBytes::of(&captured);
     let answering = async {
-        let (mut request, mut respond) = asked.recv().await.unwrap();
-        assert_eq!(received(&mut request).await, "hello");
+        let (request, mut respond) = says_hello(&mut asked).await;
         let mut send = answer(&mut respond, StatusCode::OK);
         send.send_data("welcome".into(), true).unwrap();
         (request, respond)
@@ -100,8 +112,7 @@ async fn who_is_asked_next_gets_what_another_refused() {
     for (index, refuse) in refusals.into_iter().enumerate() {
         let (transport, mut asked) = peer();
         let answering = async {
-            let (mut request, mut respond) = asked.recv().await.unwrap();
-            assert_eq!(received(&mut request).await, "hello");
+            let (request, mut respond) = says_hello(&mut asked).await;
             refuse(&mut respond);
             (request, respond)
         };
@@ -119,11 +130,9 @@ async fn a_request_that_was_not_looked_at_is_made_again_with_its_bytes() {
     let mut first = FirstBytes::of(&captured);
     let (transport, mut asked) = peer();
     let answering = async {
-        let (mut request, mut respond) = asked.recv().await.unwrap();
-        assert_eq!(received(&mut request).await, "hello");
+        let (_request, mut respond) = says_hello(&mut asked).await;
         respond.send_reset(Reason::REFUSED_STREAM);
-        let (mut request, mut respond) = asked.recv().await.unwrap();
-        assert_eq!(received(&mut request).await, "hello");
+        let (request, mut respond) = says_hello(&mut asked).await;
         let send = answer(&mut respond, StatusCode::OK);
         (request, respond, send)
     };
@@ -175,13 +184,7 @@ async fn a_peer_has_to_answer_first_that_was_silent_or_has_yet_to_speak_or_has_r
     let mut refused = FirstBytes::of(&captured);
     let (transport, mut asked) = peer();
     let (pool, _kept) = pool(transport).await;
-    let refusal = async {
-        let (mut request, mut respond) = asked.recv().await.unwrap();
-        assert_eq!(received(&mut request).await, "hello");
-        answer(&mut respond, StatusCode::SERVICE_UNAVAILABLE);
-        (request, respond)
-    };
-    assert!(tokio::join!(open(&pool, &mut refused), refusal).0.is_err());
+    assert!(tokio::join!(open(&pool, &mut refused), refuses_hello(&mut asked)).0.is_err());
 
     let (refusing, silent, fresh) = (pool, self::pool(peer().0).await.0, TestPool::new(Settings::default()));
     tokio::time::pause();
@@ -210,13 +213,7 @@ async fn what_one_peer_refused_is_sent_to_the_next_after_its_answer_if_it_must_n
     let mut first = FirstBytes::of(&captured);
     let (transport, mut asked) = peer();
     let (refusing, _kept) = pool(transport).await;
-    let refusal = async {
-        let (mut request, mut respond) = asked.recv().await.unwrap();
-        assert_eq!(received(&mut request).await, "hello");
-        answer(&mut respond, StatusCode::SERVICE_UNAVAILABLE);
-        (request, respond)
-    };
-    assert!(tokio::join!(open(&refusing, &mut first), refusal).0.is_err());
+    assert!(tokio::join!(open(&refusing, &mut first), refuses_hello(&mut asked)).0.is_err());
     let farm = Farm::new(Settings::default());
     let fresh = TestPool::new(Settings::default());
     let dial = || std::future::ready(Ok(farm.dial()));
@@ -247,13 +244,6 @@ async fn program_that_says(what: &str) -> (TcpStream, TcpStream) {
     program.write_all(what.as_bytes()).await.unwrap();
     captured.readable().await.unwrap();
     (program, captured)
-}
-
-/// Lets every other task run until it waits.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::*;
-use crate::test_support::{Farm, request, say};
+use crate::test_support::{Farm, request, say, settle};
 
 type TestPool = Pool<&'static str, &'static str>;
 
@@ -18,13 +18,6 @@ async fn open(pool: &TestPool, farm: &Farm) -> TunnelStream {
 
 fn pool() -> TestPool {
     Pool::new(Settings::default())
-}
-
-/// Lets every other task run until it waits.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]
@@ -80,13 +73,19 @@ fn spreading_pool() -> TestPool {
     Pool::new(Settings { spread: 2, ..Settings::default() })
 }
 
+/// As many streams as share a connection.
+async fn few(pool: &TestPool, farm: &Farm) -> Vec<TunnelStream> {
+    let mut streams = Vec::new();
+    for _ in 0..FEW {
+        streams.push(open(pool, farm).await);
+    }
+    streams
+}
+
 #[tokio::test]
 async fn a_few_streams_share_a_connection_and_more_are_spread() {
     let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
-    let mut streams = Vec::new();
-    for _ in 0..FEW {
-        streams.push(open(&pool, &farm).await);
-    }
+    let mut streams = few(&pool, &farm).await;
     assert_eq!(farm.dials(), 1);
     for _ in FEW..200 {
         streams.push(open(&pool, &farm).await);
@@ -117,10 +116,7 @@ async fn a_burst_is_spread_evenly() {
 #[tokio::test]
 async fn a_connection_that_can_not_be_had_for_spreading_costs_nobody_a_stream() {
     let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
-    let mut streams = Vec::new();
-    for _ in 0..FEW {
-        streams.push(open(&pool, &farm).await);
-    }
+    let mut streams = few(&pool, &farm).await;
     let gate = Arc::new(Semaphore::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..20 {
@@ -147,10 +143,7 @@ async fn a_connection_that_can_not_be_had_for_spreading_costs_nobody_a_stream() 
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_long_for_a_peer_that_takes_no_further_connection() {
     let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
-    let mut streams = Vec::new();
-    for _ in 0..FEW {
-        streams.push(open(&pool, &farm).await);
-    }
+    let mut streams = few(&pool, &farm).await;
     let dials = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
     let mut tasks = JoinSet::new();
@@ -188,10 +181,7 @@ fn mute(lasts: Duration) -> DuplexStream {
 async fn no_stream_is_bet_on_a_connection_whose_peer_has_not_spoken() {
     for lasts in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(3600)] {
         let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
-        let mut streams = Vec::new();
-        for _ in 0..FEW {
-            streams.push(open(&pool, &farm).await);
-        }
+        let mut streams = few(&pool, &farm).await;
         let began = Instant::now();
         let mut dials = 0;
         for _ in 0..40 {
@@ -212,10 +202,7 @@ async fn no_stream_is_bet_on_a_connection_whose_peer_has_not_spoken() {
 #[tokio::test(start_paused = true)]
 async fn the_further_away_a_peer_the_fewer_attempts_to_spread() {
     let (pool, farm) = (spreading_pool(), Farm::new(Settings::default()));
-    let mut streams = Vec::new();
-    for _ in 0..FEW {
-        streams.push(open(&pool, &farm).await);
-    }
+    let mut streams = few(&pool, &farm).await;
     let dials = AtomicUsize::new(0);
     for _ in 0..80 {
         let dial = || async {

@@ -36,6 +36,13 @@ pub(crate) async fn say(stream: &mut TunnelStream, text: &str) {
     assert_eq!(answer, text.as_bytes());
 }
 
+/// Lets every other task run until it waits.
+pub(crate) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// One server side of a connection, under the test's control.
 pub(crate) struct Peer {
     pub(crate) drain: Option<oneshot::Sender<Instant>>,

@@ -64,7 +64,6 @@ where
 }
 
 async fn send_on(stream: TcpStream, peer: SocketAddr, place: Place) -> io::Result<()> {
-    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let target = original_destination_of(&stream, peer)?;
     let next = open(&place, SocketAddr::new(target.ip(), TUNNEL_PORT), None).await?;
     let mut preamble = [0; PREAMBLE];
