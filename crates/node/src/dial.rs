@@ -7,7 +7,7 @@ use std::time::Duration;
 use leno_capture::sockets::{self, ConnectOptions};
 use leno_model::Identity;
 use leno_tls::TlsStream;
-use leno_tunnel::timers::timeout;
+use leno_tunnel::timers::{self, timeout};
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -109,7 +109,7 @@ pub(crate) async fn tls(
     let stream = elsewhere(pod, address, &options).await?;
     pod.verify_short_path(&stream);
     let wait = pod.context().config.handshake_timeout;
-    let connected = identity.connect(stream, expected, wait).await;
+    let connected = timers::entered(identity.connect(stream, expected, wait)).await;
     connected.map(|(stream, _)| stream).map_err(|e| Failure::Handshake { address, source: Arc::new(e) })
 }
 

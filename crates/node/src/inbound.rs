@@ -10,7 +10,7 @@ use leno_model::Identity;
 use leno_policy::Verdict;
 use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_tunnel::server::{self, InboundConnect, ServeError};
-use leno_tunnel::{rarely, relay};
+use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -139,8 +139,7 @@ async fn prove(pod: &Arc<Pod>, stream: TcpStream, peer: SocketAddr) -> Result<Ac
     let (_, workload) = pod.workload().await.map_err(failed)?;
     let identity = pod.identity(&workload).await.map_err(failed)?;
     let wait = pod.context().config.handshake_timeout;
-    let (stream, proven) = identity
-        .accept(stream, wait)
+    let (stream, proven) = timers::entered(identity.accept(stream, wait))
         .await
         .map_err(|source| failed(Failure::Handshake { address: peer, source: Arc::new(source) }))?;
     Ok((stream, Tunnel { pod: pod.clone(), peer, local, identity: proven.identity }))

@@ -318,7 +318,10 @@ impl Pod {
     /// The certificate the pod speaks with.
     pub(crate) async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
         let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
-        let held = self.context.certificates.identity(&identity).await;
+        if let Some(current) = self.context.certificates.current(&identity) {
+            return Ok(current);
+        }
+        let held = timers::entered(self.context.certificates.identity(&identity)).await;
         held.map_err(|e| Failure::Certificate(Arc::new(e)))
     }
 

@@ -5,7 +5,8 @@
 //! thread that carries connections lets another keep them.
 
 use std::cell::OnceCell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -38,6 +39,13 @@ pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     kept(|| tokio::time::timeout(duration, future))
 }
 
+/// `future`, whose timers and tasks are kept as [`sleep`] is: for code that knows nothing of this
+/// module, and would panic on a thread whose runtime keeps no time.
+pub async fn entered<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| kept(|| future.as_mut().poll(context))).await
+}
+
 /// A timer belongs to the runtime that is entered when it is made.
 fn kept<T>(make: impl FnOnce() -> T) -> T {
     KEEPER.with(|keeper| {
@@ -64,6 +72,13 @@ mod tests {
                 let mut timer = Box::pin(sleep(Duration::from_secs(3600)));
                 timer.as_mut().reset(Instant::now() + Duration::from_millis(1));
                 timer.await;
+                entered(async {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    // A task of the keeper's, so it may have timers too.
+                    tokio::spawn(tokio::time::sleep(Duration::from_millis(1))).await
+                })
+                .await
+                .unwrap();
                 timeout(Duration::from_millis(1), std::future::pending::<()>()).await
             })
         });
