@@ -33,6 +33,9 @@ use wireguard::WireGuard;
 
 /// How long a stage may take until all of its pods answer.
 const READY: Duration = Duration::from_secs(90);
+/// Where memory counts, it is first looked at this long after the stage is ready: a proxy that says so may still be
+/// fetching certificates, and be giving back what it needed to start.
+const FRESH: Duration = Duration::from_secs(3);
 /// How long the machine is watched before anything is measured.
 const LOOK: Duration = Duration::from_secs(2);
 /// A machine that does more than this part of a core's work by itself is not quiet.
@@ -248,6 +251,9 @@ async fn turn(
             let started = WireGuard::start(&stage, program).await;
             let failed = |reason| Error::Subject { subject: subject.to_string(), reason, log: last_words(&stage) };
             tunnel = Some(started.map_err(failed)?);
+        }
+        if steps.iter().any(|step| step.idle_connections() > 0) {
+            tokio::time::sleep(FRESH).await;
         }
         let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
         proof::check(&stage, options, subject, steps).await?;
