@@ -17,6 +17,8 @@ use crate::subject::{SUBJECTS, Subject};
 const FULL: (usize, f64) = (5, 10.0);
 /// The same with `--quick`: enough to see whether everything works.
 const QUICK: (usize, f64) = (1, 2.0);
+/// More rounds than this are a slip of the hand: they take weeks.
+const ROUNDS: usize = 1000;
 
 /// Subcommands of `leno lab`.
 #[derive(Debug, Clone, Subcommand)]
@@ -62,7 +64,7 @@ pub struct RunArgs {
     pub subjects: Vec<String>,
 
     /// How often each subject is measured [default: 5, with --quick 1]
-    #[arg(long)]
+    #[arg(long, value_parser = rounds)]
     pub rounds: Option<usize>,
 
     /// How long each step counts, as 10s, 500ms or 1m [default: 10s, with --quick 2s]
@@ -104,7 +106,7 @@ impl RunArgs {
     fn options(&self, program: &Path) -> Result<RunOptions, Error> {
         let size = if self.quick { Size::Quick } else { Size::Full };
         let (rounds, seconds) = if self.quick { QUICK } else { FULL };
-        Ok(RunOptions {
+        let options = RunOptions {
             scenario: find(&self.scenario, size)?,
             subjects: self.subjects.iter().map(|text| Subject::parse(text)).collect::<Result<_, _>>()?,
             rounds: self.rounds.unwrap_or(rounds),
@@ -114,8 +116,10 @@ impl RunArgs {
             program: program.to_owned(),
             stage: StageName::new("lab").map_err(|error| Error::Usage(error.to_string()))?,
             commit: None,
-            command: std::env::args().map(|word| quote(&word)).collect::<Vec<_>>().join(" "),
-        })
+            command: std::env::args_os().map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" "),
+        };
+        options.steps()?;
+        Ok(options)
     }
 
     fn execute(&self, program: &Path, commit: Option<&str>) -> Result<(), Error> {
@@ -123,7 +127,7 @@ impl RunArgs {
         if let Some(path) = &self.report {
             writable(path)?;
         }
-        leno_local::privilege::acquire().map_err(|error| Error::Usage(error.to_string()))?;
+        leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -276,6 +280,15 @@ fn list(output: Output) -> Result<(), Error> {
     std::io::stdout().lock().write_all(out.as_bytes()).map_err(Error::io("cannot write to standard output"))
 }
 
+/// How often each subject is measured.
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=ROUNDS) => Ok(number),
+        Ok(0) => Err("without a round nothing is measured; it must be at least 1".to_owned()),
+        _ => Err(format!("it must be a number from 1 to {ROUNDS}")),
+    }
+}
+
 /// A duration in seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let (number, factor) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("", 1.0)]
@@ -330,6 +343,28 @@ mod tests {
         assert!(run_args("lab run nonsense").unwrap().options(Path::new("/bin/true")).is_err());
         assert!(run_args("lab run latency --duration 1h").unwrap_err().contains("10s, 500ms or 1m"));
         assert!(run_args("lab run latency --duration 1ms").unwrap_err().contains("from 100ms"));
+        assert!(run_args("lab run latency --duration 0").unwrap_err().contains("from 100ms"));
+        assert!(run_args("lab run latency --rounds 0").unwrap_err().contains("nothing is measured"));
+        for rounds in ["-1", "x", "1001", "99999999999999999999999"] {
+            let error = run_args(&format!("lab run latency --rounds={rounds}")).unwrap_err();
+            assert!(error.contains("from 1 to 1000"), "{error}");
+        }
+    }
+
+    /// Each with a text of its own, as a usage error, and before anything is started.
+    #[test]
+    fn what_fits_nothing_is_wrong_usage() {
+        for (line, text) in [
+            ("lab run nonsense", "there is no scenario \"nonsense\"; there are throughput"),
+            ("lab run latency --step nonsense", "no step of latency"),
+            ("lab run latency --subject nonsense", "there is no subject \"nonsense\"; there are none"),
+            ("lab run latency --subject leno --subject none --subject leno", "subject leno is given twice"),
+            ("lab run latency --subject ztunnel=/bin/sh --subject ztunnel=/bin/ls", "subject ztunnel is given twice"),
+            ("lab run latency --subject ztunnel=", "there is no path after the `=`"),
+        ] {
+            let error = run_args(line).unwrap().options(Path::new("/bin/true")).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(text), "{line}: {error}");
+        }
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub enum Error {
         /// End of the log of the subject's programs, empty if there is none.
         log: String,
     },
+    /// This user may not make namespaces.
+    #[error("{0}")]
+    Privilege(#[source] Box<leno_local::Error>),
     /// A subject does not do what it is there for.
     #[error("subject {subject}: {reason}{}", quoted(log))]
     Subject {
@@ -72,6 +75,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether what was typed is wrong, and not what it led to.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Usage(_))
+    }
+
     /// Whether the same call may succeed later without anybody changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

@@ -56,26 +56,26 @@ impl Subject {
     /// # Errors
     /// [`Error::Usage`] for names that are unknown or not supported, and for paths that are no programs.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let (name, path) = match text.split_once('=') {
-            Some((name, path)) => (name, Some(program(name, path)?)),
-            None => (text, None),
-        };
-        let with_path = |make: fn(PathBuf) -> Self| {
-            path.clone().map(make).ok_or_else(|| {
-                Error::Usage(format!("subject {name} needs the path of its program: --subject {name}=/path/to/it"))
-            })
+        let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
+        let with_path = |make: fn(PathBuf) -> Self| match path {
+            Some(path) => program(name, path).map(make),
+            None => {
+                Err(Error::Usage(format!("subject {name} needs the path of its program: --subject {name}=/path/to/it")))
+            }
         };
         match name {
             "none" | "floor" if path.is_some() => Err(Error::Usage(format!("subject {name} takes no program"))),
             "none" => Ok(Self::None),
             "floor" => Ok(Self::Floor),
-            "leno" => Ok(Self::Leno(path)),
+            "leno" => path.map(|path| program(name, path)).transpose().map(Self::Leno),
             "ztunnel" => with_path(Self::Ztunnel),
             "leno+ztunnel" => with_path(Self::LenoAndZtunnel),
             "ztunnel+leno" => with_path(Self::ZtunnelAndLeno),
             "wireguard" => with_path(Self::Wireguard),
             "envoy" => with_path(Self::Envoy),
-            _ => Err(Error::Usage(format!("there is no subject {name:?}; there are {}", names()))),
+            _ => {
+                Err(Error::Usage(format!("there is no subject {name:?}; there are {} (see `leno lab list`)", names())))
+            }
         }
     }
 
@@ -165,12 +165,23 @@ fn names() -> String {
 }
 
 fn program(name: &str, path: &str) -> Result<PathBuf, Error> {
+    if path.is_empty() {
+        return Err(Error::Usage(format!(
+            "subject {name}: there is no path after the `=`; write --subject {name}=/path/to/it"
+        )));
+    }
     let wrong = |why: String| Error::Usage(format!("subject {name}: {path} {why}"));
     // The proxy is started elsewhere: a relative path must mean the same file there.
     let path = std::fs::canonicalize(path).map_err(|error| wrong(format!("cannot be used: {error}")))?;
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(format!("cannot be used: {error}")))?;
-    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
-        return Err(wrong("is not a program: it must be an executable file".to_owned()));
+    if !metadata.is_file() {
+        return Err(wrong("is not a program: it must be a file, and executable".to_owned()));
+    }
+    if metadata.permissions().mode() & 0o111 == 0 {
+        return Err(wrong(format!(
+            "is not a program: it is not executable, which `chmod +x {}` makes it",
+            path.display()
+        )));
     }
     Ok(path)
 }
@@ -192,10 +203,20 @@ mod tests {
         assert_eq!(Subject::parse("leno=/bin/sh").unwrap(), Subject::Leno(Some(sh)));
         assert!(refusal("ztunnel").contains("--subject ztunnel=/path/to/it"));
         assert!(refusal("ztunnel=/nowhere").contains("/nowhere cannot be used"));
-        assert!(refusal("ztunnel=/tmp").contains("is not a program"));
+        assert!(refusal("ztunnel=/tmp").contains("must be a file"));
+        assert!(refusal("ztunnel=/etc/passwd").contains("chmod +x /etc/passwd"));
+        for name in ["ztunnel", "leno", "envoy"] {
+            assert!(refusal(&format!("{name}=")).contains(&format!("write --subject {name}=/path/to/it")));
+        }
         assert!(refusal("none=/bin/sh").contains("takes no program"));
         assert!(refusal("envoy").contains("--subject envoy=/path/to/it"));
-        assert!(refusal("ztunel=/bin/sh").contains("there are none, floor"));
+        for unknown in ["ztunel=/bin/sh", "ztunel=/nowhere", "", "=/bin/sh", "leno["] {
+            assert!(refusal(unknown).contains("there are none, floor"), "{unknown}");
+        }
+        for (name, _) in SUBJECTS {
+            let known = Subject::parse(&name.replace("[=PATH]", "").replace("PATH", "/bin/sh")).unwrap();
+            assert!(known.to_string().starts_with(name.split(['[', '=']).next().unwrap()), "{name}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod proof;
 mod step;
 mod wireguard;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -72,6 +73,35 @@ pub struct RunOptions {
     pub commit: Option<String>,
 }
 
+impl RunOptions {
+    /// The steps to be measured.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when there is nothing to measure, or no way to tell one result from another.
+    pub(crate) fn steps(&self) -> Result<Vec<&Step>, Error> {
+        let wrong = |text: String| Err(Error::Usage(text));
+        if self.rounds == 0 {
+            return wrong("without a round nothing is measured; there must be at least one".to_owned());
+        }
+        if self.subjects.is_empty() {
+            return wrong("without a subject nothing is measured; there must be at least one".to_owned());
+        }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = self.subjects.iter().find(|subject| !names.insert(subject.to_string())) {
+            return wrong(format!(
+                "subject {twice} is given twice, and nobody could tell the results apart; to measure it more often, use \
+                 --rounds; two builds of one program need a run each"
+            ));
+        }
+        let steps: Vec<_> = self.scenario.steps.iter().filter(|step| step.name.contains(&self.only)).collect();
+        if steps.is_empty() {
+            let names = self.scenario.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
+            return wrong(format!("no step of {} contains {:?}; there are {names}", self.scenario.name, self.only));
+        }
+        Ok(steps)
+    }
+}
+
 /// News of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
@@ -118,22 +148,7 @@ pub async fn run(
     stop: watch::Receiver<bool>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Error> {
-    let steps: Vec<_> = options.scenario.steps.iter().filter(|step| step.name.contains(&options.only)).collect();
-    if steps.is_empty() {
-        let names = options.scenario.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(Error::Usage(format!(
-            "no step of {} contains {:?}; there are {names}",
-            options.scenario.name, options.only
-        )));
-    }
-    let mut names: Vec<String> = options.subjects.iter().map(ToString::to_string).collect();
-    names.sort();
-    names.dedup();
-    if names.len() != options.subjects.len() || options.subjects.is_empty() || options.rounds == 0 {
-        return Err(Error::Usage(
-            "a run needs at least one subject, each only once, and at least one round".to_owned(),
-        ));
-    }
+    let steps = options.steps()?;
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
     let descriptors = crate::load::raise_descriptor_limit();
     let scratch = Scratch::create()?;

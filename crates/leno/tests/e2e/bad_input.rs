@@ -121,3 +121,18 @@ fn wrong_words_on_the_command_line_are_answered_with_usage() {
     let ran = run(leno().args(["up", "-f", "/nonexistent"]));
     assert!(ran.stderr.contains("/nonexistent"), "{}", ran.stderr);
 }
+
+#[test]
+fn what_the_lab_does_not_know_is_wrong_usage() {
+    for (argv, word) in [
+        (&["run", "nonsense"][..], "throughput"),
+        (&["run", "latency", "--step", "nonsense"], "closed-loop"),
+        (&["run", "latency", "--subject", "nonsense"], "floor"),
+        (&["run", "latency", "--subject", "ztunnel=/nonexistent"], "/nonexistent"),
+        (&["run", "latency", "--rounds", "0"], "nothing is measured"),
+    ] {
+        let ran = run(leno().arg("lab").args(argv));
+        assert_eq!(ran.code, 2, "{argv:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(word) && ran.stdout.is_empty(), "{argv:?}: {}", ran.stderr);
+    }
+}
