@@ -75,7 +75,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Only steps whose name contains TEXT
+    /// Only steps with TEXT in their name, in whole words: across-nodes, 8-streams/send, open-loop/3500. See `leno lab list`
     #[arg(long = "step", value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub only: String,
 

@@ -51,6 +51,23 @@ impl Step {
         self.loads.iter().all(|placed| placed.to == FAR)
     }
 
+    /// Whether `text` means it: words of its name, whole ones, in a row. They are what stands between `/` and `-`, so that
+    /// `slow-reader/with` is not `slow-reader/without`.
+    #[must_use]
+    pub fn is_called(&self, text: &str) -> bool {
+        let name = self.name.as_str();
+        let ends = |before: Option<char>, after: Option<char>| {
+            let separates = |letter| matches!(letter, None | Some('/' | '-'));
+            separates(before) || separates(after)
+        };
+        name.match_indices(text).any(|(start, _)| {
+            let (before, rest) = name.split_at(start);
+            let after = &rest[text.len()..];
+            ends(before.chars().next_back(), text.chars().next())
+                && ends(text.chars().next_back(), after.chars().next())
+        })
+    }
+
     /// Idle connections that it holds open at a time.
     #[must_use]
     pub fn idle_connections(&self) -> u64 {
@@ -305,6 +322,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn steps_are_called_by_whole_words() {
+        let called = |scenario: &str, text: &str| -> Vec<String> {
+            let steps = find(scenario, Size::Full).unwrap().steps.into_iter();
+            steps.filter(|step| step.is_called(text)).map(|step| step.name).collect()
+        };
+        assert_eq!(called("mixed", "slow-reader/with"), ["slow-reader/with"]);
+        assert_eq!(called("mixed", "slow-reader"), ["slow-reader/without", "slow-reader/with"]);
+        assert_eq!(called("connections", "idle/1000"), ["idle/1000"]);
+        assert_eq!(called("connections", "idle").len(), 2);
+        assert_eq!(called("connections", "per-request/closed"), ["per-request/closed-loop"]);
+        assert_eq!(called("latency", "open-loop/3500"), ["open-loop/3500-per-second"]);
+        assert_eq!(called("latency", "50"), ["open-loop/50-per-second"]);
+        assert_eq!(called("latency", "closed-loop"), ["closed-loop/64-connections"]);
+        assert_eq!(called("throughput", "1-stream/send"), ["across-nodes/1-stream/send", "same-node/1-stream/send"]);
+        assert_eq!(called("throughput", "across-nodes/").len(), 4);
+        assert_eq!(called("throughput", "").len(), 8);
+        assert_eq!(called("throughput", "cross-nodes"), [""; 0]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct RunOptions {
     pub seconds: f64,
     /// How much of the scenario.
     pub size: Size,
-    /// Only steps whose name contains this; empty for all.
+    /// Only steps that are called this ([`Step::is_called`]); empty for all.
     pub only: String,
     /// The program that is every process of the lab: `leno`.
     pub program: PathBuf,
@@ -93,10 +93,13 @@ impl RunOptions {
                  --rounds; two builds of one program need a run each"
             ));
         }
-        let steps: Vec<_> = self.scenario.steps.iter().filter(|step| step.name.contains(&self.only)).collect();
+        let steps: Vec<_> = self.scenario.steps.iter().filter(|step| step.is_called(&self.only)).collect();
         if steps.is_empty() {
             let names = self.scenario.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
-            return wrong(format!("no step of {} contains {:?}; there are {names}", self.scenario.name, self.only));
+            return wrong(format!(
+                "no step of {} is called {:?}; there are {names} (give one, or whole words of it)",
+                self.scenario.name, self.only
+            ));
         }
         Ok(steps)
     }
