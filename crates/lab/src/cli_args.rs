@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::report::{Report, html, text};
-use crate::run::{Progress, RunOptions, in_words, run};
+use crate::run::{Alone, Progress, RunOptions, in_words, run};
 use crate::scenario::{Size, all, find};
 use crate::subject::{SUBJECTS, Subject};
 
@@ -127,6 +127,7 @@ impl RunArgs {
         if let Some(path) = &self.report {
             writable(path)?;
         }
+        let _alone = Alone::claim(&options.stage)?;
         leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -42,6 +42,37 @@ pub enum Error {
     /// This user may not make namespaces.
     #[error("{0}")]
     Privilege(#[source] Box<leno_local::Error>),
+    /// Another lab is at work on this machine.
+    #[error(
+        "another lab is at work on this machine{}, and both would measure each other: wait until it has ended, or end it{}",
+        with_pid(*pid),
+        pid.map(|pid| format!(" with `kill {pid}`")).unwrap_or_default()
+    )]
+    AnotherLab {
+        /// Its process, if that can be seen from here.
+        pid: Option<i32>,
+    },
+    /// There is a stage that the lab needs the name of.
+    #[error(
+        "a stage named {name:?} runs{}, and the lab needs this name for its own: it is another lab, or somebody's \
+         `leno up --name {name}`; wait until it has ended, or end it with `leno down --name {name}`",
+        with_pid(*pid)
+    )]
+    StageTaken {
+        /// Name of the stage.
+        name: String,
+        /// Its supervisor, if that is known.
+        pid: Option<i32>,
+    },
+    /// What a killed lab has left could not be removed.
+    #[error("cannot make room for the stage {name:?}, which an earlier lab may have left: {source}")]
+    Leftovers {
+        /// Name of the stage.
+        name: String,
+        /// Why.
+        #[source]
+        source: Box<leno_local::Error>,
+    },
     /// A subject does not do what it is there for.
     #[error("subject {subject}: {reason}{}", quoted(log))]
     Subject {
@@ -86,8 +117,8 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut),
-            Self::Stage { source, .. } => source.is_retryable(),
-            Self::Load { .. } => true,
+            Self::Stage { source, .. } | Self::Leftovers { source, .. } => source.is_retryable(),
+            Self::Load { .. } | Self::AnotherLab { .. } | Self::StageTaken { .. } => true,
             _ => false,
         }
     }
@@ -101,6 +132,10 @@ impl Error {
         let what = what.into();
         move |source| Self::Io { what, source: source.into() }
     }
+}
+
+fn with_pid(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
 fn quoted(log: &str) -> String {

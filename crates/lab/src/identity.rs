@@ -1,6 +1,7 @@
 //! Which program was measured: a figure without that is a rumour.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
+use crate::Error;
 use crate::subject::Subject;
 
 /// For a program to tell its version.
@@ -41,42 +43,62 @@ pub struct Identified {
 
 impl Subject {
     /// What the report says about it. `this` is the program that runs the lab.
-    pub(crate) async fn identify(&self, this: &Path) -> Identified {
-        let ask = |path, argument| Program::find(path, argument);
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for programs that can't be started.
+    pub(crate) async fn identify(&self, this: &Path) -> Result<Identified, Error> {
+        let ask = async |path: &Path, argument| {
+            let found = Program::find(path, argument).await;
+            found.map_err(|why| Error::Usage(format!("subject {self}: {} cannot be started: {why}", path.display())))
+        };
         let programs = match self {
             Self::None => Vec::new(),
-            Self::Floor | Self::Leno(None) => vec![ask(this, "version").await],
-            Self::Leno(Some(path)) | Self::Ztunnel(path) => vec![ask(path, "version").await],
-            Self::LenoAndZtunnel(path) => vec![ask(this, "version").await, ask(path, "version").await],
-            Self::ZtunnelAndLeno(path) => vec![ask(path, "version").await, ask(this, "version").await],
-            Self::Wireguard(path) | Self::Envoy(path) => vec![ask(path, "--version").await],
+            Self::Floor | Self::Leno(None) => vec![ask(this, "version").await?],
+            Self::Leno(Some(path)) | Self::Ztunnel(path) => vec![ask(path, "version").await?],
+            Self::LenoAndZtunnel(path) => vec![ask(this, "version").await?, ask(path, "version").await?],
+            Self::ZtunnelAndLeno(path) => vec![ask(path, "version").await?, ask(this, "version").await?],
+            Self::Wireguard(path) | Self::Envoy(path) => vec![ask(path, "--version").await?],
         };
-        Identified { name: self.to_string(), programs, encrypts: self.encrypts() }
+        Ok(Identified { name: self.to_string(), programs, encrypts: self.encrypts() })
     }
 }
 
 impl Program {
     /// Looks at a program and asks it for its version by `argument`.
-    async fn find(path: &Path, argument: &str) -> Self {
+    async fn find(path: &Path, argument: &str) -> Result<Self, String> {
         let file = path.to_owned();
         let sum = tokio::task::spawn_blocking(move || leno_tls::sha256(File::open(file)?)).await;
-        Self {
+        Ok(Self {
             path: path.display().to_string(),
             bytes: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
             sha256: sum.ok().and_then(Result::ok).unwrap_or_default(),
-            version: version(path, argument).await,
-        }
+            version: version(path, argument).await.map_err(|error| why(&error))?,
+        })
     }
 }
 
-/// The first line that a program says when it is asked; `None` if it doesn't understand.
-async fn version(program: &Path, argument: &str) -> Option<String> {
+/// The first line that a program says when it is asked; `None` if it doesn't understand, or does not end.
+async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     let mut command = Command::new(program);
-    command.arg(argument).env_clear().stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await.ok()?.ok()?;
+    command.arg(argument).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.kill_on_drop(true);
+    crate::child::tie(command.as_std_mut());
+    let asked = command.spawn()?.wait_with_output();
+    let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return Ok(None) };
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-    output.status.success().then(|| line.chars().take(ROOM).collect())
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    Ok(line.filter(|_| output.status.success()).map(|line| line.chars().take(ROOM).collect()))
+}
+
+/// Why a program that is a file and executable can't be started.
+fn why(error: &io::Error) -> String {
+    let likely = match error.kind() {
+        io::ErrorKind::NotFound => "the file is there, but not the loader or interpreter that it names",
+        io::ErrorKind::PermissionDenied => "may its directory be entered, or is its file system mounted noexec?",
+        io::ErrorKind::ExecutableFileBusy => "is it being written?",
+        _ => "is it built for this machine?",
+    };
+    format!("{error}; {likely}")
 }
 
 #[cfg(test)]
@@ -95,14 +117,28 @@ mod tests {
             path
         };
         let good = program("good", "test \"$1\" = --version || exit 2; echo; echo \"  proxy 1.2 \"; echo more");
-        let identified = Subject::Envoy(good.clone()).identify(Path::new("/nowhere")).await;
+        let identified = Subject::Envoy(good.clone()).identify(Path::new("/nowhere")).await.unwrap();
         let [found] = &identified.programs[..] else { panic!("{identified:?}") };
         assert_eq!(found.version.as_deref(), Some("proxy 1.2"));
         assert_eq!((found.bytes, found.sha256.len()), (std::fs::metadata(&good).unwrap().len(), 64));
-        let both = Subject::LenoAndZtunnel(program("silent", "exit 3")).identify(&good).await;
+        let both = Subject::LenoAndZtunnel(program("silent", "exit 3")).identify(&good).await.unwrap();
         let versions: Vec<_> = both.programs.iter().map(|one| one.version.as_deref()).collect();
         assert_eq!(versions, [None, None], "neither answers to `version`");
         assert!(both.programs[0].sha256 != both.programs[1].sha256);
-        assert!(Subject::None.identify(&good).await.programs.is_empty());
+        assert!(Subject::None.identify(&good).await.unwrap().programs.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_started_is_told_before_anything_is() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("orphan");
+        std::fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let subject = Subject::parse(&format!("ztunnel={}", path.display())).unwrap();
+        let error = subject.identify(Path::new("/nowhere")).await.unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("subject ztunnel") && error.contains("orphan cannot be started"), "{error}");
+        assert!(error.contains("interpreter"), "{error}");
     }
 }

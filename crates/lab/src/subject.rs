@@ -91,6 +91,29 @@ impl Subject {
         *self != Self::None
     }
 
+    /// The program that was given for it.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        match self {
+            Self::None | Self::Floor | Self::Leno(None) => None,
+            Self::Leno(Some(path))
+            | Self::Ztunnel(path)
+            | Self::LenoAndZtunnel(path)
+            | Self::ZtunnelAndLeno(path)
+            | Self::Wireguard(path)
+            | Self::Envoy(path) => Some(path),
+        }
+    }
+
+    /// What that program should be.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::None | Self::Floor | Self::Leno(_) => "a build of Leno",
+            Self::Ztunnel(_) | Self::LenoAndZtunnel(_) | Self::ZtunnelAndLeno(_) => "a ztunnel",
+            Self::Wireguard(_) => "user-space WireGuard, such as wireguard-go",
+            Self::Envoy(_) => "Envoy, 1.37 or later",
+        }
+    }
+
     /// Why it has no part in what stays on a node, if it has none.
     #[must_use]
     pub fn absent_in_node(&self) -> Option<&'static str> {

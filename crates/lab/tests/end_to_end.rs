@@ -7,7 +7,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a test, with a main of its own")]
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["lab-load", spec] => leno_lab::load::load_main(spec),
         ["lab-server", spec] => leno_lab::load::server_main(spec),
+        ["lab-under", stage, subject] => run_to_be_killed(stage, subject),
         ["lab", ..] => {
             let lab = Lab::parse_from(&words);
             match lab.command.execute(&program(), None) {
@@ -76,6 +80,8 @@ fn test(filter: &str) -> ExitCode {
         every_kind_of_load().await;
         envoy_as_node_proxy().await;
         a_subject_that_does_not_start().await;
+        subjects_that_hang().await;
+        a_killed_run().await;
         an_interrupted_run().await;
     });
     println!("end_to_end: ok");
@@ -107,7 +113,7 @@ async fn report(options: &RunOptions) -> Report {
 /// Nothing is left: no network namespace, no directory, no process.
 fn assert_gone(options: &RunOptions) {
     assert!(!options.stage.run_dir().exists(), "{} is left", options.stage.run_dir().display());
-    let names = leno_capture::NetworkNamespace::list(std::path::Path::new(leno_capture::NAMED_DIR)).unwrap();
+    let names = leno_capture::NetworkNamespace::list(Path::new(leno_capture::NAMED_DIR)).unwrap();
     let left: Vec<_> = names.into_iter().filter(|name| options.stage.owns(name)).collect();
     assert!(left.is_empty(), "left: {left:?}");
     let children = leno_lab::measure::process_tree(std::process::id().cast_signed()).unwrap();
@@ -184,21 +190,103 @@ async fn envoy_as_node_proxy() {
     }
 }
 
+/// A program that is none of what the lab measures.
+fn script(scratch: &Path, name: &str, text: &str) -> PathBuf {
+    let path = scratch.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+/// A subject's failure in words, and how many seconds it took; nothing is left behind.
+async fn failure(subject: Subject) -> (String, f64) {
+    let options = options("throughput", "across-nodes/1-stream/send", &[subject], 1);
+    let (_never, stop) = watch::channel(false);
+    let begun = Instant::now();
+    let error = run(&options, stop, &mut |_| {}).await.unwrap_err();
+    assert_gone(&options);
+    assert!(!error.is_usage(), "{error}");
+    // The directory of the stage goes with it: who is told to look there finds nothing.
+    let error = error.to_string();
+    assert!(!error.contains("proxy.log") && !error.contains("wireguard.log"), "{error}");
+    (error, begun.elapsed().as_secs_f64())
+}
+
 /// An error with the subject's own words, not a zero, and nothing left behind.
 async fn a_subject_that_does_not_start() {
     let scratch = tempfile::tempdir().unwrap();
-    let broken = scratch.path().join("broken");
-    std::fs::write(&broken, "#!/bin/sh\necho the flux capacitor is missing >&2\nexit 1\n").unwrap();
-    let mut permissions = std::fs::metadata(&broken).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
-    std::fs::set_permissions(&broken, permissions).unwrap();
-    let options = options("throughput", "across-nodes/1-stream/send", &[Subject::Ztunnel(broken)], 1);
-    let (_never, stop) = watch::channel(false);
+    let broken = script(scratch.path(), "broken", "echo the flux capacitor is missing >&2; exit 1");
+    for (subject, name) in [(Subject::Ztunnel(broken.clone()), "ztunnel"), (Subject::Wireguard(broken), "wireguard")] {
+        let (error, seconds) = failure(subject).await;
+        assert!(error.contains(&format!("subject {name}")), "{error}");
+        assert!(error.contains("the flux capacitor is missing"), "{error}");
+        assert!(seconds < 60.0, "a program that ends at once needs no long wait");
+    }
+}
+
+/// Programs that live and do nothing: it is said what was waited for, and not for long.
+async fn subjects_that_hang() {
+    let scratch = tempfile::tempdir().unwrap();
+    let hangs = script(scratch.path(), "hangs", "test \"$1\" = version && exit; echo here I am; exec sleep 600");
+    for (subject, words) in [
+        (Subject::Ztunnel(hangs.clone()), ["15021/healthz/ready", "really a ztunnel"]),
+        (Subject::Wireguard(hangs), ["nobody listens at /var/run/wireguard/leno-lab1.sock", "wireguard-go"]),
+    ] {
+        let (error, seconds) = failure(subject).await;
+        assert!(words.iter().all(|word| error.contains(word)) && error.contains("node-1: here I am"), "{error}");
+        assert!(seconds < 60.0, "{seconds} s: {error}");
+    }
+}
+
+/// Looks again and again.
+fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let begun = Instant::now();
-    let error = run(&options, stop, &mut |_| {}).await.unwrap_err().to_string();
-    assert!(error.contains("subject ztunnel") && error.contains("the flux capacitor is missing"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(60), "a program that ends at once needs no long wait");
-    assert_gone(&options);
+    while !happened() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "waited for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A process that [`a_killed_run`] kills.
+fn run_to_be_killed(stage: &str, subject: &str) -> ExitCode {
+    leno_local::privilege::acquire().unwrap();
+    let subject = Subject::parse(subject).unwrap();
+    let options = RunOptions {
+        stage: StageName::new(stage).unwrap(),
+        ..options("throughput", "across-nodes/1-stream/send", &[subject], 1)
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let error = runtime.block_on(run(&options, watch::channel(false).1, &mut |_| {}));
+    eprintln!("it was to be killed: {error:?}");
+    ExitCode::FAILURE
+}
+
+/// A lab that is killed takes its subject's processes along, and the next one clears away the rest.
+async fn a_killed_run() {
+    let options = options("throughput", "across-nodes/1-stream/send", &[Subject::None], 1);
+    let scratch = tempfile::tempdir().unwrap();
+    // What a process holds open is closed when it has ended, however it did: that is waited for.
+    let pipe = scratch.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let text = format!("test \"$1\" = --version && exit; exec >{}; echo $$; exec sleep 600", pipe.display());
+    let tunnel = script(scratch.path(), "tunnel", &text);
+    let mut lab = std::process::Command::new(program())
+        .args(["lab-under", options.stage.as_str(), &format!("wireguard={}", tunnel.display())])
+        .spawn()
+        .unwrap();
+    let mut held = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+    let mut said = String::new();
+    eventually("the tunnel's program to start", || {
+        assert!(lab.try_wait().unwrap().is_none(), "the lab has ended");
+        let _ = held.read_to_string(&mut said);
+        said.ends_with('\n')
+    });
+    assert!(said.trim().parse::<u32>().is_ok(), "{said:?}");
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    eventually("the tunnel's program to end with the lab", || held.read(&mut [0]).is_ok_and(|count| count == 0));
+    assert!(options.stage.run_dir().exists(), "nothing was left that could be cleared");
+    report(&options).await;
 }
 
 /// Ctrl-C in mid-measurement leaves nothing behind.

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -108,7 +107,6 @@ fn setting(name: &str) -> Result<String, Error> {
 }
 
 /// Starts Envoy such that it does not outlive this process.
-#[allow(unsafe_code)]
 fn start(directory: &Path) -> Result<Child, Error> {
     let mut program = std::env::args_os().next().unwrap_or_default();
     program.push(PROGRAM_SUFFIX);
@@ -119,14 +117,8 @@ fn start(directory: &Path) -> Result<Child, Error> {
         .arg(directory.join(BOOTSTRAP))
         .args(["--concurrency", &cores.to_string(), "--disable-hot-restart", "--log-level", "warning"])
         .stdin(std::process::Stdio::null());
-    // SAFETY: between fork and exec the closure makes one system call with two plain integers: no allocation, no lock.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-    // The signal comes when the thread ends that started it: this is the main thread, and the runtime has no other.
+    crate::child::tie(&mut command);
+    // This is the main thread, and the runtime has no other.
     let mut command = Command::from(command);
     command.kill_on_drop(true).spawn().map_err(Error::io(format!("cannot start {}", Path::new(&program).display())))
 }

@@ -13,6 +13,7 @@ pub use html::html;
 pub use published::{Published, Study, study};
 pub use text::text;
 
+use crate::Error;
 use crate::identity::Identified;
 use crate::measure::Machine;
 use crate::run::{RunOptions, StepResult, figures};
@@ -73,12 +74,15 @@ pub struct StepInfo {
 
 impl Report {
     /// The report of a run that begins now.
-    pub(crate) async fn new(options: &RunOptions, machine: Machine) -> Self {
+    ///
+    /// # Errors
+    /// When a subject's program can't be started.
+    pub(crate) async fn new(options: &RunOptions, machine: Machine) -> Result<Self, Error> {
         let mut subjects = Vec::new();
         for subject in &options.subjects {
-            subjects.push(subject.identify(&options.program).await);
+            subjects.push(subject.identify(&options.program).await?);
         }
-        Self {
+        Ok(Self {
             version: VERSION,
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: options.commit.clone(),
@@ -95,7 +99,7 @@ impl Report {
             warnings: Vec::new(),
             figures: Vec::new(),
             results: Vec::new(),
-        }
+        })
     }
 
     /// Sums up the results.

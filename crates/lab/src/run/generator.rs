@@ -46,6 +46,7 @@ impl Generator {
         let spec = serde_json::to_string(spec).map_err(|source| Error::Spec { what: "load", source })?;
         let mut command = Command::new(&options.program);
         command.args(["lab-load", &spec]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        crate::child::tie(command.as_std_mut());
         let spawned = namespace.run(|| command.spawn()).map_err(|error| failed(error.to_string()))?;
         let mut child = spawned.map_err(|error| failed(format!("{}: {error}", options.program.display())))?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {

@@ -2,16 +2,18 @@
 //!
 //! Every subject gets a fresh stage in every round: nothing of one measurement is left for the next.
 
+mod alone;
 mod figures;
 mod generator;
 mod memory;
 mod plan;
 mod proof;
+mod ready;
 mod step;
 mod wireguard;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leno_local::names::StageName;
@@ -19,6 +21,7 @@ use leno_local::{Stage, StageOptions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+pub(crate) use alone::Alone;
 pub use figures::figures;
 pub(crate) use figures::{pooled_curve, remarks};
 pub(crate) use plan::in_words;
@@ -32,8 +35,6 @@ use crate::subject::Subject;
 use plan::Plan;
 use wireguard::WireGuard;
 
-/// How long a stage may take until all of its pods answer.
-const READY: Duration = Duration::from_secs(90);
 /// Where memory counts, it is first looked at this long after the stage is ready: a proxy that says so may still be
 /// fetching certificates, and be giving back what it needed to start.
 const FRESH: Duration = Duration::from_secs(3);
@@ -41,8 +42,6 @@ const FRESH: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(2);
 /// A machine that does more than this part of a core's work by itself is not quiet.
 const QUIET: f64 = 0.15;
-/// A proxy that died this often before it was ready will not live.
-const HOPELESS: u32 = 3;
 /// For the operator's signal, when something has failed that it may have ended.
 const ECHO: Duration = Duration::from_millis(200);
 /// Lines of a failed subject's log that are shown.
@@ -152,12 +151,25 @@ pub async fn run(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Error> {
     let steps = options.steps()?;
+    if !options.program.exists() {
+        return Err(Error::Usage(format!(
+            "this program's own file is gone, which the lab starts again and again: {}; was it built anew meanwhile?",
+            options.program.display()
+        )));
+    }
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
     let descriptors = crate::load::raise_descriptor_limit();
-    let scratch = Scratch::create()?;
-    let busy = busy_cores(LOOK).await.map_err(Error::io("cannot read /proc/stat"))?;
-    let machine = Machine { busy_cores: busy, descriptors, ..Machine::describe() };
-    let mut report = Report::new(options, machine).await;
+    alone::clear(&options.stage).await?;
+    let looking = async {
+        let busy = busy_cores(LOOK).await.map_err(Error::io("cannot read /proc/stat"))?;
+        let machine = Machine { busy_cores: busy, descriptors, ..Machine::describe() };
+        Ok((busy, Report::new(options, machine).await?))
+    };
+    let mut interrupted = stop.clone();
+    let (busy, mut report) = tokio::select! {
+        looked = looking => looked?,
+        Ok(_) = interrupted.wait_for(|stop| *stop) => return Err(Error::Interrupted),
+    };
     for program in report.subjects.iter().flat_map(|subject| &subject.programs) {
         if program.version.is_none() {
             report.warnings.push(format!("{} does not tell its version", program.path));
@@ -197,7 +209,7 @@ pub async fn run(
                     progress(Progress::Step { step: step.name.clone(), summary: figures::headline(result) });
                 }
             };
-            let results = turn(options, subject, round, &steps, &scratch.0, stop.clone(), &mut tell).await?;
+            let results = turn(options, subject, round, &steps, stop.clone(), &mut tell).await?;
             report.results.extend(results);
         }
     }
@@ -230,44 +242,40 @@ async fn turn(
     subject: &Subject,
     round: usize,
     steps: &[&Step],
-    scratch: &Path,
     mut stop: watch::Receiver<bool>,
     tell: &mut dyn FnMut(News<'_>),
 ) -> Result<Vec<StepResult>, Error> {
     if *stop.borrow() {
         return Err(Error::Interrupted);
     }
+    let refused = |source| match source {
+        leno_local::Error::AlreadyRunning { name, pid } => {
+            Error::StageTaken { name, pid: Some(pid).filter(|pid| *pid > 0) }
+        }
+        source => Error::Stage { subject: subject.to_string(), source: Box::new(source), log: String::new() },
+    };
+    // Goes with the stage, or if this process is killed with the next one of its name.
+    let scratch = Stage::manifest_dir(&options.stage).map_err(refused)?;
     let manifests = scratch.join("lab.yaml");
     let text = options.scenario.manifests(&options.program, subject.is_mesh())?;
     std::fs::write(&manifests, text).map_err(Error::io(format!("cannot write {}", manifests.display())))?;
-    let stage_error = |source, log| Error::Stage { subject: subject.to_string(), source: Box::new(source), log };
     let stage = Stage::start(StageOptions {
         nodes: NODES,
         manifests: vec![manifests],
         watch: false,
-        proxies: subject.proxies(&options.program, scratch)?,
+        proxies: subject.proxies(&options.program, &scratch)?,
         executable: Some(options.program.clone()),
         ..StageOptions::new(options.stage.clone())
     })
     .await
-    .map_err(|source| stage_error(source, String::new()))?;
+    .map_err(refused)?;
 
     let mut tunnel = None;
+    let failed = |reason| Error::Subject { subject: subject.to_string(), reason, log: last_words(&stage) };
     let measuring = async {
-        let mut listing = stage.watch_listing();
-        tokio::select! {
-            ready = stage.wait_ready(READY) => ready.map_err(|source| stage_error(source, last_words(&stage)))?,
-            // Waiting longer for a program that can't live would change nothing.
-            Ok(listing) = listing.wait_for(|now| now.nodes.iter().any(|node| node.restarts >= HOPELESS)) => {
-                let dead = listing.nodes.iter().find(|node| node.restarts >= HOPELESS);
-                let reason = dead.map(|node| format!("the proxy of {} can't be started: {}", node.name, node.message));
-                let (subject, reason) = (subject.to_string(), reason.unwrap_or_default());
-                return Err(Error::Subject { subject, reason, log: last_words(&stage) });
-            }
-        }
+        ready::wait(&stage, subject).await.map_err(failed)?;
         if let Subject::Wireguard(program) = subject {
             let started = WireGuard::start(&stage, program).await;
-            let failed = |reason| Error::Subject { subject: subject.to_string(), reason, log: last_words(&stage) };
             tunnel = Some(started.map_err(failed)?);
         }
         if steps.iter().any(|step| step.idle_connections() > 0) {
@@ -288,10 +296,17 @@ async fn turn(
     let mut outcome = tokio::select! {
         outcome = measuring => outcome,
         _ = stop.wait_for(|stop| *stop) => Err(Error::Interrupted),
+        () = stage.down_requested() => Err(Error::Interrupted),
     };
     // Ctrl-C reaches the subject's programs too, and one of them may be the first to be noticed.
     if outcome.is_err() && matches!(tokio::time::timeout(ECHO, stop.wait_for(|stop| *stop)).await, Ok(Ok(_))) {
         outcome = Err(Error::Interrupted);
+    }
+    // Whether it is the subject's fault stands in its log.
+    if let Err(Error::Load { step, reason }) = &outcome
+        && subject.carries()
+    {
+        outcome = Err(failed(format!("the load of step {step} failed: {reason}")));
     }
     if let Some(tunnel) = tunnel {
         tunnel.stop().await;
@@ -312,25 +327,9 @@ fn last_words(stage: &Stage) -> String {
         for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
             text.push_str(&format!("{}: {line}\n", node.name));
         }
-    }
-    text
-}
-
-/// A directory that goes with the run.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn create() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("leno-lab-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(Error::io(format!("cannot create {}", path.display())))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, "cannot remove {}", self.0.display());
+        if lines.is_empty() {
+            text.push_str(&format!("{}: (it wrote nothing)\n", node.name));
         }
     }
+    text
 }

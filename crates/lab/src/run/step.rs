@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::generator::Generator;
 use super::wireguard::WireGuard;
-use super::{RunOptions, last_words, memory};
+use super::{RunOptions, last_words, memory, ready};
 use crate::Error;
 use crate::load::{Event, Load, LoadSpec, Outcome};
 use crate::measure::{self, Cpu, MachineCpu, Memory};
@@ -101,11 +101,24 @@ fn carriers(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Vec
 pub(super) fn memories(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Result<Vec<Memory>, Error> {
     let gone = |carrier: &Carrier, error: io::Error| Error::Subject {
         subject: subject.to_string(),
-        reason: format!("the proxy of {} is gone: {error}", carrier.node),
+        reason: format!(
+            "the proxy of {} (pid {}) is gone{}",
+            carrier.node,
+            carrier.pid,
+            because(stage, carrier, &error)
+        ),
         log: last_words(stage),
     };
     let carriers = carriers(stage, subject, tunnel);
     carriers.iter().map(|carrier| measure::memory(carrier.pid).map_err(|error| gone(carrier, error))).collect()
+}
+
+/// Why a process is gone, as far as the stage knows already; else why it can't be looked at.
+fn because(stage: &Stage, carrier: &Carrier, error: &io::Error) -> String {
+    let nodes = stage.listing().nodes;
+    let node = nodes.iter().find(|node| node.name == carrier.node && !node.message.is_empty());
+    let told = node.map(|node| ready::without_log(&node.message, stage));
+    told.map_or_else(|| format!(" ({error})"), |told| format!(": {told}"))
 }
 
 /// What is not counted of a load that counts for `seconds`.
@@ -132,8 +145,10 @@ pub(super) async fn run(
     step: &Step,
 ) -> Result<StepResult, Error> {
     let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
-    let gone =
-        |node: &str, error: io::Error| broken(format!("the proxy of {node} is gone in step {}: {error}", step.name));
+    let gone = |carrier: &Carrier, error: io::Error| {
+        let why = because(stage, carrier, &error);
+        broken(format!("the proxy of {} (pid {}) is gone in step {}{why}", carrier.node, carrier.pid, step.name))
+    };
     let now_carrying = || carriers(stage, subject, tunnel);
     let proxies = now_carrying();
     if subject.carries() && (proxies.len() < stage.listing().nodes.len() || proxies.len() != fresh.len()) {
@@ -142,7 +157,7 @@ pub(super) async fn run(
     let own = std::process::id().cast_signed();
     let others = || measure::others(own).map_err(Error::io("cannot read /proc"));
     let sample_cpu = || -> Result<(Instant, Vec<Cpu>, MachineCpu), Error> {
-        let each = proxies.iter().map(|proxy| measure::cpu(proxy.pid).map_err(|error| gone(&proxy.node, error)));
+        let each = proxies.iter().map(|proxy| measure::cpu(proxy.pid).map_err(|error| gone(proxy, error)));
         let each = each.collect::<Result<_, _>>()?;
         Ok((Instant::now(), each, MachineCpu::now().map_err(Error::io("cannot read /proc/stat"))?))
     };
@@ -189,7 +204,7 @@ pub(super) async fn run(
 
     let limit = if is_idle { give_back_limit(options.size) } else { Duration::ZERO };
     let processes: Vec<(i32, Memory)> = proxies.iter().map(|proxy| proxy.pid).zip(fresh.iter().copied()).collect();
-    let rest = memory::settle(&processes, limit).await.map_err(|(index, error)| gone(&proxies[index].node, error))?;
+    let rest = memory::settle(&processes, limit).await.map_err(|(index, error)| gone(&proxies[index], error))?;
     let mut uses = Vec::new();
     for (index, proxy) in proxies.iter().enumerate() {
         uses.push(ProxyUse {

@@ -48,6 +48,8 @@ struct End {
     node: String,
     child: Child,
     socket: PathBuf,
+    /// Whether the directory of sockets was not there before.
+    made_directory: bool,
 }
 
 impl WireGuard {
@@ -66,19 +68,20 @@ impl WireGuard {
     async fn start_end(&mut self, stage: &Stage, program: &Path, number: usize) -> Result<(), String> {
         let node = format!("node-{number}");
         let namespace = stage.node_namespace(&node).ok_or("there is no such node")?;
-        let device = format!("leno-lab{number}");
-        let socket = Path::new(SOCKETS).join(format!("{device}.sock"));
+        let (device, socket) = (device(number), socket(number));
         // A killed run leaves it; the program would not listen.
         let _ = std::fs::remove_file(&socket);
+        let made_directory = !Path::new(SOCKETS).exists();
         let log = File::create(log_file(stage, &node)).map_err(|error| error.to_string())?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(["-f", &device]).stdin(Stdio::null()).stdout(log).stderr(errors).kill_on_drop(true);
+        crate::child::tie(command.as_std_mut());
         let spawned = namespace.run(|| command.spawn()).map_err(|error| error.to_string())?;
         let child = spawned.map_err(|error| format!("{}: {error}", program.display()))?;
-        self.ends.push(End { node, child, socket });
+        self.ends.push(End { node, child, socket, made_directory });
         let Some(end) = self.ends.last_mut() else { return Ok(()) };
-        end.configure(&settings(number)?).await?;
+        end.configure(program, &settings(number)?).await?;
 
         let wired = || -> leno_capture::Result<()> {
             links::set_up(&namespace, &device)?;
@@ -117,20 +120,32 @@ impl Drop for End {
     fn drop(&mut self) {
         // The program removes it unless it was killed.
         let _ = std::fs::remove_file(&self.socket);
+        if self.made_directory {
+            // Not if others have come to use it.
+            let _ = std::fs::remove_dir(SOCKETS);
+        }
     }
 }
 
 impl End {
-    async fn configure(&mut self, settings: &str) -> Result<(), String> {
+    async fn configure(&mut self, program: &Path, settings: &str) -> Result<(), String> {
         let begun = Instant::now();
         let mut stream = loop {
             match UnixStream::connect(&self.socket).await {
                 Ok(stream) => break stream,
-                Err(error) if begun.elapsed() > PATIENCE => return Err(format!("{}: {error}", self.socket.display())),
+                Err(error) if begun.elapsed() > PATIENCE => {
+                    return Err(format!(
+                        "{} runs, but nobody listens at {} after {} s ({error}): is it really user-space WireGuard, such as \
+                         wireguard-go?",
+                        program.display(),
+                        self.socket.display(),
+                        PATIENCE.as_secs()
+                    ));
+                }
                 Err(_) => {}
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("the program ended with {status}"));
+                return Err(format!("{} ended with {status}", program.display()));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
@@ -151,6 +166,25 @@ impl End {
             Err(_) => Err("the program does not answer".to_owned()),
         }
     }
+}
+
+/// The name of a node's device, and so of its socket.
+fn device(number: usize) -> String {
+    format!("leno-lab{number}")
+}
+
+/// Removes the sockets of programs that were killed. One that somebody listens at is none.
+pub(super) fn remove_sockets() {
+    for socket in (1..=NODES).map(socket) {
+        let refused = std::os::unix::net::UnixStream::connect(&socket).err();
+        if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_file(&socket).and_then(|()| std::fs::remove_dir(SOCKETS));
+        }
+    }
+}
+
+fn socket(number: usize) -> PathBuf {
+    Path::new(SOCKETS).join(format!("{}.sock", device(number)))
 }
 
 pub(super) fn log_file(stage: &Stage, node: &str) -> PathBuf {
