@@ -136,9 +136,12 @@ impl RunArgs {
             .map_err(Error::io("cannot start a runtime"))?;
         let report = runtime.block_on(async {
             let (interrupt, stop) = watch::channel(false);
+            // From here on no signal ends this process before everything is taken apart.
+            let interrupted = interrupted().map_err(Error::io("cannot wait for signals"))?;
             let signals = tokio::spawn(async move {
+                interrupted.await;
                 // Nobody listens any more when the run is over.
-                let _ = interrupt.send(interrupted().await.is_ok());
+                let _ = interrupt.send(true);
             });
             let mut terminal = Terminal { is_one: std::io::stderr().is_terminal(), waiting: false };
             let report = run(&options, stop, &mut |progress| terminal.tell(progress)).await;
@@ -146,28 +149,36 @@ impl RunArgs {
             signals.abort();
             report
         })?;
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::Report { path, source }
-        };
-        if let Some(path) = &self.report {
-            let page = html(&report).map_err(|error| failed(path)(error.into()))?;
-            std::fs::write(path, page).map_err(failed(path))?;
-        }
-        self.print(&report).map_err(failed(Path::new("standard output")))
+        // Neither takes the other away: what took an hour to measure is told where it can be.
+        let printed = self.print(&report);
+        let written = self.report.as_deref().map_or(Ok(()), |path| write(path, &report));
+        written.and(printed)
     }
 
-    fn print(&self, report: &Report) -> std::io::Result<()> {
-        let mut out = std::io::stdout().lock();
-        match self.output {
-            Output::Text => out.write_all(text(report).as_bytes())?,
+    fn print(&self, report: &Report) -> Result<(), Error> {
+        print(&match self.output {
+            Output::Text => text(report),
             Output::Json => {
-                serde_json::to_writer(&mut out, report)?;
-                out.write_all(b"\n")?;
+                let json = serde_json::to_string(report);
+                json.map_err(|error| Error::io("cannot print the report")(error.into()))? + "\n"
             }
-        }
-        out.flush()
+        })
     }
+}
+
+/// Results go to standard output. Whoever has seen enough of them, as `head -1` has, ends that: no failure.
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(Error::io("cannot write to standard output")),
+    }
+}
+
+fn write(path: &Path, report: &Report) -> Result<(), Error> {
+    let failed = |source| Error::Report { path: path.to_owned(), source };
+    let page = html(report).map_err(|error| failed(error.into()))?;
+    std::fs::write(path, page).map_err(failed)
 }
 
 /// Finds out before minutes of measuring whether the report can be written; leaves no empty file of a run that fails.
@@ -179,24 +190,25 @@ fn writable(path: &Path) -> Result<(), Error> {
 }
 
 /// Waits for the first signal to end; a terminal that is closed is one, except under `nohup`.
-async fn interrupted() -> std::io::Result<()> {
+fn interrupted() -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut quit = signal(SignalKind::quit())?;
-    let hangup = async {
-        if is_ignored(libc::SIGHUP) {
-            std::future::pending::<()>().await;
+    let mut hangup = if is_ignored(libc::SIGHUP) { None } else { Some(signal(SignalKind::hangup())?) };
+    let hung_up = async move {
+        match &mut hangup {
+            Some(hangup) => drop(hangup.recv().await),
+            None => std::future::pending().await,
         }
-        signal(SignalKind::hangup())?.recv().await;
-        std::io::Result::Ok(())
     };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        hung_up = hangup => hung_up?,
-        _ = quit.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            () = hung_up => {}
+            _ = quit.recv() => {}
+        }
+    })
 }
 
 /// Whether whoever started this process wants it to ignore a signal: `SigIgn` of proc_pid_status(5).
@@ -278,7 +290,7 @@ fn list(output: Output) -> Result<(), Error> {
             out.push_str(&format!("  {name:<18} {about}\n"));
         }
     }
-    std::io::stdout().lock().write_all(out.as_bytes()).map_err(Error::io("cannot write to standard output"))
+    print(&out)
 }
 
 /// How often each subject is measured.
