@@ -12,10 +12,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 mod args;
 mod demo;
+mod environment;
 mod listing;
 mod output;
 mod sample;
@@ -62,7 +63,8 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     if let Some(settings) = node_settings(&arguments) {
         return (roles.node)(settings).map_or_else(|error| output::failure(&error), |()| ExitCode::SUCCESS);
     }
-    let cli = match Cli::<N>::try_parse_from(arguments) {
+    let parsed = environment::parse(Cli::<N>::command(), &arguments);
+    let cli = match parsed.and_then(|matches| Cli::<N>::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Fails only if the terminal is gone, and then there is nobody to tell.
@@ -87,9 +89,10 @@ fn node_settings<N: clap::Args>(arguments: &[OsString]) -> Option<N> {
         settings: N,
     }
 
-    let (_, settings) = arguments.split_first().filter(|(_, rest)| rest.first().is_some_and(|word| word == "node"))?;
+    let (_, words) = arguments.split_first().filter(|(_, rest)| rest.first().is_some_and(|word| word == "node"))?;
     // Help and errors are the full parser's.
-    Alone::try_parse_from(settings).ok().map(|alone: Alone<N>| alone.settings)
+    let matches = environment::parse(Alone::<N>::command(), words).ok()?;
+    Alone::from_arg_matches(&matches).ok().map(|alone: Alone<N>| alone.settings)
 }
 
 fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> {

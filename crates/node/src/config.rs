@@ -37,7 +37,7 @@ pub struct Config {
     #[arg(long, env = "ALT_CA_HOSTNAME")]
     pub alt_ca_hostname: Option<String>,
 
-    /// Bearer token for the control plane: a path, read anew for each request, or the token.
+    /// Bearer token for the control plane: a path, read anew for each request, or the token; empty for none.
     #[arg(long, env = "AUTH_TOKEN", default_value = "./var/run/secrets/tokens/istio-token", hide_env_values = true)]
     pub auth_token: String,
 
@@ -70,7 +70,7 @@ pub struct Config {
     pub inpod_uds: PathBuf,
 
     /// Data-path threads: a number; 0 for one per core. All take connections in, every second one also those that go out.
-    #[arg(long, env = "ZTUNNEL_WORKER_THREADS", default_value_t = 0)]
+    #[arg(long, env = "ZTUNNEL_WORKER_THREADS", default_value_t = 0, value_parser = threads)]
     pub worker_threads: usize,
 
     /// Lifetime asked for in certificate requests.
@@ -104,7 +104,7 @@ pub struct Config {
 
     /// Bytes that all HBONE connections together may receive beyond their own windows of 16 MiB,
     /// for programs that don't read, so that their neighbours' bytes still arrive.
-    #[arg(long, env = "LENO_WINDOW_BUDGET", default_value_t = 64 << 20)]
+    #[arg(long, env = "LENO_WINDOW_BUDGET", default_value_t = 64 << 20, value_parser = bytes)]
     pub window_budget: usize,
 
     /// After SIGTERM, how long live connections may take to end before they are cut.
@@ -169,6 +169,21 @@ pub enum CongestionControl {
     System,
 }
 
+/// More threads than this carry no more than as many as there are cores, and each takes descriptors and memory.
+const THREADS_MAX: usize = 1024;
+
+/// A number of data-path threads; 0 for one per core.
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 0..=THREADS_MAX) => Ok(count),
+        _ => Err(format!("write a number of threads from 1 to {THREADS_MAX}, or 0 for one per core")),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "write a number of bytes, for example 67108864 for 64 MiB".to_owned())
+}
+
 /// `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.
 fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration; write for example 250ms, 10s, 5m or 24h");
@@ -200,6 +215,16 @@ mod tests {
         let cli = <Cli as clap::Parser>::try_parse_from(["node", "--node", "a"]).expect("parses");
         assert_eq!(cli.config.secret_ttl, Duration::from_secs(24 * 3600));
         assert!(cli.config.ipv6 && cli.config.dns);
+    }
+
+    #[test]
+    fn numbers_have_bounds_and_say_so() {
+        assert_eq!((threads("0"), threads("1024")), (Ok(0), Ok(1024)));
+        for bad in ["1025", "100000", "-1", "two", "99999999999999999999"] {
+            assert!(threads(bad).is_err_and(|hint| hint.contains("from 1 to 1024")), "{bad}");
+        }
+        assert_eq!(bytes("0"), Ok(0));
+        assert!(bytes("64M").is_err_and(|hint| hint.contains("67108864")));
     }
 
     #[test]
