@@ -40,8 +40,8 @@ const ADMIN: &str = "admin.sock";
 const CLUSTERS: &str = "clusters.json";
 const LISTENERS: &str = "listeners.json";
 const BOOTSTRAP: &str = "bootstrap.json";
-/// For Envoy to come up, and to take a new configuration.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For Envoy to come up, and to take a new configuration. Less than the lab waits for a node proxy: the reason is known here.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// A node agent waits 3.5 s for a pod to be served.
 const POD_PATIENCE: Duration = Duration::from_secs(3);
 /// Between looks whether Envoy has done what it was told.
@@ -237,7 +237,7 @@ impl Pods {
 
     /// Waits until Envoy answers and has listeners and clusters of these names.
     async fn has_all(&self, names: Vec<String>, patience: Duration) -> Result<(), String> {
-        let mut last = "it does not answer".to_owned();
+        let mut last = "it does not answer its admin interface".to_owned();
         let waiting = async {
             loop {
                 match (self.ask("/listeners").await, self.ask("/clusters").await) {
@@ -257,12 +257,19 @@ impl Pods {
             }
         };
         let done = tokio::time::timeout(patience, waiting).await;
-        done.map_err(|_| format!("Envoy did not take its configuration in {patience:?}: {last}"))
+        done.map_err(|_| format!("Envoy runs, but has not taken its configuration after {patience:?}: {last}"))
     }
 
     /// A page of Envoy's admin interface.
     async fn ask(&self, page: &str) -> io::Result<String> {
-        let mut stream = UnixStream::connect(self.directory.join(ADMIN)).await?;
+        let admin = self.directory.join(ADMIN);
+        let silent = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!("it does not listen at {}, its admin interface ({error})", admin.display()),
+            )
+        };
+        let mut stream = UnixStream::connect(&admin).await.map_err(silent)?;
         let request = format!("GET {page} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();

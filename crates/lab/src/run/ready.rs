@@ -1,5 +1,6 @@
 //! Waiting for a subject to be what it must be before anything is measured, and no longer than there is hope.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leno_local::{Listing, NodeListing, PodListing, Stage};
@@ -11,6 +12,8 @@ use crate::subject::Subject;
 const READY: Duration = Duration::from_secs(90);
 /// How long nothing may get any further meanwhile: proxies come up in a second, and pods one after the other.
 const STALLED: Duration = Duration::from_secs(20);
+/// Of two hundred pods that wait for the same, this many say what for.
+const PODS_SAID: usize = 2;
 /// A proxy that died this often before it was ready will not live.
 const HOPELESS: u32 = 3;
 
@@ -29,8 +32,9 @@ pub(super) async fn wait(stage: &Stage, subject: &Subject) -> Result<(), String>
         }
         // Waiting longer for a program that can't live would change nothing.
         if let Some(node) = now.nodes.iter().find(|node| node.restarts >= HOPELESS) {
-            let reason = without_log(&node.message, stage);
-            return Err(format!("the proxy of {} does not live, {HOPELESS} times in a row: {reason}", node.name));
+            let (name, reason) = (&node.name, without_log(&node.message, stage));
+            let doubt = doubt(subject);
+            return Err(format!("the proxy of {name} does not live, {HOPELESS} times in a row: {reason}{doubt}"));
         }
         if let Some(number) = further(&now, most) {
             (most, since) = (number, Instant::now());
@@ -54,31 +58,37 @@ fn further(now: &Listing, most: usize) -> Option<usize> {
 /// What was waited for in vain.
 fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
     let waited = waited.as_secs();
-    let silent: Vec<_> = now.nodes.iter().filter(|node| !node.ready).map(|node| silence(node, subject)).collect();
+    let (silent, dead): (Vec<_>, Vec<_>) =
+        now.nodes.iter().filter(|node| !node.ready).partition(|node| node.pid.is_some());
+    let mut lacks: Vec<String> =
+        dead.iter().map(|node| format!("the proxy of {}: {}", node.name, node.message)).collect();
     if !silent.is_empty() {
-        return format!("not ready after {waited} s: {}", silent.join("; "));
+        let of = |node: &&NodeListing| format!("{} (pid {})", node.name, node.pid.unwrap_or_default());
+        lacks.push(format!(
+            "the proxy of {} runs, and does not say that it is ready, which is to answer \
+             http://127.0.0.1:{READINESS_PORT}/healthz/ready in its node's network with 200{}",
+            silent.iter().map(of).collect::<Vec<_>>().join(" and "),
+            doubt(subject)
+        ));
     }
-    let lacking: Vec<&PodListing> = now.pods.iter().filter(|pod| !pod.is_settled()).collect();
-    let outside = lacking.iter().filter(|pod| pod.ready && pod.wants_mesh && !pod.in_mesh).count();
-    let hint = if outside > 0 {
-        "; its proxies say that they are ready, and have not taken over these pods from the node agent"
-    } else {
-        ""
-    };
-    format!("not ready after {waited} s: {}{hint}", now.missing())
+    if lacks.is_empty() {
+        let pods: Vec<&PodListing> = now.pods.iter().filter(|pod| !pod.is_settled()).collect();
+        let said = |pod: &&PodListing| {
+            let why = if pod.message.is_empty() { String::new() } else { format!(": {}", pod.message) };
+            format!("pod {}/{} is {}{why}", pod.namespace, pod.name, pod.status)
+        };
+        lacks.extend(pods.iter().take(PODS_SAID).map(said));
+        if let Some(more @ 1..) = pods.len().checked_sub(PODS_SAID) {
+            lacks.push(format!("and {more} more pods"));
+        }
+    }
+    format!("not ready after {waited} s: {}", lacks.join("; "))
 }
 
-fn silence(node: &NodeListing, subject: &Subject) -> String {
-    let (name, message) = (&node.name, &node.message);
-    let Some(pid) = node.pid else { return format!("the proxy of {name}: {message}") };
-    let doubt = match subject.program() {
-        Some(program) => format!(" (is {} really {}?)", program.display(), subject.kind()),
-        None => String::new(),
-    };
-    format!(
-        "the proxy of {name} runs (pid {pid}), and does not say that it is ready, which is to answer \
-         http://127.0.0.1:{READINESS_PORT}/healthz/ready in its node's network with 200{doubt}"
-    )
+/// What to think of first: the wrong path.
+fn doubt(subject: &Subject) -> String {
+    let question = |program: &Path| format!(" (is {} really {}?)", program.display(), subject.kind());
+    subject.program().map(question).unwrap_or_default()
 }
 
 /// A log that goes with the stage is no use to anybody afterwards: its end is in the error instead.
@@ -125,5 +135,25 @@ mod tests {
         now.nodes[0].pid = None;
         now.nodes[0].message = "cannot start it".to_owned();
         assert!(missing(&now, &Subject::Floor, STALLED).contains("the proxy of node-1: cannot start it"));
+        now.nodes[0].ready = true;
+        let pod = |name: &str| PodListing {
+            namespace: "lab".to_owned(),
+            name: name.to_owned(),
+            node: "node-1".to_owned(),
+            ips: Vec::new(),
+            in_mesh: false,
+            ready: false,
+            status: "Pending".to_owned(),
+            restarts: 0,
+            message: "no luck".to_owned(),
+            wants_mesh: true,
+            netns: String::new(),
+            pid: None,
+        };
+        now.pods = ["a", "b"].map(pod).into();
+        let text = missing(&now, &Subject::Floor, STALLED);
+        assert!(text.ends_with("pod lab/a is Pending: no luck; pod lab/b is Pending: no luck"), "{text}");
+        now.pods.extend(["c", "d"].map(pod));
+        assert!(missing(&now, &Subject::Floor, STALLED).ends_with("no luck; and 2 more pods"));
     }
 }
