@@ -240,6 +240,7 @@ impl Terminal {
                 format!("  {step} … ({} left)", in_words(left_seconds))
             }
             Progress::Begins { .. } => return,
+            Progress::Stopping => "stopping; everything is removed\n".to_owned(),
             Progress::Step { step, summary } => format!("  {step}: {summary}\n"),
         };
         Self::write(&line);

@@ -92,7 +92,7 @@ pub enum Error {
         reason: String,
     },
     /// A report could not be written.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write the report {}: {source}; choose another place for --report", path.display())]
     Report {
         /// The file.
         path: PathBuf,

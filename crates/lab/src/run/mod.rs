@@ -131,6 +131,8 @@ pub enum Progress {
         /// Seconds until the run ends, most likely.
         left_seconds: f64,
     },
+    /// The operator has had enough; with hundreds of pods it takes seconds to end them.
+    Stopping,
     /// A step is done.
     Step {
         /// Its name.
@@ -201,6 +203,7 @@ pub async fn run(
             progress(Progress::Turn { subject: name, round, rounds, left_seconds });
             let mut tell = |news: News<'_>| match news {
                 News::Stands => plan.turn_begun(),
+                News::Stops => progress(Progress::Stopping),
                 News::Begins(step) => {
                     progress(Progress::Begins { step: step.name.clone(), left_seconds: plan.left() });
                 }
@@ -232,6 +235,7 @@ pub async fn run(
 /// How far a turn is.
 enum News<'a> {
     Stands,
+    Stops,
     Begins(&'a Step),
     Done(&'a Step, &'a StepResult),
 }
@@ -301,6 +305,9 @@ async fn turn(
     // Ctrl-C reaches the subject's programs too, and one of them may be the first to be noticed.
     if outcome.is_err() && matches!(tokio::time::timeout(ECHO, stop.wait_for(|stop| *stop)).await, Ok(Ok(_))) {
         outcome = Err(Error::Interrupted);
+    }
+    if matches!(outcome, Err(Error::Interrupted)) {
+        tell(News::Stops);
     }
     // Whether it is the subject's fault stands in its log.
     if let Err(Error::Load { step, reason }) = &outcome
