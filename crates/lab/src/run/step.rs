@@ -221,6 +221,10 @@ pub(super) async fn run(
     if restarted {
         return Err(broken(format!("a proxy was restarted during step {}", step.name)));
     }
+    if let Some(reason) = nothing(order.iter().zip(&outcomes).filter(|(placed, _)| placed.measured).map(|(_, one)| one))
+    {
+        return Err(broken(format!("nothing got through in step {}, in {} s: {reason}", step.name, options.seconds)));
+    }
     Ok(StepResult {
         step: step.name.clone(),
         subject: subject.to_string(),
@@ -237,6 +241,26 @@ pub(super) async fn run(
     })
 }
 
+/// Why loads found nothing at all, if they did: that is no zero in a table, but a subject that does not work.
+fn nothing<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<String> {
+    let mut reasons = Vec::new();
+    for outcome in outcomes {
+        let (anything, what, errors) = match outcome {
+            Outcome::Http(outcome) => (outcome.answered > 0, "no request was answered", &outcome.errors),
+            Outcome::Stream(outcome) => {
+                (outcome.bytes.iter().any(|bytes| *bytes > 0), "no byte moved", &outcome.errors)
+            }
+            Outcome::Idle(outcome) => (outcome.alive > 0, "no connection lived to the end", &outcome.errors),
+        };
+        if anything {
+            return None;
+        }
+        let errors: Vec<_> = errors.iter().map(|(reason, count)| format!("{count} × {reason}")).collect();
+        reasons.push(if errors.is_empty() { what.to_owned() } else { format!("{what} ({})", errors.join(", ")) });
+    }
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
 /// Envoy itself: the only child of the agent that configures it, which other node proxies don't need.
 fn envoy_of(agent: Carrier) -> Option<Carrier> {
     let pid = measure::process_tree(agent.pid).ok()?.into_iter().find(|pid| *pid != agent.pid)?;
@@ -246,4 +270,26 @@ fn envoy_of(agent: Carrier) -> Option<Carrier> {
 fn node_proxies(stage: &Stage) -> Vec<Carrier> {
     let nodes = stage.listing().nodes.into_iter();
     nodes.filter_map(|node| Some(Carrier { node: node.name, pid: node.pid?, restarts: node.restarts })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{HttpOutcome, IdleOutcome, StreamOutcome};
+
+    #[test]
+    fn nothing_at_all_is_no_zero() {
+        let failed = || [("timed out".to_owned(), 7)].into();
+        let http = |answered| Outcome::Http(HttpOutcome { answered, errors: failed(), ..HttpOutcome::default() });
+        let stream =
+            |bytes: [u64; 2]| Outcome::Stream(StreamOutcome { bytes: bytes.into(), ..StreamOutcome::default() });
+        let idle = |alive| Outcome::Idle(IdleOutcome { opened: 9, alive, ..IdleOutcome::default() });
+        assert_eq!(nothing([http(0)].iter()).unwrap(), "no request was answered (7 × timed out)");
+        assert_eq!(nothing([stream([0, 0])].iter()).unwrap(), "no byte moved");
+        assert_eq!(nothing([idle(0)].iter()).unwrap(), "no connection lived to the end");
+        for some in [http(1), stream([0, 1]), idle(1)] {
+            assert_eq!(nothing([some].iter()), None);
+        }
+        assert_eq!(nothing([http(0), http(1)].iter()), None, "a pod that gets nothing beside others is a finding");
+    }
 }
