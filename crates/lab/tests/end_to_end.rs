@@ -81,6 +81,7 @@ fn test(filter: &str) -> ExitCode {
         envoy_as_node_proxy().await;
         a_subject_that_does_not_start().await;
         subjects_that_hang().await;
+        a_subject_that_dies().await;
         a_killed_run().await;
         an_interrupted_run().await;
     });
@@ -236,6 +237,26 @@ async fn subjects_that_hang() {
         assert!(words.iter().all(|word| error.contains(word)) && error.contains("node-1: here I am"), "{error}");
         assert!(seconds < 60.0, "{seconds} s: {error}");
     }
+}
+
+/// A proxy that dies in mid-measurement ends the run at once, not when the load is over.
+async fn a_subject_that_dies() {
+    let options =
+        RunOptions { seconds: 600.0, ..options("throughput", "across-nodes/1-stream/send", &[Subject::Floor], 1) };
+    let mut tell = |progress| {
+        if let Progress::Begins { .. } = progress {
+            let mut proxies = leno_lab::measure::process_tree(std::process::id().cast_signed()).unwrap().into_iter();
+            let name = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let proxy = proxies.rfind(|pid| name(pid).contains("leno-lab-floor")).unwrap();
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(proxy), nix::sys::signal::Signal::SIGKILL).unwrap();
+        }
+    };
+    let begun = Instant::now();
+    let error = run(&options, watch::channel(false).1, &mut tell).await.unwrap_err().to_string();
+    assert!(error.contains("subject floor: the proxy of node-"), "{error}");
+    assert!(error.contains("died while it was measured") || error.contains("is gone"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
+    assert_gone(&options);
 }
 
 /// Looks again and again.

@@ -278,24 +278,30 @@ async fn turn(
     let failed = |reason| Error::Subject { subject: subject.to_string(), reason, log: last_words(&stage) };
     let measuring = async {
         ready::wait(&stage, subject).await.map_err(failed)?;
-        if let Subject::Wireguard(program) = subject {
-            let started = WireGuard::start(&stage, program).await;
-            tunnel = Some(started.map_err(failed)?);
+        let measuring = async {
+            if let Subject::Wireguard(program) = subject {
+                tunnel = Some(WireGuard::start(&stage, program).await.map_err(failed)?);
+            }
+            if steps.iter().any(|step| step.idle_connections() > 0) {
+                tokio::time::sleep(FRESH).await;
+            }
+            let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
+            proof::check(&stage, options, subject, steps).await?;
+            tell(News::Stands);
+            let mut results = Vec::new();
+            for step in steps.iter().filter(|step| subject.covers(step)) {
+                tell(News::Begins(step));
+                let result = step::run(&stage, options, subject, tunnel.as_ref(), &fresh, round, step).await?;
+                tell(News::Done(step, &result));
+                results.push(result);
+            }
+            Ok(results)
+        };
+        tokio::select! {
+            results = measuring => results,
+            // Not after an hour, when the load has ended.
+            reason = ready::death(&stage) => Err(failed(reason)),
         }
-        if steps.iter().any(|step| step.idle_connections() > 0) {
-            tokio::time::sleep(FRESH).await;
-        }
-        let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
-        proof::check(&stage, options, subject, steps).await?;
-        tell(News::Stands);
-        let mut results = Vec::new();
-        for step in steps.iter().filter(|step| subject.covers(step)) {
-            tell(News::Begins(step));
-            let result = step::run(&stage, options, subject, tunnel.as_ref(), &fresh, round, step).await?;
-            tell(News::Done(step, &result));
-            results.push(result);
-        }
-        Ok(results)
     };
     let mut outcome = tokio::select! {
         outcome = measuring => outcome,

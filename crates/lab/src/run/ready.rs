@@ -48,6 +48,31 @@ pub(super) async fn wait(stage: &Stage, subject: &Subject) -> Result<(), String>
     }
 }
 
+/// Waits until a proxy dies, and says so in words: what is measured after that is not the subject any more.
+pub(super) async fn death(stage: &Stage) -> String {
+    let mut listing = stage.watch_listing();
+    let before = listing.borrow_and_update().clone();
+    loop {
+        if listing.changed().await.is_err() {
+            return "the stage has ended".to_owned();
+        }
+        if let Some(node) = died(&before, &listing.borrow_and_update()) {
+            let why = if node.message.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", without_log(&node.message, stage))
+            };
+            return format!("the proxy of {} died while it was measured{why}", node.name);
+        }
+    }
+}
+
+fn died<'a>(before: &Listing, now: &'a Listing) -> Option<&'a NodeListing> {
+    let died =
+        |node: &NodeListing| before.nodes.iter().any(|then| then.name == node.name && then.restarts < node.restarts);
+    now.nodes.iter().find(|node| died(node))
+}
+
 /// How many are ready, if that is more than there were.
 fn further(now: &Listing, most: usize) -> Option<usize> {
     let nodes = now.nodes.iter().filter(|node| node.ready).count();
@@ -123,6 +148,16 @@ mod tests {
         now.nodes[0].ready = true;
         assert_eq!(further(&now, 0), Some(1));
         assert_eq!(further(&now, 1), None);
+    }
+
+    #[test]
+    fn a_death_is_one_more_than_before() {
+        let (mut before, mut now) = (listing(), listing());
+        assert_eq!(died(&before, &now), None);
+        now.nodes[0].restarts = 2;
+        assert_eq!(died(&before, &now).map(|node| &*node.name), Some("node-1"));
+        before.nodes[0].restarts = 2;
+        assert_eq!(died(&before, &now), None, "that was before it was ready");
     }
 
     #[test]

@@ -118,7 +118,12 @@ fn because(stage: &Stage, carrier: &Carrier, error: &io::Error) -> String {
     let nodes = stage.listing().nodes;
     let node = nodes.iter().find(|node| node.name == carrier.node && !node.message.is_empty());
     let told = node.map(|node| ready::without_log(&node.message, stage));
-    told.map_or_else(|| format!(" ({error})"), |told| format!(": {told}"))
+    match told {
+        Some(told) => format!(": {told}"),
+        // There is no such process: that is said.
+        None if error.kind() == io::ErrorKind::NotFound => String::new(),
+        None => format!(" ({error})"),
+    }
 }
 
 /// What is not counted of a load that counts for `seconds`.
