@@ -42,6 +42,8 @@ const FRESH: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(2);
 /// A machine that does more than this part of a core's work by itself is not quiet.
 const QUIET: f64 = 0.15;
+/// Open descriptors that a stage and its proxies need for anything but idle connections, and some more.
+const ENOUGH_DESCRIPTORS: u64 = 1024;
 /// For the operator's signal, when something has failed that it may have ended.
 const ECHO: Duration = Duration::from_millis(200);
 /// Lines of a failed subject's log that are shown.
@@ -177,22 +179,28 @@ pub async fn run(
             report.warnings.push(format!("{} does not tell its version", program.path));
         }
     }
+    let mut doubts = Vec::new();
     if busy > QUIET {
-        let text = format!(
+        doubts.push(format!(
             "the machine is not quiet: {busy:.2} of {} cores are at work before anything is measured; \
              figures of this run will be worse and less steady than they should be",
             report.machine.cores
-        );
-        progress(Progress::Warning { text: text.clone() });
-        report.warnings.push(text);
+        ));
     }
     let most = steps.iter().map(|step| step.idle_connections()).max().unwrap_or(0);
     if descriptors < most * 4 {
-        let text = format!(
+        doubts.push(format!(
             "a process may have {descriptors} open descriptors here: proxies that need more than {} for a connection can't \
              hold {most} of them. Raise the limit with `ulimit -Hn`",
             descriptors / most.max(1)
-        );
+        ));
+    } else if descriptors < ENOUGH_DESCRIPTORS {
+        doubts.push(format!(
+            "a process may have only {descriptors} open descriptors here: the likely cause of whatever hangs or fails. Raise \
+             the limit with `ulimit -Hn`"
+        ));
+    }
+    for text in doubts {
         progress(Progress::Warning { text: text.clone() });
         report.warnings.push(text);
     }

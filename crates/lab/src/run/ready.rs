@@ -90,8 +90,8 @@ fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
     if !silent.is_empty() {
         let of = |node: &&NodeListing| format!("{} (pid {})", node.name, node.pid.unwrap_or_default());
         lacks.push(format!(
-            "the proxy of {} runs, and does not say that it is ready, which is to answer \
-             http://127.0.0.1:{READINESS_PORT}/healthz/ready in its node's network with 200{}",
+            "no answer that it is ready from the proxy of {}, which runs: that would be 200 from \
+             http://127.0.0.1:{READINESS_PORT}/healthz/ready in its node's network{}",
             silent.iter().map(of).collect::<Vec<_>>().join(" and "),
             doubt(subject)
         ));
