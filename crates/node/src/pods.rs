@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use leno_capture::NetworkNamespace;
@@ -11,14 +10,10 @@ use leno_model::Mesh;
 use leno_telemetry::Readiness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::dial::TunnelKey;
 use crate::pod::{Context, FAREWELL, Pod, Worker};
-
-/// After this long without another pod, those that came have their certificates and connections
-/// run: what only starting needed is not needed any more.
-const STARTED: Duration = Duration::from_secs(1);
 
 /// The pods of this node by their Kubernetes UID.
 pub(crate) struct Pods {
@@ -96,7 +91,7 @@ impl Pods {
         let pods = self.all();
         pods.iter().for_each(|pod| pod.stop());
         let reset = join_all(pods.iter().map(|pod| pod.connections().drained()));
-        let _ = timeout(FAREWELL, reset).await;
+        let _ = tokio::time::timeout(FAREWELL, reset).await;
     }
 
     /// Stops using tunnels to peers that are gone or are no longer what they were when the tunnel
@@ -178,13 +173,12 @@ impl PodHandler for Pods {
 }
 
 /// Keeps readiness and metrics in step with the node agent. A pod that can't be served is told
-/// there; it doesn't make the node unready, for the others are fine. By `trim` goes what only the
-/// start of the proxy or of pods needed. Returns when the client is gone.
+/// there; it doesn't make the node unready, for the others are fine. Returns when the client is
+/// gone.
 pub(crate) async fn watch_agent(
     mut status: watch::Receiver<ClientStatus>,
     readiness: Readiness,
     context: Arc<Context>,
-    trim: fn(),
 ) {
     let mut task = readiness.task("workload proxy manager");
     loop {
@@ -195,14 +189,7 @@ pub(crate) async fn watch_agent(
         } else {
             task.not_ready(now.error.unwrap_or_else(|| "the node agent has not named its pods yet".to_owned()));
         }
-        let changed = match timeout(STARTED, status.changed()).await {
-            Ok(changed) => changed,
-            Err(_) => {
-                trim();
-                status.changed().await
-            }
-        };
-        if changed.is_err() {
+        if status.changed().await.is_err() {
             return;
         }
     }

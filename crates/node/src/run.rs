@@ -41,9 +41,8 @@ pub struct Host {
     pub access_log: Box<dyn Write + Send>,
     /// Where DNS questions about anything but the mesh go.
     pub resolvers: Vec<SocketAddr>,
-    /// Gives the kernel back what the calling thread has freed and what else is not in use. Called
-    /// on each worker once a burst of connections has gone, never while there is much to do, and
-    /// when the proxy or a pod has started.
+    /// Has the allocator give back what the calling thread has freed. Called on each worker once
+    /// a burst of connections has gone, never while there is much to do.
     pub trim: fn(),
 }
 
@@ -163,7 +162,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     tokio::spawn(pods.clone().reevaluate());
     // At once, not after the first answer of discovery: until then pods wait, and their
     // connections fail closed; but a pod can be handed over, and started.
-    tokio::spawn(pods::watch_agent(agent.status(), readiness, context.clone(), host.trim));
+    tokio::spawn(pods::watch_agent(agent.status(), readiness, context.clone()));
     let agent = tokio::spawn({
         let pods = pods.clone();
         async move { agent.run(&*pods).await }
