@@ -136,3 +136,14 @@ fn what_the_lab_does_not_know_is_wrong_usage() {
         assert!(ran.stderr.contains(word) && ran.stdout.is_empty(), "{argv:?}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn who_has_read_enough_of_the_lab_has_met_no_failure() {
+    for format in ["text", "json"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = leno();
+        let output = command.args(["lab", "list", "-o", format]).stdout(writer).output().expect("leno runs");
+        assert!(output.status.success() && output.stderr.is_empty(), "{format}: {output:?}");
+    }
+}
