@@ -120,7 +120,9 @@ impl StageName {
 
     fn chosen_base(&self) -> Option<PathBuf> {
         let chosen = || std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        self.base.clone().or_else(chosen)
+        let base = self.base.clone().or_else(chosen)?;
+        // Proxies and pods are told of it, and begin in other directories.
+        Some(std::path::absolute(&base).unwrap_or(base))
     }
 }
 
@@ -162,6 +164,12 @@ mod tests {
         for foreign in ["cni-1", "leno", "lenox-node-1"] {
             assert!(!default.owns(foreign), "{foreign}");
         }
+    }
+
+    #[test]
+    fn a_run_directory_is_the_same_wherever_it_is_asked_for() {
+        let stage = StageName { base: Some("stages".into()), ..stage("default") };
+        assert_eq!(stage.run_dir(), std::env::current_dir().unwrap().join("stages/default"));
     }
 
     #[test]
