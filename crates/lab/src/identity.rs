@@ -45,11 +45,14 @@ impl Subject {
     /// What the report says about it. `this` is the program that runs the lab.
     ///
     /// # Errors
-    /// [`Error::Usage`] for programs that can't be started.
+    /// [`Error::Usage`] for programs that can't be started, [`Error::Io`] when the system lacks what it takes to.
     pub(crate) async fn identify(&self, this: &Path) -> Result<Identified, Error> {
         let ask = async |path: &Path, argument| {
-            let found = Program::find(path, argument).await;
-            found.map_err(|why| Error::Usage(format!("subject {self}: {} cannot be started: {why}", path.display())))
+            let what = || format!("subject {self}: {} cannot be started", path.display());
+            Program::find(path, argument).await.map_err(|error| match likely(&error) {
+                Some(likely) => Error::Usage(format!("{}: {error}; {likely}", what())),
+                None => Error::io(what())(error),
+            })
         };
         let programs = match self {
             Self::None => Vec::new(),
@@ -65,14 +68,14 @@ impl Subject {
 
 impl Program {
     /// Looks at a program and asks it for its version by `argument`.
-    async fn find(path: &Path, argument: &str) -> Result<Self, String> {
+    async fn find(path: &Path, argument: &str) -> io::Result<Self> {
         let file = path.to_owned();
         let sum = tokio::task::spawn_blocking(move || leno_tls::sha256(File::open(file)?)).await;
         Ok(Self {
             path: path.display().to_string(),
             bytes: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
             sha256: sum.ok().and_then(Result::ok).unwrap_or_default(),
-            version: version(path, argument).await.map_err(|error| why(&error))?,
+            version: version(path, argument).await?,
         })
     }
 }
@@ -90,15 +93,14 @@ async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     Ok(line.filter(|_| output.status.success()).map(|line| line.chars().take(ROOM).collect()))
 }
 
-/// Why a program that is a file and executable can't be started.
-fn why(error: &io::Error) -> String {
-    let likely = match error.kind() {
-        io::ErrorKind::NotFound => "the file is there, but not the loader or interpreter that it names",
-        io::ErrorKind::PermissionDenied => "may its directory be entered, or is its file system mounted noexec?",
-        io::ErrorKind::ExecutableFileBusy => "is it being written?",
-        _ => "is it built for this machine?",
-    };
-    format!("{error}; {likely}")
+/// Why a program that is a file and executable can't be started, if that is due to the file.
+fn likely(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Some("the file is there, but not the loader or interpreter that it names"),
+        io::ErrorKind::PermissionDenied => Some("may its directory be entered, or is its file system mounted noexec?"),
+        io::ErrorKind::ExecutableFileBusy => Some("is it being written?"),
+        _ => (error.raw_os_error() == Some(libc::ENOEXEC)).then_some("is it built for this machine?"),
+    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
 }
 
 /// `future`, whose timers and tasks are kept as [`sleep`] is: for code that knows nothing of this
-/// module, and would panic on a thread whose runtime keeps no time.
+/// module, and would panic on a thread whose runtime keeps no time. Sockets that it opened would be
+/// the keeper's to watch, too: it should open none.
 pub async fn entered<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| kept(|| future.as_mut().poll(context))).await

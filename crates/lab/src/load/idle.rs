@@ -37,7 +37,7 @@ pub(super) fn run(
     let begun = Instant::now();
     let mut errors = BTreeMap::new();
     let target = load.target;
-    let mut open = runtime.block_on(all(0..load.connections, &mut errors, move |_| open(target)));
+    let mut open = runtime.block_on(all(0..load.connections, &mut errors, move |_| open(target), |_| true));
     let mut outcome = IdleOutcome {
         opened: open.len() as u64,
         open_seconds: begun.elapsed().as_secs_f64(),
@@ -54,7 +54,7 @@ pub(super) fn run(
     // A closed channel means that whoever started this is gone, which is as good as an order.
     let _ = orders.recv();
     events(Event::Ended);
-    open = runtime.block_on(all(open.into_iter(), &mut errors, prove));
+    open = runtime.block_on(all(open.into_iter(), &mut errors, prove, hangs));
     outcome.alive = open.len() as u64;
     outcome.errors = errors;
     // Closing needs the runtime that the connections are registered with.
@@ -63,12 +63,13 @@ pub(super) fn run(
     Ok(outcome)
 }
 
-/// Does something for each item, a bounded number at a time; what fails is counted. Ends early where all of the first fail:
-/// ten thousand connections to somebody who hangs would take twenty minutes to tell no more.
+/// Does something for each item, a bounded number at a time; what fails is counted. Ends early where all of the first fail
+/// in a `hopeless` way: ten thousand connections to somebody who hangs would take twenty minutes to tell no more.
 async fn all<I, F>(
     items: impl Iterator<Item = I>,
     errors: &mut BTreeMap<String, u64>,
     act: impl Fn(I) -> F,
+    hopeless: fn(&io::Error) -> bool,
 ) -> Vec<TcpStream>
 where
     F: Future<Output = io::Result<TcpStream>> + Send + 'static,
@@ -84,7 +85,7 @@ where
     }
     let (mut good, mut bad) = (Vec::new(), 0);
     while let Some(done) = acting.join_next().await {
-        bad += usize::from(!matches!(done, Ok(Ok(_))));
+        bad += usize::from(done.as_ref().is_ok_and(|done| done.as_ref().is_err_and(hopeless)));
         match done {
             Ok(Ok(stream)) => good.push(stream),
             Ok(Err(error)) => *errors.entry(error.kind().to_string()).or_default() += 1,
@@ -95,6 +96,11 @@ where
         }
     }
     good
+}
+
+/// Those of a tunnel that is gone fail at once, and say nothing of the others.
+fn hangs(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
 }
 
 async fn open(target: SocketAddr) -> io::Result<TcpStream> {
@@ -119,13 +125,16 @@ mod tests {
         let mut errors = BTreeMap::new();
         let given = |item: Option<TcpStream>| async { item.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()) };
         let refused = || std::iter::repeat_with(|| None);
-        assert!(all(refused().take(1000), &mut errors, given).await.is_empty());
+        assert!(all(refused().take(1000), &mut errors, given, |_| true).await.is_empty());
         assert_eq!(errors.values().sum::<u64>(), PARALLEL as u64);
+        errors.clear();
+        assert!(all(refused().take(1000), &mut errors, given, hangs).await.is_empty());
+        assert_eq!(errors.values().sum::<u64>(), 1000, "they are gone, and do not hang");
         errors.clear();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let items = std::iter::once(Some(stream)).chain(refused().take(999));
-        assert_eq!(all(items, &mut errors, given).await.len(), 1);
+        assert_eq!(all(items, &mut errors, given, |_| true).await.len(), 1);
         assert_eq!(errors.values().sum::<u64>(), 999, "one that was opened is hope");
     }
 }

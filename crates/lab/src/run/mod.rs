@@ -156,10 +156,10 @@ pub async fn run(
 ) -> Result<Report, Error> {
     let steps = options.steps()?;
     if !options.program.exists() {
-        return Err(Error::Usage(format!(
-            "this program's own file is gone, which the lab starts again and again: {}; was it built anew meanwhile?",
-            options.program.display()
-        )));
+        let what =
+            "cannot start this program's own file again and again, as the lab does; was it built anew meanwhile?";
+        let gone = std::io::Error::new(std::io::ErrorKind::NotFound, format!("{} is gone", options.program.display()));
+        return Err(Error::io(what)(gone));
     }
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
     let descriptors = crate::load::raise_descriptor_limit();
