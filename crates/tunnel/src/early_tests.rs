@@ -22,6 +22,13 @@ async fn program() -> (TcpStream, TcpStream) {
     (program.unwrap(), accepted.unwrap().0)
 }
 
+async fn program_that_says(what: &str) -> (TcpStream, TcpStream) {
+    let (mut program, captured) = program().await;
+    program.write_all(what.as_bytes()).await.unwrap();
+    captured.readable().await.unwrap();
+    (program, captured)
+}
+
 /// A peer that accepts the first request; every other answer is the test's to give. Dropping what is
 /// returned closes its connection.
 fn peer() -> (DuplexStream, mpsc::UnboundedReceiver<Asked>) {
@@ -80,6 +87,14 @@ async fn refuses_hello(asked: &mut mpsc::UnboundedReceiver<Asked>) -> Asked {
     let (request, mut respond) = says_hello(asked).await;
     answer(&mut respond, StatusCode::SERVICE_UNAVAILABLE);
     (request, respond)
+}
+
+/// A pool with a connection whose peer has refused "hello", and what keeps it open.
+async fn refused(first: &mut FirstBytes<'_>) -> (TestPool, impl Sized + use<>) {
+    let (transport, mut asked) = peer();
+    let (pool, kept) = pool(transport).await;
+    assert!(tokio::join!(open(&pool, first), refuses_hello(&mut asked)).0.is_err());
+    (pool, (kept, asked))
 }
 
 #[tokio::test]
@@ -179,14 +194,9 @@ async fn bytes_that_a_lost_peer_may_have_passed_on_are_not_sent_twice() {
 
 #[tokio::test]
 async fn a_peer_has_to_answer_first_that_was_silent_or_has_yet_to_speak_or_has_refused() {
-    let (mut program, captured) = program().await;
-    program.write_all(b"hello").await.unwrap();
-    let mut refused = FirstBytes::of(&captured);
-    let (transport, mut asked) = peer();
-    let (pool, _kept) = pool(transport).await;
-    assert!(tokio::join!(open(&pool, &mut refused), refuses_hello(&mut asked)).0.is_err());
-
-    let (refusing, silent, fresh) = (pool, self::pool(peer().0).await.0, TestPool::new(Settings::default()));
+    let (_program, captured) = program_that_says("hello").await;
+    let (refusing, _kept) = refused(&mut FirstBytes::of(&captured)).await;
+    let (silent, fresh) = (pool(peer().0).await.0, TestPool::new(Settings::default()));
     tokio::time::pause();
     let (_program, captured) = program_that_says("more").await;
     for (case, pool) in [("refused", refusing), ("silent", silent), ("fresh", fresh)] {
@@ -208,12 +218,9 @@ async fn a_peer_has_to_answer_first_that_was_silent_or_has_yet_to_speak_or_has_r
 
 #[tokio::test]
 async fn what_one_peer_refused_is_sent_to_the_next_after_its_answer_if_it_must_not_be_before() {
-    let (mut program, captured) = program().await;
-    program.write_all(b"hello").await.unwrap();
+    let (_program, captured) = program_that_says("hello").await;
     let mut first = FirstBytes::of(&captured);
-    let (transport, mut asked) = peer();
-    let (refusing, _kept) = pool(transport).await;
-    assert!(tokio::join!(open(&refusing, &mut first), refuses_hello(&mut asked)).0.is_err());
+    let _refusing = refused(&mut first).await;
     let farm = Farm::new(Settings::default());
     let fresh = TestPool::new(Settings::default());
     let dial = || std::future::ready(Ok(farm.dial()));
@@ -237,13 +244,6 @@ async fn a_program_that_resets_its_connection_is_found_out() {
     };
     let (opened, _unanswered) = tokio::join!(open(&pool, &mut first), resetting);
     assert!(matches!(opened, Err(OpenError::Program(_))), "{opened:?}");
-}
-
-async fn program_that_says(what: &str) -> (TcpStream, TcpStream) {
-    let (mut program, captured) = program().await;
-    program.write_all(what.as_bytes()).await.unwrap();
-    captured.readable().await.unwrap();
-    (program, captured)
 }
 
 #[tokio::test]
