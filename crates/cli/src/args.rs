@@ -21,7 +21,7 @@ use crate::sample::SampleCommand;
                   leno up -f samples/emojivoto       run the sample application\n  \
                   leno ps                            what runs where, and what is in the mesh\n  \
                   leno explain emojivoto/snoop emojivoto/voting-svc:8080\n\n\
-                  Exit status: 0 done, 1 failed, 2 wrong usage. `leno exec` exits as its command does.",
+                  Exit status: 0 done, 1 failed, 2 wrong usage, 130 ended early by a signal. `leno exec` exits as its command does.",
     disable_help_subcommand = true
 )]
 pub(crate) struct Cli<N: Args> {

@@ -44,7 +44,7 @@ pub struct Roles<N> {
 /// Without arguments the environment variable `LENO_ROLE` chooses the command, for images and node
 /// agents that can set the environment only.
 ///
-/// Exit status: 0 done, 1 failed, 2 wrong usage; `leno exec` exits as its command does.
+/// Exit status: 0 done, 1 failed, 2 wrong usage, 130 ended early by a signal; `leno exec` exits as its command does.
 pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     // The stage starts this program again for each pod, with no arguments of its own.
     if leno_local::init::is_pod_init() {
@@ -103,9 +103,13 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Lab { command } => {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             if let Err(error) = command.execute(&program, roles.commit) {
-                let wrong = error.is_usage();
+                let (wrong, interrupted) = (error.is_usage(), matches!(error, leno_lab::Error::Interrupted));
                 let failed = output::failure(&error.into());
-                return Ok(if wrong { ExitCode::from(WRONG_USAGE) } else { failed });
+                return Ok(match (wrong, interrupted) {
+                    (true, _) => ExitCode::from(WRONG_USAGE),
+                    (_, true) => ExitCode::from(output::INTERRUPTED),
+                    _ => failed,
+                });
             }
         }
         Command::LabLoad { spec } => return Ok(leno_lab::load::load_main(&spec)),

@@ -94,13 +94,21 @@ fn wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// Exit status for what a signal ended early: a shell's for SIGINT, so that a script's loop ends with it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The operator ended it early. Everything is taken apart by the time this is told.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
 /// Prints an error with its causes and gives the exit status for it.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     if error.is::<ReaderGone>() {
         return ExitCode::SUCCESS;
     }
     eprintln!("{} {}", Paint::stderr().bad("error:"), explain(error));
-    ExitCode::FAILURE
+    if error.is::<Interrupted>() { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
 }
 
 /// The error and its causes, each said once: many errors repeat their source in their own text.

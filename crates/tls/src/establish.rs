@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::TlsStream;
 use crate::keys::{KeySource, Keys};
 use crate::record::{HEADER, MAX_RECORD};
+use crate::turn::turn;
 
 /// Most bytes of a handshake that wait to be understood: the longest message there may be, in
 /// records that may hold one byte each, is refused by the TLS library well before.
@@ -85,7 +86,6 @@ impl Side for UnbufferedServerConnection {
 enum Next {
     Send,
     Receive,
-    Again,
     Done,
     Failed(rustls::Error),
 }
@@ -101,11 +101,18 @@ where
     let mut shown = 0;
     let mut outgoing = Vec::new();
     loop {
-        let (discard, next) = step(&mut side, &mut incoming[..shown], &mut outgoing);
-        incoming.drain(..discard);
-        shown -= discard;
+        let next = {
+            let _turn = turn().await;
+            loop {
+                let (discard, next) = step(&mut side, &mut incoming[..shown], &mut outgoing);
+                incoming.drain(..discard);
+                shown -= discard;
+                if let Some(next) = next {
+                    break next;
+                }
+            }
+        };
         match next {
-            Next::Again => {}
             Next::Send => {
                 io.write_all(&outgoing).await?;
                 io.flush().await?;
@@ -146,18 +153,19 @@ where
     Ok((TlsStream::new(io, keys, &incoming, facts.alpn.clone()), facts))
 }
 
-fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usize, Next) {
+/// How much of `shown` was understood, and what comes next, if not another step.
+fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usize, Option<Next>) {
     let UnbufferedStatus { discard, state } = side.process(shown);
     let next = match state {
         Err(error) => Next::Failed(error),
         Ok(ConnectionState::EncodeTlsData(mut message)) => {
             let start = outgoing.len();
             match message.encode(&mut []) {
-                Ok(_) => Next::Again,
+                Ok(_) => return (discard, None),
                 Err(EncodeError::InsufficientSize(needs)) => {
                     outgoing.resize(start + needs.required_size, 0);
                     match message.encode(&mut outgoing[start..]) {
-                        Ok(_) => Next::Again,
+                        Ok(_) => return (discard, None),
                         Err(error) => Next::Failed(rustls::Error::General(error.to_string())),
                     }
                 }
@@ -173,7 +181,7 @@ fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usi
         // Not before the handshake's end, and nothing behind it is shown.
         Ok(_) => Next::Failed(rustls::Error::General("data before the end of the handshake".to_owned())),
     };
-    (discard, next)
+    (discard, Some(next))
 }
 
 /// `shown` and the next record, if it is there in full. Bytes that are no record are shown as

@@ -28,6 +28,7 @@ mod outgoing;
 mod provider;
 mod record;
 mod stream;
+mod turn;
 mod verify;
 
 pub use authority::{CaOptions, CertificateAuthority};

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use leno_local::Stage;
 use leno_local::names::StageName;
 use tokio::signal::unix::{SignalKind, signal};
@@ -97,7 +97,7 @@ async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
                 if let Ok(scene) = starting.await {
                     scene.stop().await;
                 }
-                bail!("interrupted")
+                return Err(output::Interrupted.into());
             }
         }
     };
@@ -105,7 +105,7 @@ async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
 
     let played = tokio::select! {
         played = play(args, &scene, &manifests, &progress) => played,
-        () = &mut stop => Err(anyhow::anyhow!("interrupted")),
+        () = &mut stop => Err(output::Interrupted.into()),
         () = scene.down_requested() => Err(anyhow::anyhow!("interrupted by `leno down`")),
     };
     match played {

@@ -76,7 +76,7 @@ fn demo_interrupted_cleans_up() {
     eventually("the demo's stage to run", || socket.exists().then_some(()).ok_or_else(|| "no socket yet".to_owned()));
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(130));
     assert!(output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("interrupted"), "{output:?}");
     assert_eq!(leftovers(&name), [""; 0]);
     assert!(!socket.exists());

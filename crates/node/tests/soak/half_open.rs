@@ -63,7 +63,7 @@ async fn half_open_peers_disturb_nobody_and_leave_nothing() {
     let attacker = Arc::new(field.mesh.uncaptured_pod("attacker", "node-1"));
     let certificate = field.mesh.certificate(&Leaf::uri("spiffe://cluster.local/ns/default/sa/attacker"));
     let neighbour = field.neighbour();
-    let base = neighbour.p99(field.size.sample).await;
+    let base = neighbour.base(&field.size).await;
     let open = field.descriptors()[1];
 
     let to = SocketAddr::new(field.server.v4, 15008);

@@ -233,7 +233,7 @@ async fn idle_connections_cost_no_time_and_leave_nothing() {
     let _alone = ALONE.lock().await;
     let field = Field::new().await;
     let neighbour = field.neighbour();
-    let base = neighbour.p99(field.size.sample).await;
+    let base = neighbour.base(&field.size).await;
     drop(neighbour);
     let mut held = Vec::with_capacity(field.size.idle);
     while held.len() < field.size.idle {

@@ -45,7 +45,7 @@ impl Neighbour {
     }
 
     /// The latency that 99 of 100 requests stay below, over the coming `time`.
-    pub(crate) async fn p99(&self, time: Duration) -> Duration {
+    async fn p99(&self, time: Duration) -> Duration {
         self.latencies.lock().clear();
         tokio::time::sleep(time).await;
         let mut latencies = std::mem::take(&mut *self.latencies.lock());
@@ -54,15 +54,27 @@ impl Neighbour {
         latencies[latencies.len() * 99 / 100]
     }
 
-    /// Fails if its p99 is worse than it may be beside what now goes on.
+    /// Its p99 while nothing else goes on. The median of several: on a virtual machine one alone may be a quarter or four
+    /// times of the next.
+    pub(crate) async fn base(&self, size: &Size) -> Duration {
+        let mut seen = Vec::new();
+        for _ in 0..size.bases {
+            seen.push(self.p99(size.sample).await);
+        }
+        seen.sort_unstable();
+        seen[seen.len() / 2]
+    }
+
+    /// Fails if its p99 is worse than it may be beside what now goes on, in most rounds.
     pub(crate) async fn is_undisturbed(&self, base: Duration, beside: &str, size: &Size) {
         let most = base.mul_f64(size.times).max(size.at_least);
-        let mut seen = Vec::new();
+        let (mut seen, mut good) = (Vec::new(), 0);
         for _ in 0..size.rounds {
             let p99 = self.p99(size.sample).await;
             println!("a neighbour's p99 beside {beside}: {p99:?}, alone {base:?}");
             seen.push(p99);
-            if p99 <= most {
+            good += usize::from(p99 <= most);
+            if good > size.rounds / 2 {
                 return;
             }
         }

@@ -16,7 +16,9 @@ pub(crate) struct Size {
     pub(crate) stalled: usize,
     /// How long a neighbour's latency is taken for.
     pub(crate) sample: Duration,
-    /// How often the neighbour's latency may be worse than [`Self::times`] before it counts: a
+    /// How often it is taken while nothing else goes on.
+    pub(crate) bases: usize,
+    /// How often it is taken at most beside what does; in more than half of them it must be good. A
     /// machine that does something else meanwhile is not the proxy's doing.
     pub(crate) rounds: usize,
     /// How many times its base a neighbour's p99 may be.
@@ -47,6 +49,7 @@ impl Size {
             besieged: Duration::from_secs(4),
             stalled: 8,
             sample: Duration::from_secs(2),
+            bases: 1,
             rounds: 3,
             times: 4.0,
             // An unoptimised handshake takes ten, and some may come one after the other.
@@ -67,7 +70,8 @@ impl Size {
             besieged: Duration::from_secs(30),
             stalled: 32,
             sample: Duration::from_secs(10),
-            rounds: 3,
+            bases: 5,
+            rounds: 5,
             times: 2.0,
             at_least: Duration::ZERO,
             left: 3 << 20,

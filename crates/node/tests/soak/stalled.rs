@@ -66,7 +66,7 @@ async fn readers_that_stop_are_sent_a_bounded_amount_and_disturb_nobody() {
     let mut field = Field::new().await;
     let count = field.size.stalled;
     let neighbour = field.neighbour();
-    let base = neighbour.p99(field.size.sample).await;
+    let base = neighbour.base(&field.size).await;
 
     // All are open before one of them fills its tunnel.
     let (mut received, mut ignored) = (Vec::new(), Vec::new());
