@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leno_testkit::certs::{Leaf, TestCertificate};
 use leno_testkit::hbone;
 use leno_testkit::network::may_run;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::support::{Pod, eventually};
@@ -52,6 +54,49 @@ async fn besiege(from: Arc<Pod>, to: SocketAddr, silent: Silent, certificate: Te
     }
 }
 
+/// Peers of a thread of their own. Dropped, they are gone.
+struct Besiegers {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Besiegers {
+    /// `behind`: they compute only when nobody else on this machine wants to. In the field they have machines of their
+    /// own; here a neighbour would wait for theirs, not for the proxy.
+    fn begin(behind: bool, peers: Vec<impl Future<Output = ()> + Send + 'static>) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            if behind {
+                yield_to_all();
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let _peers: JoinSet<()> = peers.into_iter().collect();
+                let _ = stopped.await;
+            });
+        });
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Besiegers {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The calling thread runs only when no other wants to (sched(7), SCHED_IDLE).
+#[allow(unsafe_code, reason = "no library has this call")]
+fn yield_to_all() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads `parameters`, which lives, and changes nothing but the calling thread's class.
+    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
 #[tokio::test]
 async fn half_open_peers_disturb_nobody_and_leave_nothing() {
     if !may_run("half_open_peers_disturb_nobody_and_leave_nothing") {
@@ -67,17 +112,17 @@ async fn half_open_peers_disturb_nobody_and_leave_nothing() {
     let open = field.descriptors()[1];
 
     let to = SocketAddr::new(field.server.v4, 15008);
-    let mut peers = JoinSet::new();
-    for number in 0..field.size.half_open {
+    let peer = |number| {
         let silent = [Silent::AtOnce, Silent::InHello, Silent::AfterTls][number % 3];
-        peers.spawn(besiege(attacker.clone(), to, silent, certificate.clone()));
-    }
+        besiege(attacker.clone(), to, silent, certificate.clone())
+    };
+    let peers = Besiegers::begin(field.size.behind, (0..field.size.half_open).map(peer).collect());
     let most = field.size.half_open.min(UNPROVEN);
     eventually("the siege", || field.descriptors()[1] >= open + most * 9 / 10).await;
     neighbour.is_undisturbed(base, "half-open peers", &field.size).await;
     tokio::time::sleep(field.size.besieged).await;
     println!("{:?} descriptors and {:?} bytes more during the siege", field.descriptors(), field.taken());
-    peers.shutdown().await;
+    drop(peers);
     drop(neighbour);
     field.is_given_back().await;
 }

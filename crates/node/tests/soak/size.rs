@@ -12,6 +12,8 @@ pub(crate) struct Size {
     /// Peers that never finish beginning, and how long.
     pub(crate) half_open: usize,
     pub(crate) besieged: Duration,
+    /// They compute only when nobody else wants to. Beside other tests they would never.
+    pub(crate) behind: bool,
     /// Connections that nobody reads, each way.
     pub(crate) stalled: usize,
     /// How long a neighbour's latency is taken for.
@@ -47,6 +49,7 @@ impl Size {
             held: Duration::from_secs(3),
             half_open: 200,
             besieged: Duration::from_secs(4),
+            behind: false,
             stalled: 8,
             sample: Duration::from_secs(2),
             bases: 1,
@@ -68,6 +71,7 @@ impl Size {
             held: Duration::from_secs(600),
             half_open: 1000,
             besieged: Duration::from_secs(30),
+            behind: true,
             stalled: 32,
             sample: Duration::from_secs(10),
             bases: 5,
