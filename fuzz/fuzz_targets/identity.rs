@@ -1,4 +1,4 @@
-//! SPIFFE ids, from certificates of peers.
+//! SPIFFE ids, from certificates of peers and from policies.
 #![no_main]
 
 use leno_model::Identity;
