@@ -84,10 +84,15 @@ fn foreground(args: &UpArgs) -> Vec<OsString> {
 pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
     let name = name(args)?;
     let outcome = ask(async { Ok(down::run(&name).await?) })?;
-    output::line(match outcome {
-        down::Outcome::Stopped => "stopped; nothing is left",
-        down::Outcome::Cleaned => "it did not run any more; what it left is removed",
-        down::Outcome::Nothing => "nothing ran, and nothing was left",
+    output::line(&match outcome {
+        down::Outcome::Stopped => "stopped; nothing is left".to_owned(),
+        down::Outcome::Cleaned => "it did not run any more; what it left is removed".to_owned(),
+        down::Outcome::Nothing => {
+            format!(
+                "no stage {} ran, and nothing of one was left; `--name` chooses another, the lab's is \"lab\"",
+                name.as_str()
+            )
+        }
     })
 }
 

@@ -4,11 +4,15 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::process::seconds_per_tick;
 
 /// Processor time of the whole machine since it started, over all cores, seconds.
+///
+/// Idle and stolen time are exact. Of the rest, most kernels only look at each clock tick what a core does, and a load at
+/// fixed times falls in step with the ticks: they then see all of it or none. So what is busy is what was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineCpu {
     /// Programs, niced ones included.
@@ -23,7 +27,13 @@ pub struct MachineCpu {
     pub steal_seconds: f64,
     /// Nothing to do, or waiting for a disk.
     pub idle_seconds: f64,
+    /// All there was: the time that passed on every core. 0 in reports from before it was taken.
+    #[serde(default)]
+    pub all_seconds: f64,
 }
+
+/// How far the samples of what cores do may be from how long they did something, to be believed in what they did.
+const BELIEVED: f64 = 0.25;
 
 impl MachineCpu {
     /// Now.
@@ -31,11 +41,15 @@ impl MachineCpu {
     /// # Errors
     /// When `/proc` is not mounted.
     pub fn now() -> io::Result<Self> {
-        Self::parse(&fs::read_to_string("/proc/stat")?)
+        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        Self::parse(&fs::read_to_string("/proc/stat")?, Duration::from(clock))
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no line \"cpu\""))
     }
 
-    pub(super) fn parse(stat: &str) -> Option<Self> {
+    pub(super) fn parse(stat: &str, clock: Duration) -> Option<Self> {
+        let is_core =
+            |line: &str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let cores = stat.lines().filter(|line| is_core(line)).count();
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let tick = seconds_per_tick();
         let ticks: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -48,6 +62,7 @@ impl MachineCpu {
             irq_seconds: at(5),
             softirq_seconds: at(6),
             steal_seconds: at(7),
+            all_seconds: cores as f64 * clock.as_secs_f64(),
         })
     }
 
@@ -61,12 +76,28 @@ impl MachineCpu {
             softirq_seconds: self.softirq_seconds - before.softirq_seconds,
             steal_seconds: self.steal_seconds - before.steal_seconds,
             idle_seconds: self.idle_seconds - before.idle_seconds,
+            all_seconds: self.all_seconds - before.all_seconds,
         }
     }
 
     /// All that is work.
     #[must_use]
     pub fn busy_seconds(&self) -> f64 {
+        if self.all_seconds > 0.0 {
+            (self.all_seconds - self.idle_seconds - self.steal_seconds).max(0.0)
+        } else {
+            self.sampled_seconds()
+        }
+    }
+
+    /// Deferred work of interrupts, if the kernel's samples can be right about it.
+    #[must_use]
+    pub fn believed_softirq_seconds(&self) -> Option<f64> {
+        let (busy, sampled) = (self.busy_seconds(), self.sampled_seconds());
+        ((sampled - busy).abs() <= BELIEVED * busy).then_some(self.softirq_seconds)
+    }
+
+    fn sampled_seconds(&self) -> f64 {
         self.user_seconds + self.system_seconds + self.irq_seconds + self.softirq_seconds
     }
 }

@@ -91,10 +91,27 @@ fn memory_and_descriptors() {
 #[test]
 fn softirqs_are_separate() {
     let stat = "cpu  100 10 200 5000 50 7 30 20 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-    let cpu = MachineCpu::parse(stat).unwrap();
+    let cpu = MachineCpu::parse(stat, Duration::ZERO).unwrap();
     assert_eq!((cpu.user_seconds, cpu.system_seconds, cpu.idle_seconds), (1.1, 2.0, 50.5));
     assert!((cpu.softirq_seconds - 0.3).abs() < 1e-9 && (cpu.busy_seconds() - 3.47).abs() < 1e-9);
-    assert_eq!(MachineCpu::parse("cpu0 1 2 3 4\n"), None);
+    assert_eq!(MachineCpu::parse("cpu0 1 2 3 4\n", Duration::ZERO), None);
+}
+
+/// A load in step with the clock's ticks is seen by all of them or by none.
+#[test]
+fn what_is_not_idle_is_busy_whatever_was_sampled() {
+    let at = |seconds, user, idle, softirq| {
+        let stat = format!("cpu  {user} 0 0 {idle} 0 0 {softirq} 50\ncpu0 1\ncpu1 1\nintr 7\n");
+        MachineCpu::parse(&stat, Duration::from_secs(seconds)).unwrap()
+    };
+    let before = at(100, 1000, 15_000, 200);
+    // Two cores for four seconds: half a second was stolen before, 5.5 seconds were idle.
+    let missed = at(104, 1005, 15_550, 201).since(&before);
+    assert!((missed.busy_seconds() - 2.5).abs() < 1e-9, "{missed:?}");
+    assert_eq!(missed.believed_softirq_seconds(), None);
+    let seen = at(104, 1200, 15_550, 250).since(&before);
+    assert!((seen.busy_seconds() - 2.5).abs() < 1e-9, "{seen:?}");
+    assert!(seen.believed_softirq_seconds().is_some_and(|seconds| (seconds - 0.5).abs() < 1e-9));
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
                 if lag > p99 / 2.0 {
                     remarks.push(format!(
                         "{at}: the load generator itself was up to {lag:.0} µs late (p99), which is in the p99 of {p99:.0} µs: \
-                         the machine is too busy to tell more"
+                         the machine is too busy, or its cores take that long to wake, to tell more"
                     ));
                 }
             }
@@ -173,12 +173,10 @@ fn costs(result: &StepResult, names: [&'static str; 3], unit: &'static str, work
     if work <= 0.0 {
         return Vec::new();
     }
-    let machine = [result.machine.busy_seconds(), result.machine.softirq_seconds];
-    let proxies = proxies_cpu(result).map(|seconds| (names[0], unit, Better::Lower, seconds / work));
-    proxies
-        .into_iter()
-        .chain(names[1..].iter().zip(machine).map(|(name, seconds)| (*name, unit, Better::Lower, seconds / work)))
-        .collect()
+    let machine = &result.machine;
+    let seconds = [proxies_cpu(result), Some(machine.busy_seconds()), machine.believed_softirq_seconds()];
+    let known = names.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?)));
+    known.map(|(name, seconds)| (name, unit, Better::Lower, seconds / work)).collect()
 }
 
 const COSTS: [&str; 3] = ["CPU of both proxies", "CPU of the whole machine", "of that softirq"];

@@ -190,9 +190,9 @@ pub async fn run(
     let most = steps.iter().map(|step| step.idle_connections()).max().unwrap_or(0);
     if descriptors < most * 4 {
         doubts.push(format!(
-            "a process may have {descriptors} open descriptors here: proxies that need more than {} for a connection can't \
-             hold {most} of them. Raise the limit with `ulimit -Hn`",
-            descriptors / most.max(1)
+            "a process may have {descriptors} open descriptors here: proxies that need more than {:.1} for a connection \
+             can't hold {most} of them. Raise the limit with `ulimit -Hn`",
+            descriptors as f64 / most.max(1) as f64
         ));
     } else if descriptors < ENOUGH_DESCRIPTORS {
         doubts.push(format!(
