@@ -26,9 +26,6 @@ pub use args::ControlArgs;
 
 use args::{Cli, Command, Format};
 
-/// Exit status for what was typed and fits nothing, as the argument parser's own.
-const WRONG_USAGE: u8 = 2;
-
 /// What the binary runs for the commands that are roles in a mesh.
 pub struct Roles<N> {
     /// `leno node`: the proxy of one node, until it is told to stop.
@@ -69,7 +66,7 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
         Err(error) => {
             // Fails only if the terminal is gone, and then there is nobody to tell.
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(output::WRONG_USAGE));
         }
     };
     match run(cli, roles) {
@@ -102,15 +99,7 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Sample { part } => return sample::run(part),
         Command::Lab { command } => {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            if let Err(error) = command.execute(&program, roles.commit) {
-                let (wrong, interrupted) = (error.is_usage(), matches!(error, leno_lab::Error::Interrupted));
-                let failed = output::failure(&error.into());
-                return Ok(match (wrong, interrupted) {
-                    (true, _) => ExitCode::from(WRONG_USAGE),
-                    (_, true) => ExitCode::from(output::INTERRUPTED),
-                    _ => failed,
-                });
-            }
+            command.execute(&program, roles.commit)?;
         }
         Command::LabLoad { spec } => return Ok(leno_lab::load::load_main(&spec)),
         Command::LabServer { spec } => return Ok(leno_lab::load::server_main(&spec)),

@@ -94,8 +94,11 @@ fn wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// Exit status for what was typed and fits nothing, as the argument parser's own.
+pub(crate) const WRONG_USAGE: u8 = 2;
+
 /// Exit status for what a signal ended early: a shell's for SIGINT, so that a script's loop ends with it.
-pub(crate) const INTERRUPTED: u8 = 130;
+const INTERRUPTED: u8 = 130;
 
 /// The operator ended it early. Everything is taken apart by the time this is told.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +111,12 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("{} {}", Paint::stderr().bad("error:"), explain(error));
-    if error.is::<Interrupted>() { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
+    match error.downcast_ref() {
+        Some(lab) if leno_lab::Error::is_usage(lab) => ExitCode::from(WRONG_USAGE),
+        Some(leno_lab::Error::Interrupted) => ExitCode::from(INTERRUPTED),
+        _ if error.is::<Interrupted>() => ExitCode::from(INTERRUPTED),
+        _ => ExitCode::FAILURE,
+    }
 }
 
 /// The error and its causes, each said once: many errors repeat their source in their own text.

@@ -89,8 +89,9 @@ pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
         down::Outcome::Cleaned => "it did not run any more; what it left is removed".to_owned(),
         down::Outcome::Nothing => {
             format!(
-                "no stage {} ran, and nothing of one was left; `--name` chooses another, the lab's is \"lab\"",
-                name.as_str()
+                "no stage {} ran, and nothing of one was left; `--name` chooses another, the lab's is \"{}\"",
+                name.as_str(),
+                leno_lab::STAGE
             )
         }
     })

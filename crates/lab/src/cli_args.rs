@@ -114,7 +114,7 @@ impl RunArgs {
             size,
             only: self.only.clone(),
             program: program.to_owned(),
-            stage: StageName::new("lab").map_err(|error| Error::Usage(error.to_string()))?,
+            stage: StageName::new(crate::STAGE).map_err(|error| Error::Usage(error.to_string()))?,
             commit: None,
             command: std::env::args_os().map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" "),
         };

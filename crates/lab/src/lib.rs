@@ -22,6 +22,9 @@ pub use envoy::envoy_main;
 pub use error::Error;
 pub use floor::floor_main;
 
+/// Name of the stage that runs play on.
+pub const STAGE: &str = "lab";
+
 /// What this process is to be by the name it was started under, if that is not plain `leno`: a node's proxy is started by
 /// its path alone, without arguments. The binary's `main` asks before it looks at arguments and environment.
 #[must_use]

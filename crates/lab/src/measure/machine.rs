@@ -27,8 +27,7 @@ pub struct MachineCpu {
     pub steal_seconds: f64,
     /// Nothing to do, or waiting for a disk.
     pub idle_seconds: f64,
-    /// All there was: the time that passed on every core. 0 in reports from before it was taken.
-    #[serde(default)]
+    /// All there was: the time that passed on every core.
     pub all_seconds: f64,
 }
 
@@ -83,22 +82,16 @@ impl MachineCpu {
     /// All that is work.
     #[must_use]
     pub fn busy_seconds(&self) -> f64 {
-        if self.all_seconds > 0.0 {
-            (self.all_seconds - self.idle_seconds - self.steal_seconds).max(0.0)
-        } else {
-            self.sampled_seconds()
-        }
+        // The clock is read a moment before the rest.
+        (self.all_seconds - self.idle_seconds - self.steal_seconds).max(0.0)
     }
 
     /// Deferred work of interrupts, if the kernel's samples can be right about it.
     #[must_use]
     pub fn believed_softirq_seconds(&self) -> Option<f64> {
-        let (busy, sampled) = (self.busy_seconds(), self.sampled_seconds());
+        let busy = self.busy_seconds();
+        let sampled = self.user_seconds + self.system_seconds + self.irq_seconds + self.softirq_seconds;
         ((sampled - busy).abs() <= BELIEVED * busy).then_some(self.softirq_seconds)
-    }
-
-    fn sampled_seconds(&self) -> f64 {
-        self.user_seconds + self.system_seconds + self.irq_seconds + self.softirq_seconds
     }
 }
 

@@ -91,7 +91,7 @@ fn memory_and_descriptors() {
 #[test]
 fn softirqs_are_separate() {
     let stat = "cpu  100 10 200 5000 50 7 30 20 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-    let cpu = MachineCpu::parse(stat, Duration::ZERO).unwrap();
+    let cpu = MachineCpu::parse(stat, Duration::from_millis(54_170)).unwrap();
     assert_eq!((cpu.user_seconds, cpu.system_seconds, cpu.idle_seconds), (1.1, 2.0, 50.5));
     assert!((cpu.softirq_seconds - 0.3).abs() < 1e-9 && (cpu.busy_seconds() - 3.47).abs() < 1e-9);
     assert_eq!(MachineCpu::parse("cpu0 1 2 3 4\n", Duration::ZERO), None);

@@ -35,7 +35,7 @@ fn report() -> Report {
                 }],
                 proxies: Vec::new(),
                 others_seconds: 0.0,
-                machine: MachineCpu { user_seconds: 1.0, ..MachineCpu::default() },
+                machine: MachineCpu { user_seconds: 1.0, all_seconds: 1.0, ..MachineCpu::default() },
             });
         }
     }

@@ -10,7 +10,8 @@ fn placed(load: Load, measured: bool) -> Placed {
 }
 
 fn machine(busy: f64, softirq: f64) -> MachineCpu {
-    MachineCpu { user_seconds: busy - softirq, softirq_seconds: softirq, idle_seconds: 1.0, ..MachineCpu::default() }
+    let (user_seconds, all_seconds) = (busy - softirq, busy + 1.0);
+    MachineCpu { user_seconds, softirq_seconds: softirq, idle_seconds: 1.0, all_seconds, ..MachineCpu::default() }
 }
 
 fn proxy(seconds: f64, before: u64, during: u64) -> ProxyUse {
