@@ -48,7 +48,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
             () = pod.stopped() => {}
         }
     };
-    let outcome = relay::tcp_to_tcp(program, stream, &counters, &pod.context().relay, ended).await;
+    let outcome = relay::tcp_to_tcp(program, stream, &*counters, &pod.context().relay, ended).await;
     report.finished(outcome, cut.reason());
 }
 

@@ -82,7 +82,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
             counters.forward(first);
             relay::tcp_to_tunnel(stream, tunnel, &counters, options, pod.stopped()).await
         }
-        Upstream::Tcp(upstream) => relay::tcp_to_tcp(stream, upstream, &counters, options, pod.stopped()).await,
+        Upstream::Tcp(upstream) => relay::tcp_to_tcp(stream, upstream, &*counters, options, pod.stopped()).await,
     };
     report.finished(outcome, None);
 }

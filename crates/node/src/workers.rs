@@ -35,7 +35,10 @@ impl Workers {
                 // And not of time: that would read the clock and look through its timers at each
                 // turn, 1 % of the processor time of a request, for none that are kept here.
                 .enable_io()
-                .on_thread_park(NetworkNamespace::go_home)
+                .on_thread_park(|| {
+                    leno_tunnel::thread_sleeps();
+                    NetworkNamespace::go_home();
+                })
                 .build()
                 .map_err(Error::Runtime)?;
             workers.handles.push(runtime.handle().clone());

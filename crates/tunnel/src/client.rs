@@ -13,11 +13,12 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use crate::activity::{Keepalive, Watched};
+use crate::carrier::{Guard, Handle, Role};
 use crate::early::FirstBytes;
-use crate::rarely::rarely;
+use crate::keepalive::Keepalive;
+use crate::rarely::{Asked, rarely};
 use crate::timers::{sleep, timeout};
-use crate::window::{Ledger, Window};
+use crate::window::Window;
 use crate::{Error, OpenError, Settings, TunnelStream};
 
 /// The timers' grain: what waits for less would not wait at all.
@@ -50,8 +51,8 @@ pub struct ResponseHead {
 /// transport open; so its own task must not.
 pub(crate) struct Connection {
     send: SendRequest<Bytes>,
-    /// What its streams hold.
-    ledger: Arc<Ledger>,
+    /// What its streams' bytes go by.
+    carrier: Handle,
     active: AtomicUsize,
     limit: usize,
     /// The peer's SETTINGS have come.
@@ -153,7 +154,8 @@ impl Permit {
         *head.method_mut() = Method::CONNECT;
         *head.uri_mut() = uri;
         *head.headers_mut() = request.headers.clone();
-        let (mut answer, mut send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
+        let (mut answer, send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
+        let lane = self.connection.carrier.attach(send.stream_id().into());
         let early = self.connection.takes_early_bytes();
         if let Some(first) = &mut first {
             first.begin();
@@ -164,7 +166,7 @@ impl Permit {
             }
             if early
                 && let Some(first) = &mut first
-                && let Err(error) = first.poll_send(cx, &mut send)
+                && let Err(error) = first.poll_send(cx, &lane)
             {
                 return Poll::Ready(Err(OpenError::Program(Arc::new(error))));
             }
@@ -177,7 +179,7 @@ impl Permit {
         }
         if let Some(first) = first {
             match &answer {
-                Ok(_) if !refused => first.accepted(&mut send),
+                Ok(_) if !refused => first.accepted(&lane),
                 Ok(_) => first.refused(),
                 Err(OpenError::Tunnel(error)) if error.is_unprocessed() => first.refused(),
                 Err(_) => {}
@@ -187,7 +189,7 @@ impl Permit {
         if head.status != StatusCode::OK {
             return Err(OpenError::Refused { status: head.status, headers: Box::new(head.headers) });
         }
-        let stream = TunnelStream::new(send, recv, self.connection.ledger.clone(), Some(self));
+        let stream = TunnelStream::new(send, recv, lane, Some(self));
         Ok((stream, ResponseHead { status: head.status, headers: head.headers }))
     }
 }
@@ -214,17 +216,20 @@ pub(crate) async fn start<IO, R: Registry>(
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (io, flusher, received) = Watched::new(io);
+    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
+    let carrier = Handle::new(Box::new(io), Role::Client, settings, window.ledger().clone());
+    let guard = Guard(carrier.clone());
+    let io = carrier.library_io();
     // It ends only once it is of no more use.
     io.patience().raise(settings.ping_timeout);
     let (send, mut driver) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
-    flusher.defer();
-    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
+    carrier.has_task();
+    let received = carrier.received();
     let connection = Arc::new(Connection {
         send,
-        ledger: window.ledger().clone(),
+        carrier: carrier.clone(),
         active: AtomicUsize::new(0),
         limit: settings.streams_per_connection,
         settled: AtomicBool::new(false),
@@ -273,18 +278,20 @@ where
             }
             keepalive.poll_dead(cx)
         }));
+        let mut library = Asked::new();
         let result = poll_fn(|cx| {
             if Pin::new(&mut silent).poll(cx).is_ready() {
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
             }
             if let Some(size) = window.turn(cx) {
-                driver.set_target_window_size(size);
+                carrier.resize_window(size);
             }
-            let mut ended = Pin::new(&mut driver).poll(cx).map_err(Error::from);
-            if ended.is_pending()
-                && let Poll::Ready(Err(error)) = flusher.poll(cx)
+            carrier.begin_turn(cx)?;
+            let ended = library.poll(cx, |cx| Pin::new(&mut driver).poll(cx)).map_err(Error::from);
+            if let Err(error) = carrier.end_turn(cx)
+                && ended.is_pending()
             {
-                ended = Poll::Ready(Err(Error::Lost(Arc::new(error))));
+                return Poll::Ready(Err(Error::Lost(Arc::new(error))));
             }
             let so_far = received.load(Relaxed);
             if so_far > seen {
@@ -301,6 +308,11 @@ where
             ended
         })
         .await;
+        // Before the transport is closed in the guard's way, which knows no reason.
+        if let Err(error) = &result {
+            guard.0.close(error);
+        }
+        drop(guard);
         registry.gone(result.as_ref().err());
         if let Err(error) = result {
             tracing::debug!(%error, "HBONE connection ended");

@@ -1,14 +1,13 @@
 //! What a program says before the peer has answered.
 
-use std::io::{self, Read};
+use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::SendStream;
 use leno_tls::buffer::Buffer;
-use socket2::SockRef;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
+
+use crate::carrier::{Lane, try_read};
 
 /// At most so much is sent before the peer has answered, bytes: most requests fit, and a peer
 /// that refuses has not been sent much for nothing.
@@ -53,7 +52,7 @@ impl<'a> FirstBytes<'a> {
     ///
     /// # Errors
     /// If the program has reset its connection. Nobody else could find that out any more.
-    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, to: &mut SendStream<Bytes>) -> io::Result<()> {
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, to: &Lane) -> io::Result<()> {
         if self.done {
             return Ok(());
         }
@@ -68,7 +67,7 @@ impl<'a> FirstBytes<'a> {
     }
 
     /// The peer has taken the request. What an earlier one was sent in vain goes to this one.
-    pub(crate) fn accepted(&mut self, to: &mut SendStream<Bytes>) {
+    pub(crate) fn accepted(&mut self, to: &Lane) {
         if !self.done {
             self.send(to);
         }
@@ -80,13 +79,12 @@ impl<'a> FirstBytes<'a> {
         self.in_doubt = false;
     }
 
-    fn send(&mut self, to: &mut SendStream<Bytes>) {
+    fn send(&mut self, to: &Lane) {
         self.done = true;
         // None at the program's end of file, which is the relay's to pass on.
         if !self.taken.is_empty() {
             self.in_doubt = true;
-            // HTTP/2 keeps what its windows have no room for. A stream that is gone says so itself.
-            let _ = to.send_data(self.taken.clone(), false);
+            to.send_soon(self.taken.clone());
         }
     }
 
@@ -94,17 +92,10 @@ impl<'a> FirstBytes<'a> {
         loop {
             ready!(self.program.poll_read_ready(cx))?;
             let mut buffer = Buffer::holding(MOST);
-            let mut read = None;
-            let tried = self.program.try_io(Interest::READABLE, || {
-                let len = (&*SockRef::from(self.program)).read(&mut buffer[..MOST])?;
-                read = Some(len);
-                // There is no more for now: said here, it spares the relay to ask the kernel.
-                if (1..MOST).contains(&len) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-            });
-            match (read, tried) {
-                (Some(len), _) => return Poll::Ready(Ok(buffer.freeze(len))),
-                (None, Err(error)) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
-                _ => {}
+            match try_read(self.program, &mut buffer[..MOST]) {
+                Ok(length) => return Poll::Ready(Ok(buffer.freeze(length))),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                Err(_) => {}
             }
         }
     }

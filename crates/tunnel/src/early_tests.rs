@@ -1,8 +1,9 @@
 use std::time::Duration;
 
-use h2::Reason;
 use h2::server::SendResponse;
+use h2::{Reason, SendStream};
 use http::{HeaderMap, Request, Response, StatusCode};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;

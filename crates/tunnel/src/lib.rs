@@ -5,10 +5,11 @@
 //! The transport is handed in by the caller, already encrypted and authenticated; nothing here
 //! knows certificates, policy or configuration.
 
-mod activity;
+mod carrier;
 mod client;
 mod early;
 mod error;
+mod keepalive;
 mod pool;
 mod rarely;
 pub mod relay;
@@ -22,6 +23,7 @@ mod window;
 #[cfg(test)]
 mod test_support;
 
+pub use carrier::thread_sleeps;
 pub use client::{ConnectRequest, ResponseHead};
 pub use early::FirstBytes;
 pub use error::{Error, OpenError};

@@ -13,6 +13,26 @@ use crate::waking::{Registered, Sleeper};
 /// has changed, a proxy that ends or a timer takes locks each time.
 pub struct Rarely<F> {
     future: F,
+    asked: Asked,
+}
+
+/// See [`Rarely`].
+pub fn rarely<F: Future>(future: F) -> Rarely<F> {
+    Rarely { future, asked: Asked::new() }
+}
+
+impl<F: Future + Unpin> Future for Rarely<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let future = &mut this.future;
+        this.asked.poll(cx, |cx| Pin::new(future).poll(cx))
+    }
+}
+
+/// Polls something only when it has asked for that, or once it was ready.
+pub(crate) struct Asked {
     signal: Arc<Signal>,
     /// With the signal's `task`.
     registered: Registered,
@@ -35,24 +55,30 @@ impl Wake for Signal {
     }
 }
 
-/// See [`Rarely`].
-pub fn rarely<F: Future>(future: F) -> Rarely<F> {
-    let signal = Arc::new(Signal { woken: AtomicBool::new(true), task: Sleeper::default() });
-    Rarely { future, signal, registered: Registered::default() }
-}
+impl Asked {
+    pub(crate) fn new() -> Self {
+        let signal = Arc::new(Signal { woken: AtomicBool::new(true), task: Sleeper::default() });
+        Self { signal, registered: Registered::default() }
+    }
 
-impl<F: Future + Unpin> Future for Rarely<F> {
-    type Output = F::Output;
+    /// Has the next [`Asked::poll`] poll; the task is not woken for that.
+    pub(crate) fn ask(&self) {
+        self.signal.woken.store(true, Ordering::Relaxed);
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = &mut *self;
+    /// Polls by `poll` if it has asked for that. What is ready is asked for at once.
+    pub(crate) fn poll<T>(&mut self, cx: &Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         // First: whoever was to be woken before may just have been told, in this one's place.
-        this.registered.renew(cx, &this.signal.task);
-        // Cleared before the future is looked at, or a wake meanwhile would be lost.
-        if !this.signal.woken.load(Ordering::Relaxed) || !this.signal.woken.swap(false, Ordering::Acquire) {
+        self.registered.renew(cx, &self.signal.task);
+        // Cleared before anything is looked at, or a wake meanwhile would be lost.
+        if !self.signal.woken.load(Ordering::Relaxed) || !self.signal.woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
-        Pin::new(&mut this.future).poll(&mut Context::from_waker(&Waker::from(this.signal.clone())))
+        let result = poll(&mut Context::from_waker(&Waker::from(self.signal.clone())));
+        if result.is_ready() {
+            self.ask();
+        }
+        result
     }
 }
 

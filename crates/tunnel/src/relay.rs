@@ -7,12 +7,15 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::Shutdown;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use h2::Reason;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
@@ -20,11 +23,9 @@ use crate::rarely::rarely;
 use crate::timers::sleep;
 use crate::{Error, TunnelStream};
 
-mod download;
 mod plain;
 mod upload;
 
-use download::Download;
 use plain::Copy;
 use upload::Upload;
 
@@ -33,7 +34,7 @@ const TURN: usize = 16;
 
 /// Told of every byte that was passed on. *Forward* is from the first argument of the relay to
 /// the second, *backward* the other way. Called on the hot path.
-pub trait Meter {
+pub trait Meter: Send + Sync + 'static {
     /// `bytes` more were passed on from the first end to the second.
     fn forward(&self, bytes: u64);
     /// `bytes` more were passed on from the second end to the first.
@@ -56,16 +57,6 @@ impl Meter for Counters {
 
     fn backward(&self, bytes: u64) {
         self.backward.fetch_add(bytes, Relaxed);
-    }
-}
-
-impl<M: Meter + ?Sized> Meter for std::sync::Arc<M> {
-    fn forward(&self, bytes: u64) {
-        (**self).forward(bytes);
-    }
-
-    fn backward(&self, bytes: u64) {
-        (**self).backward(bytes);
     }
 }
 
@@ -128,16 +119,18 @@ impl RelayError {
 /// # Errors
 /// See [`RelayError`]; both sides were then aborted, the TCP one with a RST.
 pub async fn tcp_to_tunnel<M: Meter>(
-    mut tcp: TcpStream,
+    tcp: TcpStream,
     mut tunnel: TunnelStream,
-    meter: &M,
+    meter: &Arc<M>,
     options: &RelayOptions,
     cancel: impl Future<Output = ()>,
 ) -> Result<(), RelayError> {
+    // The tunnel's connection writes to it, too.
+    let tcp = Arc::new(tcp);
+    tunnel.deliver_to(&tcp, meter.clone());
     let result = {
-        let (mut read, mut write) = tcp.split();
         let mut up = Upload::new(options);
-        let mut down = Download::default();
+        let mut down_done = false;
         let mut watch = HalfCloseWatch::new(options);
         let cancel = pin!(cancel);
         let mut cancel = rarely(cancel);
@@ -145,13 +138,18 @@ pub async fn tcp_to_tunnel<M: Meter>(
             if Pin::new(&mut cancel).poll(cx).is_ready() {
                 return Poll::Ready(Err(RelayError::Cancelled));
             }
-            if let Poll::Ready(Err(error)) = up.poll(cx, &mut read, &mut tunnel, meter) {
+            if let Poll::Ready(Err(error)) = up.poll(cx, &tcp, &mut tunnel, &**meter) {
                 return Poll::Ready(Err(error));
             }
-            if let Poll::Ready(Err(error)) = down.poll(cx, &mut write, &mut tunnel, meter, up.is_done()) {
-                return Poll::Ready(Err(error));
+            if !down_done && let Poll::Ready(result) = tunnel.poll_deliver(cx, &tcp, &**meter) {
+                result?;
+                down_done = true;
+                // Once both halves have ended the socket is closed, which says the same.
+                if !up.is_done() {
+                    SockRef::from(&*tcp).shutdown(Shutdown::Write).map_err(RelayError::Local)?;
+                }
             }
-            match (up.is_done(), down.is_done()) {
+            match (up.is_done(), down_done) {
                 (true, true) => return Poll::Ready(Ok(())),
                 // Nothing else would notice a peer that resets the stream after its own end.
                 (false, true) => {
@@ -159,9 +157,10 @@ pub async fn tcp_to_tunnel<M: Meter>(
                         return Poll::Ready(after_end(error));
                     }
                 }
-                _ => {}
+                (false, false) => return Poll::Pending,
+                (true, false) => {}
             }
-            watch.poll(cx, up.is_done() || down.is_done(), up.moved() + down.moved())
+            watch.poll(cx, true, up.moved() + tunnel.delivered())
         })
         .await
     };
@@ -241,7 +240,7 @@ pub async fn tcp_to_tcp<M: Meter>(
 /// Makes the coming close a RST, so that the program at the other end sees an error instead of
 /// the end of a complete stream.
 fn abort(tcp: &TcpStream) {
-    if let Err(error) = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO)) {
+    if let Err(error) = SockRef::from(tcp).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "connection can't be closed with a RST");
     }
 }

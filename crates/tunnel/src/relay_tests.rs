@@ -90,12 +90,12 @@ impl Rig {
                 let near_options = options.clone();
                 let near = async move { tcp_to_tunnel(near_tcp, near_end, &meter, &near_options, cancelled).await };
                 let far = async move {
-                    tcp_to_tunnel(far_tcp, far_end, &Counters::default(), &options, std::future::pending()).await
+                    tcp_to_tunnel(far_tcp, far_end, &Arc::<Counters>::default(), &options, std::future::pending()).await
                 };
                 (tokio::spawn(near), Some(tokio::spawn(far)))
             }
             Path::Plain => {
-                let near = async move { tcp_to_tcp(near_tcp, far_tcp, &meter, &options, cancelled).await };
+                let near = async move { tcp_to_tcp(near_tcp, far_tcp, &*meter, &options, cancelled).await };
                 (tokio::spawn(near), None)
             }
         };
@@ -281,7 +281,7 @@ async fn a_stream_that_its_peer_drops_is_no_complete_one() {
     let (mut app, tcp) = tcp_pair().await;
     let (near, mut far) = tunnel_pair(Settings::default()).await;
     let relay = tokio::spawn(async move {
-        tcp_to_tunnel(tcp, near, &Counters::default(), &RelayOptions::default(), std::future::pending()).await
+        tcp_to_tunnel(tcp, near, &Arc::<Counters>::default(), &RelayOptions::default(), std::future::pending()).await
     });
     far.write_all(b"half").await.unwrap();
     app.read_exact(&mut [0; 4]).await.unwrap();
@@ -296,7 +296,7 @@ async fn a_peer_that_ends_and_then_drops_has_closed() {
     let (mut app, tcp) = tcp_pair().await;
     let (near, mut far) = tunnel_pair(Settings::default()).await;
     let relay = tokio::spawn(async move {
-        tcp_to_tunnel(tcp, near, &Counters::default(), &RelayOptions::default(), std::future::pending()).await
+        tcp_to_tunnel(tcp, near, &Arc::<Counters>::default(), &RelayOptions::default(), std::future::pending()).await
     });
     far.write_all(b"all of it").await.unwrap();
     far.shutdown().await.unwrap();
@@ -388,11 +388,11 @@ async fn tiny_frames_to_a_stalled_reader_end_no_connection() {
     const FRAMES: usize = 200_000;
     let (mut app, tcp) = tcp_pair().await;
     // So that the kernel does not take it all.
-    socket2::SockRef::from(&tcp).set_send_buffer_size(4 << 10).unwrap();
-    socket2::SockRef::from(&app).set_recv_buffer_size(4 << 10).unwrap();
+    SockRef::from(&tcp).set_send_buffer_size(4 << 10).unwrap();
+    SockRef::from(&app).set_recv_buffer_size(4 << 10).unwrap();
     let (near, mut far) = tunnel_pair(Settings::default()).await;
     let relay = tokio::spawn(async move {
-        tcp_to_tunnel(tcp, near, &Counters::default(), &RelayOptions::default(), std::future::pending()).await
+        tcp_to_tunnel(tcp, near, &Arc::<Counters>::default(), &RelayOptions::default(), std::future::pending()).await
     });
     let writer = tokio::spawn(async move {
         for i in 0..FRAMES {
@@ -428,7 +428,7 @@ async fn a_lost_tunnel_resets_the_program() {
     let mut near = Some(near);
     let (stream, _) = pool.open(&(), || std::future::ready(near.take().ok_or(())), request()).await.unwrap();
     let relay = tokio::spawn(async move {
-        tcp_to_tunnel(tcp, stream, &Counters::default(), &RelayOptions::default(), std::future::pending()).await
+        tcp_to_tunnel(tcp, stream, &Arc::<Counters>::default(), &RelayOptions::default(), std::future::pending()).await
     });
     app.write_all(b"x").await.unwrap();
     server.abort();
@@ -441,11 +441,11 @@ async fn a_lost_tunnel_resets_the_program() {
 async fn an_idle_relay_is_small() {
     let (_app, tcp) = tcp_pair().await;
     let (near, _far) = tunnel_pair(Settings::default()).await;
-    let (counters, options) = (Counters::default(), RelayOptions::default());
+    let (counters, options) = (Arc::<Counters>::default(), RelayOptions::default());
     let relay = tcp_to_tunnel(tcp, near, &counters, &options, std::future::pending());
     assert!(size_of_val(&relay) <= 1024, "{}", size_of_val(&relay));
     let ((a, _a), (b, _b)) = (tcp_pair().await, tcp_pair().await);
-    let relay = tcp_to_tcp(a, b, &counters, &options, std::future::pending());
+    let relay = tcp_to_tcp(a, b, &*counters, &options, std::future::pending());
     assert!(size_of_val(&relay) <= 1024, "{}", size_of_val(&relay));
 }
 

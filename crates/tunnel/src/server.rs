@@ -14,10 +14,11 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use crate::activity::{Keepalive, Watched};
-use crate::rarely::rarely;
+use crate::carrier::{Guard, Handle, Lane, Role};
+use crate::keepalive::Keepalive;
+use crate::rarely::{Asked, rarely};
 use crate::timers::{sleep_until, timeout};
-use crate::window::{Ledger, Window};
+use crate::window::Window;
 use crate::{Error, Settings, TunnelStream};
 
 /// How long a last GOAWAY may take to leave before the transport is dropped, and how long a
@@ -31,8 +32,8 @@ pub struct InboundConnect {
     head: http::request::Parts,
     recv: RecvStream,
     respond: SendResponse<Bytes>,
-    /// What the streams of the connection hold.
-    ledger: Arc<Ledger>,
+    /// What its bytes go by.
+    lane: Lane,
 }
 
 impl InboundConnect {
@@ -72,7 +73,7 @@ impl InboundConnect {
         let mut response = Response::new(());
         *response.headers_mut() = headers;
         let send = self.respond.send_response(response, false)?;
-        Ok(TunnelStream::new(send, self.recv, self.ledger, None))
+        Ok(TunnelStream::new(send, self.recv, self.lane, None))
     }
 
     /// Answers with an error status and no body. To be called on a runtime.
@@ -136,12 +137,16 @@ impl ServeError {
 /// has passed means: at once. Dropping the future drops the connection without a word.
 pub async fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, mut on_request: H) -> Served
 where
-    IO: AsyncRead + AsyncWrite + Unpin,
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     D: Future<Output = Instant>,
     H: FnMut(InboundConnect),
 {
     let mut requests = 0;
-    let (io, flusher, received) = Watched::new(io);
+    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
+    let carrier = Handle::new(Box::new(io), Role::Server, settings, window.ledger().clone());
+    let _guard = Guard(carrier.clone());
+    let received = carrier.received();
+    let io = carrier.library_io();
     let patience = io.patience();
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
     // Boxed: its state is large, and gone once it is over.
@@ -151,8 +156,7 @@ where
         Ok(Err(error)) => return served(0, Err(Error::from(error).into())),
         Ok(Ok(connection)) => connection,
     };
-    flusher.defer();
-    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
+    carrier.has_task();
     let mut keepalive =
         Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
     let mut silent = rarely(poll_fn(move |cx| keepalive.poll_dead(cx)));
@@ -162,16 +166,21 @@ where
     // Set while draining, and once the end has begun.
     let mut deadline = None;
     let mut ending: Option<ServeError> = None;
+    let mut library = Asked::new();
     let end = poll_fn(|cx| {
         if !draining && let Poll::Ready(until) = Pin::new(&mut drain).poll(cx) {
             draining = true;
             patience.raise(settings.ping_timeout);
             connection.graceful_shutdown();
+            library.ask();
             deadline = Some(Box::pin(sleep_until(until)));
         }
         if ending.is_none() && Pin::new(&mut silent).poll(cx).is_ready() {
-            ending = Some(Error::PingTimeout(settings.ping_timeout).into());
+            let error = Error::PingTimeout(settings.ping_timeout);
+            carrier.fail(&error);
+            ending = Some(error.into());
             connection.abrupt_shutdown(Reason::NO_ERROR);
+            library.ask();
             deadline = Some(Box::pin(sleep_until(Instant::now() + FAREWELL)));
         }
         while let Some(timer) = &mut deadline
@@ -181,29 +190,38 @@ where
                 return Poll::Ready(Err(reason));
             }
             ending = Some(ServeError::DrainDeadline);
+            carrier.fail(&Error::GoAway { code: Reason::NO_ERROR, by_peer: false });
             connection.abrupt_shutdown(Reason::NO_ERROR);
+            library.ask();
             timer.as_mut().reset(Instant::now() + FAREWELL);
         }
         if let Some(size) = window.turn(cx) {
-            connection.set_target_window_size(size);
+            carrier.resize_window(size);
+        }
+        if let Err(error) = carrier.begin_turn(cx) {
+            carrier.close(&error);
+            return Poll::Ready(Err(ending.take().unwrap_or_else(|| error.into())));
         }
         loop {
-            match connection.poll_accept(cx) {
+            match library.poll(cx, |cx| connection.poll_accept(cx)) {
                 Poll::Pending => {
-                    return match flusher.poll(cx) {
-                        Poll::Ready(Err(error)) => {
+                    return match carrier.end_turn(cx) {
+                        Err(error) => {
                             Poll::Ready(Err(ending.take().unwrap_or_else(|| Error::Lost(Arc::new(error)).into())))
                         }
-                        _ => Poll::Pending,
+                        Ok(()) => Poll::Pending,
                     };
                 }
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     requests += 1;
                     let (head, recv) = request.into_parts();
-                    on_request(InboundConnect { head, recv, respond, ledger: window.ledger().clone() });
+                    let lane = carrier.attach(recv.stream_id().into());
+                    on_request(InboundConnect { head, recv, respond, lane });
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    return Poll::Ready(Err(ending.take().unwrap_or_else(|| Error::from(error).into())));
+                    let error = Error::from(error);
+                    carrier.fail(&error);
+                    return Poll::Ready(Err(ending.take().unwrap_or_else(|| error.into())));
                 }
                 Poll::Ready(None) => return Poll::Ready(ending.take().map_or(Ok(()), Err)),
             }

@@ -34,9 +34,6 @@ pub struct Settings {
     /// few: a connection is served by one thread of the peer's. 1 by default, which is what
     /// ztunnel does.
     pub spread: usize,
-    /// Bytes accepted for one stream that are not yet written to the transport.
-    /// ztunnel allows 4 MiB (client) and 400 KiB (server); back-pressure needs far less.
-    pub send_buffer: usize,
     /// Silence on a connection after which a PING is sent; up to twice as long, as the silence is
     /// looked for this often.
     pub ping_interval: Duration,
@@ -72,7 +69,6 @@ impl Default for Settings {
             max_concurrent_streams: 200,
             streams_per_connection: 100,
             spread: 1,
-            send_buffer: 256 << 10,
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(60),
@@ -94,7 +90,6 @@ impl Settings {
             .max_frame_size(self.max_frame_size)
             .max_header_list_size(self.client_header_list)
             .initial_max_send_streams(self.streams_per_connection)
-            .max_send_buffer_size(self.send_buffer)
             .max_concurrent_reset_streams(self.max_reset_streams)
             .max_local_error_reset_streams(Some(self.max_error_reset_streams))
             .enable_push(false);
@@ -109,7 +104,6 @@ impl Settings {
             .max_frame_size(self.max_frame_size)
             .max_header_list_size(self.server_header_list)
             .max_concurrent_streams(self.max_concurrent_streams)
-            .max_send_buffer_size(self.send_buffer)
             .max_concurrent_reset_streams(self.max_reset_streams)
             .max_pending_accept_reset_streams(self.max_pending_reset_streams)
             .max_local_error_reset_streams(Some(self.max_error_reset_streams));

@@ -8,11 +8,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h2::{Reason, RecvStream, SendStream};
+use leno_tls::buffer::Buffer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
-use crate::Error;
+use crate::carrier::{Delivery, Lane};
 use crate::client::Permit;
-use crate::window::{Held, Ledger};
+use crate::relay::Meter;
+use crate::{Error, RelayError};
 
 /// The byte stream of one CONNECT request, after its 200.
 ///
@@ -22,12 +25,13 @@ use crate::window::{Held, Ledger};
 ///
 /// Dropping it before both halves have ended resets the stream (CANCEL).
 pub struct TunnelStream {
+    /// The library's ends of the stream: who holds them keeps it from being reset.
     send: SendStream<Bytes>,
     recv: RecvStream,
-    /// What `AsyncRead` took from `recv` and has not yet handed out.
+    /// Its bytes go this way.
+    pub(crate) lane: Lane,
+    /// What `AsyncRead` took and has not yet handed out.
     partial: Bytes,
-    /// Received and not released.
-    pub(crate) held: Held,
     send_ended: bool,
     recv_ended: bool,
     /// Place among the streams of a pooled connection; none on the server side.
@@ -35,9 +39,8 @@ pub struct TunnelStream {
 }
 
 impl TunnelStream {
-    pub(crate) fn new(send: SendStream<Bytes>, recv: RecvStream, ledger: Arc<Ledger>, permit: Option<Permit>) -> Self {
-        let held = Held::new(ledger);
-        Self { send, recv, partial: Bytes::new(), held, send_ended: false, recv_ended: false, _permit: permit }
+    pub(crate) fn new(send: SendStream<Bytes>, recv: RecvStream, lane: Lane, permit: Option<Permit>) -> Self {
+        Self { send, recv, lane, partial: Bytes::new(), send_ended: false, recv_ended: false, _permit: permit }
     }
 
     /// Next received bytes; `None` once the peer has ended its half (END_STREAM). The peer may
@@ -52,28 +55,58 @@ impl TunnelStream {
         if self.recv_ended {
             return Poll::Ready(Ok(None));
         }
-        loop {
-            match ready!(self.recv.poll_data(cx)) {
-                Some(Ok(chunk)) if chunk.is_empty() => {}
-                Some(Ok(chunk)) => {
-                    self.held.hold(chunk.len());
-                    return Poll::Ready(Ok(Some(chunk)));
-                }
-                Some(Err(error)) => return Poll::Ready(Err(error.into())),
-                None => {
-                    self.recv_ended = true;
-                    return Poll::Ready(Ok(None));
-                }
+        match ready!(self.lane.poll_chunk(cx))? {
+            Some(chunk) => Poll::Ready(Ok(Some(chunk))),
+            None => {
+                ready!(self.poll_end(cx))?;
+                Poll::Ready(Ok(None))
             }
         }
+    }
+
+    /// Waits until the library has seen the end that the lane has: it would reset the stream if it
+    /// were let go of before.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        while !self.recv_ended {
+            match ready!(self.recv.poll_data(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error.into())),
+                None => self.recv_ended = true,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Says that `bytes` received bytes have left this process, so that the peer may send as
     /// many more.
     pub fn release(&mut self, bytes: usize) {
-        // Fails only for more bytes than were received, or a stream that is gone.
-        let _ = self.recv.flow_control().release_capacity(bytes);
-        self.held.give_back(bytes);
+        self.lane.release(bytes);
+    }
+
+    /// From now on, what comes is written to `socket` at once, as far as it takes it; the rest
+    /// waits for [`TunnelStream::poll_deliver`]. To be called once all chunks are consumed that
+    /// were taken before.
+    pub(crate) fn deliver_to(&self, socket: &Arc<TcpStream>, meter: Arc<dyn Meter>) {
+        self.lane.deliver_to(socket, meter);
+    }
+
+    /// Delivers what waits; ready once the peer has ended its half and all is delivered.
+    pub(crate) fn poll_deliver(
+        &mut self,
+        cx: &mut Context<'_>,
+        socket: &TcpStream,
+        meter: &dyn Meter,
+    ) -> Poll<Result<(), RelayError>> {
+        match ready!(self.lane.poll_deliver(cx, socket, meter)) {
+            Delivery::Socket(error) => Poll::Ready(Err(RelayError::Local(error))),
+            Delivery::Stream(error) => Poll::Ready(Err(error.into())),
+            Delivery::Ended => self.poll_end(cx).map_err(RelayError::from),
+        }
+    }
+
+    /// Bytes delivered to a socket so far.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.lane.delivered()
     }
 
     /// Whether the peer has ended its half and all its bytes were read.
@@ -88,46 +121,40 @@ impl TunnelStream {
     /// # Errors
     /// If the stream was reset, its connection lost, or its sending half ended.
     pub fn poll_reserve(&mut self, cx: &mut Context<'_>, want: usize) -> Poll<Result<usize, Error>> {
-        self.send.reserve_capacity(want);
-        loop {
-            let capacity = self.send.capacity();
-            if capacity > 0 {
-                return Poll::Ready(Ok(capacity.min(want)));
-            }
-            match ready!(self.send.poll_capacity(cx)) {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(error.into())),
-                None => return Poll::Ready(Err(self.why_closed(cx))),
-            }
+        if self.send_ended {
+            return Poll::Ready(Err(Error::Protocol("the sending half of the stream has ended".into())));
         }
+        self.lane.poll_reserve(cx, want)
     }
 
     /// Gives back room that [`TunnelStream::poll_reserve`] took and nobody used.
     pub fn unreserve(&mut self) {
-        self.send.reserve_capacity(0);
+        self.lane.unreserve();
     }
 
-    /// Sends bytes; at most as many as were reserved.
+    /// Sends the first `length` bytes of `buffer`; at most as many as were reserved.
     ///
     /// # Errors
     /// If the stream was reset, its connection lost, or its sending half ended.
-    pub fn send(&mut self, bytes: Bytes) -> Result<(), Error> {
-        self.send.send_data(bytes, false).map_err(Error::from)
+    pub fn send(&mut self, buffer: Buffer, length: usize) -> Result<(), Error> {
+        self.lane.send(buffer, length)
     }
 
     /// Ends the sending half (END_STREAM): the peer sees end of file. Receiving goes on.
     ///
     /// # Errors
     /// If the stream was reset or its connection lost.
-    pub fn finish(&mut self) -> Result<(), Error> {
+    pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.send_ended {
-            return Ok(());
+            return Poll::Ready(Ok(()));
         }
+        // Or the end would overtake it.
+        ready!(self.lane.poll_sent(cx))?;
         self.send_ended = true;
-        self.send.send_data(Bytes::new(), true).map_err(Error::from)
+        Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(Error::from))
     }
 
-    /// Whether the sending half was ended by [`TunnelStream::finish`].
+    /// Whether the sending half was ended by [`TunnelStream::poll_finish`].
     pub fn is_send_ended(&self) -> bool {
         self.send_ended
     }
@@ -140,17 +167,7 @@ impl TunnelStream {
     /// Ready when the peer has reset the stream or the connection is gone; to be watched while
     /// nothing is received or sent.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
-        match ready!(self.send.poll_reset(cx)) {
-            Ok(code) => Poll::Ready(Error::Reset { code, by_peer: true }),
-            Err(error) => Poll::Ready(error.into()),
-        }
-    }
-
-    fn why_closed(&mut self, cx: &mut Context<'_>) -> Error {
-        match self.poll_reset(cx) {
-            Poll::Ready(error) => error,
-            Poll::Pending => Error::Protocol("the sending half of the stream has ended".into()),
-        }
+        self.lane.poll_failed(cx)
     }
 
     /// Next received bytes, as [`TunnelStream::poll_chunk`].
@@ -183,9 +200,12 @@ impl AsyncWrite for TunnelStream {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let len = ready!(self.poll_reserve(cx, buf.len()))?;
-        self.send(Bytes::copy_from_slice(&buf[..len]))?;
-        Poll::Ready(Ok(len))
+        let mut buffer = Buffer::holding(buf.len());
+        let most = buf.len().min(buffer.len());
+        let length = ready!(self.poll_reserve(cx, most))?;
+        buffer[..length].copy_from_slice(&buf[..length]);
+        self.send(buffer, length)?;
+        Poll::Ready(Ok(length))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -193,15 +213,15 @@ impl AsyncWrite for TunnelStream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.finish().map_err(io::Error::from))
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_finish(cx).map_err(io::Error::from)
     }
 }
 
 impl std::fmt::Debug for TunnelStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TunnelStream")
-            .field("id", &self.send.stream_id())
+            .field("id", &self.lane.id())
             .field("send_ended", &self.send_ended)
             .field("recv_ended", &self.recv_ended)
             .finish_non_exhaustive()

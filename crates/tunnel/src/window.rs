@@ -93,11 +93,20 @@ impl Held {
         self.ledger.hold(bytes);
     }
 
-    /// So many bytes have left this process, if that many were held.
-    pub(crate) fn give_back(&mut self, bytes: usize) {
+    /// So many bytes have left this process, or all that are held; says how many.
+    pub(crate) fn give_back(&mut self, bytes: usize) -> usize {
         let bytes = bytes.min(self.bytes as usize);
         self.bytes -= bytes as u32;
         self.ledger.give_back(bytes);
+        bytes
+    }
+}
+
+#[cfg(test)]
+impl Held {
+    /// Bytes held by this one and by all of the connection.
+    pub(crate) fn all(&self) -> (usize, usize) {
+        (self.bytes as usize, self.ledger.held.load(Relaxed))
     }
 }
 

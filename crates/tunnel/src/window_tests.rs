@@ -240,7 +240,7 @@ async fn what_was_read_in_part_is_held_once() {
         let (from, to) = (&mut rig.senders[0], &mut rig.receivers[0]);
         from.write_all(&[1; 100]).await.unwrap();
         to.read_exact(&mut [0; 30]).await.unwrap();
-        let held = |stream: &TunnelStream| (stream.held.bytes, stream.held.ledger.held.load(SeqCst));
+        let held = |stream: &TunnelStream| stream.lane.held();
         assert_eq!(held(to), (70, 70));
         assert_eq!(to.chunk().await.unwrap().unwrap().len(), 70);
         assert_eq!(held(to), (70, 70));
@@ -271,7 +271,7 @@ fn what_is_in_transit_changes_nothing() {
     for _ in 0..100 {
         streams.iter_mut().for_each(|stream| stream.hold(512 << 10));
         assert_eq!(window.turn(&cx), None);
-        streams.iter_mut().for_each(|stream| stream.give_back(512 << 10));
+        streams.iter_mut().for_each(|stream| assert_eq!(stream.give_back(512 << 10), 512 << 10));
         assert_eq!(window.turn(&cx), None);
     }
     assert!(!task.0.load(SeqCst));
@@ -282,7 +282,7 @@ fn what_is_in_transit_changes_nothing() {
     for _ in 0..100 {
         streams.iter_mut().for_each(|stream| stream.hold(256 << 10));
         changes += usize::from(window.turn(&cx).is_some());
-        streams[1..].iter_mut().for_each(|stream| stream.give_back(256 << 10));
+        streams[1..].iter_mut().for_each(|stream| assert_eq!(stream.give_back(256 << 10), 256 << 10));
         streams[0].give_back(256 << 10);
         changes += usize::from(window.turn(&cx).is_some());
     }

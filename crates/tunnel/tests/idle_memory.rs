@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this file is a test")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -19,7 +20,8 @@ fn resident_bytes() -> usize {
 
 async fn relayed(io: TcpStream, stream: leno_tunnel::TunnelStream) {
     let _ =
-        relay::tcp_to_tunnel(io, stream, &Counters::default(), &RelayOptions::default(), std::future::pending()).await;
+        relay::tcp_to_tunnel(io, stream, &Arc::<Counters>::default(), &RelayOptions::default(), std::future::pending())
+            .await;
 }
 
 /// Sends half a megabyte there and back, so that buffers have grown.

@@ -1,26 +1,27 @@
 //! From a TCP connection into a tunnel.
 
-use std::pin::Pin;
+use std::io;
 use std::task::{Context, Poll, ready};
 
 use leno_tls::buffer::ReadSize;
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::ReadHalf;
 
 use super::{Meter, RelayError, RelayOptions, TURN};
 use crate::TunnelStream;
+use crate::carrier::try_read;
 
 pub(super) struct Upload {
     size: ReadSize,
     reserved: bool,
+    /// The program has ended its half, the tunnel's has yet to end.
+    ending: bool,
     done: bool,
     moved: u64,
 }
 
 impl Upload {
     pub(super) fn new(options: &RelayOptions) -> Self {
-        Self { size: ReadSize::new(options.largest_read), reserved: false, done: false, moved: 0 }
+        Self { size: ReadSize::new(options.largest_read), reserved: false, ending: false, done: false, moved: 0 }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -35,7 +36,7 @@ impl Upload {
     pub(super) fn poll<M: Meter>(
         &mut self,
         cx: &mut Context<'_>,
-        tcp: &mut ReadHalf<'_>,
+        tcp: &TcpStream,
         tunnel: &mut TunnelStream,
         meter: &M,
     ) -> Poll<Result<(), RelayError>> {
@@ -43,9 +44,13 @@ impl Upload {
             if self.done {
                 return Poll::Ready(Ok(()));
             }
+            if self.ending {
+                ready!(tunnel.poll_finish(cx))?;
+                self.done = true;
+                return Poll::Ready(Ok(()));
+            }
             // Only a readable socket may take room of the connection's window and a buffer.
-            let socket: &TcpStream = tcp.as_ref();
-            match socket.poll_read_ready(cx) {
+            match tcp.poll_read_ready(cx) {
                 Poll::Pending => return self.idle(tunnel),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(RelayError::Local(error))),
                 Poll::Ready(Ok(())) => {}
@@ -53,23 +58,22 @@ impl Upload {
             self.reserved = true;
             let room = ready!(tunnel.poll_reserve(cx, self.size.bytes()))?;
             let mut buffer = self.size.buffer();
-            let mut unfilled = ReadBuf::new(&mut buffer[..room]);
-            match Pin::new(&mut *tcp).poll_read(cx, &mut unfilled) {
-                Poll::Pending => return self.idle(tunnel),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(RelayError::Local(error))),
-                Poll::Ready(Ok(())) => {}
-            }
-            let len = unfilled.filled().len();
-            if len == 0 {
-                self.done = true;
+            let length = match try_read(tcp, &mut buffer[..room]) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(RelayError::Local(error))),
+            };
+            if length == 0 {
+                self.ending = true;
                 self.reserved = false;
-                tunnel.finish()?;
-                return Poll::Ready(Ok(()));
+                tunnel.unreserve();
+                continue;
             }
-            self.size.observe(len, room);
-            tunnel.send(buffer.freeze(len))?;
-            self.moved += len as u64;
-            meter.forward(len as u64);
+            self.size.observe(length, room);
+            tunnel.send(buffer, length)?;
+            self.reserved = false;
+            self.moved += length as u64;
+            meter.forward(length as u64);
         }
         cx.waker().wake_by_ref();
         Poll::Pending

@@ -1,0 +1,149 @@
+//! Received bytes that wait for a program.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Chunks handed to one system call.
+pub(super) const SLICES: usize = 32;
+
+/// Chunks up to this length are gathered. A stream's window bounds what waits by its payload only:
+/// thousands of one-byte frames would each keep a buffer of their own.
+const GATHER_BELOW: usize = 1 << 10;
+
+/// Room for gathered chunks, bytes.
+const GATHERED: usize = 8 << 10;
+
+/// A queue of bytes. What is in it has not been released to the peer, so the stream's window
+/// bounds it. Empty, it holds no memory.
+#[derive(Default)]
+pub(super) struct Chunks {
+    waiting: VecDeque<Bytes>,
+    /// Behind everything in `waiting`.
+    gathered: BytesMut,
+}
+
+impl Chunks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.gathered.is_empty()
+    }
+
+    /// Whether a chunk of so many bytes is better copied than kept.
+    pub(super) fn copies(length: usize) -> bool {
+        length <= GATHER_BELOW
+    }
+
+    /// Copies few bytes to the end.
+    pub(super) fn push_copy(&mut self, bytes: &[u8]) {
+        if self.is_empty() {
+            self.waiting.push_back(Bytes::copy_from_slice(bytes));
+            return;
+        }
+        if self.gathered.capacity() - self.gathered.len() < bytes.len() {
+            self.seal();
+            self.gathered = BytesMut::with_capacity(GATHERED.max(bytes.len()));
+        }
+        self.gathered.extend_from_slice(bytes);
+    }
+
+    pub(super) fn push(&mut self, bytes: Bytes) {
+        self.seal();
+        self.waiting.push_back(bytes);
+    }
+
+    /// The first chunk.
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        let first = match self.waiting.pop_front() {
+            None if self.gathered.is_empty() => None,
+            None => Some(std::mem::take(&mut self.gathered).freeze()),
+            first => first,
+        };
+        self.forget_if_empty();
+        first
+    }
+
+    /// The first chunks, for a vectored write; says how many.
+    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
+        let gathered = Some(&self.gathered[..]).filter(|gathered| !gathered.is_empty());
+        let mut count = 0;
+        for (slice, chunk) in slices.iter_mut().zip(self.waiting.iter().map(|chunk| &chunk[..]).chain(gathered)) {
+            *slice = IoSlice::new(chunk);
+            count += 1;
+        }
+        count
+    }
+
+    /// The first `bytes` bytes are gone.
+    pub(super) fn advance(&mut self, mut bytes: usize) {
+        while let Some(chunk) = self.waiting.front_mut() {
+            if bytes < chunk.len() {
+                chunk.advance(bytes);
+                return;
+            }
+            bytes -= chunk.len();
+            self.waiting.pop_front();
+        }
+        self.gathered.advance(bytes);
+        self.forget_if_empty();
+    }
+
+    fn seal(&mut self) {
+        if !self.gathered.is_empty() {
+            self.waiting.push_back(std::mem::take(&mut self.gathered).freeze());
+        }
+    }
+
+    fn forget_if_empty(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn single_bytes_share_a_buffer() {
+        let mut chunks = Chunks::default();
+        for _ in 0..GATHERED {
+            chunks.push_copy(&[1]);
+        }
+        assert!(chunks.waiting.len() <= 2, "{}", chunks.waiting.len());
+        chunks.advance(GATHERED);
+        assert!(chunks.is_empty());
+        assert_eq!((chunks.waiting.capacity(), chunks.gathered.capacity()), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn comes_out_as_it_went_in(pushed in prop::collection::vec((1usize..3000, any::<bool>()), 1..80), step in 1usize..5000) {
+            let mut chunks = Chunks::default();
+            let mut expected = Vec::new();
+            for (length, pop) in pushed {
+                let bytes: Vec<u8> = (0..length).map(|i| (i + expected.len()) as u8).collect();
+                if Chunks::copies(length) { chunks.push_copy(&bytes) } else { chunks.push(bytes.clone().into()) }
+                expected.extend_from_slice(&bytes);
+                if pop && let Some(chunk) = chunks.pop() {
+                    prop_assert_eq!(&expected[..chunk.len()], &chunk[..]);
+                    expected.drain(..chunk.len());
+                }
+            }
+            while !chunks.is_empty() {
+                let mut slices = [IoSlice::new(&[]); SLICES];
+                let count = chunks.slices(&mut slices);
+                let written: Vec<u8> = slices[..count].iter().flat_map(|s| s.iter().copied()).take(step).collect();
+                prop_assert!(!written.is_empty());
+                prop_assert_eq!(&expected[..written.len()], &written[..]);
+                expected.drain(..written.len());
+                let length = written.len();
+                chunks.advance(length);
+            }
+            prop_assert!(expected.is_empty());
+        }
+    }
+}

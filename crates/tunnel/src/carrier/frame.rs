@@ -1,0 +1,150 @@
+//! HTTP/2 frames as far as the carrier has to know them (RFC 9113 §4.1, §6).
+
+use std::ops::Range;
+
+/// Bytes of a frame's head.
+pub(super) const HEAD: usize = 9;
+
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const RST_STREAM: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const WINDOW_UPDATE: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
+
+/// Of DATA and HEADERS.
+pub(super) const END_STREAM: u8 = 0x1;
+/// Of SETTINGS.
+pub(super) const ACK: u8 = 0x1;
+/// Of HEADERS and CONTINUATION.
+pub(super) const END_HEADERS: u8 = 0x4;
+/// Of DATA and HEADERS.
+pub(super) const PADDED: u8 = 0x8;
+
+/// Of SETTINGS: what a stream's window begins with, bytes.
+pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
+/// Of SETTINGS: the largest frame, bytes.
+pub(super) const MAX_FRAME_SIZE: u16 = 5;
+
+/// A frame's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Bytes that follow; 24 bits.
+    pub(super) length: u32,
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    /// 31 bits; 0 for the connection.
+    pub(super) stream: u32,
+}
+
+impl Head {
+    fn parse(bytes: [u8; HEAD]) -> Self {
+        let [a, b, c, kind, flags, s @ ..] = bytes;
+        Self { length: u32::from_be_bytes([0, a, b, c]), kind, flags, stream: u32::from_be_bytes(s) & (u32::MAX >> 1) }
+    }
+
+    pub(super) fn bytes(self) -> [u8; HEAD] {
+        let [_, a, b, c] = self.length.to_be_bytes();
+        let [s, t, u, v] = self.stream.to_be_bytes();
+        [a, b, c, self.kind, self.flags, s, t, u, v]
+    }
+
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// A WINDOW_UPDATE for `stream`, whole.
+    pub(super) fn window_update(stream: u32, increment: u32) -> [u8; HEAD + 4] {
+        let mut frame = [0; HEAD + 4];
+        frame[..HEAD].copy_from_slice(&Self { length: 4, kind: WINDOW_UPDATE, flags: 0, stream }.bytes());
+        frame[HEAD..].copy_from_slice(&increment.to_be_bytes());
+        frame
+    }
+
+    /// A GOAWAY, whole.
+    pub(super) fn goaway(last_stream: u32, code: u32) -> [u8; HEAD + 8] {
+        let mut frame = [0; HEAD + 8];
+        frame[..HEAD].copy_from_slice(&Self { length: 8, kind: GOAWAY, flags: 0, stream: 0 }.bytes());
+        frame[HEAD..HEAD + 4].copy_from_slice(&last_stream.to_be_bytes());
+        frame[HEAD + 4..].copy_from_slice(&code.to_be_bytes());
+        frame
+    }
+}
+
+/// The 32 bits at `at`; 0 beyond the end.
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+/// Takes a byte stream apart, however it is cut into reads.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    /// Bytes before the first frame that are still to come.
+    preface: u8,
+    head: [u8; HEAD],
+    /// Bytes of `head` that have come.
+    have: u8,
+    /// Payload of the current frame that is still to come.
+    left: u32,
+}
+
+/// What [`Splitter::next`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Of what comes before the first frame (RFC 9113 §3.4).
+    Preface(Range<usize>),
+    /// A frame begins; it is over already if its length is 0.
+    Head(Head),
+    /// Of the current frame's payload, and whether it is over with that.
+    Payload(Range<usize>, bool),
+}
+
+impl Splitter {
+    /// `preface`: bytes before the first frame.
+    pub(super) fn new(preface: u8) -> Self {
+        Self { preface, head: [0; HEAD], have: 0, left: 0 }
+    }
+
+    /// Whether nothing of a frame is missing.
+    pub(super) fn is_between_frames(&self) -> bool {
+        self.preface == 0 && self.have == 0 && self.left == 0
+    }
+
+    /// The next piece in `bytes`, from `at` on, which is moved behind it. None once all is taken.
+    pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Piece> {
+        let start = *at;
+        let rest = bytes.len() - start;
+        if rest == 0 {
+            return None;
+        }
+        if self.preface > 0 {
+            let length = rest.min(usize::from(self.preface));
+            self.preface -= length as u8;
+            *at += length;
+            return Some(Piece::Preface(start..*at));
+        }
+        if self.left > 0 {
+            let length = rest.min(self.left as usize);
+            self.left -= length as u32;
+            *at += length;
+            return Some(Piece::Payload(start..*at, self.left == 0));
+        }
+        let have = usize::from(self.have);
+        let length = rest.min(HEAD - have);
+        self.head[have..have + length].copy_from_slice(&bytes[start..start + length]);
+        *at += length;
+        if have + length < HEAD {
+            self.have += length as u8;
+            return None;
+        }
+        self.have = 0;
+        let head = Head::parse(self.head);
+        self.left = head.length;
+        Some(Piece::Head(head))
+    }
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

@@ -1,0 +1,468 @@
+//! What comes from the peer: DATA to its streams, everything else to the library.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::Waker;
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::Reason;
+use leno_tls::buffer::{Buffer, ReadSize};
+use tokio::io::ReadBuf;
+
+use super::chunks::{Chunks, SLICES};
+use super::credit::Credit;
+use super::frame::{
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE,
+    PADDED, Piece, RST_STREAM, SETTINGS, Splitter, WINDOW_UPDATE, word,
+};
+use super::stream::write_now;
+use super::{Carrier, LARGEST_READ, Role};
+use crate::{Error, Settings};
+
+/// Whole frames that may wait for the library, bytes; beyond, nothing is read until it has taken
+/// some: it may be waiting for the peer to read its answers.
+const FOR_LIBRARY: usize = 64 << 10;
+
+/// Memory for the library's frames that a connection keeps while there are none, bytes.
+const KEPT: usize = 1 << 10;
+
+/// Largest window a peer may ask for (RFC 9113 §6.9.1).
+pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
+
+pub(super) struct Incoming {
+    splitter: Splitter,
+    current: Current,
+    /// A header block has begun; only CONTINUATION may follow (RFC 9113 §6.10).
+    in_headers: bool,
+    largest_frame: u32,
+    /// Frames for the library. The last may be incomplete.
+    for_library: BytesMut,
+    /// Bytes of it that are whole frames.
+    whole: usize,
+    /// The library, where it waits for a frame.
+    pub(super) library: Option<Waker>,
+    /// Nothing is read until the library has taken some.
+    pub(super) paused: bool,
+    /// The transport ended. The library is told once it has got everything else.
+    end: Option<io::Result<()>>,
+    pub(super) violation: Option<Violation>,
+    pub(super) received: Arc<AtomicU64>,
+    /// Bytes that may still be read in this turn.
+    pub(super) budget: usize,
+    pub(super) size: ReadSize,
+    /// The connection's window.
+    pub(super) credit: Credit,
+    /// What that is to be.
+    pub(super) target: u32,
+    pub(super) stream_window: u32,
+}
+
+/// What the frame is that is coming in.
+enum Current {
+    /// One for the library.
+    Library(Head),
+    Data(Data),
+}
+
+struct Data {
+    stream: u32,
+    ends: bool,
+    /// The length of the padding has yet to come.
+    padded: bool,
+    length: u32,
+    /// Payload without padding that has yet to come.
+    left: u32,
+}
+
+/// The peer broke a rule that the library can't see broken.
+pub(super) struct Violation {
+    pub(super) code: Reason,
+    pub(super) what: &'static str,
+}
+
+impl Incoming {
+    pub(super) fn new(role: Role, settings: &Settings) -> Self {
+        // A server's peer begins with a fixed text (RFC 9113 §3.4), which the library judges.
+        let preface = if role == Role::Server { 24 } else { 0 };
+        Self {
+            splitter: Splitter::new(preface),
+            current: Current::Library(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
+            in_headers: false,
+            largest_frame: settings.max_frame_size,
+            for_library: BytesMut::new(),
+            whole: 0,
+            library: None,
+            paused: false,
+            end: None,
+            violation: None,
+            received: Arc::default(),
+            budget: 0,
+            size: ReadSize::new(LARGEST_READ),
+            // The library tells the peer of what exceeds the default, first thing.
+            credit: Credit::new(settings.connection_window),
+            target: settings.connection_window,
+            stream_window: settings.stream_window,
+        }
+    }
+
+    pub(super) fn may_read(&mut self) -> bool {
+        self.paused = self.whole > FOR_LIBRARY;
+        !self.paused && self.end.is_none() && self.violation.is_none()
+    }
+
+    pub(super) fn ended(&mut self, how: io::Result<()>) {
+        let cut_short = || io::Error::other("the connection ended within a frame");
+        self.end = Some(how.and_then(|()| if self.splitter.is_between_frames() { Ok(()) } else { Err(cut_short()) }));
+        self.wake_library();
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.for_library = BytesMut::new();
+        self.whole = 0;
+        self.end.get_or_insert_with(|| Err(io::ErrorKind::BrokenPipe.into()));
+        self.wake_library();
+    }
+
+    fn wake_library(&mut self) {
+        if let Some(library) = self.library.take() {
+            library.wake();
+        }
+    }
+
+    /// Gives the library as much as has come whole and has room, nothing at the end. `None` if it
+    /// has to wait.
+    pub(super) fn give_library(&mut self, room: &mut ReadBuf<'_>) -> Option<io::Result<()>> {
+        if self.whole == 0 {
+            return match self.end.as_mut()? {
+                Ok(()) => Some(Ok(())),
+                // Told once; it can't be copied.
+                end => Some(std::mem::replace(end, Ok(()))),
+            };
+        }
+        let length = room.remaining().min(self.whole);
+        room.put_slice(&self.for_library[..length]);
+        self.for_library.advance(length);
+        self.whole -= length;
+        if self.for_library.is_empty() && self.for_library.capacity() > KEPT {
+            self.for_library = BytesMut::new();
+        }
+        Some(Ok(()))
+    }
+
+    fn library_frame_is_whole(&mut self) {
+        self.whole = self.for_library.len();
+        self.wake_library();
+    }
+
+    /// The payload of the library's frame that has just become whole.
+    fn payload(&self, head: Head) -> &[u8] {
+        &self.for_library[self.for_library.len() - head.length as usize..]
+    }
+}
+
+/// One read's bytes. Whoever needs some of them for longer keeps all of them, or copies few.
+pub(super) struct Received {
+    buffer: Option<Buffer>,
+    frozen: Bytes,
+    length: usize,
+}
+
+impl Received {
+    pub(super) fn new(buffer: Buffer, length: usize) -> Self {
+        Self { buffer: Some(buffer), frozen: Bytes::new(), length }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.buffer {
+            Some(buffer) => &buffer[..self.length],
+            None => &self.frozen,
+        }
+    }
+
+    fn keep(&mut self, range: Range<usize>) -> Bytes {
+        if let Some(buffer) = self.buffer.take() {
+            self.frozen = buffer.freeze(self.length);
+        }
+        self.frozen.slice(range)
+    }
+}
+
+/// Payload of several frames that go to the same stream: one system call for all.
+#[derive(Default)]
+struct Gathered {
+    stream: u32,
+    ranges: [Range<u32>; SLICES],
+    count: usize,
+}
+
+impl Carrier {
+    /// Takes received bytes apart and passes them on.
+    pub(super) fn take_apart(&mut self, mut received: Received) {
+        let mut gathered = Gathered::default();
+        let mut at = 0;
+        while self.incoming.violation.is_none() {
+            let Some(piece) = self.incoming.splitter.next(received.bytes(), &mut at) else { break };
+            match piece {
+                Piece::Preface(range) => {
+                    self.incoming.for_library.extend_from_slice(&received.bytes()[range]);
+                    self.incoming.library_frame_is_whole();
+                }
+                Piece::Head(head) => {
+                    self.frame_begins(head);
+                    if head.length == 0 {
+                        self.frame_ends(&mut received, &mut gathered);
+                    }
+                }
+                Piece::Payload(range, last) => {
+                    match &mut self.incoming.current {
+                        Current::Library(_) => {
+                            self.incoming.for_library.extend_from_slice(&received.bytes()[range]);
+                        }
+                        Current::Data(_) => self.data(range, &mut received, &mut gathered),
+                    }
+                    if last {
+                        self.frame_ends(&mut received, &mut gathered);
+                    }
+                }
+            }
+        }
+        self.deliver(&mut received, &mut gathered);
+        self.tell_connection_credit();
+    }
+
+    fn frame_begins(&mut self, head: Head) {
+        let ours = head.kind == DATA
+            && !self.incoming.in_headers
+            && head.length <= self.incoming.largest_frame
+            && head.stream % 2 == 1
+            && head.stream <= self.last_stream;
+        if !ours || self.streams.get(&head.stream).is_some_and(|stream| stream.receive_ended) {
+            // Whatever is wrong with it, the library says so.
+            self.incoming.for_library.extend_from_slice(&head.bytes());
+            self.incoming.current = Current::Library(head);
+            return;
+        }
+        let stream = self.streams.get_mut(&head.stream);
+        if !self.incoming.credit.take(head.length) || stream.is_some_and(|stream| !stream.credit.take(head.length)) {
+            self.incoming.violation = Some(Violation {
+                code: Reason::FLOW_CONTROL_ERROR,
+                what: "the peer sent more than the window it was given",
+            });
+        }
+        self.incoming.current = Current::Data(Data {
+            stream: head.stream,
+            ends: head.has(END_STREAM),
+            padded: head.has(PADDED),
+            length: head.length,
+            left: head.length,
+        });
+    }
+
+    fn frame_ends(&mut self, received: &mut Received, gathered: &mut Gathered) {
+        match &self.incoming.current {
+            &Current::Data(Data { stream, ends, padded, .. }) => {
+                if padded {
+                    // Of length 0, without a place for the padding's length.
+                    return self.bad_padding();
+                }
+                if ends {
+                    self.deliver(received, gathered);
+                    self.receive_ends(stream);
+                    let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream };
+                    self.incoming.for_library.extend_from_slice(&end.bytes());
+                    self.incoming.library_frame_is_whole();
+                }
+            }
+            &Current::Library(head) => {
+                if head.kind == RST_STREAM {
+                    // What came before it comes first.
+                    self.deliver(received, gathered);
+                }
+                if self.library_needs(head) {
+                    self.incoming.library_frame_is_whole();
+                } else {
+                    let before = self.incoming.for_library.len() - HEAD - head.length as usize;
+                    self.incoming.for_library.truncate(before);
+                }
+            }
+        }
+    }
+
+    fn bad_padding(&mut self) {
+        let what = "the peer's padding is longer than its frame";
+        self.incoming.violation = Some(Violation { code: Reason::PROTOCOL_ERROR, what });
+    }
+
+    /// Payload of the current DATA frame.
+    fn data(&mut self, mut range: Range<usize>, received: &mut Received, gathered: &mut Gathered) {
+        let Current::Data(data) = &mut self.incoming.current else { return };
+        let id = data.stream;
+        if std::mem::take(&mut data.padded) {
+            let padding = u32::from(received.bytes()[range.start]);
+            range.start += 1;
+            match data.left.checked_sub(1 + padding) {
+                Some(left) => data.left = left,
+                None => return self.bad_padding(),
+            }
+            // Nobody will ever read it.
+            self.consumed(id, 1 + padding);
+        }
+        let Current::Data(data) = &mut self.incoming.current else { return };
+        debug_assert!(data.left <= data.length);
+        let length = range.len().min(data.left as usize);
+        data.left -= length as u32;
+        if length == 0 {
+            return;
+        }
+        match self.streams.get(&id) {
+            Some(stream) if !stream.abandoned && stream.failure.is_none() => {}
+            _ => return self.consumed(id, length as u32),
+        }
+        if gathered.stream != id || gathered.count == SLICES {
+            self.deliver(received, gathered);
+            gathered.stream = id;
+        }
+        gathered.ranges[gathered.count] = range.start as u32..(range.start + length) as u32;
+        gathered.count += 1;
+    }
+
+    /// Passes on what was gathered: to the program's socket as far as that takes it now, the rest
+    /// waits for the stream's reader.
+    fn deliver(&mut self, received: &mut Received, gathered: &mut Gathered) {
+        let count = std::mem::take(&mut gathered.count);
+        let ranges = &gathered.ranges[..count];
+        let Some(stream) = self.streams.get_mut(&gathered.stream).filter(|_| count > 0) else { return };
+        let mut written = 0;
+        if let Some(sink) = &stream.sink
+            && stream.chunks.is_empty()
+        {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            for (slice, range) in slices.iter_mut().zip(ranges) {
+                *slice = IoSlice::new(&received.bytes()[range.start as usize..range.end as usize]);
+            }
+            // The relay meets an error again, and knows what to do.
+            written = write_now(&sink.socket, &slices[..count]).unwrap_or(0);
+            sink.meter.backward(written as u64);
+        }
+        stream.delivered += written as u64;
+        let mut skip = written;
+        for range in ranges {
+            let (start, end) = (range.start as usize, range.end as usize);
+            let gone = skip.min(end - start);
+            skip -= gone;
+            if start + gone == end {
+                continue;
+            }
+            stream.held.hold(end - start - gone);
+            if Chunks::copies(end - start - gone) {
+                stream.chunks.push_copy(&received.bytes()[start + gone..end]);
+            } else {
+                stream.chunks.push(received.keep(start + gone..end));
+            }
+        }
+        if !stream.chunks.is_empty() {
+            stream.wake_reader();
+        }
+        self.consumed(gathered.stream, written as u32);
+    }
+
+    /// Received bytes have left this process, or will never be asked for.
+    pub(super) fn consumed(&mut self, id: u32, bytes: u32) {
+        self.incoming.credit.give(bytes);
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.credit.give(bytes);
+        if stream.receive_ended || stream.abandoned || stream.failure.is_some() {
+            return;
+        }
+        if let Some(more) = stream.credit.due() {
+            self.write(&Head::window_update(id, more));
+        }
+    }
+
+    pub(super) fn tell_connection_credit(&mut self) {
+        if let Some(more) = self.incoming.credit.due() {
+            self.write(&Head::window_update(0, more));
+        }
+    }
+
+    fn receive_ends(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.receive_ended = true;
+            stream.wake_reader();
+        }
+        self.forget_if_over(id);
+    }
+
+    /// A frame that is not DATA is whole. Takes from it what concerns streams; says whether the
+    /// library has to see it.
+    fn library_needs(&mut self, head: Head) -> bool {
+        match head.kind {
+            HEADERS => {
+                if self.role == Role::Server && head.stream > self.last_stream && head.stream % 2 == 1 {
+                    self.begin(head.stream);
+                }
+                if head.has(END_STREAM) {
+                    self.receive_ends(head.stream);
+                }
+                self.incoming.in_headers = !head.has(END_HEADERS);
+            }
+            CONTINUATION if head.has(END_HEADERS) => self.incoming.in_headers = false,
+            RST_STREAM if head.length == 4 => {
+                let code = Reason::from(word(self.incoming.payload(head), 0));
+                self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
+            }
+            SETTINGS if head.stream == 0 && !head.has(ACK) => self.peer_settings(head),
+            GOAWAY if head.stream == 0 => {
+                let (last, code) = (word(self.incoming.payload(head), 0), word(self.incoming.payload(head), 4));
+                self.peer_leaves(last & (u32::MAX >> 1), Reason::from(code));
+            }
+            WINDOW_UPDATE if head.length == 4 => {
+                let increment = word(self.incoming.payload(head), 0) & (u32::MAX >> 1);
+                return !self.window_opens(head.stream, i64::from(increment));
+            }
+            _ => {}
+        }
+        true
+    }
+
+    pub(super) fn stream_fails(&mut self, id: u32, error: Error) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.fail(error);
+            self.leave_queue(id);
+            self.forget_if_over(id);
+        }
+    }
+
+    fn peer_settings(&mut self, head: Head) {
+        let settings = self.incoming.payload(head);
+        let (mut window, mut frame) = (None, None);
+        // What makes no sense ends the connection in a moment, by the library.
+        for setting in settings.chunks_exact(6) {
+            let (name, value) = (u16::from_be_bytes([setting[0], setting[1]]), word(setting, 2));
+            match name {
+                INITIAL_WINDOW_SIZE => window = Some(i64::from(value)).filter(|window| *window <= LARGEST_WINDOW),
+                MAX_FRAME_SIZE => frame = Some(value as usize).filter(|size| (1 << 14..1 << 24).contains(size)),
+                _ => {}
+            }
+        }
+        if let Some(frame) = frame {
+            self.outgoing.largest_frame = frame;
+        }
+        if let Some(window) = window {
+            self.initial_window_is(window);
+        }
+    }
+
+    /// The peer closes the connection, and did nothing for our streams after `last`.
+    fn peer_leaves(&mut self, last: u32, code: Reason) {
+        if self.role != Role::Client {
+            return;
+        }
+        let too_late: Vec<u32> = self.streams.keys().copied().filter(|id| *id > last).collect();
+        for id in too_late {
+            self.stream_fails(id, Error::GoAway { code, by_peer: true });
+        }
+    }
+}

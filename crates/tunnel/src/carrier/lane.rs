@@ -1,0 +1,196 @@
+//! A stream's way through its connection.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use leno_tls::buffer::Buffer;
+use tokio::net::TcpStream;
+
+use super::Handle;
+use super::chunks::SLICES;
+use super::stream::{Sink, write_now};
+use crate::Error;
+use crate::relay::Meter;
+
+/// Both directions of one stream's bytes. Dropped, what still comes is thrown away.
+pub(crate) struct Lane {
+    carrier: Handle,
+    stream: u32,
+}
+
+/// What became of a delivery.
+pub(crate) enum Delivery {
+    /// The program's socket failed.
+    Socket(io::Error),
+    /// The stream failed.
+    Stream(Error),
+    /// All that the peer sent before it ended its half has been delivered.
+    Ended,
+}
+
+impl Lane {
+    pub(super) fn new(carrier: Handle, stream: u32) -> Self {
+        Self { carrier, stream }
+    }
+
+    /// The stream's number.
+    pub(crate) fn id(&self) -> u32 {
+        self.stream
+    }
+
+    /// Next received bytes; `None` once the peer has ended its half.
+    pub(crate) fn poll_chunk(&self, cx: &Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
+        let mut carrier = self.carrier.0.lock();
+        let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Ready(Ok(None)) };
+        if let Some(chunk) = stream.chunks.pop() {
+            return Poll::Ready(Ok(Some(chunk)));
+        }
+        match &stream.failure {
+            _ if stream.receive_ended => Poll::Ready(Ok(None)),
+            Some(failure) => Poll::Ready(Err(failure.clone())),
+            None => {
+                stream.read_by(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// So many bytes of chunks have left this process.
+    pub(crate) fn release(&self, bytes: usize) {
+        let mut carrier = self.carrier.0.lock();
+        if let Some(stream) = carrier.streams.get_mut(&self.stream) {
+            let given_back = stream.held.give_back(bytes);
+            carrier.consumed(self.stream, given_back as u32);
+            carrier.tell_connection_credit();
+        }
+    }
+
+    /// From now on, what comes goes straight to the socket; what that has no room for waits for
+    /// [`Lane::poll_deliver`].
+    pub(crate) fn deliver_to(&self, socket: &Arc<TcpStream>, meter: Arc<dyn Meter>) {
+        if let Some(stream) = self.carrier.0.lock().streams.get_mut(&self.stream) {
+            stream.sink = Some(Sink { socket: socket.clone(), meter });
+        }
+    }
+
+    /// Writes what waits to the socket.
+    pub(crate) fn poll_deliver(&self, cx: &mut Context<'_>, socket: &TcpStream, meter: &dyn Meter) -> Poll<Delivery> {
+        let mut carrier = self.carrier.0.lock();
+        loop {
+            let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Ready(Delivery::Ended) };
+            if stream.chunks.is_empty() {
+                return match &stream.failure {
+                    _ if stream.receive_ended => Poll::Ready(Delivery::Ended),
+                    Some(failure) => Poll::Ready(Delivery::Stream(failure.clone())),
+                    None => {
+                        stream.read_by(cx);
+                        Poll::Pending
+                    }
+                };
+            }
+            match socket.poll_write_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Delivery::Socket(error)),
+                Poll::Pending => {
+                    return match &stream.failure {
+                        Some(failure) => Poll::Ready(Delivery::Stream(failure.clone())),
+                        None => {
+                            stream.read_by(cx);
+                            Poll::Pending
+                        }
+                    };
+                }
+            }
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = stream.chunks.slices(&mut slices);
+            match write_now(socket, &slices[..count]) {
+                Err(error) => return Poll::Ready(Delivery::Socket(error)),
+                Ok(written) => {
+                    stream.chunks.advance(written);
+                    stream.held.give_back(written);
+                    stream.delivered += written as u64;
+                    carrier.consumed(self.stream, written as u32);
+                    carrier.tell_connection_credit();
+                    meter.backward(written as u64);
+                }
+            }
+        }
+    }
+
+    /// Bytes that were written to the socket.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.carrier.0.lock().streams.get(&self.stream).map_or(0, |stream| stream.delivered)
+    }
+
+    /// See [`crate::TunnelStream::poll_reserve`].
+    pub(crate) fn poll_reserve(&self, cx: &Context<'_>, want: usize) -> Poll<Result<usize, Error>> {
+        self.carrier.0.lock().poll_reserve(self.stream, cx, want)
+    }
+
+    /// The reserved room is not needed.
+    pub(crate) fn unreserve(&self) {
+        self.carrier.0.lock().leave_queue(self.stream);
+    }
+
+    /// Sends the first `length` bytes of `buffer`; at most as many as were reserved.
+    pub(crate) fn send(&self, buffer: Buffer, length: usize) -> Result<(), Error> {
+        self.carrier.0.lock().send(self.stream, buffer, length)
+    }
+
+    /// Sends bytes once the stream is open; nothing else may have been given before that did not
+    /// leave yet.
+    pub(crate) fn send_soon(&self, bytes: Bytes) {
+        self.carrier.0.lock().send_soon(self.stream, bytes);
+    }
+
+    /// Waits until all that was given has left the stream.
+    pub(crate) fn poll_sent(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        self.carrier.0.lock().poll_sent(self.stream, cx)
+    }
+
+    /// Ready when the stream has failed. Takes the place of who waits for received bytes.
+    pub(crate) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Error> {
+        let mut carrier = self.carrier.0.lock();
+        let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Pending };
+        match &stream.failure {
+            Some(failure) => Poll::Ready(failure.clone()),
+            None => {
+                stream.read_by(cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Lane {
+    /// Bytes that the stream, and all streams of the connection, hold.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        self.carrier.0.lock().streams[&self.stream].held.all()
+    }
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let mut carrier = self.carrier.0.lock();
+        carrier.leave_queue(self.stream);
+        let Some(stream) = carrier.streams.get_mut(&self.stream) else { return };
+        let sink = stream.abandon();
+        let given_back = stream.held.give_back(usize::MAX);
+        carrier.consumed(self.stream, given_back as u32);
+        carrier.tell_connection_credit();
+        carrier.forget_if_over(self.stream);
+        carrier.forget_if_never_opened(self.stream);
+        drop(carrier);
+        // Closes the program's socket, if the relay has ended.
+        drop(sink);
+    }
+}

@@ -1,0 +1,123 @@
+//! What the HTTP/2 library takes for its transport.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::Handle;
+use crate::timers::sleep;
+
+/// Takes its leave when shut down: it reads on until the peer has closed too.
+///
+/// Without that, a late frame of the peer (a WINDOW_UPDATE, mostly) that meets a closed socket is
+/// answered with a RST by the kernel, which then throws away what it had still to send: the last
+/// megabytes of the connection's last streams.
+pub(crate) struct LibraryIo {
+    carrier: Handle,
+    patience: Patience,
+    /// Set while it takes its leave.
+    leaving: Option<Pin<Box<Sleep>>>,
+}
+
+/// How long a peer may take to close once this side has. Clones are one.
+#[derive(Clone)]
+pub(crate) struct Patience(Arc<AtomicU64>);
+
+impl Patience {
+    /// Long enough for a last word (GOAWAY) to arrive; no longer, for it may be said to somebody
+    /// who keeps on sending what it is said for.
+    fn short() -> Self {
+        Self(Arc::new(AtomicU64::new(1000)))
+    }
+
+    /// This connection will end in good order, and may have much to deliver yet.
+    pub(crate) fn raise(&self, to: Duration) {
+        self.0.store(u64::try_from(to.as_millis()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_millis(self.0.load(Relaxed))
+    }
+}
+
+impl LibraryIo {
+    pub(super) fn new(carrier: Handle) -> Self {
+        Self { carrier, patience: Patience::short(), leaving: None }
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience.clone()
+    }
+}
+
+impl AsyncRead for LibraryIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut carrier = self.carrier.0.lock();
+        let mut given = carrier.incoming.give_library(buf);
+        if given.is_none() && !carrier.has_task {
+            carrier.driven_by(cx);
+            carrier.receive(cx);
+            given = carrier.incoming.give_library(buf);
+        }
+        if given.is_some() && std::mem::take(&mut carrier.incoming.paused) {
+            // There is room again, and nobody else would say so.
+            carrier.wake_driver();
+        }
+        match given {
+            Some(given) => Poll::Ready(given),
+            None => {
+                carrier.incoming.library = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl AsyncWrite for LibraryIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let mut carrier = self.carrier.0.lock();
+        if !carrier.has_task {
+            carrier.driven_by(cx);
+        }
+        carrier.poll_library_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut carrier = self.carrier.0.lock();
+        // Else at the end of the turn, for all frames at once.
+        if carrier.has_task { Poll::Ready(Ok(())) } else { carrier.poll_flush(cx) }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let mut carrier = this.carrier.0.lock();
+        // From here on the transport wakes who polls this.
+        carrier.leaving = true;
+        if this.leaving.is_none() {
+            ready!(carrier.poll_flush(cx))?;
+        }
+        let Some(io) = &mut carrier.io else { return Poll::Ready(Ok(())) };
+        if this.leaving.is_none() {
+            ready!(Pin::new(&mut *io).poll_shutdown(cx))?;
+        }
+        let timer = this.leaving.get_or_insert_with(|| Box::pin(sleep(this.patience.get())));
+        let mut scratch = [0; 4096];
+        loop {
+            if timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut unwanted = ReadBuf::new(&mut scratch);
+            // Whatever its end looks like, the peer has closed.
+            if ready!(Pin::new(&mut *io).poll_read(cx, &mut unwanted)).is_err() || unwanted.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Between the HTTP/2 library and the transport: frames of DATA pass beside the library.
+//!
+//! The library keeps what is rare and intricate: headers, settings, pings, the states of streams,
+//! and the end of each. What programs say is taken out of the stream of frames, and put into it,
+//! here, without a task, a queue or a look at the library: it would cost more than the cipher.
+//! Received bytes go to the program's socket from the buffer they were opened in.
+//!
+//! So the library never sees a byte of DATA. It is told of a stream's end by an empty frame, and
+//! sends an empty frame where this side ends; all windows but the first word about the
+//! connection's are kept here.
+//!
+//! Locks: the library may call in here with its own lock held. So nothing here calls the library
+//! with the carrier's lock held.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::Error;
+use crate::settings::Settings;
+use crate::window::Ledger;
+
+mod chunks;
+mod credit;
+mod frame;
+mod incoming;
+mod lane;
+mod library;
+mod outgoing;
+mod stream;
+
+use incoming::{Incoming, Received};
+use outgoing::Outgoing;
+use stream::Stream;
+
+pub(crate) use lane::{Delivery, Lane};
+pub(crate) use library::LibraryIo;
+pub use outgoing::thread_sleeps;
+pub(crate) use stream::try_read;
+
+/// What a connection runs over.
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Transport for IO {}
+
+/// Bytes read in one turn. A bulk sender keeps the socket full, and would be read until it is
+/// empty: others on the thread would wait for megabytes.
+const TURN: usize = 256 << 10;
+
+/// Most bytes read at once.
+const LARGEST_READ: usize = 256 << 10;
+
+/// What the peer assumes before it is told otherwise, bytes (RFC 9113 §6.5.2).
+const DEFAULT_WINDOW: u32 = 65_535;
+const DEFAULT_FRAME: usize = 16_384;
+
+/// Which side of the connection this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+/// One connection. Its task calls [`Handle::begin_turn`], polls the library if that asks for it,
+/// and calls [`Handle::end_turn`]; streams come in by their [`Lane`]s.
+pub(crate) struct Carrier {
+    /// None once the connection is over.
+    io: Option<Box<dyn Transport>>,
+    role: Role,
+    /// Who drives the connection: its task or, before there is one, who waits for its handshake.
+    driver: Option<Waker>,
+    /// The task drives it: reading and flushing are left to its turns.
+    has_task: bool,
+    /// What the task does in its turn, it need not be woken for.
+    in_turn: bool,
+    /// The library has begun to close the transport, which is its own from then on.
+    leaving: bool,
+    streams: HashMap<u32, Stream, RandomState>,
+    /// The latest stream that began.
+    last_stream: u32,
+    /// Why the connection is over.
+    failure: Option<Error>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    ledger: Arc<Ledger>,
+}
+
+/// A connection's carrier. Clones are one.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<Mutex<Carrier>>);
+
+impl Handle {
+    /// A carrier on `io`, and what the library is to take for its transport.
+    pub(crate) fn new(io: Box<dyn Transport>, role: Role, settings: &Settings, ledger: Arc<Ledger>) -> Self {
+        Self(Arc::new(Mutex::new(Carrier {
+            io: Some(io),
+            role,
+            driver: None,
+            has_task: false,
+            in_turn: false,
+            leaving: false,
+            streams: HashMap::default(),
+            last_stream: 0,
+            failure: None,
+            incoming: Incoming::new(role, settings),
+            outgoing: Outgoing::new(role),
+            ledger,
+        })))
+    }
+
+    /// What the library is to take for its transport.
+    pub(crate) fn library_io(&self) -> LibraryIo {
+        LibraryIo::new(self.clone())
+    }
+
+    /// Bytes received so far.
+    pub(crate) fn received(&self) -> Arc<AtomicU64> {
+        self.0.lock().incoming.received.clone()
+    }
+
+    /// From now on, the connection's own task drives it.
+    pub(crate) fn has_task(&self) {
+        self.0.lock().has_task = true;
+    }
+
+    /// Receives what has come and passes it on. To be called first in each turn of the
+    /// connection's task.
+    ///
+    /// # Errors
+    /// If the peer has broken the rules; it was told so, as far as that can be done.
+    pub(crate) fn begin_turn(&self, cx: &mut Context<'_>) -> Result<(), Error> {
+        let mut carrier = self.0.lock();
+        carrier.in_turn = true;
+        carrier.driven_by(cx);
+        carrier.incoming.budget = TURN;
+        if !carrier.leaving {
+            carrier.receive(cx);
+        }
+        match carrier.incoming.violation.take() {
+            Some(violation) => Err(carrier.complain(cx, violation)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what was gathered. To be called last in each turn.
+    ///
+    /// # Errors
+    /// If the transport failed.
+    pub(crate) fn end_turn(&self, cx: &mut Context<'_>) -> io::Result<()> {
+        let mut carrier = self.0.lock();
+        carrier.in_turn = false;
+        if carrier.leaving {
+            return Ok(());
+        }
+        match carrier.poll_flush(cx) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// The connection's receive window has another size.
+    pub(crate) fn resize_window(&self, size: u32) {
+        let mut carrier = self.0.lock();
+        let before = std::mem::replace(&mut carrier.incoming.target, size);
+        carrier.incoming.credit.resize(before, size);
+        carrier.tell_connection_credit();
+    }
+
+    /// A stream's lane. It may be asked for before or after the stream's first frame has passed.
+    pub(crate) fn attach(&self, stream: u32) -> Lane {
+        let mut carrier = self.0.lock();
+        carrier.attach(stream);
+        Lane::new(self.clone(), stream)
+    }
+
+    /// All streams end with this error; the connection may still say its last words.
+    pub(crate) fn fail(&self, error: &Error) {
+        self.0.lock().fail(error);
+    }
+
+    /// The connection is over: the transport is dropped, and streams that are still open end with
+    /// this error.
+    pub(crate) fn close(&self, error: &Error) {
+        let io = {
+            let mut carrier = self.0.lock();
+            carrier.fail(error);
+            carrier.outgoing.forget();
+            carrier.incoming.forget();
+            carrier.io.take()
+        };
+        drop(io);
+    }
+}
+
+impl Carrier {
+    /// From now on, whoever polls with `cx` is woken.
+    fn driven_by(&mut self, cx: &Context<'_>) {
+        if !self.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
+            self.driver = Some(cx.waker().clone());
+        }
+    }
+
+    /// The transport has something that only the task's turn can send.
+    fn ask_for_flush(&mut self) {
+        let asked = std::mem::replace(&mut self.outgoing.unflushed, true);
+        if !asked && self.has_task && !self.in_turn {
+            self.wake_driver();
+        }
+    }
+
+    fn wake_driver(&self) {
+        if let Some(driver) = &self.driver {
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Reads until nothing more has come, the turn's share is used up, or the library has to catch
+    /// up first.
+    fn receive(&mut self, cx: &mut Context<'_>) {
+        while self.incoming.may_read() {
+            if self.incoming.budget == 0 && self.has_task {
+                cx.waker().wake_by_ref();
+                return;
+            }
+            let Some(io) = &mut self.io else { return self.incoming.ended(Err(io::ErrorKind::BrokenPipe.into())) };
+            let mut buffer = self.incoming.size.buffer();
+            let asked = self.incoming.size.bytes();
+            let mut room = ReadBuf::new(&mut buffer[..asked]);
+            match Pin::new(io).poll_read(cx, &mut room) {
+                Poll::Pending => return,
+                Poll::Ready(Err(error)) => return self.incoming.ended(Err(error)),
+                Poll::Ready(Ok(())) => {}
+            }
+            let length = room.filled().len();
+            if length == 0 {
+                return self.incoming.ended(Ok(()));
+            }
+            self.incoming.size.observe(length, asked);
+            self.incoming.budget = self.incoming.budget.saturating_sub(length);
+            self.incoming.received.fetch_add(length as u64, Relaxed);
+            self.take_apart(Received::new(buffer, length));
+        }
+    }
+
+    fn attach(&mut self, id: u32) {
+        // A server is asked to by the library, after the first frame has passed; a client by
+        // whoever opens the stream, before or after, and several may do so at once.
+        let (failure, known) = (&self.failure, self.role == Role::Server && id <= self.last_stream);
+        let stream = self.streams.entry(id).or_insert_with(|| {
+            let mut stream = Stream::new(self.incoming.stream_window, self.outgoing.initial_window, &self.ledger);
+            // Its end has passed, too, before anybody looked at it.
+            if known && failure.is_none() {
+                stream.failure = Some(Error::Reset { code: h2::Reason::CANCEL, by_peer: true });
+            }
+            stream
+        });
+        stream.attached = true;
+        if let Some(failure) = failure {
+            stream.failure.get_or_insert_with(|| failure.clone());
+        }
+        self.last_stream = self.last_stream.max(id);
+    }
+
+    /// A stream begins with a frame that passes. One that was attached before is there already.
+    fn begin(&mut self, id: u32) {
+        self.last_stream = self.last_stream.max(id);
+        let (window, initial) = (self.incoming.stream_window, self.outgoing.initial_window);
+        self.streams.entry(id).or_insert_with(|| Stream::new(window, initial, &self.ledger));
+    }
+
+    fn fail(&mut self, error: &Error) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.failure = Some(error.clone());
+        self.outgoing.queue.clear();
+        for stream in self.streams.values_mut() {
+            stream.fail(error.clone());
+        }
+        self.streams.retain(|_, stream| stream.attached);
+    }
+
+    /// Forgets a stream of a client that was given up before its headers passed. They may never
+    /// come; if they do, what ends it follows them.
+    fn forget_if_never_opened(&mut self, id: u32) {
+        if self.role == Role::Client && self.streams.get(&id).is_some_and(|stream| !stream.attached && !stream.opened) {
+            self.streams.remove(&id);
+        }
+    }
+
+    /// Forgets a stream that nobody holds and that is over.
+    fn forget_if_over(&mut self, id: u32) {
+        if self.streams.get(&id).is_some_and(|stream| !stream.attached && stream.is_over()) {
+            self.streams.remove(&id);
+            // The table of many streams is not kept for a few.
+            if self.streams.is_empty() && self.streams.capacity() > 64 {
+                self.streams.shrink_to_fit();
+            }
+        }
+    }
+}
+
+/// A connection's hold on its carrier: however its task ends, the transport is closed, and streams
+/// are told.
+pub(crate) struct Guard(pub(crate) Handle);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.close(&Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into())));
+    }
+}
+
+#[cfg(test)]
+#[path = "carrier_tests.rs"]
+mod tests;

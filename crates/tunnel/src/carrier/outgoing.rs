@@ -1,0 +1,446 @@
+//! What goes to the peer: DATA of streams between the frames of the library.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf, Bytes};
+use h2::Reason;
+use leno_tls::buffer::Buffer;
+use tokio::io::AsyncWrite;
+
+use super::frame::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, Head, Piece, RST_STREAM, Splitter, word,
+};
+use super::incoming::{LARGEST_WINDOW, Violation};
+use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role};
+use crate::Error;
+
+/// What the library may write while the transport takes nothing, bytes.
+const FROM_LIBRARY: usize = 64 << 10;
+
+pub(super) struct Outgoing {
+    /// Of what the library writes.
+    splitter: Splitter,
+    /// The library's frame that is passing.
+    current: Head,
+    /// What the transport had no room for; goes before anything else.
+    stuck: VecDeque<Bytes>,
+    /// The transport has bytes that it may keep until it is flushed.
+    pub(super) unflushed: bool,
+    /// Found by somebody who can do nothing about it.
+    error: Option<io::Error>,
+    /// Bytes that the peer will take on this connection.
+    window: i64,
+    /// What the peer takes of a new stream.
+    pub(super) initial_window: i64,
+    pub(super) largest_frame: usize,
+    /// Streams with something to send that the connection has no room for, in their order. The
+    /// first is woken when there is room, and lets the next on when it has sent.
+    pub(super) queue: VecDeque<u32>,
+    /// Streams whose backlog waits for the connection's window.
+    backlogged: Vec<u32>,
+    /// The library, where it waits until the transport takes more.
+    library: Option<Waker>,
+    pace: Pace,
+}
+
+thread_local! {
+    /// How often this thread has gone to sleep.
+    static SLEEPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Says that this thread has nothing left to do and is about to sleep. Where that is said, what a
+/// stream sends leaves at once as long as each waking of the thread brings one message; where it
+/// is not, and where there are more, it leaves when the others have had their turn, all of it in
+/// one record and one system call.
+pub fn thread_sleeps() {
+    SLEEPS.set(SLEEPS.get().wrapping_add(1));
+}
+
+/// How many messages one waking of the thread brings.
+#[derive(Default)]
+struct Pace {
+    sleeps: u64,
+    sent: u32,
+    /// The waking before brought one at most.
+    single: bool,
+}
+
+impl Pace {
+    /// One more is sent; says whether it is likely to be the only one.
+    fn one_more(&mut self) -> bool {
+        let sleeps = SLEEPS.get();
+        if sleeps != self.sleeps {
+            *self = Self { sleeps, sent: 0, single: self.sent <= 1 };
+        }
+        self.sent = self.sent.saturating_add(1);
+        self.single && self.sent == 1
+    }
+}
+
+impl Outgoing {
+    pub(super) fn new(role: Role) -> Self {
+        // A client begins with a fixed text (RFC 9113 §3.4).
+        let preface = if role == Role::Client { 24 } else { 0 };
+        Self {
+            splitter: Splitter::new(preface),
+            current: Head { length: 0, kind: DATA, flags: 0, stream: 0 },
+            stuck: VecDeque::new(),
+            unflushed: false,
+            error: None,
+            window: i64::from(DEFAULT_WINDOW),
+            initial_window: i64::from(DEFAULT_WINDOW),
+            largest_frame: DEFAULT_FRAME,
+            queue: VecDeque::new(),
+            backlogged: Vec::new(),
+            library: None,
+            pace: Pace::default(),
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.stuck = VecDeque::new();
+        self.wake_library();
+    }
+
+    fn wake_library(&mut self) {
+        if let Some(library) = self.library.take() {
+            library.wake();
+        }
+    }
+
+    /// Nobody may send DATA now.
+    fn is_blocked(&self) -> bool {
+        !self.stuck.is_empty() || self.window <= 0
+    }
+}
+
+impl Carrier {
+    /// Sends a whole frame, before anything that is given later.
+    pub(super) fn write(&mut self, frame: &[u8]) {
+        let taken = if self.outgoing.stuck.is_empty() { self.offer(&mut [IoSlice::new(frame)]) } else { 0 };
+        if taken < frame.len() {
+            self.outgoing.stuck.push_back(Bytes::copy_from_slice(&frame[taken..]));
+        }
+        self.ask_for_flush();
+    }
+
+    /// Gives the transport what it takes now; says how much. With an error, all of it: nothing
+    /// will be sent any more.
+    fn offer(&mut self, mut slices: &mut [IoSlice<'_>]) -> usize {
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        let Some(io) = &mut self.io else { return total };
+        let mut cx = Context::from_waker(self.driver.as_ref().unwrap_or(Waker::noop()));
+        let mut taken = 0;
+        while taken < total {
+            match Pin::new(&mut *io).poll_write_vectored(&mut cx, slices) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(length)) if length > 0 => {
+                    taken += length;
+                    IoSlice::advance_slices(&mut slices, length);
+                }
+                Poll::Ready(failed) => {
+                    let error = failed.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+                    self.outgoing.error.get_or_insert(error);
+                    self.wake_driver();
+                    return total;
+                }
+            }
+        }
+        taken
+    }
+
+    /// Sends all that was gathered; ready when the transport has it.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(error) = self.outgoing.error.take() {
+            return Poll::Ready(Err(error));
+        }
+        let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
+        if !self.outgoing.stuck.is_empty() {
+            while let Some(first) = self.outgoing.stuck.front_mut() {
+                let length = ready!(Pin::new(&mut *io).poll_write(cx, first))?;
+                if length == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                first.advance(length);
+                if first.is_empty() {
+                    self.outgoing.stuck.pop_front();
+                }
+            }
+            self.outgoing.wake_library();
+            self.let_next();
+        }
+        let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
+        if self.outgoing.unflushed {
+            ready!(Pin::new(io).poll_flush(cx))?;
+            self.outgoing.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes what the library writes.
+    pub(super) fn poll_library_write(&mut self, cx: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.io.is_none() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if self.outgoing.stuck.iter().map(Bytes::len).sum::<usize>() > FROM_LIBRARY {
+            self.outgoing.library = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        self.write(bytes);
+        let mut at = 0;
+        while let Some(piece) = self.outgoing.splitter.next(bytes, &mut at) {
+            match piece {
+                Piece::Preface(_) => {}
+                Piece::Head(head) => {
+                    self.outgoing.current = head;
+                    if head.kind == HEADERS && self.role == Role::Client {
+                        self.begin(head.stream);
+                    }
+                    if head.length == 0 {
+                        self.library_frame_passed(head);
+                    }
+                }
+                Piece::Payload(range, last) => {
+                    let head = self.outgoing.current;
+                    if head.kind == RST_STREAM && range.len() == 4 {
+                        let code = Reason::from(word(bytes, range.start));
+                        self.stream_fails(head.stream, Error::Reset { code, by_peer: false });
+                    }
+                    if last {
+                        self.library_frame_passed(head);
+                    }
+                }
+            }
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn library_frame_passed(&mut self, head: Head) {
+        let ends = matches!(head.kind, DATA | HEADERS) && head.has(END_STREAM);
+        let Some(stream) = self.streams.get_mut(&head.stream) else { return };
+        stream.send_ended |= ends;
+        if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && !stream.opened {
+            stream.opened = true;
+            stream.wake_sender();
+            self.send_backlog(head.stream);
+        }
+        if ends {
+            self.forget_if_over(head.stream);
+        }
+    }
+
+    /// Waits until the stream may send; says how much, `want` at most.
+    pub(super) fn poll_reserve(&mut self, id: u32, cx: &Context<'_>, want: usize) -> Poll<Result<usize, Error>> {
+        let blocked = self.outgoing.is_blocked();
+        let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
+        if let Some(failure) = &stream.failure {
+            return Poll::Ready(Err(failure.clone()));
+        }
+        let ready = stream.opened && stream.backlog.is_empty() && stream.window > 0;
+        let first = self.outgoing.queue.front().is_none_or(|first| *first == id);
+        if !ready || blocked || !first {
+            if !stream.sender.as_ref().is_some_and(|sender| sender.will_wake(cx.waker())) {
+                stream.sender = Some(cx.waker().clone());
+            }
+            if !ready {
+                // Nobody is to wait for one who could not send anyway.
+                self.leave_queue(id);
+            } else if !std::mem::replace(&mut stream.queued, true) {
+                self.outgoing.queue.push_back(id);
+            }
+            return Poll::Pending;
+        }
+        if std::mem::take(&mut stream.queued) {
+            self.outgoing.queue.pop_front();
+        }
+        Poll::Ready(Ok(want.min(stream.window.min(self.outgoing.window) as usize)))
+    }
+
+    /// Waits until all that the stream was given has gone to the transport.
+    pub(super) fn poll_sent(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
+        match &stream.failure {
+            Some(failure) => Poll::Ready(Err(failure.clone())),
+            None if stream.backlog.is_empty() => Poll::Ready(Ok(())),
+            None => {
+                stream.sender = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sends the first `length` bytes of `buffer`; at most as many as were reserved.
+    pub(super) fn send(&mut self, id: u32, buffer: Buffer, length: usize) -> Result<(), Error> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Err(gone()) };
+        if let Some(failure) = &stream.failure {
+            return Err(failure.clone());
+        }
+        stream.window -= length as i64;
+        self.outgoing.window -= length as i64;
+        let (mut from, mut buffer, mut frozen) = (0, Some(buffer), Bytes::new());
+        while from < length {
+            let part = (length - from).min(self.outgoing.largest_frame);
+            let head = Head { length: part as u32, kind: DATA, flags: 0, stream: id }.bytes();
+            let taken = match &buffer {
+                Some(buffer) if self.outgoing.stuck.is_empty() => {
+                    self.offer(&mut [IoSlice::new(&head), IoSlice::new(&buffer[from..from + part])])
+                }
+                _ => 0,
+            };
+            if taken < HEAD + part {
+                if taken < HEAD {
+                    self.outgoing.stuck.push_back(Bytes::copy_from_slice(&head[taken..]));
+                }
+                if let Some(buffer) = buffer.take() {
+                    frozen = buffer.freeze(length);
+                }
+                let rest = frozen.slice(from + taken.saturating_sub(HEAD)..from + part);
+                self.outgoing.stuck.push_back(rest);
+            }
+            from += part;
+        }
+        if self.outgoing.pace.one_more() && self.has_task && !self.in_turn && !self.leaving {
+            self.flush_now();
+        } else {
+            self.ask_for_flush();
+        }
+        self.let_next();
+        Ok(())
+    }
+
+    /// Sends what was gathered outside of the task's turns.
+    fn flush_now(&mut self) {
+        self.outgoing.unflushed = true;
+        let Some(driver) = self.driver.clone() else { return };
+        if let Poll::Ready(Err(error)) = self.poll_flush(&mut Context::from_waker(&driver)) {
+            self.outgoing.error = Some(error);
+            driver.wake();
+        }
+    }
+
+    /// Sends bytes as soon as the stream is open and the windows have room.
+    pub(super) fn send_soon(&mut self, id: u32, bytes: Bytes) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.failure.is_some() {
+            return;
+        }
+        debug_assert!(stream.backlog.is_empty());
+        stream.backlog = bytes;
+        self.send_backlog(id);
+    }
+
+    fn send_backlog(&mut self, id: u32) {
+        while let Some(stream) = self.streams.get_mut(&id)
+            && stream.opened
+            && !stream.backlog.is_empty()
+        {
+            let room = stream.window.min(self.outgoing.window);
+            if room <= 0 {
+                if stream.window > 0 {
+                    self.outgoing.backlogged.push(id);
+                }
+                return;
+            }
+            let part = stream.backlog.len().min(room as usize).min(self.outgoing.largest_frame);
+            let bytes = stream.backlog.split_to(part);
+            stream.window -= part as i64;
+            if stream.backlog.is_empty() {
+                stream.wake_sender();
+            }
+            self.outgoing.window -= part as i64;
+            let mut frame = Vec::with_capacity(HEAD + part);
+            frame.extend_from_slice(&Head { length: part as u32, kind: DATA, flags: 0, stream: id }.bytes());
+            frame.extend_from_slice(&bytes);
+            self.write(&frame);
+        }
+    }
+
+    /// The peer takes so many bytes more. False if the library has to see that: it makes no sense.
+    pub(super) fn window_opens(&mut self, id: u32, increment: i64) -> bool {
+        if increment == 0 || id > self.last_stream {
+            return false;
+        }
+        if id == 0 {
+            self.outgoing.window += increment;
+            if self.outgoing.window > LARGEST_WINDOW {
+                self.too_large_a_window();
+            }
+            for id in std::mem::take(&mut self.outgoing.backlogged) {
+                self.send_backlog(id);
+            }
+            self.let_next();
+        } else if let Some(stream) = self.streams.get_mut(&id) {
+            stream.window += increment;
+            let too_large = stream.window > LARGEST_WINDOW;
+            stream.wake_sender();
+            self.send_backlog(id);
+            if too_large {
+                self.too_large_a_window();
+            }
+        }
+        true
+    }
+
+    /// What the peer takes of each stream has changed (RFC 9113 §6.9.2).
+    pub(super) fn initial_window_is(&mut self, window: i64) {
+        let more = window - std::mem::replace(&mut self.outgoing.initial_window, window);
+        let mut too_large = false;
+        let mut backlogged = Vec::new();
+        for (id, stream) in &mut self.streams {
+            stream.window += more;
+            too_large |= stream.window > LARGEST_WINDOW;
+            stream.wake_sender();
+            if !stream.backlog.is_empty() {
+                backlogged.push(*id);
+            }
+        }
+        for id in backlogged {
+            self.send_backlog(id);
+        }
+        if too_large {
+            self.too_large_a_window();
+        }
+    }
+
+    fn too_large_a_window(&mut self) {
+        let what = "the peer opened a window beyond the largest there is";
+        self.incoming.violation = Some(Violation { code: Reason::FLOW_CONTROL_ERROR, what });
+    }
+
+    /// Wakes the first of those who wait for room, if there is some.
+    pub(super) fn let_next(&mut self) {
+        if let Some(first) = self.outgoing.queue.front()
+            && !self.outgoing.is_blocked()
+            && let Some(stream) = self.streams.get_mut(first)
+        {
+            stream.wake_sender();
+        }
+    }
+
+    /// The stream does not wait for room any more.
+    pub(super) fn leave_queue(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && std::mem::take(&mut stream.queued)
+        {
+            self.outgoing.queue.retain(|queued| *queued != id);
+        }
+        self.let_next();
+    }
+
+    /// Tells the peer what it did wrong, as far as that can be done now.
+    pub(super) fn complain(&mut self, cx: &mut Context<'_>, violation: Violation) -> Error {
+        let last = if self.role == Role::Server { self.last_stream } else { 0 };
+        self.write(&Head::goaway(last, violation.code.into()));
+        let _ = self.poll_flush(cx);
+        Error::Protocol(violation.what.into())
+    }
+}
+
+/// A stream that nobody should hold any more.
+fn gone() -> Error {
+    Error::Protocol("the stream is gone".into())
+}

@@ -1,0 +1,144 @@
+//! What the carrier knows of one stream.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::chunks::Chunks;
+use super::credit::Credit;
+use crate::Error;
+use crate::relay::Meter;
+use crate::window::{Held, Ledger};
+
+pub(super) struct Stream {
+    /// Somebody holds its lane. Before, what comes is kept; after, it is thrown away.
+    pub(super) attached: bool,
+    /// Nobody holds it any more.
+    pub(super) abandoned: bool,
+    /// The headers after which DATA may be sent have passed.
+    pub(super) opened: bool,
+    /// The peer has ended its half.
+    pub(super) receive_ended: bool,
+    /// This side has ended its half.
+    pub(super) send_ended: bool,
+    /// Waits for its turn to send.
+    pub(super) queued: bool,
+    pub(super) failure: Option<Error>,
+    // Receiving.
+    pub(super) credit: Credit,
+    pub(super) chunks: Chunks,
+    /// What is in `chunks`, or was taken out of it and not released.
+    pub(super) held: Held,
+    pub(super) reader: Option<Waker>,
+    pub(super) sink: Option<Sink>,
+    /// Bytes that were written to the sink.
+    pub(super) delivered: u64,
+    // Sending.
+    /// Bytes that the peer will take of this stream; less than nothing where it has changed its mind.
+    pub(super) window: i64,
+    /// Given to be sent before the stream was open, or beyond its window.
+    pub(super) backlog: Bytes,
+    pub(super) sender: Option<Waker>,
+}
+
+impl Stream {
+    pub(super) fn new(receive_window: u32, send_window: i64, ledger: &Arc<Ledger>) -> Self {
+        Self {
+            attached: false,
+            abandoned: false,
+            opened: false,
+            receive_ended: false,
+            send_ended: false,
+            queued: false,
+            failure: None,
+            credit: Credit::new(receive_window),
+            chunks: Chunks::default(),
+            held: Held::new(ledger.clone()),
+            reader: None,
+            sink: None,
+            delivered: 0,
+            window: send_window,
+            backlog: Bytes::new(),
+            sender: None,
+        }
+    }
+
+    /// Nothing more will come of it, or may be sent.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+        self.sink = None;
+        self.backlog = Bytes::new();
+        self.wake_reader();
+        self.wake_sender();
+    }
+
+    /// Nobody will ask for what still comes; gives what its bytes went to.
+    pub(super) fn abandon(&mut self) -> Option<Sink> {
+        self.attached = false;
+        self.abandoned = true;
+        self.chunks = Chunks::default();
+        (self.reader, self.sender) = (None, None);
+        self.sink.take()
+    }
+
+    /// Whoever polls with `cx` is woken when something comes.
+    pub(super) fn read_by(&mut self, cx: &Context<'_>) {
+        if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            self.reader = Some(cx.waker().clone());
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.failure.is_some() || (self.receive_ended && self.send_ended)
+    }
+
+    pub(super) fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    pub(super) fn wake_sender(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
+}
+
+/// The program that a stream's bytes are for.
+pub(super) struct Sink {
+    pub(super) socket: Arc<TcpStream>,
+    pub(super) meter: Arc<dyn Meter>,
+}
+
+/// Writes as much as the socket takes now, which may be nothing.
+pub(super) fn write_now(socket: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    let written = match slices {
+        // The kernel has less to do than for a vector of one.
+        [only] => socket.try_write(only),
+        many => socket.try_write_vectored(many),
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        written => written,
+    }
+}
+
+/// Reads what has come into `room`. Short of that, the socket is taken to be empty, which spares a
+/// system call: the kernel says so when more comes.
+pub(crate) fn try_read(socket: &TcpStream, room: &mut [u8]) -> io::Result<usize> {
+    let mut read = None;
+    let tried = socket.try_io(Interest::READABLE, || {
+        let length = io::Read::read(&mut &*socket2::SockRef::from(socket), room)?;
+        read = Some(length);
+        if length > 0 && length < room.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match read {
+        Some(length) => Ok(length),
+        None => Err(tried.err().unwrap_or_else(|| io::ErrorKind::WouldBlock.into())),
+    }
+}
