@@ -286,7 +286,10 @@ where
             if let Some(size) = window.turn(cx) {
                 carrier.resize_window(size);
             }
-            carrier.begin_turn(cx)?;
+            if let Err(violation) = carrier.begin_turn(cx) {
+                carrier.complain(cx, violation);
+                return Poll::Ready(Err(violation.error()));
+            }
             let ended = library.poll(cx, |cx| Pin::new(&mut driver).poll(cx)).map_err(Error::from);
             if let Err(error) = carrier.end_turn(cx)
                 && ended.is_pending()

@@ -175,11 +175,17 @@ where
             library.ask();
             deadline = Some(Box::pin(sleep_until(until)));
         }
+        if let Some(size) = window.turn(cx) {
+            carrier.resize_window(size);
+        }
+        let mut wrong = carrier.begin_turn(cx).err().map(|violation| (violation.error(), violation.code));
         if ending.is_none() && Pin::new(&mut silent).poll(cx).is_ready() {
-            let error = Error::PingTimeout(settings.ping_timeout);
+            wrong.get_or_insert((Error::PingTimeout(settings.ping_timeout), Reason::NO_ERROR));
+        }
+        if let Some((error, code)) = wrong.filter(|_| ending.is_none()) {
             carrier.fail(&error);
             ending = Some(error.into());
-            connection.abrupt_shutdown(Reason::NO_ERROR);
+            connection.abrupt_shutdown(code);
             library.ask();
             deadline = Some(Box::pin(sleep_until(Instant::now() + FAREWELL)));
         }
@@ -194,13 +200,6 @@ where
             connection.abrupt_shutdown(Reason::NO_ERROR);
             library.ask();
             timer.as_mut().reset(Instant::now() + FAREWELL);
-        }
-        if let Some(size) = window.turn(cx) {
-            carrier.resize_window(size);
-        }
-        if let Err(error) = carrier.begin_turn(cx) {
-            carrier.close(&error);
-            return Poll::Ready(Err(ending.take().unwrap_or_else(|| error.into())));
         }
         loop {
             match library.poll(cx, |cx| connection.poll_accept(cx)) {

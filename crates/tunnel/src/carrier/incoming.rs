@@ -47,7 +47,10 @@ pub(super) struct Incoming {
     pub(super) paused: bool,
     /// The transport ended. The library is told once it has got everything else.
     end: Option<io::Result<()>>,
+    /// Once it has broken one, nothing of it is looked at any more.
     pub(super) violation: Option<Violation>,
+    /// Who drives the connection knows.
+    pub(super) reported: bool,
     pub(super) received: Arc<AtomicU64>,
     /// Bytes that may still be read in this turn.
     pub(super) budget: usize,
@@ -77,9 +80,16 @@ struct Data {
 }
 
 /// The peer broke a rule that the library can't see broken.
-pub(super) struct Violation {
-    pub(super) code: Reason,
-    pub(super) what: &'static str,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Violation {
+    pub(crate) code: Reason,
+    what: &'static str,
+}
+
+impl Violation {
+    pub(crate) fn error(self) -> Error {
+        Error::Protocol(self.what.into())
+    }
 }
 
 impl Incoming {
@@ -97,6 +107,7 @@ impl Incoming {
             paused: false,
             end: None,
             violation: None,
+            reported: false,
             received: Arc::default(),
             budget: 0,
             size: ReadSize::new(LARGEST_READ),
@@ -181,11 +192,21 @@ impl Received {
         }
     }
 
+    /// Some of the bytes, for longer. Few of them are copied, or they would keep all of the buffer:
+    /// a program that has stopped reading would hold a multiple of its window.
     fn keep(&mut self, range: Range<usize>) -> Bytes {
-        if let Some(buffer) = self.buffer.take() {
-            self.frozen = buffer.freeze(self.length);
+        match self.buffer.take() {
+            Some(buffer) if 2 * range.len() < buffer.len() => {
+                let copy = Bytes::copy_from_slice(&buffer[range]);
+                self.buffer = Some(buffer);
+                copy
+            }
+            Some(buffer) => {
+                self.frozen = buffer.freeze(self.length);
+                self.frozen.slice(range)
+            }
+            None => self.frozen.slice(range),
         }
-        self.frozen.slice(range)
     }
 }
 
@@ -233,11 +254,11 @@ impl Carrier {
     }
 
     fn frame_begins(&mut self, head: Head) {
-        let ours = head.kind == DATA
-            && !self.incoming.in_headers
-            && head.length <= self.incoming.largest_frame
-            && head.stream % 2 == 1
-            && head.stream <= self.last_stream;
+        if head.length > self.incoming.largest_frame {
+            self.violated(Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to");
+        }
+        let ours =
+            head.kind == DATA && !self.incoming.in_headers && head.stream % 2 == 1 && head.stream <= self.last_stream;
         if !ours || self.streams.get(&head.stream).is_some_and(|stream| stream.receive_ended) {
             // Whatever is wrong with it, the library says so.
             self.incoming.for_library.extend_from_slice(&head.bytes());
@@ -246,10 +267,7 @@ impl Carrier {
         }
         let stream = self.streams.get_mut(&head.stream);
         if !self.incoming.credit.take(head.length) || stream.is_some_and(|stream| !stream.credit.take(head.length)) {
-            self.incoming.violation = Some(Violation {
-                code: Reason::FLOW_CONTROL_ERROR,
-                what: "the peer sent more than the window it was given",
-            });
+            self.violated(Reason::FLOW_CONTROL_ERROR, "the peer sent more than the window it was given");
         }
         self.incoming.current = Current::Data(Data {
             stream: head.stream,
@@ -290,9 +308,13 @@ impl Carrier {
         }
     }
 
+    /// Nothing is read from such a peer any more.
+    pub(super) fn violated(&mut self, code: Reason, what: &'static str) {
+        self.incoming.violation.get_or_insert(Violation { code, what });
+    }
+
     fn bad_padding(&mut self) {
-        let what = "the peer's padding is longer than its frame";
-        self.incoming.violation = Some(Violation { code: Reason::PROTOCOL_ERROR, what });
+        self.violated(Reason::PROTOCOL_ERROR, "the peer's padding is longer than its frame");
     }
 
     /// Payload of the current DATA frame.

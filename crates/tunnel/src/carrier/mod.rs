@@ -36,7 +36,7 @@ mod library;
 mod outgoing;
 mod stream;
 
-use incoming::{Incoming, Received};
+use incoming::{Incoming, Received, Violation};
 use outgoing::Outgoing;
 use stream::Stream;
 
@@ -134,8 +134,8 @@ impl Handle {
     /// connection's task.
     ///
     /// # Errors
-    /// If the peer has broken the rules; it was told so, as far as that can be done.
-    pub(crate) fn begin_turn(&self, cx: &mut Context<'_>) -> Result<(), Error> {
+    /// Once, if the peer has broken the rules: the connection is to be ended.
+    pub(crate) fn begin_turn(&self, cx: &mut Context<'_>) -> Result<(), Violation> {
         let mut carrier = self.0.lock();
         carrier.in_turn = true;
         carrier.driven_by(cx);
@@ -143,10 +143,14 @@ impl Handle {
         if !carrier.leaving {
             carrier.receive(cx);
         }
-        match carrier.incoming.violation.take() {
-            Some(violation) => Err(carrier.complain(cx, violation)),
-            None => Ok(()),
-        }
+        let Some(violation) = carrier.incoming.violation else { return Ok(()) };
+        if std::mem::replace(&mut carrier.incoming.reported, true) { Ok(()) } else { Err(violation) }
+    }
+
+    /// A client's last word to a server that has broken the rules, as far as it can be said now: the
+    /// library has none for that.
+    pub(crate) fn complain(&self, cx: &mut Context<'_>, violation: Violation) {
+        self.0.lock().complain(cx, violation);
     }
 
     /// Sends what was gathered. To be called last in each turn.

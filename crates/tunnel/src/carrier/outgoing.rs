@@ -407,8 +407,7 @@ impl Carrier {
     }
 
     fn too_large_a_window(&mut self) {
-        let what = "the peer opened a window beyond the largest there is";
-        self.incoming.violation = Some(Violation { code: Reason::FLOW_CONTROL_ERROR, what });
+        self.violated(Reason::FLOW_CONTROL_ERROR, "the peer opened a window beyond the largest there is");
     }
 
     /// Wakes the first of those who wait for room, if there is some.
@@ -432,11 +431,10 @@ impl Carrier {
     }
 
     /// Tells the peer what it did wrong, as far as that can be done now.
-    pub(super) fn complain(&mut self, cx: &mut Context<'_>, violation: Violation) -> Error {
-        let last = if self.role == Role::Server { self.last_stream } else { 0 };
-        self.write(&Head::goaway(last, violation.code.into()));
+    pub(super) fn complain(&mut self, cx: &mut Context<'_>, violation: Violation) {
+        // The peer of a client has opened no stream.
+        self.write(&Head::goaway(0, violation.code.into()));
         let _ = self.poll_flush(cx);
-        Error::Protocol(violation.what.into())
     }
 }
 
