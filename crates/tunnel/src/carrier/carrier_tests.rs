@@ -1,1 +1,308 @@
+//! What the tests of the carrier share: peers that say whatever they like, frame by frame.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::frame::{Head, Piece, Splitter, word};
+use super::*;
+use crate::server::{InboundConnect, Served, serve};
+use crate::test_support::request;
+use crate::window::Held;
+use crate::{OpenError, Pool, TunnelStream, WindowBudget};
+
+#[path = "leaks_tests.rs"]
+mod leaks;
+#[path = "receiving_tests.rs"]
+mod receiving;
+#[path = "sending_tests.rs"]
+mod sending;
+#[path = "turns_tests.rs"]
+mod turns;
+#[path = "whole_tests.rs"]
+mod whole;
+
+use super::frame::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// HPACK of a CONNECT to `x:1` (RFC 7541: literals with names of the static table).
+const CONNECT: &[u8] = b"\x02\x07CONNECT\x01\x03x:1";
+/// HPACK of `:status: 200`.
+const OK: &[u8] = &[0x88];
+
+const STREAM: usize = 64 << 10;
+const CONNECTION: usize = 128 << 10;
+const FRAME: usize = 16 << 10;
+
+/// Time stands still while anything can happen, so this passes only if nothing can.
+const HANGS: Duration = Duration::from_secs(5);
+
+/// Windows that are soon used up.
+fn small() -> Settings {
+    Settings {
+        stream_window: STREAM as u32,
+        connection_window: CONNECTION as u32,
+        max_frame_size: FRAME as u32,
+        window_budget: WindowBudget::new(0),
+        ..Settings::default()
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Head { length: payload.len() as u32, kind, flags, stream }.bytes().to_vec();
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn setting(name: u16, value: u32) -> Vec<u8> {
+    [&name.to_be_bytes()[..], &value.to_be_bytes()[..]].concat()
+}
+
+/// One end of a transport, without rules of its own.
+struct Raw {
+    io: DuplexStream,
+    /// What the other end takes of new streams, of each, and (0) of all.
+    initial: i64,
+    windows: HashMap<u32, i64>,
+}
+
+impl Raw {
+    fn new(io: DuplexStream) -> Self {
+        Self { io, initial: 65_535, windows: HashMap::from([(0, 65_535)]) }
+    }
+
+    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.io.write_all(&frame(kind, flags, stream, payload)).await.unwrap();
+    }
+
+    async fn window_update(&mut self, stream: u32, increment: u32) {
+        self.send(WINDOW_UPDATE, 0, stream, &increment.to_be_bytes()).await;
+    }
+
+    fn window(&mut self, stream: u32) -> &mut i64 {
+        let initial = self.initial;
+        self.windows.entry(stream).or_insert(initial)
+    }
+
+    /// DATA as soon as the windows of all `of` have room for it.
+    async fn data_within(&mut self, of: &[u32], stream: u32, flags: u8, payload: &[u8]) {
+        for window in of {
+            while *self.window(*window) < payload.len() as i64 {
+                self.frame().await.expect("the connection is open");
+            }
+        }
+        for window in of {
+            *self.window(*window) -= payload.len() as i64;
+        }
+        self.send(DATA, flags, stream, payload).await;
+    }
+
+    /// The next frame, or none once the other end has closed.
+    async fn frame(&mut self) -> Option<(Head, Vec<u8>)> {
+        let mut bytes = [0; 9];
+        self.io.read_exact(&mut bytes).await.ok()?;
+        let Some(Piece::Head(head)) = Splitter::new(0).next(&bytes, &mut 0) else { unreachable!() };
+        let mut payload = vec![0; head.length as usize];
+        self.io.read_exact(&mut payload).await.ok()?;
+        match head.kind {
+            WINDOW_UPDATE => *self.window(head.stream) += i64::from(word(&payload, 0)),
+            SETTINGS => {
+                for setting in payload.chunks(6).filter(|setting| setting[1] == 4) {
+                    self.initial = i64::from(word(setting, 2));
+                }
+            }
+            _ => {}
+        }
+        Some((head, payload))
+    }
+
+    /// The next frame of this kind.
+    async fn until(&mut self, kind: u8) -> (Head, Vec<u8>) {
+        loop {
+            let found = self.frame().await.unwrap_or_else(|| panic!("closed without a frame {kind}"));
+            if found.0.kind == kind {
+                return found;
+            }
+        }
+    }
+
+    async fn goaway(&mut self) -> u32 {
+        word(&self.until(GOAWAY).await.1, 4)
+    }
+
+    /// What comes of a stream until it ends, or until nothing comes any more.
+    async fn all_data(&mut self, stream: u32) -> (Vec<u8>, bool) {
+        let mut all = Vec::new();
+        while let Ok(Some((head, payload))) = timeout(HANGS, self.frame()).await {
+            if head.kind == DATA && head.stream == stream {
+                all.extend(payload);
+                if head.has(END_STREAM) {
+                    return (all, true);
+                }
+            }
+        }
+        (all, false)
+    }
+}
+
+/// A client without rules at a server of this crate.
+struct Service {
+    raw: Raw,
+    server: JoinHandle<Served>,
+    requests: mpsc::UnboundedReceiver<InboundConnect>,
+    _drain: oneshot::Sender<Instant>,
+}
+
+impl Service {
+    async fn start(settings: Settings, client: &[u8]) -> Self {
+        let (near, far) = duplex(1 << 20);
+        let (seen, requests) = mpsc::unbounded_channel();
+        let (drain, drained) = oneshot::channel();
+        let server = tokio::spawn(async move {
+            let drain = async { drained.await.unwrap() };
+            serve(far, &settings, drain, |inbound| seen.send(inbound).unwrap_or_default()).await
+        });
+        let mut raw = Raw::new(near);
+        raw.io.write_all(PREFACE).await.unwrap();
+        raw.send(SETTINGS, 0, 0, client).await;
+        raw.until(SETTINGS).await;
+        Self { raw, server, requests, _drain: drain }
+    }
+
+    async fn open(&mut self, id: u32) -> TunnelStream {
+        self.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
+        self.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap()
+    }
+
+    /// The server says that the peer has broken the rules, and closes.
+    async fn ends_with(mut self, code: u32) {
+        assert_eq!(self.raw.goaway().await, code);
+        let served = self.server.await.unwrap();
+        assert!(served.end.is_err(), "{served:?}");
+    }
+}
+
+/// A server without rules for a client of this crate.
+struct Remote {
+    raw: Raw,
+    near: Option<DuplexStream>,
+    pool: Arc<Pool<(), ()>>,
+    opened: u32,
+}
+
+impl Remote {
+    fn new(settings: Settings) -> Self {
+        let (near, far) = duplex(1 << 20);
+        Self { raw: Raw::new(far), near: Some(near), pool: Arc::new(Pool::new(settings)), opened: 0 }
+    }
+
+    /// Has the client ask for a stream; gives the answer as it comes. `server`: its settings.
+    async fn ask(&mut self, server: &[u8]) -> (u32, JoinHandle<Result<TunnelStream, OpenError<()>>>) {
+        let (pool, mut near, first) = (self.pool.clone(), self.near.take(), self.opened == 0);
+        let asked = tokio::spawn(async move {
+            pool.open(&(), || std::future::ready(near.take().ok_or(())), request()).await.map(|(stream, _)| stream)
+        });
+        if first {
+            self.raw.io.read_exact(&mut [0; 24]).await.unwrap();
+            self.raw.send(SETTINGS, 0, 0, server).await;
+        }
+        self.opened += 1;
+        (self.raw.until(HEADERS).await.0.stream, asked)
+    }
+
+    async fn open_with(&mut self, server: &[u8]) -> TunnelStream {
+        let (id, asked) = self.ask(server).await;
+        self.raw.send(HEADERS, END_HEADERS, id, OK).await;
+        asked.await.unwrap().unwrap()
+    }
+
+    async fn open(&mut self) -> TunnelStream {
+        self.open_with(&[]).await
+    }
+}
+
+/// A carrier alone, without library and task.
+struct Bench {
+    handle: Handle,
+    library: LibraryIo,
+    raw: Raw,
+}
+
+impl Bench {
+    /// `room`: bytes that the transport takes.
+    fn new(role: Role, settings: &Settings, room: usize) -> Self {
+        let (near, far) = duplex(room);
+        let ledger = crate::window::Window::new(settings.connection_window, WindowBudget::new(0)).ledger().clone();
+        let handle = Handle::new(Box::new(near), role, settings, ledger);
+        let library = handle.library_io();
+        handle.has_task();
+        Self { handle, library, raw: Raw::new(far) }
+    }
+
+    /// One whose library has sent the preface of a client and has opened streams.
+    async fn client(streams: &[u32], room: usize) -> Self {
+        let mut bench = Self::new(Role::Client, &small(), room);
+        bench.library.write_all(PREFACE).await.unwrap();
+        bench.raw.io.read_exact(&mut [0; 24]).await.unwrap();
+        for id in streams {
+            bench.library.write_all(&frame(HEADERS, END_HEADERS, *id, CONNECT)).await.unwrap();
+            bench.raw.until(HEADERS).await;
+        }
+        bench
+    }
+
+    /// One turn of its task; what came for the library is thrown away.
+    fn turn(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(self.handle.begin_turn(&mut cx).is_ok());
+        let mut bytes = [0; 4096];
+        let mut room = ReadBuf::new(&mut bytes);
+        while Pin::new(&mut self.library).poll_read(&mut cx, &mut room).is_ready() && !room.filled().is_empty() {
+            room.clear();
+        }
+        self.handle.end_turn(&mut cx).unwrap();
+    }
+}
+
+fn cx() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}
+
+/// A buffer to send, and its length.
+fn buffer(bytes: &[u8]) -> leno_tls::buffer::Buffer {
+    let mut buffer = leno_tls::buffer::Buffer::holding(bytes.len());
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    buffer
+}
+
+/// Streams that a connection knows, bytes that it holds, and its receive window.
+fn kept(handle: &Handle) -> (usize, usize, u32) {
+    let carrier = handle.0.lock();
+    (carrier.streams.len(), Held::new(carrier.ledger.clone()).all().1, carrier.incoming.credit.whole())
+}
+
+/// Waits until a connection knows no stream any more, holds nothing, and has its window back.
+async fn nothing_kept(handle: &Handle) {
+    let nothing = async {
+        while kept(handle) != (0, 0, CONNECTION as u32) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(HANGS, nothing).await.unwrap_or_else(|_| panic!("kept: {:?}", kept(handle)));
+}
+
+/// All that a stream receives until it ends, or its failure.
+async fn read_all(stream: &mut TunnelStream) -> Result<Vec<u8>, Error> {
+    let mut all = BytesMut::new();
+    while let Some(chunk) = stream.chunk().await? {
+        all.extend_from_slice(&chunk);
+        stream.release(chunk.len());
+    }
+    Ok(all.to_vec())
+}

@@ -57,6 +57,19 @@ impl Credit {
 }
 
 #[cfg(test)]
+impl Credit {
+    /// The window, if all that came is consumed.
+    pub(super) fn whole(&self) -> u32 {
+        self.available + self.owed + self.withheld
+    }
+
+    /// What the peer may send now.
+    pub(super) fn open(&self) -> i64 {
+        self.available.into()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

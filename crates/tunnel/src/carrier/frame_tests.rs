@@ -2,10 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// A frame's head and payload, and whether it was told to be over.
+type Found = (Head, Vec<u8>, bool);
+
 /// What `splitter` finds in `bytes` when they come in reads of the given lengths: the preface, and
 /// each frame's head and payload.
-fn split(mut splitter: Splitter, bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<(Head, Vec<u8>, bool)>) {
-    let (mut preface, mut frames) = (Vec::new(), Vec::<(Head, Vec<u8>, bool)>::new());
+fn split(mut splitter: Splitter, bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<Found>) {
+    let (mut preface, mut frames) = (Vec::new(), Vec::<Found>::new());
     let mut rest = bytes;
     let mut cuts = cuts.iter().cycle();
     while !rest.is_empty() {

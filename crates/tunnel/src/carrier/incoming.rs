@@ -279,8 +279,8 @@ impl Carrier {
     }
 
     fn frame_ends(&mut self, received: &mut Received, gathered: &mut Gathered) {
-        match &self.incoming.current {
-            &Current::Data(Data { stream, ends, padded, .. }) => {
+        match self.incoming.current {
+            Current::Data(Data { stream, ends, padded, .. }) => {
                 if padded {
                     // Of length 0, without a place for the padding's length.
                     return self.bad_padding();
@@ -293,7 +293,7 @@ impl Carrier {
                     self.incoming.library_frame_is_whole();
                 }
             }
-            &Current::Library(head) => {
+            Current::Library(head) => {
                 if head.kind == RST_STREAM {
                     // What came before it comes first.
                     self.deliver(received, gathered);

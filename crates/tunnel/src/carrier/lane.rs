@@ -170,6 +170,11 @@ impl Lane {
     pub(crate) fn held(&self) -> (usize, usize) {
         self.carrier.0.lock().streams[&self.stream].held.all()
     }
+
+    /// What it goes by, which may outlive it.
+    pub(super) fn carrier(&self) -> Handle {
+        self.carrier.clone()
+    }
 }
 
 impl std::fmt::Debug for Lane {

@@ -442,3 +442,10 @@ impl Carrier {
 fn gone() -> Error {
     Error::Protocol("the stream is gone".into())
 }
+
+#[cfg(test)]
+impl Outgoing {
+    pub(super) fn window(&self) -> i64 {
+        self.window
+    }
+}

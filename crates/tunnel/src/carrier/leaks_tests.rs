@@ -1,0 +1,127 @@
+//! What is left of streams that came to nothing: nothing, and the windows are whole again.
+
+use http::StatusCode;
+
+use super::*;
+
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const CANCEL: [u8; 4] = 8u32.to_be_bytes();
+
+/// Times that something is done: enough to use up the connection's window if it were not given back.
+const TIMES: u32 = 4 * (CONNECTION / FRAME) as u32;
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_the_program_does_not_take() {
+    let mut service = Service::start(small(), &[]).await;
+    let witness = service.open(1).await;
+    let carrier = witness.lane.carrier();
+    for stream in 1..=TIMES {
+        let id = 2 * stream + 1;
+        service.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
+        service.raw.data_within(&[0], id, 0, &[1; FRAME]).await;
+        let inbound = service.requests.recv().await.unwrap();
+        match stream % 3 {
+            0 => drop(inbound),
+            1 => inbound.refuse(StatusCode::BAD_REQUEST, HeaderMap::new()),
+            _ => {
+                inbound.refuse(StatusCode::BAD_REQUEST, HeaderMap::new());
+                service.raw.send(DATA, END_STREAM, id, &[]).await;
+            }
+        }
+    }
+    drop(witness);
+    nothing_kept(&carrier).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_lost() {
+    let mut service = Service::start(small(), &[]).await;
+    let (first, mut second) = (service.open(1).await, service.open(3).await);
+    let carrier = first.lane.carrier();
+    service.raw.send(DATA, 0, 3, b"last words").await;
+    service.raw.send(HEADERS, END_HEADERS, 5, CONNECT).await;
+    let unanswered = service.requests.recv().await.unwrap();
+    drop(service.raw);
+    service.server.await.unwrap();
+    assert_eq!(second.chunk().await.unwrap().unwrap(), "last words");
+    assert!(matches!(second.chunk().await, Err(Error::Lost(_))));
+    drop((first, second, unanswered));
+    assert_eq!(kept(&carrier), (0, 0, CONNECTION as u32));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_requests_that_come_to_nothing() {
+    let mut remote = Remote::new(small());
+    let witness = remote.open_with(&setting(MAX_CONCURRENT_STREAMS, 2)).await;
+    let carrier = witness.lane.carrier();
+    // Given up before the answer.
+    let (id, asked) = remote.ask(&[]).await;
+    asked.abort();
+    assert_eq!(remote.raw.until(RST_STREAM).await.0.stream, id);
+    // Refused by an answer, with bytes that nobody wants.
+    let (id, asked) = remote.ask(&[]).await;
+    // `:status: 400`.
+    remote.raw.send(HEADERS, END_HEADERS, id, &[0x8c]).await;
+    remote.raw.send(DATA, END_STREAM, id, &[0; FRAME]).await;
+    assert!(matches!(asked.await.unwrap(), Err(OpenError::Refused { .. })));
+    // Reset before the answer, and after it.
+    let (id, asked) = remote.ask(&[]).await;
+    remote.raw.send(RST_STREAM, 0, id, &CANCEL).await;
+    assert!(matches!(asked.await.unwrap(), Err(OpenError::Tunnel(Error::Reset { by_peer: true, .. }))));
+    let mut stream = remote.open().await;
+    let id = stream.lane.id();
+    remote.raw.send(DATA, 0, id, &[0; FRAME]).await;
+    remote.raw.send(RST_STREAM, 0, id, &CANCEL).await;
+    let mut got = 0;
+    let end = loop {
+        match stream.chunk().await {
+            Ok(chunk) => got += chunk.unwrap().len(),
+            Err(error) => break error,
+        }
+    };
+    assert!(got == FRAME && matches!(end, Error::Reset { by_peer: true, .. }), "{got} {end}");
+    drop(stream);
+    // Given up by this side with bytes that nobody has taken.
+    let mut stream = remote.open().await;
+    let id = stream.lane.id();
+    remote.raw.send(DATA, 0, id, &[0; FRAME]).await;
+    stream.chunk().await.unwrap().unwrap();
+    drop(stream);
+    assert_eq!(remote.raw.until(RST_STREAM).await.0.stream, id);
+    drop(witness);
+    nothing_kept(&carrier).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_never_left() {
+    let mut bench = Bench::client(&[1], 1 << 20).await;
+    let open = bench.handle.attach(1);
+    let (waiting, late) = (bench.handle.attach(3), bench.handle.attach(5));
+    waiting.send_soon(Bytes::from_static(b"never"));
+    drop(waiting);
+    assert_eq!(kept(&bench.handle).0, 2);
+    // Its request leaves in spite of that, and what ends it.
+    drop(late);
+    bench.library.write_all(&frame(HEADERS, END_HEADERS, 5, CONNECT)).await.unwrap();
+    bench.library.write_all(&frame(RST_STREAM, 0, 5, &CANCEL)).await.unwrap();
+    drop(open);
+    bench.library.write_all(&frame(RST_STREAM, 0, 1, &CANCEL)).await.unwrap();
+    assert_eq!(kept(&bench.handle), (0, 0, CONNECTION as u32));
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_a_leaving_server_did_not_look_at() {
+    let mut remote = Remote::new(small());
+    let mut first = remote.open().await;
+    let (id, asked) = remote.ask(&[]).await;
+    let carrier = first.lane.carrier();
+    assert_eq!((id, kept(&carrier).0), (3, 2));
+    remote.raw.send(GOAWAY, 0, 0, &[1u32.to_be_bytes(), 0u32.to_be_bytes()].concat()).await;
+    // The pool asks elsewhere, where nobody is.
+    assert!(asked.await.unwrap().is_err());
+    assert_eq!(kept(&carrier).0, 1);
+    remote.raw.send(DATA, END_STREAM, 1, b"to the end").await;
+    assert_eq!(read_all(&mut first).await.unwrap(), b"to the end");
+    drop(first);
+    nothing_kept(&carrier).await;
+}

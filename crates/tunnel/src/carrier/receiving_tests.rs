@@ -1,0 +1,195 @@
+//! What a peer sends that must not reach programs, and the windows it is held to.
+
+use super::super::frame::{CONTINUATION, PADDED};
+use super::*;
+
+const FLOW_CONTROL_ERROR: u32 = 3;
+const PROTOCOL_ERROR: u32 = 1;
+const FRAME_SIZE_ERROR: u32 = 6;
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_held_to_a_streams_window() {
+    let mut service = Service::start(small(), &[]).await;
+    let (mut stream, mut other) = (service.open(1).await, service.open(3).await);
+    for _ in 0..STREAM / FRAME {
+        service.raw.send(DATA, 0, 1, &[1; FRAME]).await;
+    }
+    assert!(timeout(HANGS, service.raw.until(GOAWAY)).await.is_err(), "the window is not exceeded yet");
+    service.raw.send(DATA, 0, 1, &[1]).await;
+    service.ends_with(FLOW_CONTROL_ERROR).await;
+    let mut got = 0;
+    while let Ok(chunk) = stream.chunk().await {
+        got += chunk.unwrap().len();
+    }
+    assert_eq!(got, STREAM);
+    assert!(matches!(other.chunk().await, Err(Error::Protocol(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_held_to_the_connections_window() {
+    let mut service = Service::start(small(), &[]).await;
+    let mut streams = Vec::new();
+    for id in [1, 3, 5] {
+        streams.push(service.open(id).await);
+    }
+    for id in [1, 3] {
+        for _ in 0..STREAM / FRAME {
+            service.raw.send(DATA, 0, id, &[1; FRAME]).await;
+        }
+    }
+    assert!(timeout(HANGS, service.raw.until(GOAWAY)).await.is_err(), "the window is not exceeded yet");
+    service.raw.send(DATA, 0, 5, &[1]).await;
+    service.ends_with(FLOW_CONTROL_ERROR).await;
+    assert!(matches!(streams[2].chunk().await, Err(Error::Protocol(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_is_held_to_its_windows() {
+    for of_connection in [false, true] {
+        let mut remote = Remote::new(small());
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            streams.push(remote.open().await);
+        }
+        let full: &[u32] = if of_connection { &[1, 3] } else { &[1] };
+        for id in full {
+            for _ in 0..STREAM / FRAME {
+                remote.raw.send(DATA, 0, *id, &[1; FRAME]).await;
+            }
+        }
+        assert!(timeout(HANGS, remote.raw.until(GOAWAY)).await.is_err(), "no window is exceeded yet");
+        remote.raw.send(DATA, 0, if of_connection { 5 } else { 1 }, &[1]).await;
+        assert_eq!(remote.raw.goaway().await, FLOW_CONTROL_ERROR);
+        assert!(matches!(streams[2].chunk().await, Err(Error::Protocol(_))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn padding_reaches_nobody_and_is_given_back() {
+    let mut service = Service::start(small(), &[]).await;
+    let mut stream = service.open(1).await;
+    // One byte of payload; nobody reads it before all has come.
+    let frame = [&[255, 7][..], &[0; 255][..]].concat();
+    let frames = 4 * CONNECTION / frame.len();
+    for _ in 0..frames {
+        service.raw.data_within(&[0, 1], 1, PADDED, &frame).await;
+    }
+    // Nothing but padding.
+    service.raw.data_within(&[0, 1], 1, PADDED, &[2, 0, 0]).await;
+    service.raw.data_within(&[0, 1], 1, PADDED | END_STREAM, &[1, 9, 0]).await;
+    let got = read_all(&mut stream).await.unwrap();
+    assert_eq!(got.len(), frames + 1);
+    assert!(got.iter().take(frames).all(|byte| *byte == 7) && got[frames] == 9);
+    let carrier = stream.lane.carrier();
+    assert_eq!(kept(&carrier), (1, 0, CONNECTION as u32));
+    drop(stream);
+    nothing_kept(&carrier).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn padding_longer_than_its_frame_is_an_error() {
+    for payload in [&[][..], &[1], &[3, 1, 2], &[255, 0, 0, 0]] {
+        let mut service = Service::start(small(), &[]).await;
+        let mut stream = service.open(1).await;
+        service.raw.send(DATA, PADDED, 1, payload).await;
+        service.ends_with(PROTOCOL_ERROR).await;
+        assert!(matches!(stream.chunk().await, Err(Error::Protocol(_))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_is_too_large_is_refused_by_its_head() {
+    for (kind, stream) in [(DATA, 1), (HEADERS, 3), (SETTINGS, 0)] {
+        let mut service = Service::start(small(), &[]).await;
+        let mut open = service.open(1).await;
+        let head = Head { length: FRAME as u32 + 1, kind, flags: END_HEADERS, stream }.bytes();
+        service.raw.io.write_all(&head).await.unwrap();
+        service.ends_with(FRAME_SIZE_ERROR).await;
+        assert!(open.chunk().await.is_err());
+    }
+    let mut remote = Remote::new(small());
+    let mut open = remote.open().await;
+    let head = Head { length: FRAME as u32 + 1, kind: DATA, flags: 0, stream: 1 }.bytes();
+    remote.raw.io.write_all(&head).await.unwrap();
+    assert_eq!(remote.raw.goaway().await, FRAME_SIZE_ERROR);
+    assert!(open.chunk().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_within_a_header_block_is_an_error() {
+    let mut service = Service::start(small(), &[]).await;
+    let mut stream = service.open(1).await;
+    service.raw.send(HEADERS, 0, 3, &CONNECT[..5]).await;
+    service.raw.send(DATA, 0, 1, b"smuggled").await;
+    service.raw.send(CONTINUATION, END_HEADERS, 3, &CONNECT[5..]).await;
+    service.ends_with(PROTOCOL_ERROR).await;
+    assert!(stream.chunk().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_header_block_in_parts_is_one() {
+    let mut service = Service::start(small(), &[]).await;
+    service.raw.send(HEADERS, 0, 1, &CONNECT[..5]).await;
+    service.raw.send(CONTINUATION, 0, 1, &CONNECT[5..7]).await;
+    service.raw.send(CONTINUATION, END_HEADERS, 1, &CONNECT[7..]).await;
+    service.raw.send(DATA, END_STREAM, 1, b"hello").await;
+    let mut stream = service.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap();
+    assert_eq!(read_all(&mut stream).await.unwrap(), b"hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_of_streams_that_nobody_opened_is_an_error() {
+    for stream in [0, 2, 3, 1001] {
+        let mut service = Service::start(small(), &[]).await;
+        let mut open = service.open(1).await;
+        service.raw.send(DATA, 0, stream, b"x").await;
+        service.ends_with(PROTOCOL_ERROR).await;
+        assert!(open.chunk().await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_of_streams_that_are_gone_is_thrown_away_and_given_back() {
+    let mut service = Service::start(small(), &[]).await;
+    let mut witness = service.open(1).await;
+    // Reset by the peer, reset by this side, ended by both.
+    drop(service.open(3).await);
+    assert_eq!(service.raw.until(RST_STREAM).await.0.stream, 3);
+    let mut reset = service.open(5).await;
+    service.raw.send(RST_STREAM, 0, 5, &8u32.to_be_bytes()).await;
+    assert!(matches!(reset.chunk().await, Err(Error::Reset { by_peer: true, .. })));
+    let mut ended = service.open(7).await;
+    service.raw.send(DATA, END_STREAM, 7, b"x").await;
+    assert_eq!(read_all(&mut ended).await.unwrap(), b"x");
+    ended.shutdown().await.unwrap();
+    drop(ended);
+    assert!(service.raw.all_data(7).await.1);
+    for id in [3, 5, 7] {
+        for _ in 0..4 * CONNECTION / FRAME {
+            // Of the stream's window nobody tells any more.
+            if id == 5 && service.raw.windows.get(&5).is_some_and(|window| *window < FRAME as i64) {
+                break;
+            }
+            service.raw.data_within(if id == 5 { &[0, 5] } else { &[0] }, id, 0, &[1; FRAME]).await;
+        }
+    }
+    service.raw.data_within(&[0, 1], 1, END_STREAM, b"still here").await;
+    assert_eq!(read_all(&mut witness).await.unwrap(), b"still here");
+    let carrier = witness.lane.carrier();
+    drop((witness, reset));
+    nothing_kept(&carrier).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_after_the_end_is_an_error_and_not_received() {
+    let mut service = Service::start(small(), &[]).await;
+    let mut stream = service.open(1).await;
+    service.raw.send(DATA, END_STREAM, 1, b"all").await;
+    service.raw.send(DATA, 0, 1, b"more").await;
+    assert_eq!(service.raw.goaway().await, PROTOCOL_ERROR);
+    let mut got = BytesMut::new();
+    while let Ok(Some(chunk)) = stream.chunk().await {
+        got.extend_from_slice(&chunk);
+    }
+    assert_eq!(&got[..], b"all");
+}
