@@ -125,3 +125,44 @@ async fn streams_that_a_leaving_server_did_not_look_at() {
     drop(first);
     nothing_kept(&carrier).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_with_bytes_that_is_given_up_at_once() {
+    let mut service = Service::start(small(), &[]).await;
+    let witness = service.open(1).await;
+    let carrier = witness.lane.carrier();
+    for stream in 1..=TIMES {
+        let id = 2 * stream + 1;
+        while *service.raw.window(0) < FRAME as i64 {
+            assert!(timeout(HANGS, service.raw.frame()).await.is_ok(), "what nobody took is not given back");
+        }
+        *service.raw.window(0) -= FRAME as i64;
+        let request = frame(HEADERS, END_HEADERS, id, CONNECT);
+        let all = [request, frame(DATA, 0, id, &[1; FRAME]), frame(RST_STREAM, 0, id, &CANCEL)].concat();
+        service.raw.io.write_all(&all).await.unwrap();
+        if let Ok(Some(inbound)) = timeout(Duration::from_millis(10), service.requests.recv()).await {
+            drop(inbound);
+        }
+    }
+    drop(witness);
+    nothing_kept(&carrier).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_the_library_refuses() {
+    let mut service = Service::start(Settings { max_concurrent_streams: 1, ..small() }, &[]).await;
+    let witness = service.open(1).await;
+    let carrier = witness.lane.carrier();
+    for stream in 1..=TIMES {
+        let id = 2 * stream + 1;
+        while *service.raw.window(0) < FRAME as i64 {
+            assert!(timeout(HANGS, service.raw.frame()).await.is_ok(), "what nobody took is not given back");
+        }
+        *service.raw.window(0) -= FRAME as i64;
+        let all = [frame(HEADERS, END_HEADERS, id, CONNECT), frame(DATA, 0, id, &[1; FRAME])].concat();
+        service.raw.io.write_all(&all).await.unwrap();
+        assert_eq!(service.raw.until(RST_STREAM).await.0.stream, id);
+    }
+    drop(witness);
+    nothing_kept(&carrier).await;
+}

@@ -295,18 +295,26 @@ impl Carrier {
     /// come; if they do, what ends it follows them.
     fn forget_if_never_opened(&mut self, id: u32) {
         if self.role == Role::Client && self.streams.get(&id).is_some_and(|stream| !stream.attached && !stream.opened) {
-            self.streams.remove(&id);
+            self.forget(id);
         }
     }
 
     /// Forgets a stream that nobody holds and that is over.
     fn forget_if_over(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| !stream.attached && stream.is_over()) {
-            self.streams.remove(&id);
-            // The table of many streams is not kept for a few.
-            if self.streams.is_empty() && self.streams.capacity() > 64 {
-                self.streams.shrink_to_fit();
-            }
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let Some(mut stream) = self.streams.remove(&id) else { return };
+        // What came for it before anybody held it, nobody will ask for.
+        let given_back = stream.held.give_back(usize::MAX);
+        self.incoming.credit.give(given_back as u32);
+        self.tell_connection_credit();
+        // The table of many streams is not kept for a few.
+        if self.streams.is_empty() && self.streams.capacity() > 64 {
+            self.streams.shrink_to_fit();
         }
     }
 }
