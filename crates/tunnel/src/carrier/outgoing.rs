@@ -340,7 +340,8 @@ impl Carrier {
         {
             let room = stream.window.min(self.outgoing.window);
             if room <= 0 {
-                if stream.window > 0 {
+                // Once: the peer may open the stream's own window any number of times meanwhile.
+                if stream.window > 0 && !self.outgoing.backlogged.contains(&id) {
                     self.outgoing.backlogged.push(id);
                 }
                 return;
@@ -447,5 +448,9 @@ fn gone() -> Error {
 impl Outgoing {
     pub(super) fn window(&self) -> i64 {
         self.window
+    }
+
+    pub(super) fn backlogged(&self) -> &[u32] {
+        &self.backlogged
     }
 }

@@ -259,3 +259,17 @@ async fn who_gives_up_lets_the_next_go_on() {
         drop(first);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_waits_in_one_place_however_often_it_is_told_of_room() {
+    let mut bench = Bench::client(&[1, 3], 1 << 20).await;
+    let (first, second) = (bench.handle.attach(1), bench.handle.attach(3));
+    let room = reserve(&first, 65_535).unwrap();
+    first.send(buffer(&[1; 65_535]), room).unwrap();
+    second.send_soon(Bytes::from_static(b"waits"));
+    for _ in 0..1000 {
+        bench.raw.window_update(3, 1).await;
+    }
+    bench.turn();
+    assert!(bench.handle.0.lock().outgoing.backlogged().len() <= 1);
+}
