@@ -279,6 +279,12 @@ impl Carrier {
         if let Some(failure) = &stream.failure {
             return Err(failure.clone());
         }
+        if stream.window.min(self.outgoing.window) < length as i64 {
+            // Others have used the connection's since, or the peer has changed its mind.
+            self.send_soon(id, buffer.freeze(length));
+            self.let_next();
+            return Ok(());
+        }
         stream.window -= length as i64;
         self.outgoing.window -= length as i64;
         let (mut from, mut buffer, mut frozen) = (0, Some(buffer), Bytes::new());

@@ -273,3 +273,28 @@ async fn a_stream_waits_in_one_place_however_often_it_is_told_of_room() {
     bench.turn();
     assert!(bench.handle.0.lock().outgoing.backlogged().len() <= 1);
 }
+
+/// What two streams were promised at the same time may be more than the connection has room for.
+#[tokio::test(start_paused = true)]
+async fn what_was_promised_twice_is_not_sent_beyond_the_window() {
+    let mut bench = Bench::client(&[1, 3], 1 << 20).await;
+    let lanes = [bench.handle.attach(1), bench.handle.attach(3)];
+    let all = vec![7; 50_000];
+    let rooms = lanes.each_ref().map(|lane| reserve(lane, all.len()).unwrap_or(0));
+    for (lane, room) in lanes.iter().zip(rooms).filter(|(_, room)| *room > 0) {
+        lane.send(buffer(&all), room).unwrap();
+    }
+    bench.turn();
+    let mut sent = 0;
+    while let Some((_, length)) = data(&mut bench.raw).await {
+        sent += length;
+    }
+    assert!(sent <= 65_535, "{sent} bytes");
+    // What was promised arrives once there is room, in spite of that.
+    bench.raw.window_update(0, 100_000).await;
+    bench.turn();
+    while let Some((_, length)) = data(&mut bench.raw).await {
+        sent += length;
+    }
+    assert_eq!(sent, rooms.iter().sum::<usize>());
+}
