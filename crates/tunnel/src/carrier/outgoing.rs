@@ -229,6 +229,8 @@ impl Carrier {
             self.send_backlog(head.stream);
         }
         if ends {
+            // Who gave up a write, and ended the stream instead, may still stand before others.
+            self.leave_queue(head.stream);
             self.forget_if_over(head.stream);
         }
     }

@@ -232,7 +232,7 @@ impl std::task::Wake for Woken {
 /// However the first in the queue gives up, the next goes on.
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_lets_the_next_go_on() {
-    for way in 0..4 {
+    for way in 0..5 {
         let mut bench = Bench::client(&[1, 3, 5], 1 << 20).await;
         let [full, first, second] = [1, 3, 5].map(|id| bench.handle.attach(id));
         let mut first = Some(first);
@@ -253,7 +253,9 @@ async fn who_gives_up_lets_the_next_go_on() {
                 bench.raw.send(RST_STREAM, 0, 3, &8u32.to_be_bytes()).await;
                 bench.turn();
             }
-            _ => bench.library.write_all(&frame(RST_STREAM, 0, 3, &8u32.to_be_bytes())).await.unwrap(),
+            3 => bench.library.write_all(&frame(RST_STREAM, 0, 3, &8u32.to_be_bytes())).await.unwrap(),
+            // Its half ends.
+            _ => bench.library.write_all(&frame(DATA, END_STREAM, 3, &[])).await.unwrap(),
         }
         assert_eq!((woken.0.load(Relaxed), reserve(&second, 10)), (1, Some(10)), "way {way}");
         drop(first);
