@@ -178,11 +178,14 @@ pub(super) struct Received {
     buffer: Option<Buffer>,
     frozen: Bytes,
     length: usize,
+    /// Bytes of memory that it takes.
+    capacity: usize,
 }
 
 impl Received {
     pub(super) fn new(buffer: Buffer, length: usize) -> Self {
-        Self { buffer: Some(buffer), frozen: Bytes::new(), length }
+        let capacity = buffer.len();
+        Self { buffer: Some(buffer), frozen: Bytes::new(), length, capacity }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -192,21 +195,17 @@ impl Received {
         }
     }
 
-    /// Some of the bytes, for longer. Few of them are copied, or they would keep all of the buffer:
-    /// a program that has stopped reading would hold a multiple of its window.
+    /// Some of the bytes, for longer. Few of them are copied, or they would keep all of the buffer,
+    /// whoever else keeps it now: a program that has stopped reading would hold a multiple of its
+    /// window.
     fn keep(&mut self, range: Range<usize>) -> Bytes {
-        match self.buffer.take() {
-            Some(buffer) if 2 * range.len() < buffer.len() => {
-                let copy = Bytes::copy_from_slice(&buffer[range]);
-                self.buffer = Some(buffer);
-                copy
-            }
-            Some(buffer) => {
-                self.frozen = buffer.freeze(self.length);
-                self.frozen.slice(range)
-            }
-            None => self.frozen.slice(range),
+        if 2 * range.len() < self.capacity {
+            return Bytes::copy_from_slice(&self.bytes()[range]);
         }
+        if let Some(buffer) = self.buffer.take() {
+            self.frozen = buffer.freeze(self.length);
+        }
+        self.frozen.slice(range)
     }
 }
 

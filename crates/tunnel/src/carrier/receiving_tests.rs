@@ -193,3 +193,40 @@ async fn data_after_the_end_is_an_error_and_not_received() {
     }
     assert_eq!(&got[..], b"all");
 }
+
+/// A reader that has stopped would otherwise keep whole reads that its neighbours' bytes fill.
+#[tokio::test(start_paused = true)]
+async fn one_who_stopped_reading_keeps_only_its_own() {
+    let mut bench = Bench::new(Role::Server, &Settings::default(), 4 << 20);
+    let mut bytes = PREFACE.to_vec();
+    for id in [1, 3] {
+        bytes.extend(frame(HEADERS, END_HEADERS, id, CONNECT));
+    }
+    bench.raw.io.write_all(&bytes).await.unwrap();
+    bench.turn();
+    let (stopped, reader) = (bench.handle.attach(1), bench.handle.attach(3));
+    let mut held = 0;
+    let mut kept_by_stopped: Vec<Bytes> = Vec::new();
+    for _ in 0..40 {
+        // Most of a read is the reader's, a little the other's.
+        for (id, length) in [(3, 200 << 10), (1, 2 << 10)] {
+            bench.raw.send(DATA, 0, id, &vec![id as u8; length]).await;
+        }
+        bench.turn();
+        while let Poll::Ready(Ok(Some(chunk))) = reader.poll_chunk(&cx()) {
+            reader.release(chunk.len());
+        }
+        held += 2 << 10;
+        assert_eq!(stopped.held().0, held);
+    }
+    while let Poll::Ready(Ok(Some(chunk))) = stopped.poll_chunk(&cx()) {
+        kept_by_stopped.push(chunk);
+    }
+    // What a chunk alone keeps alive can be had back as a vector of its own: a part of a larger
+    // buffer can't.
+    let lengths: usize = kept_by_stopped.iter().map(Bytes::len).sum();
+    assert_eq!(lengths, held);
+    for chunk in kept_by_stopped {
+        assert!(chunk.try_into_mut().is_ok(), "a chunk keeps somebody else's buffer");
+    }
+}
