@@ -95,6 +95,8 @@ impl Lane {
                 Poll::Ready(Err(error)) => return Poll::Ready(Delivery::Socket(error)),
                 Poll::Pending => {
                     return match &stream.failure {
+                        // What is complete stays so, whatever becomes of the connection.
+                        _ if stream.receive_ended => Poll::Pending,
                         Some(failure) => Poll::Ready(Delivery::Stream(failure.clone())),
                         None => {
                             stream.read_by(cx);

@@ -166,3 +166,34 @@ async fn a_request_that_the_library_refuses() {
     drop(witness);
     nothing_kept(&carrier).await;
 }
+
+/// A program that reads slowly gets all of a stream that was complete when its connection ended.
+#[tokio::test]
+async fn what_was_complete_is_delivered_after_the_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (near, program) =
+        tokio::join!(tokio::net::TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    let (socket, mut program) = (Arc::new(near.unwrap()), program.unwrap().0);
+    // The program has stopped reading.
+    let mut before = 0;
+    socket.writable().await.unwrap();
+    while let Ok(written) = socket.try_write(&[0; FRAME]) {
+        before += written;
+    }
+    let mut bench = Bench::client(&[1], 1 << 20).await;
+    let (lane, meter) = (bench.handle.attach(1), Arc::new(crate::Counters::default()));
+    lane.deliver_to(&socket, meter.clone());
+    bench.raw.send(HEADERS, END_HEADERS, 1, OK).await;
+    bench.raw.send(DATA, END_STREAM, 1, &[7; FRAME]).await;
+    bench.turn();
+    bench.library.write_all(&frame(DATA, END_STREAM, 1, &[])).await.unwrap();
+    bench.handle.close(&Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into())));
+    assert!(lane.poll_deliver(&mut cx(), &socket, &*meter).is_pending(), "the rest is not waited for");
+    let reading = tokio::spawn(async move {
+        let mut all = vec![0; before + FRAME];
+        program.read_exact(&mut all).await.map(|_| all)
+    });
+    let end = std::future::poll_fn(|cx| lane.poll_deliver(cx, &socket, &*meter)).await;
+    assert!(matches!(end, Delivery::Ended));
+    assert!(reading.await.unwrap().unwrap()[before..].iter().all(|byte| *byte == 7));
+}
