@@ -26,6 +26,12 @@ pub(super) struct Outgoing {
     splitter: Splitter,
     /// The library's frame that is passing.
     current: Head,
+    /// The library's header block is not complete (RFC 9113 §6.10).
+    in_headers: bool,
+    /// The library has yet to write the rest of something that no frame may interrupt.
+    uninterruptible: bool,
+    /// Frames that wait for that.
+    held_back: Vec<u8>,
     /// What the transport had no room for; goes before anything else.
     stuck: VecDeque<Bytes>,
     /// The transport has bytes that it may keep until it is flushed.
@@ -88,6 +94,9 @@ impl Outgoing {
         Self {
             splitter: Splitter::new(preface),
             current: Head { length: 0, kind: DATA, flags: 0, stream: 0 },
+            in_headers: false,
+            uninterruptible: false,
+            held_back: Vec::new(),
             stuck: VecDeque::new(),
             unflushed: false,
             error: None,
@@ -103,6 +112,7 @@ impl Outgoing {
 
     pub(super) fn forget(&mut self) {
         self.stuck = VecDeque::new();
+        self.held_back = Vec::new();
         self.wake_library();
     }
 
@@ -114,13 +124,22 @@ impl Outgoing {
 
     /// Nobody may send DATA now.
     fn is_blocked(&self) -> bool {
-        !self.stuck.is_empty() || self.window <= 0
+        !self.stuck.is_empty() || self.window <= 0 || self.uninterruptible
     }
 }
 
 impl Carrier {
     /// Sends a whole frame, before anything that is given later.
     pub(super) fn write(&mut self, frame: &[u8]) {
+        if self.outgoing.uninterruptible {
+            self.outgoing.held_back.extend_from_slice(frame);
+        } else {
+            self.append(frame);
+        }
+    }
+
+    /// Sends bytes after those that were given before.
+    fn append(&mut self, frame: &[u8]) {
         let taken = if self.outgoing.stuck.is_empty() { self.offer(&mut [IoSlice::new(frame)]) } else { 0 };
         if taken < frame.len() {
             self.outgoing.stuck.push_back(Bytes::copy_from_slice(&frame[taken..]));
@@ -190,7 +209,9 @@ impl Carrier {
             self.outgoing.library = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        self.write(bytes);
+        self.append(bytes);
+        // What they lead to comes after them.
+        self.outgoing.uninterruptible = true;
         let mut at = 0;
         while let Some(piece) = self.outgoing.splitter.next(bytes, &mut at) {
             match piece {
@@ -216,10 +237,21 @@ impl Carrier {
                 }
             }
         }
+        if self.outgoing.splitter.is_between_frames() && !self.outgoing.in_headers {
+            self.outgoing.uninterruptible = false;
+            let held_back = std::mem::take(&mut self.outgoing.held_back);
+            if !held_back.is_empty() {
+                self.append(&held_back);
+            }
+            self.let_next();
+        }
         Poll::Ready(Ok(bytes.len()))
     }
 
     fn library_frame_passed(&mut self, head: Head) {
+        if matches!(head.kind, HEADERS | CONTINUATION) {
+            self.outgoing.in_headers = !head.has(END_HEADERS);
+        }
         let ends = matches!(head.kind, DATA | HEADERS) && head.has(END_STREAM);
         let Some(stream) = self.streams.get_mut(&head.stream) else { return };
         stream.send_ended |= ends;
@@ -281,8 +313,9 @@ impl Carrier {
         if let Some(failure) = &stream.failure {
             return Err(failure.clone());
         }
-        if stream.window.min(self.outgoing.window) < length as i64 {
-            // Others have used the connection's since, or the peer has changed its mind.
+        if self.outgoing.uninterruptible || stream.window.min(self.outgoing.window) < length as i64 {
+            // Since it was reserved, others have used the connection's window, the peer has changed
+            // its mind, or the library has begun something.
             self.send_soon(id, buffer.freeze(length));
             self.let_next();
             return Ok(());

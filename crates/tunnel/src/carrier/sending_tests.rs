@@ -1,6 +1,6 @@
 //! What this side sends: within the peer's windows, in order, and everybody in turn.
 
-use super::super::frame::INITIAL_WINDOW_SIZE;
+use super::super::frame::{CONTINUATION, INITIAL_WINDOW_SIZE};
 use super::*;
 
 const FLOW_CONTROL_ERROR: u32 = 3;
@@ -299,4 +299,28 @@ async fn what_was_promised_twice_is_not_sent_beyond_the_window() {
         sent += length;
     }
     assert_eq!(sent, rooms.iter().sum::<usize>());
+}
+
+/// Nothing may come between a header block's parts (RFC 9113 §6.10).
+#[tokio::test(start_paused = true)]
+async fn a_header_block_in_parts_is_not_interrupted() {
+    let mut bench = Bench::client(&[1], 1 << 20).await;
+    let (lane, soon) = (bench.handle.attach(1), bench.handle.attach(3));
+    let room = reserve(&lane, 5).unwrap();
+    soon.send_soon(Bytes::from_static(b"soon"));
+    bench.library.write_all(&frame(HEADERS, 0, 3, &CONNECT[..5])).await.unwrap();
+    lane.send(buffer(b"hello"), room).unwrap();
+    lane.carrier().0.lock().write(&Head::window_update(1, 5));
+    assert_eq!(reserve(&lane, 5), None);
+    bench.turn();
+    bench.library.write_all(&frame(CONTINUATION, END_HEADERS, 3, &CONNECT[5..])).await.unwrap();
+    bench.turn();
+    assert_eq!(reserve(&lane, 5), Some(5));
+    let mut kinds = Vec::new();
+    for _ in 0..5 {
+        kinds.push(bench.raw.frame().await.unwrap().0.kind);
+    }
+    assert_eq!(kinds[..2], [HEADERS, CONTINUATION]);
+    kinds.sort_unstable();
+    assert_eq!(kinds, [DATA, DATA, HEADERS, WINDOW_UPDATE, CONTINUATION]);
 }
