@@ -156,7 +156,7 @@ struct Service {
     raw: Raw,
     server: JoinHandle<Served>,
     requests: mpsc::UnboundedReceiver<InboundConnect>,
-    _drain: oneshot::Sender<Instant>,
+    drain: oneshot::Sender<Instant>,
 }
 
 impl Service {
@@ -172,7 +172,7 @@ impl Service {
         raw.io.write_all(PREFACE).await.unwrap();
         raw.send(SETTINGS, 0, 0, client).await;
         raw.until(SETTINGS).await;
-        Self { raw, server, requests, _drain: drain }
+        Self { raw, server, requests, drain }
     }
 
     async fn open(&mut self, id: u32) -> TunnelStream {

@@ -197,3 +197,34 @@ async fn what_was_complete_is_delivered_after_the_connection() {
     assert!(matches!(end, Delivery::Ended));
     assert!(reading.await.unwrap().unwrap()[before..].iter().all(|byte| *byte == 7));
 }
+
+/// HTTP/2 does not answer to what was asked for after the last stream it said it would serve.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_too_late() {
+    const PING: u8 = 6;
+    let mut service = Service::start(small(), &[]).await;
+    let mut witness = service.open(1).await;
+    let carrier = witness.lane.carrier();
+    service.drain.send(Instant::now() + Duration::from_secs(60)).unwrap();
+    loop {
+        let (head, payload) = service.raw.frame().await.unwrap();
+        match head.kind {
+            PING => service.raw.send(PING, frame::ACK, 0, &payload).await,
+            GOAWAY if word(&payload, 0) == 1 => break,
+            _ => {}
+        }
+    }
+    for stream in 1..=TIMES {
+        let id = 2 * stream + 1;
+        service.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
+        let sent = timeout(HANGS, service.raw.data_within(&[0], id, 0, &[1; FRAME])).await;
+        assert!(sent.is_ok(), "what nobody will take is not given back");
+    }
+    service.raw.data_within(&[0, 1], 1, END_STREAM, b"still served").await;
+    assert_eq!(read_all(&mut witness).await.unwrap(), b"still served");
+    assert_eq!(kept(&carrier), (1, 0, CONNECTION as u32));
+    witness.shutdown().await.unwrap();
+    drop(witness);
+    assert!(service.server.await.unwrap().end.is_ok());
+    assert_eq!(kept(&carrier).0, 0);
+}

@@ -85,6 +85,8 @@ pub(crate) struct Carrier {
     streams: HashMap<u32, Stream, RandomState>,
     /// The latest stream that began.
     last_stream: u32,
+    /// Of a server: nobody will take streams that begin after this one.
+    last_served: u32,
     /// Why the connection is over.
     failure: Option<Error>,
     incoming: Incoming,
@@ -108,6 +110,7 @@ impl Handle {
             leaving: false,
             streams: HashMap::default(),
             last_stream: 0,
+            last_served: u32::MAX,
             failure: None,
             incoming: Incoming::new(role, settings),
             outgoing: Outgoing::new(role),
@@ -275,6 +278,9 @@ impl Carrier {
     /// A stream begins with a frame that passes. One that was attached before is there already.
     fn begin(&mut self, id: u32) {
         self.last_stream = self.last_stream.max(id);
+        if id > self.last_served || self.failure.is_some() {
+            return;
+        }
         let (window, initial) = (self.incoming.stream_window, self.outgoing.initial_window);
         self.streams.entry(id).or_insert_with(|| Stream::new(window, initial, &self.ledger));
     }

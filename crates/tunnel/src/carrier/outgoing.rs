@@ -12,7 +12,7 @@ use leno_tls::buffer::Buffer;
 use tokio::io::AsyncWrite;
 
 use super::frame::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, Head, Piece, RST_STREAM, Splitter, word,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, Piece, RST_STREAM, Splitter, word,
 };
 use super::incoming::{LARGEST_WINDOW, Violation};
 use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role};
@@ -231,6 +231,9 @@ impl Carrier {
                         let code = Reason::from(word(bytes, range.start));
                         self.stream_fails(head.stream, Error::Reset { code, by_peer: false });
                     }
+                    if head.kind == GOAWAY && range.len() >= 8 {
+                        self.nothing_served_after(word(bytes, range.start) & (u32::MAX >> 1));
+                    }
                     if last {
                         self.library_frame_passed(head);
                     }
@@ -246,6 +249,19 @@ impl Carrier {
             self.let_next();
         }
         Poll::Ready(Ok(bytes.len()))
+    }
+
+    /// A server takes its leave: the library does not look at later requests, nor answer them.
+    fn nothing_served_after(&mut self, last: u32) {
+        if self.role != Role::Server {
+            return;
+        }
+        self.last_served = last;
+        let late: Vec<u32> =
+            self.streams.iter().filter(|(id, stream)| **id > last && !stream.attached).map(|(id, _)| *id).collect();
+        for id in late {
+            self.forget(id);
+        }
     }
 
     fn library_frame_passed(&mut self, head: Head) {
