@@ -228,3 +228,20 @@ async fn a_request_that_comes_too_late() {
     assert!(service.server.await.unwrap().end.is_ok());
     assert_eq!(kept(&carrier).0, 0);
 }
+
+/// A client's stream may be over before the thread that asked for it has looked at it again.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_over_before_it_was_attached_says_so() {
+    let mut bench = Bench::client(&[1], 1 << 20).await;
+    bench.raw.send(HEADERS, END_HEADERS, 1, OK).await;
+    bench.raw.send(RST_STREAM, 0, 1, &CANCEL).await;
+    bench.turn();
+    let lane = bench.handle.attach(1);
+    assert!(matches!(lane.poll_chunk(&cx()), Poll::Ready(Err(Error::Reset { .. }))));
+    drop(lane);
+    // One whose request has yet to leave is not.
+    let later = bench.handle.attach(3);
+    assert!(later.poll_chunk(&cx()).is_pending());
+    drop(later);
+    assert_eq!(kept(&bench.handle).0, 0);
+}

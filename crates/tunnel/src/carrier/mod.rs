@@ -85,6 +85,8 @@ pub(crate) struct Carrier {
     streams: HashMap<u32, Stream, RandomState>,
     /// The latest stream that began.
     last_stream: u32,
+    /// The latest stream whose first frame has passed.
+    last_begun: u32,
     /// Of a server: nobody will take streams that begin after this one.
     last_served: u32,
     /// Why the connection is over.
@@ -110,6 +112,7 @@ impl Handle {
             leaving: false,
             streams: HashMap::default(),
             last_stream: 0,
+            last_begun: 0,
             last_served: u32::MAX,
             failure: None,
             incoming: Incoming::new(role, settings),
@@ -259,7 +262,7 @@ impl Carrier {
     fn attach(&mut self, id: u32) {
         // A server is asked to by the library, after the first frame has passed; a client by
         // whoever opens the stream, before or after, and several may do so at once.
-        let (failure, known) = (&self.failure, self.role == Role::Server && id <= self.last_stream);
+        let (failure, known) = (&self.failure, id <= self.last_begun);
         let stream = self.streams.entry(id).or_insert_with(|| {
             let mut stream = Stream::new(self.incoming.stream_window, self.outgoing.initial_window, &self.ledger);
             // Its end has passed, too, before anybody looked at it.
@@ -278,6 +281,7 @@ impl Carrier {
     /// A stream begins with a frame that passes. One that was attached before is there already.
     fn begin(&mut self, id: u32) {
         self.last_stream = self.last_stream.max(id);
+        self.last_begun = self.last_begun.max(id);
         if id > self.last_served || self.failure.is_some() {
             return;
         }
