@@ -159,6 +159,20 @@ proptest! {
     }
 }
 
+/// Streams and connections on different threads: nobody's turn is anybody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn streams_arrive_whole_on_many_threads() {
+    for round in 0..10 {
+        let plan = |stream: usize| Plan {
+            up: 60_000 + 1000 * stream,
+            down: 90_000 - 1000 * stream,
+            step: 7000,
+            given_up: (stream % 4 == 3).then_some(20_000 + stream / 4),
+        };
+        run((0..8).map(plan).collect(), 1000 << round).await;
+    }
+}
+
 /// Receives all from the library, and lets the peer go on.
 async fn library_reads(mut recv: h2::RecvStream) -> Vec<u8> {
     let mut all = Vec::new();
