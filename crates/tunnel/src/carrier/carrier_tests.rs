@@ -106,7 +106,7 @@ impl Raw {
     /// The next frame, or none once the other end has closed.
     async fn frame(&mut self) -> Option<(Head, Vec<u8>)> {
         let mut bytes = [0; 9];
-        self.io.read_exact(&mut bytes).await.ok()?;
+        timeout(12 * HANGS, self.io.read_exact(&mut bytes)).await.expect("the other end says nothing").ok()?;
         let Some(Piece::Head(head)) = Splitter::new(0).next(&bytes, &mut 0) else { unreachable!() };
         let mut payload = vec![0; head.length as usize];
         self.io.read_exact(&mut payload).await.ok()?;
