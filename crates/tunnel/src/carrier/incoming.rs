@@ -17,7 +17,7 @@ use super::frame::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE,
     PADDED, Piece, RST_STREAM, SETTINGS, Splitter, WINDOW_UPDATE, word,
 };
-use super::stream::write_now;
+use super::stream::{Stream, write_now};
 use super::{Carrier, LARGEST_READ, Role};
 use crate::{Error, Settings};
 
@@ -258,7 +258,8 @@ impl Carrier {
         }
         let ours =
             head.kind == DATA && !self.incoming.in_headers && head.stream % 2 == 1 && head.stream <= self.last_stream;
-        if !ours || self.streams.get(&head.stream).is_some_and(|stream| stream.receive_ended) {
+        let unanswered = |stream: &Stream| self.role == Role::Client && !stream.answered;
+        if !ours || self.streams.get(&head.stream).is_some_and(|stream| stream.receive_ended || unanswered(stream)) {
             // Whatever is wrong with it, the library says so.
             self.incoming.for_library.extend_from_slice(&head.bytes());
             self.incoming.current = Current::Library(head);
@@ -423,6 +424,9 @@ impl Carrier {
             HEADERS => {
                 if self.role == Role::Server && head.stream > self.last_stream && head.stream % 2 == 1 {
                     self.begin(head.stream);
+                }
+                if let Some(stream) = self.streams.get_mut(&head.stream) {
+                    stream.answered = true;
                 }
                 if head.has(END_STREAM) {
                     self.receive_ends(head.stream);

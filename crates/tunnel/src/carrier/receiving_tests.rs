@@ -230,3 +230,14 @@ async fn one_who_stopped_reading_keeps_only_its_own() {
         assert!(chunk.try_into_mut().is_ok(), "a chunk keeps somebody else's buffer");
     }
 }
+
+/// A server that sends a stream's bytes before its answer breaks HTTP/2 (RFC 9113 §8.1).
+#[tokio::test(start_paused = true)]
+async fn data_before_the_answer_is_an_error() {
+    let mut remote = Remote::new(small());
+    let (id, asked) = remote.ask(&[]).await;
+    remote.raw.send(DATA, 0, id, b"early").await;
+    remote.raw.send(HEADERS, END_HEADERS, id, b"\x88").await;
+    let stream = asked.await.unwrap();
+    assert!(stream.is_err(), "{stream:?}");
+}

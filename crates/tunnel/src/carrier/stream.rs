@@ -21,6 +21,8 @@ pub(super) struct Stream {
     pub(super) abandoned: bool,
     /// The headers after which DATA may be sent have passed.
     pub(super) opened: bool,
+    /// Headers of the peer's have come.
+    pub(super) answered: bool,
     /// The peer has ended its half.
     pub(super) receive_ended: bool,
     /// This side has ended its half.
@@ -51,6 +53,7 @@ impl Stream {
             attached: false,
             abandoned: false,
             opened: false,
+            answered: false,
             receive_ended: false,
             send_ended: false,
             queued: false,
