@@ -8,7 +8,8 @@ use crate::WindowBudget;
 /// uses, so that mixed meshes behave alike; where they differ, the field says so.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Receive window of one stream, bytes: how much a stalled reader can make us hold.
+    /// Receive window of one stream, bytes: how much a stalled reader can make us hold. At least
+    /// 65 535, which peers assume before they are told otherwise, as for `connection_window`.
     pub stream_window: u32,
     /// Receive window of a whole connection, bytes, as long as its programs read. Must exceed
     /// `stream_window` several times: with equal sizes, programs that read connection A only after

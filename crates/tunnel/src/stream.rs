@@ -40,6 +40,7 @@ pub struct TunnelStream {
 
 impl TunnelStream {
     pub(crate) fn new(send: SendStream<Bytes>, recv: RecvStream, lane: Lane, permit: Option<Permit>) -> Self {
+        lane.accepted();
         Self { send, recv, lane, partial: Bytes::new(), send_ended: false, recv_ended: false, _permit: permit }
     }
 

@@ -19,6 +19,8 @@ use crate::{OpenError, Pool, TunnelStream, WindowBudget};
 
 #[path = "leaks_tests.rs"]
 mod leaks;
+#[path = "library_tests.rs"]
+mod library;
 #[path = "receiving_tests.rs"]
 mod receiving;
 #[path = "sending_tests.rs"]

@@ -167,6 +167,16 @@ impl Incoming {
         self.wake_library();
     }
 
+    /// Tells the library of a stream's end, between two frames.
+    pub(super) fn tell_end(&mut self, stream: u32) {
+        let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream };
+        let begun = self.for_library[self.whole..].to_vec();
+        self.for_library.truncate(self.whole);
+        self.for_library.extend_from_slice(&end.bytes());
+        self.library_frame_is_whole();
+        self.for_library.extend_from_slice(&begun);
+    }
+
     /// The payload of the library's frame that has just become whole.
     fn payload(&self, head: Head) -> &[u8] {
         &self.for_library[self.for_library.len() - head.length as usize..]
@@ -287,10 +297,13 @@ impl Carrier {
                 }
                 if ends {
                     self.deliver(received, gathered);
+                    match self.streams.get_mut(&stream) {
+                        // The library would compare a refusal's `content-length` with the bytes it
+                        // has seen, which are none.
+                        Some(stream) if self.role == Role::Client && !stream.accepted => stream.end_untold = true,
+                        _ => self.incoming.tell_end(stream),
+                    }
                     self.receive_ends(stream);
-                    let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream };
-                    self.incoming.for_library.extend_from_slice(&end.bytes());
-                    self.incoming.library_frame_is_whole();
                 }
             }
             Current::Library(head) => {
@@ -398,13 +411,17 @@ impl Carrier {
         if stream.receive_ended || stream.abandoned || stream.failure.is_some() {
             return;
         }
-        if let Some(more) = stream.credit.due() {
+        if self.outgoing.is_busy() {
+            self.owe(id);
+        } else if let Some(more) = stream.credit.due() {
             self.write(&Head::window_update(id, more));
         }
     }
 
     pub(super) fn tell_connection_credit(&mut self) {
-        if let Some(more) = self.incoming.credit.due() {
+        if !self.outgoing.is_busy()
+            && let Some(more) = self.incoming.credit.due()
+        {
             self.write(&Head::window_update(0, more));
         }
     }

@@ -40,6 +40,16 @@ impl Lane {
         self.stream
     }
 
+    /// The stream has become a tunnel.
+    pub(crate) fn accepted(&self) {
+        let mut carrier = self.carrier.0.lock();
+        let Some(stream) = carrier.streams.get_mut(&self.stream) else { return };
+        stream.accepted = true;
+        if std::mem::take(&mut stream.end_untold) {
+            carrier.incoming.tell_end(self.stream);
+        }
+    }
+
     /// Next received bytes; `None` once the peer has ended its half.
     pub(crate) fn poll_chunk(&self, cx: &Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
         let mut carrier = self.carrier.0.lock();

@@ -98,8 +98,12 @@ impl AsyncWrite for LibraryIo {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let mut carrier = this.carrier.0.lock();
-        // From here on the transport wakes who polls this.
-        carrier.leaving = true;
+        if !std::mem::replace(&mut carrier.leaving, true) {
+            // From here on the transport wakes who polls this. Nothing is carried any more: the
+            // peer may take its time to close, and programs must not wait for it.
+            let error = carrier.last_word();
+            carrier.fail(&error);
+        }
         if this.leaving.is_none() {
             ready!(carrier.poll_flush(cx))?;
         }

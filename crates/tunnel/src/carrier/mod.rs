@@ -203,6 +203,8 @@ impl Handle {
             carrier.fail(error);
             carrier.outgoing.forget();
             carrier.incoming.forget();
+            // Or lanes would keep the memory of a task that has ended.
+            carrier.driver = None;
             carrier.io.take()
         };
         drop(io);

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
@@ -48,6 +49,10 @@ pub(super) struct Outgoing {
     pub(super) queue: VecDeque<u32>,
     /// Streams whose backlog waits for the connection's window.
     backlogged: Vec<u32>,
+    /// Streams whose peer is to be told of their credit once the transport takes more.
+    owing: Vec<u32>,
+    /// Of the library's last GOAWAY.
+    goodbye: Option<Reason>,
     /// The library, where it waits until the transport takes more.
     library: Option<Waker>,
     pace: Pace,
@@ -105,6 +110,8 @@ impl Outgoing {
             largest_frame: DEFAULT_FRAME,
             queue: VecDeque::new(),
             backlogged: Vec::new(),
+            owing: Vec::new(),
+            goodbye: None,
             library: None,
             pace: Pace::default(),
         }
@@ -122,9 +129,14 @@ impl Outgoing {
         }
     }
 
+    /// What is given now would have to wait here.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.stuck.is_empty() || self.uninterruptible
+    }
+
     /// Nobody may send DATA now.
     fn is_blocked(&self) -> bool {
-        !self.stuck.is_empty() || self.window <= 0 || self.uninterruptible
+        self.is_busy() || self.window <= 0
     }
 }
 
@@ -151,6 +163,10 @@ impl Carrier {
     /// will be sent any more.
     fn offer(&mut self, mut slices: &mut [IoSlice<'_>]) -> usize {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        if self.leaving {
+            // Whoever closes the transport waits for it, and would not be woken any more.
+            return total;
+        }
         let Some(io) = &mut self.io else { return total };
         let mut cx = Context::from_waker(self.driver.as_ref().unwrap_or(Waker::noop()));
         let mut taken = 0;
@@ -190,6 +206,7 @@ impl Carrier {
                 }
             }
             self.outgoing.wake_library();
+            self.tell_what_is_owed();
             self.let_next();
         }
         let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
@@ -232,6 +249,7 @@ impl Carrier {
                         self.stream_fails(head.stream, Error::Reset { code, by_peer: false });
                     }
                     if head.kind == GOAWAY && range.len() >= 8 {
+                        self.outgoing.goodbye = Some(Reason::from(word(bytes, range.start + 4)));
                         self.nothing_served_after(word(bytes, range.start) & (u32::MAX >> 1));
                     }
                     if last {
@@ -246,6 +264,7 @@ impl Carrier {
             if !held_back.is_empty() {
                 self.append(&held_back);
             }
+            self.tell_what_is_owed();
             self.let_next();
         }
         Poll::Ready(Ok(bytes.len()))
@@ -280,6 +299,34 @@ impl Carrier {
             // Who gave up a write, and ended the stream instead, may still stand before others.
             self.leave_queue(head.stream);
             self.forget_if_over(head.stream);
+        }
+    }
+
+    /// The stream's credit is told once the transport takes more. Until then it adds up: a peer that
+    /// reads nothing must not have one frame after the other wait for it.
+    pub(super) fn owe(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !std::mem::replace(&mut stream.owing, true)
+        {
+            self.outgoing.owing.push(id);
+        }
+    }
+
+    fn tell_what_is_owed(&mut self) {
+        self.tell_connection_credit();
+        for id in std::mem::take(&mut self.outgoing.owing) {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.owing = false;
+                self.consumed(id, 0);
+            }
+        }
+    }
+
+    /// Why streams end that are open when the library closes the connection.
+    pub(super) fn last_word(&self) -> Error {
+        match self.outgoing.goodbye {
+            Some(code) if code != Reason::NO_ERROR => Error::GoAway { code, by_peer: false },
+            _ => Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -505,6 +552,10 @@ fn gone() -> Error {
 impl Outgoing {
     pub(super) fn window(&self) -> i64 {
         self.window
+    }
+
+    pub(super) fn stuck_frames(&self) -> usize {
+        self.stuck.len()
     }
 
     pub(super) fn backlogged(&self) -> &[u32] {

@@ -27,8 +27,14 @@ pub(super) struct Stream {
     pub(super) receive_ended: bool,
     /// This side has ended its half.
     pub(super) send_ended: bool,
+    /// Of a client: it became a tunnel. What else the peer says to a request is of no interest.
+    pub(super) accepted: bool,
+    /// Its end is not told to the library yet.
+    pub(super) end_untold: bool,
     /// Waits for its turn to send.
     pub(super) queued: bool,
+    /// The peer is to be told of its credit when the transport takes more.
+    pub(super) owing: bool,
     pub(super) failure: Option<Error>,
     // Receiving.
     pub(super) credit: Credit,
@@ -56,7 +62,10 @@ impl Stream {
             answered: false,
             receive_ended: false,
             send_ended: false,
+            accepted: false,
+            end_untold: false,
             queued: false,
+            owing: false,
             failure: None,
             credit: Credit::new(receive_window),
             chunks: Chunks::default(),
