@@ -22,6 +22,15 @@ impl Sleeper {
     }
 }
 
+/// Keeps the waker of the task that polls, unless it is kept already; says whether it was another.
+pub(crate) fn keep(kept: &mut Option<Waker>, cx: &Context<'_>) -> bool {
+    let new = !kept.as_ref().is_some_and(|task| task.will_wake(cx.waker()));
+    if new {
+        *kept = Some(cx.waker().clone());
+    }
+    new
+}
+
 /// What a task has registered with a [`Sleeper`], to be compared without its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Registered(Option<Waker>);
@@ -29,8 +38,7 @@ pub(crate) struct Registered(Option<Waker>);
 impl Registered {
     /// From now on the task that polls is woken; to be called at each poll.
     pub(crate) fn renew(&mut self, cx: &Context<'_>, sleeper: &Sleeper) {
-        if !self.0.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            self.0 = Some(cx.waker().clone());
+        if keep(&mut self.0, cx) {
             *sleeper.0.lock() = Some(cx.waker().clone());
         }
     }

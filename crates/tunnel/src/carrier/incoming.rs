@@ -74,7 +74,6 @@ struct Data {
     ends: bool,
     /// The length of the padding has yet to come.
     padded: bool,
-    length: u32,
     /// Payload without padding that has yet to come.
     left: u32,
 }
@@ -283,7 +282,6 @@ impl Carrier {
             stream: head.stream,
             ends: head.has(END_STREAM),
             padded: head.has(PADDED),
-            length: head.length,
             left: head.length,
         });
     }
@@ -345,7 +343,6 @@ impl Carrier {
             self.consumed(id, 1 + padding);
         }
         let Current::Data(data) = &mut self.incoming.current else { return };
-        debug_assert!(data.left <= data.length);
         let length = range.len().min(data.left as usize);
         data.left -= length as u32;
         if length == 0 {

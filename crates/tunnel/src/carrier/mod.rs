@@ -25,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Error;
 use crate::settings::Settings;
+use crate::waking::keep;
 use crate::window::Ledger;
 
 mod chunks;
@@ -214,9 +215,7 @@ impl Handle {
 impl Carrier {
     /// From now on, whoever polls with `cx` is woken.
     fn driven_by(&mut self, cx: &Context<'_>) {
-        if !self.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
-            self.driver = Some(cx.waker().clone());
-        }
+        keep(&mut self.driver, cx);
     }
 
     /// The transport has something that only the task's turn can send.
@@ -337,8 +336,13 @@ pub(crate) struct Guard(pub(crate) Handle);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.close(&Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into())));
+        self.0.close(&closed());
     }
+}
+
+/// Why streams end whose connection is closed without a reason.
+fn closed() -> Error {
+    Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into()))
 }
 
 #[cfg(test)]

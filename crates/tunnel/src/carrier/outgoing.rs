@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
@@ -16,8 +15,9 @@ use super::frame::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, Piece, RST_STREAM, Splitter, word,
 };
 use super::incoming::{LARGEST_WINDOW, Violation};
-use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role};
+use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role, closed};
 use crate::Error;
+use crate::waking::keep;
 
 /// What the library may write while the transport takes nothing, bytes.
 const FROM_LIBRARY: usize = 64 << 10;
@@ -326,7 +326,7 @@ impl Carrier {
     pub(super) fn last_word(&self) -> Error {
         match self.outgoing.goodbye {
             Some(code) if code != Reason::NO_ERROR => Error::GoAway { code, by_peer: false },
-            _ => Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into())),
+            _ => closed(),
         }
     }
 
@@ -340,9 +340,7 @@ impl Carrier {
         let ready = stream.opened && stream.backlog.is_empty() && stream.window > 0;
         let first = self.outgoing.queue.front().is_none_or(|first| *first == id);
         if !ready || blocked || !first {
-            if !stream.sender.as_ref().is_some_and(|sender| sender.will_wake(cx.waker())) {
-                stream.sender = Some(cx.waker().clone());
-            }
+            keep(&mut stream.sender, cx);
             if !ready {
                 // Nobody is to wait for one who could not send anyway.
                 self.leave_queue(id);
@@ -364,7 +362,7 @@ impl Carrier {
             Some(failure) => Poll::Ready(Err(failure.clone())),
             None if stream.backlog.is_empty() => Poll::Ready(Ok(())),
             None => {
-                stream.sender = Some(cx.waker().clone());
+                keep(&mut stream.sender, cx);
                 Poll::Pending
             }
         }

@@ -12,6 +12,7 @@ use super::chunks::Chunks;
 use super::credit::Credit;
 use crate::Error;
 use crate::relay::Meter;
+use crate::waking::keep;
 use crate::window::{Held, Ledger};
 
 pub(super) struct Stream {
@@ -99,9 +100,7 @@ impl Stream {
 
     /// Whoever polls with `cx` is woken when something comes.
     pub(super) fn read_by(&mut self, cx: &Context<'_>) {
-        if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
-            self.reader = Some(cx.waker().clone());
-        }
+        keep(&mut self.reader, cx);
     }
 
     pub(super) fn is_over(&self) -> bool {
