@@ -50,6 +50,31 @@ fn listens_on_both_families_inside_the_pod() {
 }
 
 #[test]
+fn what_programs_are_answered_is_unmarked() {
+    if !may_run("what_programs_are_answered_is_unmarked") {
+        return;
+    }
+    let pair = Pair::new();
+    let listener = listen_wildcard(&pair.pod, PORT, &ListenOptions::for_programs()).unwrap();
+    let _client = pair.peer.run(|| TcpStream::connect(at(POD, PORT)).unwrap()).unwrap();
+    assert_eq!(SockRef::from(&accept(&listener).0).mark().unwrap(), 0);
+}
+
+#[test]
+fn a_connection_to_a_program_takes_its_replies_mark_once_it_is_established() {
+    if !may_run("a_connection_to_a_program_takes_its_replies_mark_once_it_is_established") {
+        return;
+    }
+    let pair = Pair::new();
+    let _listener = listen(&pair.peer, at(PEER, PORT), &ListenOptions::default()).unwrap();
+    let socket = connector(&pair.pod, at(PEER, PORT), None, &ConnectOptions::default()).unwrap();
+    assert_eq!(socket.mark().unwrap(), PROXY_MARK);
+    let stream = connect(socket, at(PEER, PORT)).unwrap();
+    established(&stream);
+    assert_eq!(SockRef::from(&stream).mark().unwrap(), REPLY_MARK);
+}
+
+#[test]
 fn does_without_ipv6_where_it_is_switched_off() {
     if !may_run("does_without_ipv6_where_it_is_switched_off") {
         return;

@@ -53,10 +53,12 @@ async fn elsewhere(pod: &Pod, address: SocketAddr, options: &ConnectOptions) -> 
 /// Connects to the pod's own program; with `source`, from an address that need not be the pod's.
 pub(crate) async fn program(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
     let options = ConnectOptions { keepalive: false, path: pod.short_path().clone() };
-    let Some(source) = source else {
-        return within(pod, address, connect(pod, address, None, &options)).await;
+    let stream = match source {
+        None => within(pod, address, connect(pod, address, None, &options)).await?,
+        Some(source) => from_own_port(pod, address, source, &options).await?,
     };
-    from_own_port(pod, address, source, &options).await
+    sockets::established(&stream);
+    Ok(stream)
 }
 
 async fn from_own_port(

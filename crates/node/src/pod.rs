@@ -119,7 +119,8 @@ impl Pod {
     ) -> Result<Arc<Self>, String> {
         let short_path = short_path(&netns, context.config.congestion_control);
         let listen = |port: u16| {
-            let mut options = ListenOptions::default();
+            let mut options =
+                if port == OUTBOUND_PORT { ListenOptions::for_programs() } else { ListenOptions::default() };
             // Callers of the third may be anywhere, and there are many of them: the system decides.
             if port != PLAINTEXT_PORT {
                 options.path = short_path.clone();

@@ -98,14 +98,15 @@ impl PodHandler for Pods {
         self.leave(&pod.uid);
         let path = ShortPath::of(&namespace).map_err(|error| error.to_string())?;
         let place = Place { namespace, path };
-        let options = ListenOptions { path: place.path.clone(), ..ListenOptions::default() };
+        let with_path = |options| ListenOptions { path: place.path.clone(), ..options };
         for worker in &self.workers {
-            let listen = |port| {
-                listen_wildcard(&place.namespace, port, &options)
+            let listen = |port, options| {
+                listen_wildcard(&place.namespace, port, &with_path(options))
                     .map(|listener| listener.socket)
                     .map_err(|error| error.to_string())
             };
-            let (outbound, inbound) = (listen(OUTBOUND_PORT)?, listen(TUNNEL_PORT)?);
+            let (outbound, inbound) =
+                (listen(OUTBOUND_PORT, ListenOptions::for_programs())?, listen(TUNNEL_PORT, ListenOptions::default())?);
             let order = Order::Serve { uid: pod.uid.clone(), place: place.clone(), outbound, inbound };
             worker.send(order).map_err(|_| "a worker ended".to_owned())?;
         }

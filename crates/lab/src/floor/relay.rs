@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
 use leno_capture::pod_rules::TUNNEL_PORT;
-use leno_capture::sockets::{ConnectOptions, connector, original_destination_of};
+use leno_capture::sockets::{ConnectOptions, connector, established, original_destination_of};
 use leno_capture::{NetworkNamespace, ShortPath};
 use socket2::SockRef;
 use tokio::io::AsyncReadExt as _;
@@ -84,6 +84,7 @@ async fn deliver(mut stream: TcpStream, peer: SocketAddr, place: Place) -> io::R
     port.copy_from_slice(&preamble[16..]);
     let target = SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes(port));
     let next = open(&place, target, Some(SocketAddr::new(peer.ip(), 0))).await?;
+    established(&next);
     relay(stream, next).await
 }
 
