@@ -59,6 +59,8 @@ impl Networks {
             let ipv6 = links::has_ipv6(ns)?;
             links::disable_address_detection(ns)?;
             links::disable_reverse_path_filter(ns)?;
+            // It stands for the wire, on which nothing filters, and whose work would be counted as its users'.
+            links::disable_bridge_filter(ns)?;
             links::create_bridge(ns, BRIDGE)?;
             links::set_up(ns, BRIDGE)?;
             let (v4, v6) = control_plane();

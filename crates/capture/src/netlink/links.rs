@@ -355,6 +355,18 @@ pub fn disable_reverse_path_filter(namespace: &NetworkNamespace) -> Result<()> {
     Ok(())
 }
 
+/// Makes the namespace's bridges plain switches. Where the kernel has br_netfilter, each packet that crosses a bridge is otherwise
+/// taken through the rules of IP as if it were routed there.
+///
+/// # Errors
+/// As [`set_sysctl`]; a kernel without br_netfilter is none.
+pub fn disable_bridge_filter(namespace: &NetworkNamespace) -> Result<()> {
+    for name in ["iptables", "ip6tables", "arptables"] {
+        tolerate(set_sysctl(namespace, &format!("net.bridge.bridge-nf-call-{name}"), "0"), &[libc::ENOENT])?;
+    }
+    Ok(())
+}
+
 fn sysctl_path(name: &str) -> Result<String> {
     let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     // Interface names end up in here; without this one could reach outside /proc/sys.
