@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use leno_local::names::{DEFAULT_STAGE, StageName};
 
 use crate::sample::SampleCommand;
 
@@ -163,8 +164,8 @@ pub(crate) struct OutputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StageArgs {
     /// Which stage, where several run on one machine
-    #[arg(long, env = "LENO_STAGE", default_value = leno_local::names::DEFAULT_STAGE)]
-    pub(crate) name: String,
+    #[arg(long, env = "LENO_STAGE", default_value = DEFAULT_STAGE, value_parser = StageName::new)]
+    pub(crate) name: StageName,
 }
 
 #[derive(Debug, Args)]
@@ -178,8 +179,8 @@ pub(crate) struct DemoArgs {
     pub(crate) keep: bool,
 
     /// Name of its stage, so that it can run beside others
-    #[arg(long, default_value = "demo")]
-    pub(crate) name: String,
+    #[arg(long, default_value = "demo", value_parser = StageName::new)]
+    pub(crate) name: StageName,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -416,6 +417,8 @@ mod tests {
             "leno up",
             "leno up -f a --nodes 0",
             "leno up -f a --node-proxy node-2",
+            "leno up -f a --name ../x",
+            "leno demo --name Demo",
             "leno exec ns/pod",
             "leno exec pod -- true",
             "leno exec a/b/c -- true",

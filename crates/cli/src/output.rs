@@ -114,6 +114,7 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref() {
         Some(lab) if leno_lab::Error::is_usage(lab) => ExitCode::from(WRONG_USAGE),
         Some(leno_lab::Error::Interrupted) => ExitCode::from(INTERRUPTED),
+        _ if matches!(error.downcast_ref(), Some(leno_local::Error::Usage(_))) => ExitCode::from(WRONG_USAGE),
         _ if error.is::<Interrupted>() => ExitCode::from(INTERRUPTED),
         _ => ExitCode::FAILURE,
     }

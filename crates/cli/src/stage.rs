@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leno_local::client::{Client, LogFiles, print_logs};
-use leno_local::names::StageName;
 use leno_local::{StageOptions, down, privilege, up};
 use leno_telemetry::logging;
 
@@ -30,17 +29,13 @@ fn ask<T>(question: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
 }
 
-fn name(args: &StageArgs) -> anyhow::Result<StageName> {
-    Ok(StageName::new(&args.name)?)
-}
-
 async fn connect(args: &StageArgs) -> anyhow::Result<Client> {
-    Ok(Client::connect(&name(args)?).await?)
+    Ok(Client::connect(&args.name).await?)
 }
 
 /// `leno up`.
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
-    let mut options = StageOptions::new(name(&args.stage)?);
+    let mut options = StageOptions::new(args.stage.name.clone());
     if args.detach {
         ask(async { Ok(up::detach(&options.name, foreground(&args), READY).await?) })?;
         let flag = if options.name.as_str() == leno_local::names::DEFAULT_STAGE {
@@ -66,8 +61,13 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
 
 /// The arguments of the `leno up` that runs detached.
 fn foreground(args: &UpArgs) -> Vec<OsString> {
-    let mut line: Vec<OsString> =
-        vec!["up".into(), "--name".into(), (&args.stage.name).into(), "--nodes".into(), args.nodes.to_string().into()];
+    let mut line: Vec<OsString> = vec![
+        "up".into(),
+        "--name".into(),
+        args.stage.name.as_str().into(),
+        "--nodes".into(),
+        args.nodes.to_string().into(),
+    ];
     for file in &args.files {
         line.extend(["--file".into(), file.into()]);
     }
@@ -82,8 +82,8 @@ fn foreground(args: &UpArgs) -> Vec<OsString> {
 
 /// `leno down`.
 pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
-    let name = name(args)?;
-    let outcome = ask(async { Ok(down::run(&name).await?) })?;
+    let name = &args.name;
+    let outcome = ask(async { Ok(down::run(name).await?) })?;
     output::line(&match outcome {
         down::Outcome::Stopped => "stopped; nothing is left".to_owned(),
         down::Outcome::Cleaned => "it did not run any more; what it left is removed".to_owned(),
@@ -135,7 +135,7 @@ pub(crate) fn scale(args: &ScaleArgs) -> anyhow::Result<()> {
 
 /// `leno logs`.
 pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
-    let run_dir = name(&args.stage)?.run_dir();
+    let run_dir = args.stage.name.run_dir();
     ask(async {
         let mut client = connect(&args.stage).await?;
         let files = match (&args.pod, &args.node) {

@@ -28,6 +28,9 @@ pub enum Error {
     /// The kernel denied a namespace.
     #[error("{0}")]
     Privilege(String),
+    /// What was typed can't be meant, whatever runs on this machine.
+    #[error("{0}")]
+    Usage(String),
     /// A name given by the user fits nothing.
     #[error("{0}")]
     NotFound(String),

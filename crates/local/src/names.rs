@@ -24,7 +24,7 @@ impl StageName {
     /// be part of a namespace's name.
     ///
     /// # Errors
-    /// [`Error::NotFound`] naming the rule.
+    /// [`Error::Usage`] naming the rule.
     pub fn new(name: &str) -> Result<Self, Error> {
         let sound = !name.is_empty()
             && name.len() <= 32
@@ -34,7 +34,7 @@ impl StageName {
         if sound {
             Ok(Self { name: name.to_owned(), base: None })
         } else {
-            Err(Error::NotFound(format!(
+            Err(Error::Usage(format!(
                 "{name:?} cannot name a stage: use 1 to 32 lower-case letters, digits and inner dashes"
             )))
         }

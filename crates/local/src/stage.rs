@@ -120,13 +120,13 @@ impl Stage {
     /// or whatever the kernel refuses. Nothing is left behind then.
     pub async fn start(options: StageOptions) -> Result<Self, Error> {
         if options.nodes == 0 || options.nodes > MAX_NODES {
-            return Err(Error::NotFound(format!("--nodes must be from 1 to {MAX_NODES}, not {}", options.nodes)));
+            return Err(Error::Usage(format!("--nodes must be from 1 to {MAX_NODES}, not {}", options.nodes)));
         }
         let names: Vec<String> = (1..=options.nodes).map(|number| format!("node-{number}")).collect();
         for node in options.proxies.keys() {
             if !names.contains(node) {
                 let known = names.join(", ");
-                return Err(Error::NotFound(format!("--node-proxy: there is no node {node}; the nodes are {known}")));
+                return Err(Error::Usage(format!("--node-proxy: there is no node {node}; the nodes are {known}")));
             }
         }
         let files = feed::read(&options.manifests)?;

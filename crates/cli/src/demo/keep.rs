@@ -30,7 +30,7 @@ pub(super) fn is_watched() -> bool {
 pub(super) fn play_in_keeper(args: &DemoArgs, watched: bool) -> anyhow::Result<Option<Report>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut keeper = Command::new(program)
-        .args(["demo", "--keep", "--name", &args.name, "--duration", &args.duration.to_string()])
+        .args(["demo", "--keep", "--name", args.name.as_str(), "--duration", &args.duration.to_string()])
         .env(KEEPER, if watched { "watched" } else { "unwatched" })
         // Held open until this process ends: that is how the keeper learns of a Ctrl-C.
         .stdin(Stdio::piped())

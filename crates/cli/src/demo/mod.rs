@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leno_local::Stage;
-use leno_local::names::StageName;
 use tokio::signal::unix::{SignalKind, signal};
 
 mod act;
@@ -64,16 +63,18 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         Format::Text => output::line(&report.text(Paint::stdout()))?,
     }
     if args.keep {
-        eprintln!("\nit keeps running: look with `leno ps --name {0}`, end it with `leno down --name {0}`", args.name);
+        eprintln!(
+            "\nit keeps running: look with `leno ps --name {0}`, end it with `leno down --name {0}`",
+            args.name.as_str()
+        );
     }
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The play, ended early by Ctrl-C; cleans up either way.
 async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
-    let name = StageName::new(&args.name)?;
     let progress = Progress::new(if args.keep { keep::is_watched() } else { Progress::is_watched() });
-    let directory = Stage::manifest_dir(&name)?;
+    let directory = Stage::manifest_dir(&args.name)?;
     let manifests = Manifests::write(&directory).context("writing the sample's manifests")?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -89,7 +90,7 @@ async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
     progress.act("A sample application on two nodes, outside the mesh");
     let started = Instant::now();
     let scene = {
-        let mut starting = pin!(Scene::start(name, &directory));
+        let mut starting = pin!(Scene::start(args.name.clone(), &directory));
         tokio::select! {
             scene = &mut starting => scene?,
             () = &mut stop => {
