@@ -88,11 +88,12 @@ pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
         down::Outcome::Stopped => "stopped; nothing is left".to_owned(),
         down::Outcome::Cleaned => "it did not run any more; what it left is removed".to_owned(),
         down::Outcome::Nothing => {
-            format!(
-                "no stage {} ran, and nothing of one was left; `--name` chooses another, the lab's is \"{}\"",
-                name.as_str(),
-                leno_lab::STAGE
-            )
+            let nothing = format!("no stage {} ran, and nothing of one was left", name.as_str());
+            match name.others().as_slice() {
+                [] => nothing,
+                // That of a lab too, which a killed one leaves.
+                others => format!("{nothing}; there is something of {}, which `--name` would end", others.join(", ")),
+            }
         }
     })
 }

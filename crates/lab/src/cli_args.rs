@@ -374,6 +374,10 @@ mod tests {
             ("lab run latency --subject nonsense", "there is no subject \"nonsense\"; there are none"),
             ("lab run latency --subject leno --subject none --subject leno", "subject leno is given twice"),
             ("lab run latency --subject ztunnel=/bin/sh --subject ztunnel=/bin/ls", "subject ztunnel is given twice"),
+            (
+                "lab run throughput --step same-node --subject none --subject wireguard=/bin/sh",
+                "nothing would be measured of wireguard=/bin/sh: it leaves",
+            ),
             ("lab run latency --subject ztunnel=", "there is no path after the `=`"),
         ] {
             let error = run_args(line).unwrap().options(Path::new("/bin/true")).unwrap_err();

@@ -98,6 +98,17 @@ impl StageName {
         self.chosen_base().unwrap_or_else(default_base).join(&self.name)
     }
 
+    /// Names of the stages other than this one that run, or have left something behind.
+    #[must_use]
+    pub fn others(&self) -> Vec<String> {
+        let base = self.chosen_base().unwrap_or_else(default_base);
+        let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<_> = names.filter(|name| *name != self.name && Self::new(name).is_ok()).collect();
+        names.sort();
+        names
+    }
+
     /// Removes the run directory, and the one above if that was Leno's choice and is empty now.
     pub(crate) fn remove_run_dir(&self) -> std::io::Result<()> {
         std::fs::remove_dir_all(self.run_dir())?;
@@ -170,6 +181,17 @@ mod tests {
     fn a_run_directory_is_the_same_wherever_it_is_asked_for() {
         let stage = StageName { base: Some("stages".into()), ..stage("default") };
         assert_eq!(stage.run_dir(), std::env::current_dir().unwrap().join("stages/default"));
+    }
+
+    #[test]
+    fn others_are_found_by_their_directories() {
+        let base = tempfile::tempdir().unwrap();
+        let stage = stage("default").in_dir(base.path());
+        assert!(stage.others().is_empty());
+        for name in ["lab", "default", "a", "Not a stage"] {
+            std::fs::create_dir(base.path().join(name)).unwrap();
+        }
+        assert_eq!(stage.others(), ["a", "lab"]);
     }
 
     #[test]

@@ -12,6 +12,9 @@ const MIB: f64 = (1 << 20) as f64;
 /// With fewer requests than this, 99.9 % is the slowest one or two of them.
 const ENOUGH_FOR_P999: u64 = 3_000;
 
+/// The part of idle connections that must have been opened for them to be divided by.
+const MOST_OPENED: f64 = 0.99;
+
 /// The subject that the others add latency to.
 const WITHOUT_MESH: &str = "none";
 
@@ -119,11 +122,17 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
                     remarks.push(format!("{at}: {count} streams failed: {reason}"));
                 }
             }
-            (_, Outcome::Idle(outcome)) if outcome.alive < outcome.opened => {
-                remarks.push(format!(
-                    "{at}: only {} of {} idle connections lived to the end",
-                    outcome.alive, outcome.opened
-                ));
+            (Load::Idle(load), Outcome::Idle(outcome)) => {
+                let (asked, opened, alive) = (load.connections as u64, outcome.opened, outcome.alive);
+                if opened < asked {
+                    remarks.push(format!(
+                        "{at}: only {opened} of {asked} idle connections could be opened: {:?}",
+                        outcome.errors
+                    ));
+                }
+                if alive < opened {
+                    remarks.push(format!("{at}: only {alive} of {opened} idle connections lived to the end"));
+                }
             }
             _ => {}
         }
@@ -156,9 +165,9 @@ fn values(result: &StepResult) -> Vec<Value> {
     if !https.is_empty() {
         return http(result, &https);
     }
-    match measured.first().map(|load| &load.outcome) {
-        Some(Outcome::Stream(outcome)) => stream(result, outcome),
-        Some(Outcome::Idle(outcome)) => idle(result, outcome),
+    match measured.first().map(|load| (&load.placed.load, &load.outcome)) {
+        Some((_, Outcome::Stream(outcome))) => stream(result, outcome),
+        Some((Load::Idle(load), Outcome::Idle(outcome))) => idle(result, load.connections, outcome),
         _ => Vec::new(),
     }
 }
@@ -260,7 +269,7 @@ fn stream(result: &StepResult, outcome: &StreamOutcome) -> Vec<Value> {
     values
 }
 
-fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
+fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> {
     use Better::{Higher, Lower};
     let failed = outcome.errors.values().sum::<u64>() as f64;
     let mut values = vec![
@@ -268,7 +277,8 @@ fn idle(result: &StepResult, outcome: &IdleOutcome) -> Vec<Value> {
         ("failed", "connections", Lower, failed),
         ("time to open all", "s", Lower, outcome.open_seconds),
     ];
-    if result.proxies.is_empty() {
+    // With many missing, what the proxies hold is not what so many connections cost.
+    if result.proxies.is_empty() || (outcome.opened as f64) < MOST_OPENED * asked as f64 {
         return values;
     }
     let mean = |of: &dyn Fn(&ProxyUse) -> f64| result.proxies.iter().map(of).sum::<f64>() / count(result);

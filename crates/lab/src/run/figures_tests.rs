@@ -176,6 +176,16 @@ fn idle_connections_by_hand() {
     }
     assert_eq!(value(&back, "time until RSS is near fresh"), Some(5.0));
     assert!(remarks(&result)[0].contains("only 1000 of 1024"));
+
+    let Outcome::Idle(few) = &mut back.loads[0].outcome else { panic!() };
+    (few.opened, few.alive) = (200, 200);
+    assert_eq!(value(&back, "opened"), Some(200.0));
+    assert_eq!(value(&back, "memory per connection, per proxy"), None, "most could not be opened");
+    let said = remarks(&back);
+    assert!(
+        said[0].contains("only 200 of 1024 idle connections could be opened") && said[0].contains("reset"),
+        "{said:?}"
+    );
 }
 
 #[test]

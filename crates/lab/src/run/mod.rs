@@ -102,6 +102,12 @@ impl RunOptions {
                 self.scenario.name, self.only
             ));
         }
+        let idle = self.subjects.iter().find(|subject| !steps.iter().any(|step| subject.covers(step)));
+        if let Some((subject, why)) = idle.and_then(|subject| Some((subject, subject.absent_in_node()?))) {
+            return wrong(format!(
+                "nothing would be measured of {subject}: {why}. Give a --step across nodes, or leave it out"
+            ));
+        }
         Ok(steps)
     }
 }

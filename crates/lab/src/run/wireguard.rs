@@ -42,14 +42,20 @@ const KEYS: [(&str, &str); NODES] = [
 /// Running tunnels. Dropping it kills them.
 pub(super) struct WireGuard {
     ends: Vec<End>,
+    /// Goes after what is in it.
+    _directory: Directory,
+}
+
+/// The directory of sockets.
+struct Directory {
+    /// It was not there before.
+    made: bool,
 }
 
 struct End {
     node: String,
     child: Child,
     socket: PathBuf,
-    /// Whether the directory of sockets was not there before.
-    made_directory: bool,
 }
 
 impl WireGuard {
@@ -58,7 +64,8 @@ impl WireGuard {
     /// # Errors
     /// In words.
     pub(super) async fn start(stage: &Stage, program: &Path) -> Result<Self, String> {
-        let mut wireguard = Self { ends: Vec::new() };
+        let directory = Directory { made: !Path::new(SOCKETS).exists() };
+        let mut wireguard = Self { ends: Vec::new(), _directory: directory };
         for number in 1..=NODES {
             wireguard.start_end(stage, program, number).await.map_err(|reason| format!("node-{number}: {reason}"))?;
         }
@@ -71,7 +78,6 @@ impl WireGuard {
         let (device, socket) = (device(number), socket(number));
         // A killed run leaves it; the program would not listen.
         let _ = std::fs::remove_file(&socket);
-        let made_directory = !Path::new(SOCKETS).exists();
         let log = File::create(log_file(stage, &node)).map_err(|error| error.to_string())?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
@@ -79,7 +85,7 @@ impl WireGuard {
         crate::child::tie(command.as_std_mut());
         let spawned = namespace.run(|| command.spawn()).map_err(|error| error.to_string())?;
         let child = spawned.map_err(|error| format!("{}: {error}", program.display()))?;
-        self.ends.push(End { node, child, socket, made_directory });
+        self.ends.push(End { node, child, socket });
         let Some(end) = self.ends.last_mut() else { return Ok(()) };
         end.configure(program, &settings(number)?).await?;
 
@@ -120,7 +126,12 @@ impl Drop for End {
     fn drop(&mut self) {
         // The program removes it unless it was killed.
         let _ = std::fs::remove_file(&self.socket);
-        if self.made_directory {
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if self.made {
             // Not if others have come to use it.
             let _ = std::fs::remove_dir(SOCKETS);
         }
