@@ -16,7 +16,8 @@ use crate::netns::NetworkNamespace;
 use crate::pod_rules::REPLY_MARK;
 use crate::sys::{get_option, set_option};
 
-/// The mark on every socket of the proxy: the pod's rules let marked packets pass and capture all others. Istio's value.
+/// The mark on the proxy's sockets, but for those of [`ListenOptions::for_programs`] and [`established`]: the pod's rules let
+/// marked packets pass and capture all others. Istio's value.
 pub const PROXY_MARK: u32 = 0x539;
 
 /// Accepted but not yet fetched connections. The kernel drops handshakes beyond it and the client retries after a second, so
@@ -67,9 +68,7 @@ impl ListenOptions {
     pub fn plain() -> Self {
         Self { mark: None, reuse_port: false, transparent: false, backlog: BACKLOG, path: ShortPath::default() }
     }
-}
 
-impl ListenOptions {
     /// For connections that the pod's own programs make, which come by redirection: what the proxy answers needs no mark, for
     /// redirection is decided on a connection's first packet. With the mark, the pod's rules would take these for connections
     /// *to* a program, mark both directions as replies and have the kernel route every packet a second time (3 % of the

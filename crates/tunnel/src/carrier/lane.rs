@@ -57,14 +57,7 @@ impl Lane {
         if let Some(chunk) = stream.chunks.pop() {
             return Poll::Ready(Ok(Some(chunk)));
         }
-        match &stream.failure {
-            _ if stream.receive_ended => Poll::Ready(Ok(None)),
-            Some(failure) => Poll::Ready(Err(failure.clone())),
-            None => {
-                stream.read_by(cx);
-                Poll::Pending
-            }
-        }
+        if stream.receive_ended { Poll::Ready(Ok(None)) } else { stream.poll_failed(cx).map(Err) }
     }
 
     /// So many bytes of chunks have left this process.
@@ -91,29 +84,15 @@ impl Lane {
         loop {
             let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Ready(Delivery::Ended) };
             if stream.chunks.is_empty() {
-                return match &stream.failure {
-                    _ if stream.receive_ended => Poll::Ready(Delivery::Ended),
-                    Some(failure) => Poll::Ready(Delivery::Stream(failure.clone())),
-                    None => {
-                        stream.read_by(cx);
-                        Poll::Pending
-                    }
-                };
+                let ended = stream.receive_ended;
+                return if ended { Poll::Ready(Delivery::Ended) } else { stream.poll_failed(cx).map(Delivery::Stream) };
             }
             match socket.poll_write_ready(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Delivery::Socket(error)),
-                Poll::Pending => {
-                    return match &stream.failure {
-                        // What is complete stays so, whatever becomes of the connection.
-                        _ if stream.receive_ended => Poll::Pending,
-                        Some(failure) => Poll::Ready(Delivery::Stream(failure.clone())),
-                        None => {
-                            stream.read_by(cx);
-                            Poll::Pending
-                        }
-                    };
-                }
+                // What is complete stays so, whatever becomes of the connection.
+                Poll::Pending if stream.receive_ended => return Poll::Pending,
+                Poll::Pending => return stream.poll_failed(cx).map(Delivery::Stream),
             }
             let mut slices = [IoSlice::new(&[]); SLICES];
             let count = stream.chunks.slices(&mut slices);
@@ -165,14 +144,7 @@ impl Lane {
     /// Ready when the stream has failed. Takes the place of who waits for received bytes.
     pub(crate) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Error> {
         let mut carrier = self.carrier.0.lock();
-        let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Pending };
-        match &stream.failure {
-            Some(failure) => Poll::Ready(failure.clone()),
-            None => {
-                stream.read_by(cx);
-                Poll::Pending
-            }
-        }
+        carrier.streams.get_mut(&self.stream).map_or(Poll::Pending, |stream| stream.poll_failed(cx))
     }
 }
 

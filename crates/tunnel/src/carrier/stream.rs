@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tokio::io::Interest;
@@ -98,9 +98,15 @@ impl Stream {
         self.sink.take()
     }
 
-    /// Whoever polls with `cx` is woken when something comes.
-    pub(super) fn read_by(&mut self, cx: &Context<'_>) {
-        keep(&mut self.reader, cx);
+    /// Why the stream failed; until it does, whoever polls with `cx` is woken when that happens, or something comes.
+    pub(super) fn poll_failed(&mut self, cx: &Context<'_>) -> Poll<Error> {
+        match &self.failure {
+            Some(failure) => Poll::Ready(failure.clone()),
+            None => {
+                keep(&mut self.reader, cx);
+                Poll::Pending
+            }
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
