@@ -30,9 +30,16 @@ pub struct TlsStream<IO> {
     send_ended: bool,
     /// Why nothing more is received; told again to whoever asks again.
     failure: Option<rustls::Error>,
+    /// Why the connection underneath failed, where what came before that had to be told first.
+    io_failure: Option<io::Error>,
     /// A `user_canceled` alert means nothing, but may not be sent for ever.
     warnings_left: u8,
 }
+
+/// Who has room for so many bytes gets as many as have come, be it by several system calls; who has less, what one
+/// brought. A bulk receiver passes on in one piece what it gets in one; for a small message, a second look would only
+/// find nothing.
+const GATHER_FROM: usize = 64 << 10;
 
 /// `user_canceled` alerts that are tolerated.
 const WARNINGS: u8 = 4;
@@ -49,6 +56,7 @@ impl<IO> TlsStream<IO> {
             receive_ended: false,
             send_ended: false,
             failure: None,
+            io_failure: None,
             warnings_left: WARNINGS,
         }
     }
@@ -186,6 +194,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buf.filled().len();
+        let gathers = buf.remaining() >= GATHER_FROM;
+        if let Some(error) = this.io_failure.take() {
+            return Poll::Ready(Err(error));
+        }
         loop {
             let plain = this.incoming.plain();
             if !plain.is_empty() {
@@ -206,7 +218,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
             }
             match this.open_next(buf) {
                 Ok(true) => continue,
-                Ok(false) if has_some => return Poll::Ready(Ok(())),
+                Ok(false) if has_some && !gathers => return Poll::Ready(Ok(())),
                 Ok(false) => {}
                 Err(violation) => {
                     let error = this.fail(cx, violation);
@@ -221,9 +233,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 },
                 |read| if let Poll::Ready(Ok(length)) = read { *length } else { 0 },
             );
-            if ready!(read)? == 0 {
+            match read {
+                // What follows is met again by the next read.
+                Poll::Pending | Poll::Ready(Ok(0)) if has_some => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) if has_some => {
+                    this.io_failure = Some(error);
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 // Without close_notify, nobody knows whether the peer had more to say.
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Ok(_)) => {}
             }
         }
     }

@@ -412,3 +412,70 @@ fn a_connection_without_traffic_holds_no_buffer() {
         assert!(server.incoming.is_idle() && client.outgoing.is_idle());
     });
 }
+
+#[test]
+fn who_has_much_room_gets_what_several_reads_bring() {
+    block_on(async {
+        let (mut client, mut server) = with_library(1 << 20).await;
+        server.write_all(&pattern(200_000)).await.unwrap();
+        server.flush().await.unwrap();
+        let mut data = vec![0; 256 << 10];
+        // The connection underneath is read in small parts at first.
+        assert_eq!(client.read(&mut data).await.unwrap(), 200_000);
+        assert_eq!(&data[..200_000], pattern(200_000));
+    });
+}
+
+/// Some bytes, and then these verdicts.
+struct Fails {
+    bytes: Vec<u8>,
+    then: Vec<io::Result<()>>,
+}
+
+impl AsyncRead for Fails {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let length = self.bytes.len().min(buf.remaining());
+        if length == 0 {
+            return Poll::Ready(self.then.pop().unwrap_or(Ok(())));
+        }
+        buf.put_slice(&self.bytes[..length]);
+        self.bytes.drain(..length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Fails {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn what_came_before_a_failure_comes_before_it() {
+    block_on(async {
+        for (then, kind) in [
+            (vec![Err(io::ErrorKind::ConnectionReset.into())], io::ErrorKind::ConnectionReset),
+            (Vec::new(), io::ErrorKind::UnexpectedEof),
+        ] {
+            let (client, mut server) = with_library(1 << 20).await;
+            server.write_all(&pattern(100_000)).await.unwrap();
+            server.flush().await.unwrap();
+            let TlsStream { mut io, keys, .. } = client;
+            let mut bytes = vec![0; 1 << 20];
+            let length = io.read(&mut bytes).await.unwrap();
+            bytes.truncate(length);
+            let mut client = TlsStream::new(Fails { bytes, then }, *keys, &[], None);
+            let mut data = vec![0; 256 << 10];
+            assert_eq!(client.read(&mut data).await.unwrap(), 100_000);
+            assert_eq!(client.read(&mut data).await.unwrap_err().kind(), kind);
+        }
+    });
+}

@@ -111,6 +111,11 @@ impl Splitter {
         self.preface == 0 && self.have == 0 && self.left == 0
     }
 
+    /// Bytes of the current frame that are still to come.
+    pub(super) fn left(&self) -> usize {
+        self.left as usize
+    }
+
     /// The next piece in `bytes`, from `at` on, which is moved behind it. None once all is taken.
     pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Piece> {
         let start = *at;

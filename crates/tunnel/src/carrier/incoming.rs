@@ -28,6 +28,10 @@ const FOR_LIBRARY: usize = 64 << 10;
 /// Memory for the library's frames that a connection keeps while there are none, bytes.
 const KEPT: usize = 1 << 10;
 
+/// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
+/// small frames share would be cut at each of these.
+const LARGE: usize = 16 << 10;
+
 /// Largest window a peer may ask for (RFC 9113 §6.9.1).
 pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
 
@@ -120,6 +124,24 @@ impl Incoming {
     pub(super) fn may_read(&mut self) -> bool {
         self.paused = self.whole > FOR_LIBRARY;
         !self.paused && self.end.is_none() && self.violation.is_none()
+    }
+
+    /// Bytes to read at once: what is left of a large frame, if that has begun, and else as many as
+    /// load suggests, and the head of their frame. So a frame that the peer's proxy has sent in one
+    /// piece goes to its program in one piece; read without regard to frames, each read would bring
+    /// the end of one and the beginning of the next, twice as many system calls and twice as many
+    /// wakings of programs.
+    pub(super) fn wanted(&self) -> usize {
+        let (left, size) = (self.splitter.left(), self.size.bytes());
+        if (LARGE..size).contains(&left) { left } else { size + HEAD }
+    }
+
+    /// A read has brought `length` bytes where so many were `wanted`.
+    pub(super) fn observe(&mut self, length: usize, wanted: usize) {
+        // One that was to end with its frame tells nothing of the load.
+        if wanted > self.size.bytes() {
+            self.size.observe(length, wanted);
+        }
     }
 
     pub(super) fn ended(&mut self, how: io::Result<()>) {

@@ -242,8 +242,8 @@ impl Carrier {
             }
             let Some(io) = &mut self.io else { return self.incoming.ended(Err(io::ErrorKind::BrokenPipe.into())) };
             let mut buffer = self.incoming.size.buffer();
-            let asked = self.incoming.size.bytes();
-            let mut room = ReadBuf::new(&mut buffer[..asked]);
+            let wanted = self.incoming.wanted();
+            let mut room = ReadBuf::new(&mut buffer[..wanted]);
             match Pin::new(io).poll_read(cx, &mut room) {
                 Poll::Pending => return,
                 Poll::Ready(Err(error)) => return self.incoming.ended(Err(error)),
@@ -253,7 +253,7 @@ impl Carrier {
             if length == 0 {
                 return self.incoming.ended(Ok(()));
             }
-            self.incoming.size.observe(length, asked);
+            self.incoming.observe(length, wanted);
             self.incoming.budget = self.incoming.budget.saturating_sub(length);
             self.incoming.received.fetch_add(length as u64, Relaxed);
             self.take_apart(Received::new(buffer, length));
