@@ -30,6 +30,7 @@ mod give_back;
 mod inbound;
 mod inbound_plaintext;
 mod outbound;
+mod places;
 mod pod;
 mod pods;
 mod proxy;

@@ -13,15 +13,30 @@ use crate::connections::OutboundConnection;
 use crate::dial::{self, TunnelKey};
 use crate::failure::Failure;
 use crate::give_back::Lives;
+use crate::places::{Place, Places};
 use crate::pod::{OUTBOUND_PORT, Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
 use crate::workers::accept_next;
 
-/// Accepts captured connections until the pod takes no more.
-pub(crate) async fn accept(pod: Arc<Pod>, worker: Worker, listener: TcpListener) {
+/// Accepts captured connections on worker `own` until the pod takes no more.
+pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, listener: TcpListener) {
     while let Some((stream, source)) = accept_next(&listener, pod.stopping()).await {
-        tokio::spawn(carry(pod.clone(), worker.clone(), stream, source));
+        let place = places.take(own, || sockets::original_destination_of(&stream, source).ok());
+        if place.index == own {
+            tokio::spawn(carry(pod.clone(), place, stream, source));
+            continue;
+        }
+        let (pod, handle) = (pod.clone(), place.worker().handle.clone());
+        match stream.into_std() {
+            Ok(stream) => drop(handle.spawn(async move {
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => carry(pod, place, stream, source).await,
+                    Err(error) => tracing::warn!(%error, %source, "a program's connection can't be taken over"),
+                }
+            })),
+            Err(error) => tracing::warn!(%error, %source, "a program's connection can't be handed over"),
+        }
     }
 }
 
@@ -32,7 +47,7 @@ enum Upstream {
     Tcp(TcpStream),
 }
 
-pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, source: SocketAddr) {
+pub(crate) async fn carry(pod: Arc<Pod>, place: Place, stream: TcpStream, source: SocketAddr) {
     let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Outbound, source);
     // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
@@ -57,7 +72,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
         return;
     }
     // Boxed: the way to the peer takes much more state than what remains once it is found.
-    let captured = Captured { pod: &pod, worker: &worker, stream: &stream, source, original };
+    let captured = Captured { pod: &pod, worker: place.worker(), stream: &stream, source, original };
     let connecting = Box::pin(captured.connect(&mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
@@ -84,6 +99,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, worker: Worker, stream: TcpStream, sour
         }
         Upstream::Tcp(upstream) => relay::tcp_to_tcp(stream, upstream, &*counters, options, pod.stopped()).await,
     };
+    place.ended(original, report.bytes().iter().sum(), report.age());
     report.finished(outcome, None);
 }
 

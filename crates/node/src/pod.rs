@@ -25,6 +25,7 @@ use crate::config::{CongestionControl, OriginalSource};
 use crate::connections::Connections;
 use crate::dial::TunnelKey;
 use crate::failure::Failure;
+use crate::places::Places;
 use crate::state::MeshState;
 use crate::{Config, dns, inbound, inbound_plaintext, outbound, request_headers};
 
@@ -71,7 +72,8 @@ pub(crate) struct Worker {
 
 /// The threads of `handles`. All of them take connections in; every second one, rounded up, also
 /// those that programs open. That costs less (no policy, no connect to a program), and the more of
-/// it goes by one tunnel, the more leaves in one record (lab/results/experiments.md).
+/// it goes by one tunnel, the more leaves in one record (lab/results/experiments.md). Bulk is spread
+/// ([`Places`]).
 pub(crate) fn workers(handles: &[Handle], tunnel: &leno_tunnel::Settings) -> Vec<Worker> {
     let of = |(index, handle): (usize, &Handle)| Worker {
         handle: handle.clone(),
@@ -183,10 +185,11 @@ impl Pod {
         let pod = self;
         // `from_std` registers with the reactor of the runtime it runs in.
         let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
-        for (worker, (outbound, plaintext)) in workers.iter().zip(listeners) {
+        let places = Places::new(workers);
+        for (index, (worker, (outbound, plaintext))) in workers.iter().zip(listeners).enumerate() {
             let _on_worker = worker.handle.enter();
             if let Some(outbound) = outbound {
-                tokio::spawn(outbound::accept(pod.clone(), worker.clone(), register(outbound)?));
+                tokio::spawn(outbound::accept(pod.clone(), places.clone(), index, register(outbound)?));
             }
             tokio::spawn(inbound_plaintext::accept(pod.clone(), register(plaintext)?));
         }

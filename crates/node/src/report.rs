@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leno_model::{Identity, Mesh, Service, Workload};
 use leno_policy::DryRun;
@@ -253,8 +253,13 @@ impl Report {
         record
     }
 
+    /// How long ago the connection came.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// Bytes from the program and to it; none before the connection stands.
-    fn bytes(&self) -> [u64; 2] {
+    pub(crate) fn bytes(&self) -> [u64; 2] {
         let Some(Traffic { bytes, .. }) = self.counters.as_deref() else { return [0, 0] };
         [&bytes.forward, &bytes.backward].map(|count| count.load(Ordering::Relaxed))
     }

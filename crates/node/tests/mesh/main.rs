@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+mod bulk;
 mod carry;
 mod closed;
 mod live;
