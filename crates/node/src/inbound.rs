@@ -27,7 +27,7 @@ use crate::workers::accept_next;
 ///
 /// Each tunnel is served where the fewest are: left to the kernel, two that carry all there is to
 /// carry would meet on one thread half of the time. First come those that are free of what programs
-/// of this node open ([`crate::pod::workers`]).
+/// of this node open, but for bulk ([`crate::pod::workers`]).
 pub(crate) async fn accept(pod: Arc<Pod>, workers: Vec<Worker>, listener: TcpListener) {
     while let Some(place) = pod.unproven().await {
         let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await else { return };

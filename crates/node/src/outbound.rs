@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route};
 use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::OutboundConnection;
@@ -28,10 +30,15 @@ pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, liste
             continue;
         }
         let (pod, handle) = (pod.clone(), place.worker().handle.clone());
+        // Lost on its way, it must not look like one that has ended well.
+        let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         match stream.into_std() {
             Ok(stream) => drop(handle.spawn(async move {
                 match TcpStream::from_std(stream) {
-                    Ok(stream) => carry(pod, place, stream, source).await,
+                    Ok(stream) => {
+                        let _ = SockRef::from(&stream).set_linger(None);
+                        carry(pod, place, stream, source).await;
+                    }
                     Err(error) => tracing::warn!(%error, %source, "a program's connection can't be taken over"),
                 }
             })),
@@ -85,6 +92,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, stream: TcpStream, source
             // The program's connect has long succeeded; a reset is the nearest thing to the
             // refusal it would have seen without us.
             dial::reset(stream);
+            place.failed(original);
             report.failed(&failure);
             return;
         }

@@ -2,16 +2,23 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::pod::Worker;
 
-/// A connection that has carried so much, so fast, bytes and bytes per second: a few dozen of these are all that a thread
-/// can do. Small messages, however many, are far from it.
-const BULK: (u64, f64) = (32 << 20, 32e6);
+/// A connection that has carried so much, so fast, is bulk: bytes, and bytes per second of its life. A thread can do a
+/// hundred of these. Small messages over one connection are ten times below that.
+const BULK: (u64, f64) = (32 << 20, 8e6);
+
+/// Connections that carry less say nothing of their destination, bytes: probes, and the ones by which others are
+/// controlled.
+const SAYS_NOTHING: u64 = 64 << 10;
+
+/// So many connections that were not bulk, after one that was, and their destination is none of bulk any more.
+const PATIENCE: u8 = 8;
 
 /// Destinations of bulk that are remembered of a pod; then the one known longest is forgotten.
 const REMEMBERED: usize = 64;
@@ -20,55 +27,53 @@ const REMEMBERED: usize = 64;
 /// and one system call. But bulk is spread over all workers: eight streams on one thread and one tunnel are no faster than
 /// one, on two they are a fifth faster. Both in lab/results/experiments.md.
 ///
-/// Nothing tells of a connection that opens which it will be. So it is taken for what the last one was that ended and went
-/// to the same destination.
+/// Nothing tells of a connection that opens which it will be. So it is taken for what those were that ended and went to the
+/// same destination.
 pub(crate) struct Places {
     workers: Vec<Worker>,
-    /// Connections of each that were spread.
-    spread: Box<[AtomicUsize]>,
-    bulk: Mutex<Vec<SocketAddr>>,
+    /// And how many connections more that are none will be waited for.
+    bulk: Mutex<Vec<(SocketAddr, u8)>>,
     /// Whether there are any, so that whoever has no bulk takes no lock.
     knows_bulk: AtomicBool,
 }
 
 impl Places {
     pub(crate) fn new(workers: &[Worker]) -> Arc<Self> {
-        Arc::new(Self {
-            workers: workers.to_vec(),
-            spread: workers.iter().map(|_| AtomicUsize::new(0)).collect(),
-            bulk: Mutex::default(),
-            knows_bulk: AtomicBool::new(false),
-        })
+        Arc::new(Self { workers: workers.to_vec(), bulk: Mutex::default(), knows_bulk: AtomicBool::new(false) })
     }
 
     /// A place for a connection that worker `own` has accepted. Another worker's costs it a way to that thread.
     /// `destination` is asked only where it matters.
     pub(crate) fn take(self: &Arc<Self>, own: usize, destination: impl FnOnce() -> Option<SocketAddr>) -> Place {
-        let is_bulk = self.knows_bulk.load(Relaxed)
-            && destination().is_some_and(|destination| self.bulk.lock().contains(&destination));
-        let load = |index: &usize| (self.spread[*index].load(Relaxed), *index != own);
+        let is_bulk =
+            self.knows_bulk.load(Relaxed) && destination().is_some_and(|destination| self.is_bulk(destination));
+        let load = |index: &usize| (self.workers[*index].bulk.load(Relaxed), *index != own);
         let index = if is_bulk { (0..self.workers.len()).min_by_key(load).unwrap_or(own) } else { own };
         if is_bulk {
-            self.spread[index].fetch_add(1, Relaxed);
+            self.workers[index].bulk.fetch_add(1, Relaxed);
         }
         Place { places: self.clone(), index, spread: is_bulk }
     }
 
-    fn learn(&self, destination: SocketAddr, is_bulk: bool) {
-        if !is_bulk && !self.knows_bulk.load(Relaxed) {
-            return;
-        }
+    fn is_bulk(&self, destination: SocketAddr) -> bool {
+        self.bulk.lock().iter().any(|(known, _)| *known == destination)
+    }
+
+    /// Remembers the destination for so many more connections.
+    fn learn(&self, destination: SocketAddr, patience: impl FnOnce(u8) -> u8) {
         let mut bulk = self.bulk.lock();
-        let known = bulk.iter().position(|known| *known == destination);
-        match (known, is_bulk) {
-            (Some(index), false) => drop(bulk.remove(index)),
-            (None, true) => {
+        let known = bulk.iter().position(|(known, _)| *known == destination);
+        let patience = patience(known.map_or(0, |index| bulk[index].1));
+        match known {
+            Some(index) if patience == 0 => drop(bulk.remove(index)),
+            Some(index) => bulk[index].1 = patience,
+            None if patience == 0 => {}
+            None => {
                 if bulk.len() == REMEMBERED {
                     bulk.remove(0);
                 }
-                bulk.push(destination);
+                bulk.push((destination, patience));
             }
-            _ => {}
         }
         self.knows_bulk.store(!bulk.is_empty(), Relaxed);
     }
@@ -89,14 +94,26 @@ impl Place {
     /// The connection has ended: so many bytes, both ways, in so much time.
     pub(crate) fn ended(&self, destination: SocketAddr, bytes: u64, lasted: Duration) {
         let (size, rate) = BULK;
-        self.places.learn(destination, bytes >= size && bytes as f64 >= rate * lasted.as_secs_f64());
+        if bytes >= size && bytes as f64 >= rate * lasted.as_secs_f64() {
+            self.places.learn(destination, |_| PATIENCE);
+        } else if bytes >= SAYS_NOTHING && self.places.knows_bulk.load(Relaxed) {
+            self.places.learn(destination, |patience| patience.saturating_sub(1));
+        }
+    }
+
+    /// The connection could not be carried to its destination. Where it was spread, a thread that has a tunnel to there may
+    /// still have been able to: the next one stays where it comes.
+    pub(crate) fn failed(&self, destination: SocketAddr) {
+        if self.spread {
+            self.places.learn(destination, |_| 0);
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if self.spread {
-            self.places.spread[self.index].fetch_sub(1, Relaxed);
+            self.worker().bulk.fetch_sub(1, Relaxed);
         }
     }
 }

@@ -39,8 +39,45 @@ fn bulk_is_spread_where_bulk_went_before() {
     assert_eq!(placed(&places, 1, 8), [0, 1, 0, 1, 0, 1, 0, 1]);
     assert_eq!(placed(&places, 1, 1), [0], "places are free again");
     assert_eq!(placed(&places, 2, 8), [0; 8], "another destination");
-    ends(&places, 1, 1000, SECOND);
-    assert_eq!(placed(&places, 1, 8), [0; 8], "no longer");
+}
+
+#[test]
+fn pods_share_the_threads() {
+    let places = places();
+    let other = Places::new(&places.workers);
+    ends(&places, 1, MUCH, SECOND);
+    ends(&other, 1, MUCH, SECOND);
+    let _one = places.take(0, || Some(address(1)));
+    assert_eq!(placed(&other, 1, 2), [1, 0]);
+}
+
+#[test]
+fn a_destination_is_one_of_bulk_until_others_have_outnumbered_it() {
+    let places = places();
+    ends(&places, 1, MUCH, SECOND);
+    for _ in 0..1000 {
+        // What controls others, or looks whether anybody is there.
+        ends(&places, 1, 5000, 10 * SECOND);
+    }
+    assert_eq!(placed(&places, 1, 2), [0, 1]);
+    for _ in 1..PATIENCE {
+        ends(&places, 1, 100_000, SECOND);
+    }
+    assert_eq!(placed(&places, 1, 2), [0, 1]);
+    ends(&places, 1, 100_000, SECOND);
+    assert_eq!(placed(&places, 1, 2), [0, 0]);
+    assert!(!places.knows_bulk.load(Relaxed));
+}
+
+#[test]
+fn after_a_failure_the_next_one_stays() {
+    let places = places();
+    ends(&places, 1, MUCH, SECOND);
+    let place = places.take(0, || Some(address(1)));
+    place.failed(address(1));
+    assert_eq!(placed(&places, 1, 2), [0, 0]);
+    drop(place);
+    assert_eq!(places.workers.iter().map(|worker| worker.bulk.load(Relaxed)).sum::<usize>(), 0);
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Worker {
     pub(crate) tunnels: Pool<TunnelKey, Failure>,
     /// How many of peers' tunnels it serves, of all pods.
     pub(crate) served: Arc<AtomicUsize>,
+    /// How many connections it carries that were spread over all workers, of all pods.
+    pub(crate) bulk: Arc<AtomicUsize>,
 }
 
 /// The threads of `handles`. All of them take connections in; every second one, rounded up, also
@@ -80,6 +82,7 @@ pub(crate) fn workers(handles: &[Handle], tunnel: &leno_tunnel::Settings) -> Vec
         outbound: index % 2 == 0,
         tunnels: Pool::new(tunnel.clone()),
         served: Arc::default(),
+        bulk: Arc::default(),
     };
     handles.iter().enumerate().map(of).collect()
 }
@@ -193,7 +196,7 @@ impl Pod {
             }
             tokio::spawn(inbound_plaintext::accept(pod.clone(), register(plaintext)?));
         }
-        // Where programs of this node keep no peer waiting.
+        // Where programs of this node keep no peer waiting, but for bulk.
         if let Some(worker) = workers.iter().min_by_key(|worker| worker.outbound) {
             let _on_worker = worker.handle.enter();
             tokio::spawn(inbound::accept(pod.clone(), workers.to_vec(), register(hbone)?));

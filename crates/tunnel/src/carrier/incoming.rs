@@ -127,8 +127,8 @@ impl Incoming {
     }
 
     /// Bytes to read at once: what is left of a large frame, if that has begun, and else as many as
-    /// load suggests, and the head of their frame. So a frame that the peer's proxy has sent in one
-    /// piece goes to its program in one piece; read without regard to frames, each read would bring
+    /// load suggests, and the head of their frame. So a frame of 256 KiB that the peer's proxy has sent
+    /// in one piece goes to its program in one piece; read without regard to frames, each read would bring
     /// the end of one and the beginning of the next, twice as many system calls and twice as many
     /// wakings of programs.
     pub(super) fn wanted(&self) -> usize {

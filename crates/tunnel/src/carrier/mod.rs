@@ -51,8 +51,9 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Transport for IO {}
 
-/// Bytes read in one turn. A bulk sender keeps the socket full, and would be read until it is
-/// empty: others on the thread would wait for megabytes.
+/// Bytes read in one turn, but for the last read, which may bring twice what is left of them. A bulk
+/// sender keeps the socket full, and would be read until it is empty: others on the thread would wait
+/// for megabytes.
 const TURN: usize = 256 << 10;
 
 /// Most bytes read at once.
@@ -236,13 +237,13 @@ impl Carrier {
     /// up first.
     fn receive(&mut self, cx: &mut Context<'_>) {
         while self.incoming.may_read() {
-            if self.incoming.budget == 0 && self.has_task {
+            let wanted = self.incoming.wanted();
+            if self.incoming.budget < wanted / 2 && self.has_task {
                 cx.waker().wake_by_ref();
                 return;
             }
             let Some(io) = &mut self.io else { return self.incoming.ended(Err(io::ErrorKind::BrokenPipe.into())) };
             let mut buffer = self.incoming.size.buffer();
-            let wanted = self.incoming.wanted();
             let mut room = ReadBuf::new(&mut buffer[..wanted]);
             match Pin::new(io).poll_read(cx, &mut room) {
                 Poll::Pending => return,
