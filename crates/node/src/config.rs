@@ -69,7 +69,8 @@ pub struct Config {
     #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
     pub inpod_uds: PathBuf,
 
-    /// Data-path threads: a number; 0 for one per core. All take connections in, every second one also those that go out, and all carry bulk.
+    /// Data-path threads: a number; 0 for one per core. All take connections in, every second one also those that go out,
+    /// and all carry bulk.
     #[arg(long, env = "ZTUNNEL_WORKER_THREADS", default_value_t = 0, value_parser = threads)]
     pub worker_threads: usize,
 

@@ -21,7 +21,7 @@ use crate::give_back::Lives;
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers;
-use crate::workers::accept_next;
+use crate::workers::{accept_next, hand_over};
 
 /// Accepts HBONE connections until the pod takes no more.
 ///
@@ -36,16 +36,10 @@ pub(crate) async fn accept(pod: Arc<Pod>, workers: Vec<Worker>, listener: TcpLis
         };
         let served = Served::by(worker);
         let pod = pod.clone();
-        match stream.into_std() {
-            Ok(stream) => drop(worker.handle.spawn(async move {
-                let _served = served;
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => serve(pod, stream, peer, place).await,
-                    Err(error) => tracing::warn!(%error, %peer, "a peer's connection can't be taken over"),
-                }
-            })),
-            Err(error) => tracing::warn!(%error, %peer, "a peer's connection can't be handed over"),
-        }
+        hand_over(stream, peer, &worker.handle, move |stream| async move {
+            let _served = served;
+            serve(pod, stream, peer, place).await;
+        });
     }
 }
 

@@ -19,7 +19,7 @@ use crate::places::{Place, Places};
 use crate::pod::{OUTBOUND_PORT, Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
-use crate::workers::accept_next;
+use crate::workers::{accept_next, hand_over};
 
 /// Accepts captured connections on worker `own` until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, listener: TcpListener) {
@@ -29,21 +29,13 @@ pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, liste
             tokio::spawn(carry(pod.clone(), place, stream, source));
             continue;
         }
-        let (pod, handle) = (pod.clone(), place.worker().handle.clone());
         // Lost on its way, it must not look like one that has ended well.
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-        match stream.into_std() {
-            Ok(stream) => drop(handle.spawn(async move {
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => {
-                        let _ = SockRef::from(&stream).set_linger(None);
-                        carry(pod, place, stream, source).await;
-                    }
-                    Err(error) => tracing::warn!(%error, %source, "a program's connection can't be taken over"),
-                }
-            })),
-            Err(error) => tracing::warn!(%error, %source, "a program's connection can't be handed over"),
-        }
+        let (pod, handle) = (pod.clone(), place.worker().handle.clone());
+        hand_over(stream, source, &handle, move |stream| async move {
+            let _ = SockRef::from(&stream).set_linger(None);
+            carry(pod, place, stream, source).await;
+        });
     }
 }
 

@@ -75,6 +75,26 @@ impl Drop for Workers {
     }
 }
 
+/// Moves a connection to a worker, which goes on with it by `then`. A failure is that connection's: it is closed.
+pub(crate) fn hand_over<F>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    worker: &Handle,
+    then: impl FnOnce(TcpStream) -> F + Send + 'static,
+) where
+    F: Future<Output = ()> + Send,
+{
+    match stream.into_std() {
+        Ok(stream) => drop(worker.spawn(async move {
+            match TcpStream::from_std(stream) {
+                Ok(stream) => then(stream).await,
+                Err(error) => tracing::warn!(%error, %peer, "a connection can't be taken over by another thread"),
+            }
+        })),
+        Err(error) => tracing::warn!(%error, %peer, "a connection can't be handed over to another thread"),
+    }
+}
+
 /// How long to wait when the kernel has no descriptor left for a new connection (EMFILE,
 /// ENFILE): long enough not to spin, short enough not to be noticed once one is free.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);

@@ -1,22 +1,11 @@
 //! Connections that go to a destination of bulk, which are spread over the proxy's threads.
 
-use std::fs;
 use std::io::ErrorKind;
 
 use leno_testkit::network::may_run;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Mesh, Pod, pair, read_error, reset, soon};
-
-/// HBONE connections that stand between the pod's proxy and its peers'.
-fn tunnels(pod: &Pod) -> usize {
-    let table = pod.network.namespace().run(|| fs::read_to_string("/proc/thread-self/net/tcp")).unwrap().unwrap();
-    let is_tunnel = |line: &&str| {
-        let mut fields = line.split_whitespace().skip(2);
-        fields.next().is_some_and(|remote| remote.ends_with(":3AA0")) && fields.next() == Some("01")
-    };
-    table.lines().filter(is_tunnel).count()
-}
+use crate::support::{Mesh, pair, read_error, reset, soon, tunnels_of};
 
 #[tokio::test]
 async fn bulk_is_spread_over_threads_and_arrives() {
@@ -51,13 +40,13 @@ async fn bulk_is_spread_over_threads_and_arrives() {
     assert_eq!(got, MIB << 20);
     drop((near, far));
     mesh.node("node-1").log.line(&["connection complete", &format!("bytes_sent={} ", (MIB << 20) + 1)]).await;
-    assert_eq!(tunnels(&client), 1);
+    assert_eq!(tunnels_of(&client), 1);
 
     let (mut first, mut first_far) = pair(&client, &server).await;
     let (mut second, mut second_far) = pair(&client, &server).await;
     let (_third, _third_far) = pair(&client, &server).await;
     let (fourth, mut fourth_far) = pair(&client, &server).await;
-    assert_eq!(tunnels(&client), 2, "one of each thread");
+    assert_eq!(tunnels_of(&client), 2, "one of each thread");
     // On the second thread, as every other one.
     reset(fourth);
     assert_eq!(read_error(&mut fourth_far).await, ErrorKind::ConnectionReset);

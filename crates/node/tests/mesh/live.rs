@@ -8,7 +8,7 @@ use leno_testkit::network::may_run;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Mesh, Pod, echo, eventually, exchange, pair, read_error, refused, soon};
+use crate::support::{Mesh, echo, eventually, exchange, pair, read_error, refused, soon, tunnels_of};
 
 fn deny_all(name: &str, scope: Scope) -> Authorization {
     Authorization {
@@ -349,17 +349,6 @@ async fn a_tunnel_ends_with_what_its_peer_was() {
     assert_eq!(tunnels(), 1);
     mesh.control.remove_workload(&server.workload.uid);
     eventually("no tunnel after the removal", || tunnels() == 0).await;
-}
-
-/// TCP connections of a pod that are established with a peer's HBONE port.
-fn tunnels_of(pod: &Pod) -> usize {
-    let table = || std::fs::read_to_string("/proc/thread-self/net/tcp");
-    let table = pod.network.namespace().run(table).unwrap().unwrap();
-    let to_hbone = |line: &&str| {
-        let mut columns = line.split_whitespace().skip(2);
-        columns.next().is_some_and(|remote| remote.ends_with(":3AA0")) && columns.next() == Some("01")
-    };
-    table.lines().filter(to_hbone).count()
 }
 
 #[tokio::test]

@@ -326,6 +326,17 @@ impl Deref for Pod {
     }
 }
 
+/// TCP connections of a pod that are established with a peer's HBONE port.
+pub(crate) fn tunnels_of(pod: &Pod) -> usize {
+    let table = || std::fs::read_to_string("/proc/thread-self/net/tcp");
+    let table = pod.network.namespace().run(table).unwrap().unwrap();
+    let to_hbone = |line: &&str| {
+        let mut columns = line.split_whitespace().skip(2);
+        columns.next().is_some_and(|remote| remote.ends_with(":3AA0")) && columns.next() == Some("01")
+    };
+    table.lines().filter(to_hbone).count()
+}
+
 /// Makes the coming close a reset (SO_LINGER 0), as a crashed program's.
 pub(crate) fn reset(stream: TcpStream) {
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
