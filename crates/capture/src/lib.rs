@@ -3,6 +3,7 @@
 //! Everything here talks to the kernel directly: no `ip`, `nft` or `iptables` needs to be installed.
 
 mod congestion;
+mod connections;
 mod conntrack;
 mod error;
 mod netlink;

@@ -315,7 +315,7 @@ impl PodRules {
         // then can the existing connections be entered, and only then may the redirection follow.
         commit(self.tables(family), &[NAT_TABLE])?;
         let redirected = conntrack::keep_existing_connections(namespace)
-            .and_then(|_| commit(self.tables(family), &[MANGLE_TABLE, RAW_TABLE]));
+            .and_then(|()| commit(self.tables(family), &[MANGLE_TABLE, RAW_TABLE]));
         if redirected.is_err() {
             // The failure is what the caller must hear of; leftovers of it can't be told better.
             let _ = remove(namespace);

@@ -1,5 +1,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -546,4 +548,74 @@ fn only_a_missing_family_leads_to_the_ipv4_form() {
     assert!(lacks_inet(&error("add table inet istio-ambient-nat", libc::EOPNOTSUPP)));
     assert!(!lacks_inet(&error("add table inet istio-ambient-nat", libc::EPERM)));
     assert!(!lacks_inet(&error("add rule inet istio-ambient-nat output redirect to :15001", libc::EOPNOTSUPP)));
+}
+
+/// As above, with connections that come and go all the time.
+#[test]
+fn no_connection_is_lost_however_it_meets_enrolment() {
+    const ROUNDS: u32 = 25;
+    if !may_run("no_connection_is_lost_however_it_meets_enrolment") {
+        return;
+    }
+    let serve = |listener: &TcpListener| {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut word = [0; 4];
+                if stream.read_exact(&mut word).is_ok() {
+                    let _ = stream.write_all(&word);
+                }
+            });
+        }
+    };
+    let ask = |from: &NetworkNamespace, to: &str| {
+        let mut stream = dial(from, at(to, APP))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"ping")?;
+        stream.read_exact(&mut [0; 4])
+    };
+    let (mut lost, mut asked) = (Vec::new(), 0);
+    for round in 0..ROUNDS {
+        // Only the first enrolment of a namespace meets connections that nothing has tracked.
+        let pair = Pair::new();
+        let (over, done) = (AtomicBool::new(false), AtomicU32::new(0));
+        let listeners = [
+            listen(&pair.pod, "::", APP),
+            listen(&pair.peer, "::", APP),
+            proxy(&pair.pod, INBOUND_PORT).socket,
+            proxy(&pair.pod, OUTBOUND_PORT).socket,
+        ];
+        let ask_on = &|from: &NetworkNamespace, to: &str| {
+            let mut failed = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                if let Err(error) = ask(from, to) {
+                    failed.push(format!("round {round}, to {to}: {error}"));
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            failed
+        };
+        std::thread::scope(|scope| {
+            for listener in &listeners {
+                scope.spawn(move || serve(listener));
+            }
+            let clients = [(&pair.peer, POD), (&pair.peer, POD6), (&pair.pod, PEER), (&pair.pod, PEER6)]
+                .map(|(from, to)| scope.spawn(move || ask_on(from, to)));
+            let wait_for_more = || {
+                let seen = done.load(Ordering::Relaxed);
+                while done.load(Ordering::Relaxed) < seen + 40 {
+                    std::thread::yield_now();
+                }
+            };
+            wait_for_more();
+            install(&pair.pod, &PodRules::default()).unwrap();
+            wait_for_more();
+            over.store(true, Ordering::Relaxed);
+            lost.extend(clients.into_iter().flat_map(|client| client.join().unwrap()));
+            for listener in &listeners {
+                nix::sys::socket::shutdown(listener.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
+            }
+        });
+        asked += done.load(Ordering::Relaxed);
+    }
+    assert!(lost.is_empty(), "{} of {asked}: {lost:#?}", lost.len());
 }
