@@ -18,6 +18,7 @@ pub(crate) struct Connections {
     inbound: Mutex<HashMap<u64, Live>>,
     outbound: Mutex<HashMap<u64, OutboundConnection>>,
     next: AtomicU64,
+    /// Connections, listeners of connections that rules lead here, and what a peer asks for by a tunnel.
     count: watch::Sender<usize>,
     tunnels: watch::Sender<usize>,
 }
@@ -79,20 +80,41 @@ impl Cut {
     }
 }
 
-/// Keeps a connection listed while it lives.
+/// Keeps a connection that a program opens, or whoever listens for such, counted: from its first
+/// moment on, for while it is on its way to its peer it must not be cut as if it were not there.
+pub(crate) struct Counted {
+    connections: Arc<Connections>,
+    /// Its place among those shown.
+    outbound: Option<u64>,
+}
+
+impl Counted {
+    /// Shows an outbound connection.
+    pub(crate) fn list_outbound(&mut self, connection: OutboundConnection) {
+        let id = self.connections.next.fetch_add(1, Ordering::Relaxed);
+        self.connections.outbound.lock().insert(id, connection);
+        self.outbound = Some(id);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(id) = self.outbound {
+            unlist(&mut self.connections.outbound.lock(), id);
+        }
+        self.connections.count.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Keeps an inbound connection counted and listed while it lives.
 pub(crate) struct Listed {
     connections: Arc<Connections>,
     id: u64,
-    inbound: bool,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        if self.inbound {
-            unlist(&mut self.connections.inbound.lock(), self.id);
-        } else {
-            unlist(&mut self.connections.outbound.lock(), self.id);
-        }
+        unlist(&mut self.connections.inbound.lock(), self.id);
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
@@ -125,15 +147,13 @@ impl Connections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.inbound.lock().insert(id, Live { connection, cut: cut.clone() });
         self.count.send_modify(|count| *count += 1);
-        (Listed { connections: self.clone(), id, inbound: true }, cut)
+        (Listed { connections: self.clone(), id }, cut)
     }
 
-    /// Lists an outbound connection.
-    pub(crate) fn list_outbound(self: &Arc<Self>, connection: OutboundConnection) -> Listed {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.outbound.lock().insert(id, connection);
+    /// Counts a connection, or who listens for such.
+    pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.count.send_modify(|count| *count += 1);
-        Listed { connections: self.clone(), id, inbound: false }
+        Counted { connections: self.clone(), outbound: None }
     }
 
     /// Asks the policies again about every inbound connection and cuts those now denied. Returns
@@ -153,7 +173,7 @@ impl Connections {
         cut
     }
 
-    /// Resolves when no connection is left.
+    /// Resolves when no connection is left, and nobody accepts any.
     pub(crate) async fn drained(&self) {
         let mut count = self.count.subscribe();
         // The sender lives as long as `self`, so waiting can't fail.

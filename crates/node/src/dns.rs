@@ -34,7 +34,7 @@ pub(crate) async fn serve_udp(pod: Arc<Pod>, socket: UdpSocket) {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let received = tokio::select! {
             received = socket.recv_from(&mut packet) => received,
-            () = pod.stopping() => return,
+            () = pod.closing() => return,
         };
         // An ICMP error of an earlier reply shows up here; it says nothing about the next query.
         let Ok((length, client)) = received else { continue };
@@ -56,7 +56,7 @@ pub(crate) async fn serve_tcp(pod: Arc<Pod>, listener: TcpListener) {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = pod.stopping() => return,
+            () = pod.closing() => return,
         };
         let Ok((stream, _)) = accepted else {
             sleep(Duration::from_millis(10)).await;

@@ -14,7 +14,7 @@ use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::connections::{Cut, InboundConnection, Listed};
+use crate::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::dial;
 use crate::failure::Failure;
 use crate::give_back::Lives;
@@ -35,10 +35,12 @@ pub(crate) async fn accept(pod: Arc<Pod>, workers: Vec<Worker>, listener: TcpLis
             return;
         };
         let served = Served::by(worker);
+        // From here on: whoever drains must not take a peer that proves itself for nobody.
+        let open = pod.connections().open_tunnel();
         let pod = pod.clone();
         hand_over(stream, peer, &worker.handle, move |stream| async move {
             let _served = served;
-            serve(pod, stream, peer, place).await;
+            serve(pod, open, stream, peer, place).await;
         });
     }
 }
@@ -67,7 +69,13 @@ pub(crate) struct Tunnel {
     identity: Identity,
 }
 
-pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr, unproven: OwnedSemaphorePermit) {
+pub(crate) async fn serve(
+    pod: Arc<Pod>,
+    _open: OpenTunnel,
+    stream: TcpStream,
+    peer: SocketAddr,
+    unproven: OwnedSemaphorePermit,
+) {
     // From here on: a burst of peers that never prove anything needs memory too.
     let _lives = Lives::here();
     let accepted = tokio::select! {
@@ -90,7 +98,6 @@ pub(crate) async fn serve(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr, un
     };
     drop(unproven);
     let tunnel = Arc::new(tunnel);
-    let _open = pod.connections().open_tunnel();
     let on_request = |request: InboundConnect| {
         tokio::spawn(carry(tunnel.clone(), request));
     };

@@ -9,7 +9,7 @@ use leno_model::RESERVED_PORTS;
 use leno_tunnel::relay;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::InboundConnection;
+use crate::connections::{Counted, InboundConnection};
 use crate::dial;
 use crate::failure::Failure;
 use crate::give_back::Lives;
@@ -20,12 +20,13 @@ use crate::workers::accept_next;
 
 /// Accepts captured plaintext connections until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
-    while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
-        tokio::spawn(carry(pod.clone(), stream, peer));
+    let _accepting = pod.connections().count();
+    while let Some((stream, peer)) = accept_next(&listener, pod.closing()).await {
+        tokio::spawn(carry(pod.clone(), pod.connections().count(), stream, peer));
     }
 }
 
-pub(crate) async fn carry(pod: Arc<Pod>, stream: TcpStream, peer: SocketAddr) {
+pub(crate) async fn carry(pod: Arc<Pod>, _counted: Counted, stream: TcpStream, peer: SocketAddr) {
     let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {

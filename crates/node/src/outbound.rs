@@ -11,7 +11,7 @@ use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, re
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::OutboundConnection;
+use crate::connections::{Counted, OutboundConnection};
 use crate::dial::{self, TunnelKey};
 use crate::failure::Failure;
 use crate::give_back::Lives;
@@ -23,10 +23,12 @@ use crate::workers::{accept_next, hand_over};
 
 /// Accepts captured connections on worker `own` until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, listener: TcpListener) {
-    while let Some((stream, source)) = accept_next(&listener, pod.stopping()).await {
+    let _accepting = pod.connections().count();
+    while let Some((stream, source)) = accept_next(&listener, pod.closing()).await {
+        let counted = pod.connections().count();
         let place = places.take(own, || sockets::original_destination_of(&stream, source).ok());
         if place.index == own {
-            tokio::spawn(carry(pod.clone(), place, stream, source));
+            tokio::spawn(carry(pod.clone(), place, counted, stream, source));
             continue;
         }
         // Lost on its way, it must not look like one that has ended well.
@@ -34,7 +36,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, liste
         let (pod, handle) = (pod.clone(), place.worker().handle.clone());
         hand_over(stream, source, &handle, move |stream| async move {
             let _ = SockRef::from(&stream).set_linger(None);
-            carry(pod, place, stream, source).await;
+            carry(pod, place, counted, stream, source).await;
         });
     }
 }
@@ -46,7 +48,7 @@ enum Upstream {
     Tcp(TcpStream),
 }
 
-pub(crate) async fn carry(pod: Arc<Pod>, place: Place, stream: TcpStream, source: SocketAddr) {
+pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, stream: TcpStream, source: SocketAddr) {
     let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Outbound, source);
     // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
@@ -89,7 +91,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, stream: TcpStream, source
             return;
         }
     };
-    let _listed = pod.connections().list_outbound(OutboundConnection { source, original, actual });
+    counted.list_outbound(OutboundConnection { source, original, actual });
     let counters = report.opened();
     let options = &pod.context().relay;
     let outcome = match upstream {

@@ -42,6 +42,10 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 /// does not take the node's descriptors from all others.
 const UNPROVEN: usize = 512;
 
+/// How long a pod that left takes what the rules led here, though they are gone: a handshake may
+/// have begun before, and end on the far side of the world. Its peers have been told earlier.
+const STRAGGLERS: Duration = Duration::from_secs(1);
+
 /// How long tunnels of a pod that left the mesh may go on: longer than any drain.
 const UNHURRIED: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -93,8 +97,10 @@ pub(crate) struct Pod {
     netns: NetworkNamespace,
     context: Arc<Context>,
     connections: Arc<Connections>,
-    /// No new connections; live ones go on.
+    /// No new tunnels; live ones go on.
     draining: CancellationToken,
+    /// No new connections by the rules either.
+    closing: CancellationToken,
     /// The pod left the mesh, the proxy stays: live connections may take as long as they like.
     left: AtomicBool,
     /// Peers that have connected to the HBONE port and not yet proved who they are.
@@ -164,6 +170,7 @@ impl Pod {
             context,
             connections: Arc::default(),
             draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
             left: AtomicBool::new(false),
             unproven: Arc::new(Semaphore::new(UNPROVEN)),
             stop: CancellationToken::new(),
@@ -335,6 +342,7 @@ impl Pod {
     /// Stops accepting and tells peers; live connections go on.
     pub(crate) fn drain(&self) {
         self.draining.cancel();
+        self.closing.cancel();
     }
 
     /// When live tunnels must have ended, once the pod takes no new connections.
@@ -344,11 +352,13 @@ impl Pod {
         Instant::now() + if left { UNHURRIED } else { self.context.config.drain_deadline }
     }
 
-    /// The pod has left the mesh: no new connections, peers are told, live ones go on until they
-    /// end by themselves. Returns when they have.
+    /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go
+    /// on until they end by themselves. Returns when they have.
     pub(crate) async fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
-        self.drain();
+        self.draining.cancel();
+        let _ = tokio::time::timeout(STRAGGLERS, self.closing()).await;
+        self.closing.cancel();
         self.connections.drained().await;
         self.connections.tunnels_closed().await;
     }
@@ -376,13 +386,18 @@ impl Pod {
 
     /// Ends everything.
     pub(crate) fn stop(&self) {
-        self.draining.cancel();
+        self.drain();
         self.stop.cancel();
     }
 
-    /// Resolves when the pod takes no new connections.
+    /// Resolves when the pod takes no new tunnels of peers.
     pub(crate) async fn stopping(&self) {
         self.draining.cancelled().await;
+    }
+
+    /// Resolves when the pod takes no new connections that the rules lead here.
+    pub(crate) async fn closing(&self) {
+        self.closing.cancelled().await;
     }
 
     /// Resolves when live connections must end.

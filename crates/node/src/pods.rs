@@ -55,6 +55,8 @@ impl Pods {
         tokio::spawn(async move {
             pod.leave().await;
             pod.stop();
+            // Stragglers may have opened some.
+            workers.iter().for_each(|worker| worker.tunnels.evict(|key| key.pod == pod.netns().id()));
             // One that never rests could keep the namespace for as long.
             for worker in workers {
                 worker.handle.spawn(async { NetworkNamespace::go_home() });

@@ -3,12 +3,14 @@
 //! Single-threaded runtimes: a connection stays with the tunnel it uses, so that no message has to
 //! wake another thread. As many as cores. Which of them take what is `pod::workers`' to say.
 
+use std::io;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
 use leno_tunnel::timers;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -95,23 +97,41 @@ pub(crate) fn hand_over<F>(
     }
 }
 
+/// As `accept`, without asking the reactor, which may not have heard yet.
+fn already_there(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, peer) = SockRef::from(listener).accept()?;
+    stream.set_nonblocking(true)?;
+    let peer = peer.as_socket().ok_or_else(|| io::Error::other("the peer has no address"))?;
+    Ok((TcpStream::from_std(stream.into())?, peer))
+}
+
 /// How long to wait when the kernel has no descriptor left for a new connection (EMFILE,
 /// ENFILE): long enough not to spin, short enough not to be noticed once one is free.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// The next connection, or `None` once `stopping` resolves. A failure to accept is that
-/// connection's, never the listener's.
+/// The next connection, or `None` once `stopping` resolves and none waits any more: closing a
+/// listener resets what its queue holds. A failure to accept is that connection's, never the
+/// listener's.
 pub(crate) async fn accept_next(
     listener: &TcpListener,
     stopping: impl Future<Output = ()>,
 ) -> Option<(TcpStream, SocketAddr)> {
     tokio::pin!(stopping);
+    let mut stopped = false;
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = &mut stopping => return None,
+        let accepted = if stopped {
+            already_there(listener)
+        } else {
+            tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut stopping => {
+                    stopped = true;
+                    continue;
+                }
+            }
         };
         match accepted {
+            Err(error) if stopped && error.kind() == io::ErrorKind::WouldBlock => return None,
             Ok((stream, peer)) => return Some((stream, crate::dial::canonical(peer))),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) =>
@@ -123,3 +143,7 @@ pub(crate) async fn accept_next(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "workers_tests.rs"]
+mod tests;

@@ -250,6 +250,40 @@ async fn a_pod_that_leaves_the_mesh_keeps_its_live_connections() {
     assert_eq!(soon("the end", near.read(&mut [0])).await.unwrap(), 0);
 }
 
+/// Whoever leaves the mesh, and whoever drains, waits for a connection that is being made as for one that stands.
+#[tokio::test]
+async fn a_connection_on_its_way_is_a_live_one() {
+    if !may_run("a_connection_on_its_way_is_a_live_one") {
+        return;
+    }
+    for leaves in [true, false] {
+        let mut mesh = Mesh::new().await;
+        let client = mesh.pod("client", "node-1").await;
+        let server = mesh.uncaptured_pod("server", "node-2");
+        mesh.synced().await;
+        // A program that accepts nothing yet and whose queue is full: the kernel drops what comes,
+        // and the caller's tries again.
+        let to = server.app(server.v4);
+        let listener = server.host().listen_with(to.ip(), to.port(), 0);
+        let _filling = soon("a place in the queue", server.host().connect(to)).await.unwrap();
+        let waiting = soon("the capture", client.host().connect(to)).await.unwrap();
+        if leaves {
+            let agent = mesh.node("node-1").agent.clone();
+            soon("the proxy's answer", agent.remove("client")).await;
+        } else {
+            mesh.node("node-1").drain();
+        }
+        // Past the time for stragglers, whose listeners have closed then.
+        let closed = async || match client.host().connect(to).await {
+            Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+            Ok(_) => false,
+        };
+        soon("the listeners' end", async { while !closed().await {} }).await;
+        echo(listener);
+        soon("an answer", exchange(waiting, b"hello")).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn an_address_that_passes_to_another_pod_passes_with_nothing() {
     if !may_run("an_address_that_passes_to_another_pod_passes_with_nothing") {
