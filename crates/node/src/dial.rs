@@ -50,12 +50,24 @@ async fn elsewhere(pod: &Pod, address: SocketAddr, options: &ConnectOptions) -> 
     from_own_port(pod, address, source, options).await
 }
 
-/// Connects to the pod's own program; with `source`, from an address that need not be the pod's.
-pub(crate) async fn program(pod: &Pod, address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, Failure> {
+/// Connects to the pod's own program; with `source`, from an address that need not be the pod's. `caller` is the port from
+/// which a connection in the clear came here from that address.
+pub(crate) async fn program(
+    pod: &Pod,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    caller: Option<u16>,
+) -> Result<TcpStream, Failure> {
     let options = ConnectOptions { keepalive: false, path: pod.short_path().clone() };
+    let from = |source: IpAddr| SocketAddr::new(source, 0);
     let stream = match source {
-        None => within(pod, address, connect(pod, address, None, &options)).await?,
+        // A proxy such as this one, which has not heard yet that the pod is in the mesh. One in so many of its connections
+        // would meet another in the same port, and both would be reset.
+        Some(source) if caller.is_some_and(|port| OWN_PORTS.contains(&port)) => {
+            within(pod, address, connect(pod, address, Some(from(source)), &options)).await?
+        }
         Some(source) => from_own_port(pod, address, source, &options).await?,
+        None => within(pod, address, connect(pod, address, None, &options)).await?,
     };
     sockets::established(&stream);
     Ok(stream)

@@ -238,6 +238,7 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
     admit_and_dial(
         &tunnel.pod,
         InboundConnection { source: Some(tunnel.identity.clone()), source_ip: tunnel.peer.ip(), destination: address },
+        None,
         report,
     )
     .await
@@ -245,10 +246,11 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
 }
 
 /// Lists the connection, asks the policies, and connects to the program with the caller's
-/// address as source.
+/// address as source. `caller` is the port it came from in the clear.
 pub(crate) async fn admit_and_dial(
     pod: &Arc<Pod>,
     connection: InboundConnection,
+    caller: Option<u16>,
     report: &mut Report,
 ) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
     let (source_ip, address) = (connection.source_ip, connection.destination);
@@ -265,7 +267,7 @@ pub(crate) async fn admit_and_dial(
     // source: the packets would never leave the loopback path the rules watch.
     let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
     let program = tokio::select! {
-        program = dial::program(pod, address, source) => program?,
+        program = dial::program(pod, address, source, caller) => program?,
         () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
     };
     Ok((program, listed, cut))

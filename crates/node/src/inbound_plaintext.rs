@@ -76,5 +76,5 @@ async fn connect(
     report.source_by_address(&mesh, peer.ip());
     report.service(mesh.service_at(&workload, destination.port()));
     let connection = InboundConnection { source: None, source_ip: peer.ip(), destination };
-    admit_and_dial(pod, connection, report).await
+    admit_and_dial(pod, connection, Some(peer.port()), report).await
 }

@@ -296,3 +296,28 @@ async fn many_callers_in_the_clear_do_not_get_into_each_others_way() {
         held.push(stream);
     }
 }
+
+/// A caller in the clear may be another proxy like this one, which connects from the same ports.
+#[tokio::test]
+async fn two_proxies_in_a_row_never_meet_in_a_port() {
+    if !may_run("two_proxies_in_a_row_never_meet_in_a_port") {
+        return;
+    }
+    // Those of proxies.
+    let own = 16_384..32_768;
+    let mut mesh = Mesh::new().await;
+    let server = mesh.pod("server", "node-1").await;
+    mesh.synced().await;
+    let outside = mesh.network.outside();
+    for to in [server.v4, server.v6] {
+        let listener = server.host().listen(to, APP);
+        for (port, from_own) in [(20_000, false), (50_000, true)] {
+            let socket = outside.socket(to);
+            socket.bind(SocketAddr::new(outside.address_like(to), port)).unwrap();
+            let _caller = soon("connect", socket.connect(server.app(to))).await.unwrap();
+            let (_stream, seen) = soon("accept", listener.accept()).await.unwrap();
+            assert_eq!(seen.ip(), outside.address_like(to));
+            assert_eq!(own.contains(&seen.port()), from_own, "from {port}: {seen}");
+        }
+    }
+}
