@@ -1,7 +1,6 @@
 //! The TCP connections of a network namespace, as the kernel has them.
 
 use std::collections::HashSet;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::sys::socket::SockProtocol;
@@ -48,15 +47,16 @@ pub(crate) fn list(namespace: &NetworkNamespace) -> Result<HashSet<Connection>> 
         match socket.dump(&request(family)) {
             Ok(answers) => connections.extend(answers.iter().filter_map(|answer| parse(answer))),
             // A kernel that doesn't have the family.
-            Err(refusal) if family == libc::AF_INET6 && is_unknown(&refusal.source) => {}
+            Err(refusal) if family == libc::AF_INET6 && is_unknown(refusal.source.raw_os_error()) => {}
             Err(refusal) => return Err(refusal.into_error("listing the TCP connections of a pod")),
         }
     }
     Ok(connections)
 }
 
-fn is_unknown(refusal: &io::Error) -> bool {
-    matches!(refusal.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
+/// The answers of a kernel that can't list connections, or not those of this family.
+pub(crate) fn is_unknown(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT))
 }
 
 /// `struct inet_diag_req_v2` without conditions on addresses and ports.

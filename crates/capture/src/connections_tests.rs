@@ -1,4 +1,5 @@
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::test_support::may_run;
@@ -53,6 +54,11 @@ fn connections_are_listed_and_nothing_else() {
         let both = HashSet::from([Connection { local, remote }, Connection { local: remote, remote: local }]);
         assert_eq!(list(&namespace).unwrap(), both, "{address}");
         drop(kept);
-        assert_eq!(list(&namespace).unwrap(), HashSet::new(), "{address}");
+        // A busy machine's kernel may get to the last packets a little later.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !list(&namespace).unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "{address}: {:?}", list(&namespace));
+            std::thread::yield_now();
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! be reset. Tracking entries for the sockets that exist prevent that. The obvious alternative, a rule that exempts packets
 //! without SYN, would let a client that sends a forged ACK ahead of its SYN slip past the proxy.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use nix::sys::socket::SockProtocol;
@@ -13,7 +14,7 @@ use crate::connections::{self, Connection};
 use crate::error::Result;
 use crate::netlink::links::octets;
 use crate::netlink::message::{Attributes, Message};
-use crate::netlink::socket::{NLM_F_CREATE, NLM_F_EXCL, Socket};
+use crate::netlink::socket::{NLM_F_CREATE, NLM_F_EXCL, Refusal, Socket};
 use crate::netns::NetworkNamespace;
 
 // linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_common.h and nf_conntrack_tcp.h
@@ -43,37 +44,45 @@ const DNS_PORT: u16 = 53;
 /// made meanwhile is missed.
 pub(crate) fn keep_existing_connections(namespace: &NetworkNamespace) -> Result<()> {
     let first = match connections::list(namespace) {
-        Err(error) if is_lacking(error.errno()) => {
+        Err(error) if connections::is_unknown(error.errno()) => {
             tracing::warn!(%namespace, %error, "this kernel can't list connections (CONFIG_INET_DIAG); they will be reset");
             return Ok(());
         }
         listed => listed?,
     };
     let mut socket = Socket::open(namespace, SockProtocol::NetlinkNetFilter)?;
-    if !keep(&mut socket, namespace, &first)? {
-        return Ok(());
-    }
-    // Once more: a list that takes several steps can lack a connection that a neighbour's end has moved. And one that ended
-    // before it had its entry has left a trace that would let the next one with the same ports pass untouched, for days.
+    let Some(created) = keep(&mut socket, namespace, &first)? else { return Ok(()) };
+    // Once more: a list that takes several steps can lack a connection that a neighbour's end has moved.
     let second = connections::list(namespace)?;
-    keep(&mut socket, namespace, second.difference(&first))?;
-    for gone in first.difference(&second) {
-        let mut message = Message::new(CT_DELETE, 0, &[family(gone), 0, 0, 0]);
-        tuple(&mut message, CTA_TUPLE_ORIG, gone.local, gone.remote);
+    let late = keep(&mut socket, namespace, second.difference(&first))?.unwrap_or_default();
+    // And one that ended before it had its entry has left a trace that would let the next one with the same ports pass
+    // untouched, for days. Seen to be gone twice, for the reason above; entries that the kernel made end by themselves.
+    let mut gone: Vec<_> = created.difference(&second).chain(&late).collect();
+    if !gone.is_empty() {
+        let third = connections::list(namespace)?;
+        gone.retain(|connection| !third.contains(connection));
+    }
+    for connection in gone {
+        let mut message = Message::new(CT_DELETE, 0, &[family(connection), 0, 0, 0]);
+        tuple(&mut message, CTA_TUPLE_ORIG, connection.local, connection.remote);
         delete(&mut socket, message, "forgetting a connection that has ended")?;
     }
     Ok(())
 }
 
-/// Whether the kernel can be told of connections at all; a warning says so if it can't.
+/// Those that had no entry and have one now; `None`, and a warning, if the kernel can't be told of connections at all.
 fn keep<'a>(
     socket: &mut Socket,
     namespace: &NetworkNamespace,
     connections: impl IntoIterator<Item = &'a Connection>,
-) -> Result<bool> {
+) -> Result<Option<HashSet<Connection>>> {
+    let mut created = HashSet::new();
     for connection in connections {
-        let created = socket.request(entry(connection, true));
-        let outcome = match created {
+        let outcome = match socket.request(entry(connection, true)) {
+            Ok(()) => {
+                created.insert(*connection);
+                Ok(())
+            }
             // A packet of it was seen already. Unless one from the other side was seen too, address translation still takes
             // the connection for new; saying that replies were seen settles it.
             Err(refusal) if refusal.source.raw_os_error() == Some(libc::EEXIST) => {
@@ -83,12 +92,12 @@ fn keep<'a>(
         };
         match outcome {
             Ok(()) => {}
-            Err(refusal) if is_lacking(refusal.source.raw_os_error()) => {
+            Err(refusal) if is_lacking(&refusal) => {
                 tracing::warn!(
                     %namespace, error = %refusal.source,
                     "this kernel can't be told about existing connections (CONFIG_NF_CT_NETLINK); they will be reset"
                 );
-                return Ok(false);
+                return Ok(None);
             }
             // The connection ended meanwhile.
             Err(refusal) if refusal.source.raw_os_error() == Some(libc::ENOENT) => {}
@@ -98,7 +107,7 @@ fn keep<'a>(
             }
         }
     }
-    Ok(true)
+    Ok(Some(created))
 }
 
 /// Deletes the tracking entries of DNS over UDP in the namespace, and with them where each leads. What is asked from the same
@@ -108,7 +117,7 @@ pub(crate) fn forget_dns(namespace: &NetworkNamespace) -> Result<()> {
     let entries = match socket.dump(&Message::new(CT_GET, 0, &[0; NFGENMSG])) {
         Ok(entries) => entries,
         // As above: a kernel without the interface.
-        Err(refusal) if is_lacking(refusal.source.raw_os_error()) => return Ok(()),
+        Err(refusal) if is_lacking(&refusal) => return Ok(()),
         Err(refusal) => return Err(refusal.into_error("listing tracked connections")),
     };
     for entry in entries.iter().filter(|entry| is_dns(Attributes::after(entry, NFGENMSG))) {
@@ -135,9 +144,9 @@ fn delete(socket: &mut Socket, message: Message, operation: &str) -> Result<()> 
     }
 }
 
-/// The answers of netlink when nobody in the kernel deals with what it was asked.
-fn is_lacking(errno: Option<i32>) -> bool {
-    matches!(errno, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT | libc::EPROTONOSUPPORT))
+/// nfnetlink's answer when the kernel has no interface to connection tracking. Not ENOENT: that is one entry's.
+fn is_lacking(refusal: &Refusal) -> bool {
+    matches!(refusal.source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 fn is_dns(entry: Attributes<'_>) -> bool {

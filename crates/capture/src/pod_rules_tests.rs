@@ -607,13 +607,14 @@ fn no_connection_is_lost_however_it_meets_enrolment() {
                 }
             };
             wait_for_more();
-            install(&pair.pod, &PodRules::default()).unwrap();
+            let installed = install(&pair.pod, &PodRules::default());
             wait_for_more();
             over.store(true, Ordering::Relaxed);
             lost.extend(clients.into_iter().flat_map(|client| client.join().unwrap()));
             for listener in &listeners {
                 nix::sys::socket::shutdown(listener.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
             }
+            installed.unwrap();
         });
         asked += done.load(Ordering::Relaxed);
     }

@@ -18,8 +18,9 @@ pub(crate) struct Connections {
     inbound: Mutex<HashMap<u64, Live>>,
     outbound: Mutex<HashMap<u64, OutboundConnection>>,
     next: AtomicU64,
-    /// Connections, listeners of connections that rules lead here, and what a peer asks for by a tunnel.
+    /// Connections that the rules lead here, who accepts them, and what peers ask for by tunnels.
     count: watch::Sender<usize>,
+    /// Those of peers, and who accepts them.
     tunnels: watch::Sender<usize>,
 }
 
@@ -80,8 +81,8 @@ impl Cut {
     }
 }
 
-/// Keeps a connection that a program opens, or whoever listens for such, counted: from its first
-/// moment on, for while it is on its way to its peer it must not be cut as if it were not there.
+/// Keeps a connection that the rules led here, or who accepts them, counted: from its first moment
+/// on, for while it is on its way it must not be cut as if it were not there.
 pub(crate) struct Counted {
     connections: Arc<Connections>,
     /// Its place among those shown.

@@ -28,7 +28,7 @@ use crate::workers::{accept_next, hand_over};
 /// Each tunnel is served where the fewest are: left to the kernel, two that carry all there is to
 /// carry would meet on one thread half of the time. First come those that are free of what programs
 /// of this node open, but for bulk ([`crate::pod::workers`]).
-pub(crate) async fn accept(pod: Arc<Pod>, workers: Vec<Worker>, listener: TcpListener) {
+pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<Worker>, listener: TcpListener) {
     while let Some(place) = pod.unproven().await {
         let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await else { return };
         let Some(worker) = workers.iter().min_by_key(|worker| (worker.served.load(Relaxed), worker.outbound)) else {

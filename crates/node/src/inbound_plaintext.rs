@@ -19,8 +19,7 @@ use crate::report::{Direction, Report};
 use crate::workers::accept_next;
 
 /// Accepts captured plaintext connections until the pod takes no more.
-pub(crate) async fn accept(pod: Arc<Pod>, listener: TcpListener) {
-    let _accepting = pod.connections().count();
+pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, listener: TcpListener) {
     while let Some((stream, peer)) = accept_next(&listener, pod.closing()).await {
         tokio::spawn(carry(pod.clone(), pod.connections().count(), stream, peer));
     }

@@ -22,8 +22,7 @@ use crate::request_headers::{self, TraceId};
 use crate::workers::{accept_next, hand_over};
 
 /// Accepts captured connections on worker `own` until the pod takes no more.
-pub(crate) async fn accept(pod: Arc<Pod>, places: Arc<Places>, own: usize, listener: TcpListener) {
-    let _accepting = pod.connections().count();
+pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Places>, own: usize, listener: TcpListener) {
     while let Some((stream, source)) = accept_next(&listener, pod.closing()).await {
         let counted = pod.connections().count();
         let place = places.take(own, || sockets::original_destination_of(&stream, source).ok());

@@ -193,20 +193,23 @@ impl Pod {
         dns: Option<DnsSockets>,
     ) -> Result<(), String> {
         let pod = self;
+        // Who accepts counts as a connection does: one who waits for the last is not to miss those in the queue.
         // `from_std` registers with the reactor of the runtime it runs in.
         let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
         let places = Places::new(workers);
         for (index, (worker, (outbound, plaintext))) in workers.iter().zip(listeners).enumerate() {
             let _on_worker = worker.handle.enter();
             if let Some(outbound) = outbound {
-                tokio::spawn(outbound::accept(pod.clone(), places.clone(), index, register(outbound)?));
+                let counted = pod.connections.count();
+                tokio::spawn(outbound::accept(pod.clone(), counted, places.clone(), index, register(outbound)?));
             }
-            tokio::spawn(inbound_plaintext::accept(pod.clone(), register(plaintext)?));
+            tokio::spawn(inbound_plaintext::accept(pod.clone(), pod.connections.count(), register(plaintext)?));
         }
         // Where programs of this node keep no peer waiting, but for bulk.
         if let Some(worker) = workers.iter().min_by_key(|worker| worker.outbound) {
             let _on_worker = worker.handle.enter();
-            tokio::spawn(inbound::accept(pod.clone(), workers.to_vec(), register(hbone)?));
+            let counted = pod.connections.open_tunnel();
+            tokio::spawn(inbound::accept(pod.clone(), counted, workers.to_vec(), register(hbone)?));
         }
         if let (Some(worker), Some(dns)) = (workers.first(), dns) {
             let _on_worker = worker.handle.enter();

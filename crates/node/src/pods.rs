@@ -55,8 +55,6 @@ impl Pods {
         tokio::spawn(async move {
             pod.leave().await;
             pod.stop();
-            // Stragglers may have opened some.
-            workers.iter().for_each(|worker| worker.tunnels.evict(|key| key.pod == pod.netns().id()));
             // One that never rests could keep the namespace for as long.
             for worker in workers {
                 worker.handle.spawn(async { NetworkNamespace::go_home() });
@@ -155,6 +153,11 @@ impl PodHandler for Pods {
             self.context.metrics.proxies_stopped().inc();
             self.context.metrics.active_proxies().dec();
         }
+        // Back within a moment: the rules are to come, and what they lead here is for the new listeners alone. A handshake
+        // that is under way when the old ones close is lost.
+        let straggling =
+            self.leaving.lock().iter().filter(|pod| pod.netns().id() == netns.id()).cloned().collect::<Vec<_>>();
+        straggling.iter().for_each(|pod| pod.drain());
         let pod = Pod::start(info, netns, self.context.clone(), &self.workers)
             .inspect_err(|error| tracing::error!(%uid, %error, "can't carry traffic of pod; trying again"))?;
         tracing::info!(pod = %pod.name(), "carrying traffic of pod");

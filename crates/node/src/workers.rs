@@ -139,6 +139,11 @@ pub(crate) async fn accept_next(
                 tracing::warn!(%error, "can't accept connections; raise the limit on open files (ulimit -n)");
                 timers::sleep(OUT_OF_DESCRIPTORS).await;
             }
+            // No more than there are connections in the queue. Another error may come for ever, and nothing else would run.
+            Err(error) if stopped && error.raw_os_error() != Some(libc::ECONNABORTED) => {
+                tracing::debug!(%error, "a listener closes with what its queue holds");
+                return None;
+            }
             Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
         }
     }

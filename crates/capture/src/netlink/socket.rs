@@ -61,6 +61,18 @@ fn acknowledgement(message: &Received<'_>) -> Result<u32, Refusal> {
     })
 }
 
+/// The end of a dump says whether it failed on the way, as that of sockets does where nobody knows their protocol.
+fn finished(message: &Received<'_>) -> Result<(), Refusal> {
+    match u32_at(message.body, 0).map_or(0, u32::cast_signed) {
+        code if code < 0 => Err(Refusal {
+            sequence: message.sequence,
+            message: None,
+            source: io::Error::from_raw_os_error(code.wrapping_neg()),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// A netlink socket. Requests on it act on the namespace in which it was opened, whatever thread uses it.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -163,7 +175,7 @@ impl Socket {
                 }
                 torn |= reply.flags & NLM_F_DUMP_INTR != 0;
                 match reply.kind {
-                    NLMSG_DONE => return Ok((answers, torn)),
+                    NLMSG_DONE => return finished(&reply).map(|()| (answers, torn)),
                     NLMSG_ERROR => return acknowledgement(&reply).map(|_| (answers, torn)),
                     _ => answers.push(reply.body.to_vec()),
                 }
@@ -221,5 +233,18 @@ impl Socket {
         let wanted = i32::try_from(length + DEFAULT).map_err(io::Error::other)?;
         set_option(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, wanted)
             .or_else(|_| set_option(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_dump_tells_whether_it_failed() {
+        let end = |body: &[u8]| finished(&Received { kind: NLMSG_DONE, flags: 0, sequence: 7, body });
+        assert!(end(&[]).is_ok() && end(&0_i32.to_ne_bytes()).is_ok() && end(&3_i32.to_ne_bytes()).is_ok());
+        let refusal = end(&(-libc::ENOENT).to_ne_bytes()).unwrap_err();
+        assert_eq!((refusal.sequence, refusal.source.raw_os_error()), (7, Some(libc::ENOENT)));
     }
 }

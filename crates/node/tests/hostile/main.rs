@@ -59,8 +59,10 @@ impl Target {
         Self { mesh, pod, good, log, descriptors: 0 }
     }
 
-    /// Counts what is open for good.
+    /// Counts what is open for good; so not before the first certificate, for which a connection to
+    /// the control plane is opened and kept.
     pub(crate) async fn settled(mut self) -> Self {
+        self.good_peer_is_served().await;
         self.descriptors = descriptors();
         self.is_unharmed().await;
         self

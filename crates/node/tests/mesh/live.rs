@@ -278,7 +278,12 @@ async fn a_connection_on_its_way_is_a_live_one() {
             Err(error) => error.kind() == ErrorKind::ConnectionRefused,
             Ok(_) => false,
         };
-        soon("the listeners' end", async { while !closed().await {} }).await;
+        let end = async {
+            while !closed().await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        soon("the listeners' end", end).await;
         echo(listener);
         soon("an answer", exchange(waiting, b"hello")).await.unwrap();
     }
