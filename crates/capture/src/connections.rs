@@ -18,16 +18,7 @@ const ID: usize = 48;
 const ID_IN_MESSAGE: usize = 4;
 /// Bits of the states (net/tcp_states.h) of a connection that has been asked for and not yet ended: all but TIME_WAIT (6),
 /// CLOSE (7) and LISTEN (10). Of those being asked for by a peer the kernel knows two, SYN_RECV (3) and NEW_SYN_RECV (12).
-const OPEN: u32 = {
-    let (mut bits, mut state) = (0, 1);
-    while state <= 12 {
-        if !matches!(state, 6 | 7 | 10) {
-            bits |= 1 << state;
-        }
-        state += 1;
-    }
-    bits
-};
+const OPEN: u32 = 0x1ffe & !(1 << 6 | 1 << 7 | 1 << 10);
 
 /// A connection, or the beginning of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,8 +29,8 @@ pub(crate) struct Connection {
 
 /// All connections of the namespace.
 ///
-/// Not from `/proc/net/tcp`, which finds its place again by counting the sockets ahead of it each time more of it is read:
-/// with every one of those that goes meanwhile it leaves out another, and where enough of them come it has no end.
+/// Not from `/proc/net/tcp`, whose end is found by counting from the beginning: where connections come faster than that goes,
+/// there is always more of it.
 pub(crate) fn list(namespace: &NetworkNamespace) -> Result<HashSet<Connection>> {
     let mut socket = Socket::open(namespace, SockProtocol::NetlinkSockDiag)?;
     let mut connections = HashSet::new();

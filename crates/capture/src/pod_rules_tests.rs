@@ -550,7 +550,7 @@ fn only_a_missing_family_leads_to_the_ipv4_form() {
     assert!(!lacks_inet(&error("add rule inet istio-ambient-nat output redirect to :15001", libc::EOPNOTSUPP)));
 }
 
-/// As above, with connections that come and go all the time.
+/// As [`existing_connections_survive_enrolment`], with connections that come and go all the time.
 #[test]
 fn no_connection_is_lost_however_it_meets_enrolment() {
     const ROUNDS: u32 = 25;

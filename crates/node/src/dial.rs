@@ -59,15 +59,15 @@ pub(crate) async fn program(
     caller: Option<u16>,
 ) -> Result<TcpStream, Failure> {
     let options = ConnectOptions { keepalive: false, path: pod.short_path().clone() };
-    let from = |source: IpAddr| SocketAddr::new(source, 0);
+    // A proxy such as this one, which has not heard yet that the pod is in the mesh. One in so many of its connections would
+    // meet another in the same port, and both would be reset.
+    let is_proxy = caller.is_some_and(|port| OWN_PORTS.contains(&port));
     let stream = match source {
-        // A proxy such as this one, which has not heard yet that the pod is in the mesh. One in so many of its connections
-        // would meet another in the same port, and both would be reset.
-        Some(source) if caller.is_some_and(|port| OWN_PORTS.contains(&port)) => {
-            within(pod, address, connect(pod, address, Some(from(source)), &options)).await?
+        Some(source) if !is_proxy => from_own_port(pod, address, source, &options).await?,
+        _ => {
+            let source = source.map(|source| SocketAddr::new(source, 0));
+            within(pod, address, connect(pod, address, source, &options)).await?
         }
-        Some(source) => from_own_port(pod, address, source, &options).await?,
-        None => within(pod, address, connect(pod, address, None, &options)).await?,
     };
     sockets::established(&stream);
     Ok(stream)

@@ -1,12 +1,13 @@
 //! What changes while connections live.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use leno_model::{Action, Authorization, PolicyName, Rule, Scope, Workload};
-use leno_testkit::network::may_run;
+use leno_testkit::network::{Host, may_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Mesh, echo, eventually, exchange, pair, read_error, refused, soon, tunnels_of};
 
@@ -250,6 +251,14 @@ async fn a_pod_that_leaves_the_mesh_keeps_its_live_connections() {
     assert_eq!(soon("the end", near.read(&mut [0])).await.unwrap(), 0);
 }
 
+/// A program that accepts nothing yet and whose queue is full, by a connection of its own pod: the kernel drops what comes,
+/// and the caller's tries again.
+async fn listen_with_full_queue(pod: Host<'_>, at: SocketAddr) -> (TcpListener, TcpStream) {
+    let listener = pod.listen_with(at.ip(), at.port(), 0);
+    let filling = soon("a place in the queue", pod.connect(at)).await.unwrap();
+    (listener, filling)
+}
+
 /// Whoever leaves the mesh, and whoever drains, waits for a connection that is being made as for one that stands.
 #[tokio::test]
 async fn a_connection_on_its_way_is_a_live_one() {
@@ -261,11 +270,8 @@ async fn a_connection_on_its_way_is_a_live_one() {
         let client = mesh.pod("client", "node-1").await;
         let server = mesh.uncaptured_pod("server", "node-2");
         mesh.synced().await;
-        // A program that accepts nothing yet and whose queue is full: the kernel drops what comes,
-        // and the caller's tries again.
         let to = server.app(server.v4);
-        let listener = server.host().listen_with(to.ip(), to.port(), 0);
-        let _filling = soon("a place in the queue", server.host().connect(to)).await.unwrap();
+        let (listener, _filling) = listen_with_full_queue(server.host(), to).await;
         let waiting = soon("the capture", client.host().connect(to)).await.unwrap();
         if leaves {
             let agent = mesh.node("node-1").agent.clone();
@@ -340,12 +346,8 @@ async fn who_joins_the_mesh_while_a_connection_is_made_gets_it_encrypted() {
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.uncaptured_pod("server", "node-2");
     mesh.synced().await;
-    // A program that accepts nothing yet and whose queue is full: the kernel drops what comes,
-    // and the caller's tries again.
     let to = server.app(server.v4);
-    let listener = server.host().listen_with(to.ip(), to.port(), 0);
-    let _filling = soon("a place in the queue", client.host().connect(to)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (listener, _filling) = listen_with_full_queue(server.host(), to).await;
     let waiting = soon("the capture", client.host().connect(to)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
 
@@ -401,7 +403,7 @@ async fn what_has_just_left_the_mesh_is_not_reached_in_the_clear() {
     let vip = "10.96.0.9".parse().unwrap();
     let service = mesh.service("echo", &[vip], &mut [&mut server]).await;
     echo(server.listen());
-    let to = std::net::SocketAddr::new(vip, 80);
+    let to = SocketAddr::new(vip, 80);
     let stream = soon("connect", client.host().connect(to)).await.unwrap();
     soon("an answer", exchange(stream, b"hello")).await.unwrap();
 
