@@ -13,6 +13,7 @@ use super::pace::Schedule;
 use super::slot::{Phase, Slot, connect};
 use super::spec::{Event, HttpLoad, HttpOutcome, Pace, Reuse};
 use super::tally::Tally;
+use super::undisturbed::{SLICE, Slices};
 use crate::Error;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -49,25 +50,33 @@ pub(super) fn run(
         shares[connection % workers].push(Slot::open(connection, load)?);
     }
     let schedule = Schedule::new(Instant::now(), warmup, duration, load.connections, load.pace);
-    let tallies: Vec<Result<Tally, Error>> = std::thread::scope(|scope| {
+    let (tallies, slices): (Vec<Result<Tally, Error>>, Slices) = std::thread::scope(|scope| {
         let running: Vec<_> = shares
             .into_iter()
             .map(|slots| scope.spawn(move || Worker::new(load, schedule, slots).and_then(Worker::run)))
             .collect();
         sleep_until(schedule.begin);
         events(Event::Started);
+        let mut slices = Slices::new(schedule.begin);
+        let mut look = schedule.begin;
+        while schedule.is_open() && look + SLICE <= schedule.end {
+            look += SLICE;
+            sleep_until(look);
+            slices.look();
+        }
         sleep_until(schedule.end);
         events(Event::Ended);
-        running
+        let tallies = running
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+            .collect();
+        (tallies, slices)
     });
     let mut total = Tally::default();
     for tally in tallies {
         total.add(tally?);
     }
-    Ok(total.finish(duration))
+    Ok(total.finish(duration, &slices))
 }
 
 fn sleep_until(moment: Instant) {
@@ -103,6 +112,14 @@ impl<'a> Worker<'a> {
             Reuse::PerRequest => "Connection: close\r\n",
         };
         let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{connection}\r\n", load.path, load.target).into_bytes();
+        let tally = match load.pace {
+            Pace::Closed => Tally::default(),
+            Pace::Open { per_second } => {
+                let seconds = (schedule.end - schedule.begin).as_secs_f64();
+                let share = slots.len() as f64 / load.connections as f64;
+                Tally::of_open_loop((per_second * seconds * share).ceil() as usize + slots.len())
+            }
+        };
         let worker = Self {
             load,
             request,
@@ -114,7 +131,7 @@ impl<'a> Worker<'a> {
             pausing: VecDeque::new(),
             looked: Instant::now(),
             armed: None,
-            tally: Tally::default(),
+            tally,
         };
         for (index, slot) in worker.slots.iter().enumerate() {
             if let Some(stream) = &slot.stream {
@@ -308,7 +325,7 @@ impl<'a> Worker<'a> {
         }
         if counts && status == 200 {
             self.tally.answered += 1;
-            self.tally.latency.record(now.saturating_duration_since(slot.start));
+            self.tally.record(slot.start, now);
         } else if counts {
             self.tally.error(&format!("status {status}"));
         }
@@ -368,7 +385,7 @@ impl<'a> Worker<'a> {
                 Phase::Connecting | Phase::Sending | Phase::Receiving => {
                     // Left out, the slowest requests of all would make the percentiles better.
                     if self.schedule.counts(if self.schedule.is_open() { slot.start } else { now }) {
-                        self.tally.latency.record(now.saturating_duration_since(slot.start));
+                        self.tally.record(slot.start, now);
                     }
                     self.fail(index, "timeout");
                 }
@@ -418,7 +435,7 @@ impl<'a> Worker<'a> {
             let waiting = (0..slot.due).filter_map(|more| self.schedule.due(slot.number, slot.turn + more));
             for start in begun.into_iter().chain(waiting).filter(|start| self.schedule.counts(*start)) {
                 self.tally.error("no answer when the load ended");
-                self.tally.latency.record(now.saturating_duration_since(start));
+                self.tally.record(start, now);
             }
         }
     }

@@ -66,6 +66,11 @@ fn open_loop_keeps_its_rate() {
         assert_eq!(outcome.latency.count, 500);
         assert!(outcome.latency.p50_us > 0.0 && outcome.latency.p50_us <= outcome.latency.p99_us);
         assert_eq!(outcome.connections_opened, 0, "the connections were kept");
+        if let Some(some) = outcome.undisturbed {
+            // Fifty a slice, and one more or less at its edges.
+            let (most, expected) = (some.seconds / 0.1, some.seconds * 500.0);
+            assert!((some.latency.count as f64 - expected).abs() <= most, "{some:?}");
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod slot;
 mod spec;
 mod stream;
 mod tally;
+mod undisturbed;
 
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ pub use histogram::{Latency, LatencyRecorder};
 pub use server::{Listening, ServerSpec, serve};
 pub use spec::{
     Direction, Event, HttpLoad, HttpOutcome, IdleLoad, IdleOutcome, Load, LoadSpec, Outcome, Pace, Reuse, StreamLoad,
-    StreamOutcome,
+    StreamOutcome, Undisturbed,
 };
 
 use crate::Error;

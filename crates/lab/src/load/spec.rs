@@ -175,9 +175,21 @@ pub struct HttpOutcome {
     pub errors: BTreeMap<String, u64>,
     /// From the intended time of sending (open loop) or the actual one (closed loop) to the last byte.
     pub latency: Latency,
+    /// Of an open loop on a virtual machine, which a hypervisor takes time from: those of its requests that it had no part in.
+    #[serde(default)]
+    pub undisturbed: Option<Box<Undisturbed>>,
     /// How late the generator itself was with requests whose connection was free: when this is not small beside the
     /// latency, the generator is what was measured. Empty for a closed loop.
     pub lag: Latency,
+}
+
+/// Requests that were due while a hypervisor took no time from this machine, nor in the 200 ms before or the 100 ms after.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Undisturbed {
+    /// Seconds in which they were due.
+    pub seconds: f64,
+    /// Their latency, as that of all.
+    pub latency: Latency,
 }
 
 impl HttpOutcome {

@@ -1,10 +1,11 @@
 //! What an engine counts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::histogram::LatencyRecorder;
 use super::spec::HttpOutcome;
+use super::undisturbed::Slices;
 
 /// What was counted.
 #[derive(Default)]
@@ -17,9 +18,25 @@ pub(super) struct Tally {
     pub errors: BTreeMap<String, u64>,
     pub latency: LatencyRecorder,
     pub lag: LatencyRecorder,
+    /// When each request was due, and its latency; `None` in a closed loop, whose requests never are.
+    each: Option<Vec<(Instant, Duration)>>,
 }
 
 impl Tally {
+    /// Of an open loop with so many requests: to make room on the way would be a stall.
+    pub(super) fn of_open_loop(requests: usize) -> Self {
+        Self { each: Some(Vec::with_capacity(requests)), ..Self::default() }
+    }
+
+    /// A request that was due, or begun, at `start` and has lasted until `now`.
+    pub(super) fn record(&mut self, start: Instant, now: Instant) {
+        let latency = now.saturating_duration_since(start);
+        self.latency.record(latency);
+        if let Some(each) = &mut self.each {
+            each.push((start, latency));
+        }
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.planned += other.planned;
         self.answered += other.answered;
@@ -31,6 +48,9 @@ impl Tally {
         }
         self.latency.add(&other.latency);
         self.lag.add(&other.lag);
+        if let Some(more) = other.each {
+            self.each.get_or_insert_default().extend(more);
+        }
     }
 
     pub(super) fn error(&mut self, reason: &str) {
@@ -40,7 +60,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn finish(self, duration: Duration) -> HttpOutcome {
+    pub(super) fn finish(self, duration: Duration, slices: &Slices) -> HttpOutcome {
         let seconds = duration.as_secs_f64();
         HttpOutcome {
             seconds,
@@ -51,6 +71,7 @@ impl Tally {
             connections_opened: self.opened,
             errors: self.errors,
             latency: self.latency.finish(),
+            undisturbed: self.each.as_deref().and_then(|each| slices.sum_up(each)),
             lag: self.lag.finish(),
         }
     }

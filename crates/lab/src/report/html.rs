@@ -57,6 +57,8 @@ Figures are medians over the rounds with the smallest and largest; no round is l
 marked “≈”.</li>\n\
 <li>A “?” in a plot, and the words in the table, mark a figure of too few rounds, or of rounds too far apart, to carry a claim.</li>\n\
 <li>Latency added to none is a subject’s percentile less that without a mesh in the same round.</li>\n\
+<li>Undisturbed, on a virtual machine: of the requests that were due while the hypervisor took no time from it, nor in the 200 ms \
+before or the 100 ms after. Which these are does not depend on how long they took.</li>\n\
 <li>Memory afterwards is taken 60 s (with --quick 5 s) after the last of the idle connections has gone, or as soon as all is given back.</li>\n\
 <li>Open loop: requests are sent at planned times whether or not earlier ones were answered, and latency counts from the planned time. \
 Closed loops only serve to find a maximum.</li>\n\

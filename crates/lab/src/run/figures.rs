@@ -2,7 +2,9 @@
 
 use super::QUIET;
 use super::step::{LoadResult, ProxyUse, StepResult};
-use crate::load::{HttpLoad, HttpOutcome, IdleOutcome, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome};
+use crate::load::{
+    HttpLoad, HttpOutcome, IdleOutcome, Latency, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome,
+};
 use crate::measure::{Cpu, Memory};
 use crate::stats::{Better, Figure, Summary};
 
@@ -12,11 +14,24 @@ const MIB: f64 = (1 << 20) as f64;
 /// With fewer requests than this, 99.9 % is the slowest one or two of them.
 const ENOUGH_FOR_P999: u64 = 3_000;
 
+/// With fewer requests than this, 99 % is the slowest ten of them.
+const ENOUGH_FOR_P99: u64 = 1_000;
+
 /// The part of idle connections that must have been opened for them to be divided by.
 const MOST_OPENED: f64 = 0.99;
 
 /// The subject that the others add latency to.
 const WITHOUT_MESH: &str = "none";
+
+/// Latencies of which it is told what a mesh adds, and the names of that.
+const ADDED: [(&str, &str); 4] = [
+    ("latency p50", "latency p50 added to none"),
+    ("latency p99", "latency p99 added to none"),
+    (UNDISTURBED_P50, "latency p50 added to none, undisturbed"),
+    (UNDISTURBED_P99, "latency p99 added to none, undisturbed"),
+];
+const UNDISTURBED_P50: &str = "latency p50, undisturbed";
+const UNDISTURBED_P99: &str = "latency p99, undisturbed";
 
 /// A number that a step found: name, unit, which way is better, value.
 type Value = (&'static str, &'static str, Better, f64);
@@ -78,7 +93,7 @@ fn with_added(result: &StepResult, results: &[StepResult]) -> Vec<Value> {
     };
     let without = values(without);
     let after = found.iter().rposition(|(name, ..)| name.starts_with("latency ")).map_or(0, |last| last + 1);
-    for (of, name) in [("latency p99", "latency p99 added to none"), ("latency p50", "latency p50 added to none")] {
+    for (of, name) in ADDED.into_iter().rev() {
         let value = |values: &[Value]| values.iter().find(|(known, ..)| *known == of).map(|(.., value)| *value);
         if let (Some(with), Some(without)) = (value(&found), value(&without)) {
             found.insert(after, (name, "µs", Better::Lower, with - without));
@@ -148,7 +163,13 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
     }
     let stolen = result.machine.steal_seconds / result.seconds.max(1e-9);
     if stolen > 0.05 {
-        remarks.push(format!("{at}: the hypervisor took {stolen:.2} cores away meanwhile"));
+        let calm = result.loads.iter().filter(|load| load.placed.measured).filter_map(|load| match &load.outcome {
+            Outcome::Http(outcome) => outcome.undisturbed.as_ref().map(|some| some.seconds),
+            _ => None,
+        });
+        let calm =
+            calm.reduce(f64::min).map(|seconds| format!("; {seconds:.1} s were undisturbed")).unwrap_or_default();
+        remarks.push(format!("{at}: the hypervisor took {stolen:.2} cores away meanwhile{calm}"));
     }
     remarks
 }
@@ -194,13 +215,10 @@ const BODY_COSTS: [&str; 3] =
 
 fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> {
     use Better::{Higher, Lower};
-    let mut pooled = LatencyRecorder::new();
-    for (_, outcome) in loads {
-        if let Ok(recorder) = outcome.latency.recorder() {
-            pooled.add(&recorder);
-        }
-    }
-    let latency = pooled.finish();
+    let latency = pooled(loads.iter().map(|(_, outcome)| &outcome.latency));
+    let undisturbed: Option<Vec<&Latency>> =
+        loads.iter().map(|(_, outcome)| outcome.undisturbed.as_ref().map(|some| &some.latency)).collect();
+    let undisturbed = undisturbed.map(pooled).filter(|latency| latency.count >= ENOUGH_FOR_P99);
     let rate: f64 = loads.iter().map(|(_, outcome)| outcome.achieved_per_second).sum();
     let errors: u64 = loads.iter().map(|(_, outcome)| outcome.error_count()).sum();
     let bodies: u64 = loads.iter().map(|(_, outcome)| outcome.body_bytes).sum();
@@ -214,6 +232,10 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
     ];
     if latency.count < ENOUGH_FOR_P999 {
         latencies.remove(3);
+    }
+    if let Some(latency) = undisturbed {
+        latencies.push((UNDISTURBED_P50, "µs", Lower, latency.p50_us));
+        latencies.push((UNDISTURBED_P99, "µs", Lower, latency.p99_us));
     }
     let rate_value = ("answered", "requests/s", Higher, rate);
     let mut values = Vec::new();
@@ -242,6 +264,15 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
     }
     values.extend(memory_under_load(result));
     values
+}
+
+/// All requests of several loads together.
+fn pooled<'a>(latencies: impl IntoIterator<Item = &'a Latency>) -> Latency {
+    let mut pooled = LatencyRecorder::new();
+    for recorder in latencies.into_iter().filter_map(|latency| latency.recorder().ok()) {
+        pooled.add(&recorder);
+    }
+    pooled.finish()
 }
 
 fn memory_under_load(result: &StepResult) -> Option<Value> {
@@ -327,19 +358,13 @@ fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> 
 
 /// The pooled latencies of a step's measured requests over all rounds with one subject, for the percentile curve.
 pub(crate) fn pooled_curve(results: &[StepResult], step: &str, subject: &str) -> Vec<(f64, f64)> {
-    let mut pooled = LatencyRecorder::new();
-    let mut any = false;
-    for result in results.iter().filter(|result| result.step == step && result.subject == subject) {
-        for load in result.loads.iter().filter(|load| load.placed.measured) {
-            if let Outcome::Http(outcome) = &load.outcome
-                && let Ok(recorder) = outcome.latency.recorder()
-            {
-                pooled.add(&recorder);
-                any = true;
-            }
-        }
-    }
-    if any { pooled.finish().curve() } else { Vec::new() }
+    let results = results.iter().filter(|result| result.step == step && result.subject == subject);
+    let loads = results.flat_map(|result| result.loads.iter().filter(|load| load.placed.measured));
+    pooled(loads.filter_map(|load| match &load.outcome {
+        Outcome::Http(outcome) => Some(&outcome.latency),
+        _ => None,
+    }))
+    .curve()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::load::{Direction, StreamLoad};
+use crate::load::{Direction, StreamLoad, Undisturbed};
 use crate::measure::{Cpu, MachineCpu};
 use crate::scenario::Placed;
 
@@ -134,6 +134,22 @@ fn added_latency_by_hand() {
     assert!(ratio.to == "ztunnel" && (ratio.ratio - 0.5).abs() < 0.01, "{ratio:?}");
     let names: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
     assert_eq!(names[4..7], ["latency p50 added to none", "latency p99 added to none", "answered"], "{names:?}");
+
+    let mut guest = results;
+    for result in &mut guest {
+        // Little is undisturbed in the first round with one of them.
+        let few = result.round == 1 && result.subject == "leno";
+        if let Outcome::Http(outcome) = &mut result.loads[0].outcome {
+            let mut recorder = LatencyRecorder::new();
+            (0..if few { 999 } else { 1000 })
+                .for_each(|_| recorder.record(Duration::from_micros(outcome.latency.p50_us as u64 / 10)));
+            outcome.undisturbed = Some(Undisturbed { seconds: 1.0, latency: recorder.finish() }.into());
+        }
+    }
+    let figures = super::figures(&guest);
+    let added = figures.iter().find(|figure| figure.name == "latency p99 added to none, undisturbed").unwrap();
+    let of = |subject| added.of(subject).map(|one| one.values.iter().map(|us| (us / 1e3).round()).collect::<Vec<_>>());
+    assert_eq!((of("none"), of("leno"), of("ztunnel")), (None, Some(vec![10.0]), Some(vec![20.0, 20.0])));
 
     let closed = [one("none", 1, 1, Pace::Closed), one("leno", 1, 3, Pace::Closed)];
     assert!(super::figures(&closed).iter().all(|figure| !figure.name.contains("added")));
