@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Manifests, Error> {
     for file in &files {
         match text_of(file) {
             Ok(text) => reading.file(file, &text),
-            Err(reason) => reading.problem(format!("{}: {reason}", file.display())),
+            Err(error) => reading.problem(format!("{}: {}", file.display(), unreadable(&error))),
         }
     }
     reading.finish()
@@ -112,6 +112,21 @@ fn text_of(file: &Path) -> std::io::Result<String> {
         return Ok(text);
     }
     std::fs::read_to_string(file)
+}
+
+/// Why a file can't be read, and what to do about it.
+fn unreadable(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            "there is no such file or directory: name files of Kubernetes manifests, or a directory that holds some"
+                .to_owned()
+        }
+        ErrorKind::PermissionDenied => {
+            "it may not be read by this user: change its mode, or use another user".to_owned()
+        }
+        ErrorKind::InvalidData => "it is not text in UTF-8, as manifests in YAML or JSON are".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// Manifest files below a directory in a stable order. Hidden ones are editors' and ConfigMaps'

@@ -74,5 +74,9 @@ fn directories_are_walked() {
     let empty = tempfile::tempdir().unwrap();
     assert!(read(&[empty.path().to_owned()]).unwrap_err().to_string().contains("holds no .yaml"));
     let missing = empty.path().join("x.yaml");
-    assert!(read(std::slice::from_ref(&missing)).unwrap_err().to_string().starts_with(&missing.display().to_string()));
+    let said = read(std::slice::from_ref(&missing)).unwrap_err().to_string();
+    assert!(said.starts_with(&missing.display().to_string()) && said.contains("name files of Kubernetes"), "{said}");
+    fs::write(&missing, [0xff, 0xfe, b'a']).unwrap();
+    let said = read(std::slice::from_ref(&missing)).unwrap_err().to_string();
+    assert!(said.ends_with("it is not text in UTF-8, as manifests in YAML or JSON are"), "{said}");
 }
