@@ -6,6 +6,8 @@
 //! ```sh
 //! LENO_SOAK=1 LENO_SOAK_PROXY=target/release/leno cargo test -p leno-node --test soak -- --nocapture
 //! ```
+//!
+//! `LENO_SOAK_LOGS` names a directory for the proxies' logs.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code, which tells what it measured")]
 

@@ -87,8 +87,15 @@ impl Process {
     }
 
     fn start(name: &'static str, mut command: Command) -> Self {
-        // Access logs and all: it works as it always does, and nobody reads it.
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        // Access logs and all: it works as it always does.
+        let log = match std::env::var_os("LENO_SOAK_LOGS") {
+            None => Stdio::null(),
+            Some(directory) => {
+                let log = Path::new(&directory).join(format!("{name}-{}.log", std::process::id()));
+                std::fs::File::create(&log).unwrap_or_else(|e| panic!("can't write {}: {e}", log.display())).into()
+            }
+        };
+        let child = command.stdin(Stdio::piped()).stdout(log).spawn();
         Self { name, child: child.unwrap_or_else(|e| panic!("can't start {command:?}: {e}")) }
     }
 
