@@ -11,8 +11,9 @@ use super::process::seconds_per_tick;
 
 /// Processor time of the whole machine since it started, over all cores, seconds.
 ///
-/// Idle and stolen time are exact. Of the rest, most kernels only look at each clock tick what a core does, and a load at
-/// fixed times falls in step with the ticks: they then see all of it or none. So what is busy is what was not idle.
+/// Idle time is exact. Of the rest, most kernels only look at each clock tick what a core does, and a load at fixed times falls in
+/// step with the ticks: they then see all of it or none. So what is busy is what was not idle. Time that a hypervisor took is in
+/// part idle as well (of a core that was to wake and had to wait for it), in part not, which nothing tells apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineCpu {
     /// Programs, niced ones included.
@@ -31,6 +32,8 @@ pub struct MachineCpu {
     pub all_seconds: f64,
 }
 
+/// What may have been taken of the time that was not idle, for what is left of it to be known: so far it may be wrong.
+const TAKEN: f64 = 0.05;
 /// How far the samples of what cores do may be from how long they did something, to be believed in what they did.
 const BELIEVED: f64 = 0.25;
 
@@ -79,17 +82,22 @@ impl MachineCpu {
         }
     }
 
-    /// All that is work.
+    /// What no core was idle for, work or taken. The clock is read a moment before the rest, so no time at all may be less.
+    fn not_idle_seconds(&self) -> f64 {
+        (self.all_seconds - self.idle_seconds).max(0.0)
+    }
+
+    /// All that is work; `None` where a hypervisor took so much that it can't be known.
     #[must_use]
-    pub fn busy_seconds(&self) -> f64 {
-        // The clock is read a moment before the rest.
-        (self.all_seconds - self.idle_seconds - self.steal_seconds).max(0.0)
+    pub fn busy_seconds(&self) -> Option<f64> {
+        let not_idle = self.not_idle_seconds();
+        (self.steal_seconds <= TAKEN * not_idle).then_some(not_idle - self.steal_seconds)
     }
 
     /// Deferred work of interrupts, if the kernel's samples can be right about it.
     #[must_use]
     pub fn believed_softirq_seconds(&self) -> Option<f64> {
-        let busy = self.busy_seconds();
+        let busy = self.busy_seconds()?;
         let sampled = self.user_seconds + self.system_seconds + self.irq_seconds + self.softirq_seconds;
         ((sampled - busy).abs() <= BELIEVED * busy).then_some(self.softirq_seconds)
     }
@@ -103,7 +111,7 @@ pub async fn busy_cores(time: Duration) -> io::Result<f64> {
     let before = MachineCpu::now()?;
     tokio::time::sleep(time).await;
     let used = MachineCpu::now()?.since(&before);
-    Ok((used.busy_seconds() + used.steal_seconds) / time.as_secs_f64())
+    Ok(used.not_idle_seconds() / time.as_secs_f64())
 }
 
 /// What the machine is.

@@ -27,7 +27,10 @@ fn own_work_is_counted() {
     let used = cpu(own()).unwrap().since(&before);
     assert!(used.user_seconds > 0.0 && used.seconds() >= 0.3, "{used:?}");
     let whole = MachineCpu::now().unwrap().since(&machine);
-    assert!(whole.busy_seconds() >= 0.2 && whole.busy_seconds() >= used.seconds() - 0.2, "{whole:?} {used:?}");
+    // On a virtual machine whose hypervisor takes much just now it is not known.
+    if let Some(busy) = whole.busy_seconds() {
+        assert!(busy >= 0.2 && busy >= used.seconds() - 0.2, "{whole:?} {used:?}");
+    }
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn softirqs_are_separate() {
     let stat = "cpu  100 10 200 5000 50 7 30 20 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
     let cpu = MachineCpu::parse(stat, Duration::from_millis(54_170)).unwrap();
     assert_eq!((cpu.user_seconds, cpu.system_seconds, cpu.idle_seconds), (1.1, 2.0, 50.5));
-    assert!((cpu.softirq_seconds - 0.3).abs() < 1e-9 && (cpu.busy_seconds() - 3.47).abs() < 1e-9);
+    assert!((cpu.softirq_seconds - 0.3).abs() < 1e-9 && cpu.busy_seconds().is_none());
     assert_eq!(MachineCpu::parse("cpu0 1 2 3 4\n", Duration::ZERO), None);
 }
 
@@ -107,11 +110,27 @@ fn what_is_not_idle_is_busy_whatever_was_sampled() {
     let before = at(100, 1000, 15_000, 200);
     // Two cores for four seconds: half a second was stolen before, 5.5 seconds were idle.
     let missed = at(104, 1005, 15_550, 201).since(&before);
-    assert!((missed.busy_seconds() - 2.5).abs() < 1e-9, "{missed:?}");
+    let is_near =
+        |seconds: Option<f64>, expected: f64| seconds.is_some_and(|seconds| (seconds - expected).abs() < 1e-9);
+    assert!(is_near(missed.busy_seconds(), 2.5), "{missed:?}");
     assert_eq!(missed.believed_softirq_seconds(), None);
     let seen = at(104, 1200, 15_550, 250).since(&before);
-    assert!((seen.busy_seconds() - 2.5).abs() < 1e-9, "{seen:?}");
-    assert!(seen.believed_softirq_seconds().is_some_and(|seconds| (seconds - 0.5).abs() < 1e-9));
+    assert!(is_near(seen.busy_seconds(), 2.5) && is_near(seen.believed_softirq_seconds(), 0.5), "{seen:?}");
+}
+
+/// Cores that wait to wake while a hypervisor has them are idle and taken at once: the difference may be less than nothing.
+#[test]
+fn what_was_taken_in_part_is_not_known() {
+    let guest = |idle_seconds, steal_seconds| MachineCpu {
+        all_seconds: 8.0,
+        idle_seconds,
+        steal_seconds,
+        ..MachineCpu::default()
+    };
+    assert_eq!(guest(7.0, 1.5).busy_seconds(), None);
+    assert_eq!(guest(4.0, 1.0).busy_seconds(), None);
+    assert_eq!(guest(4.0, 0.125).busy_seconds(), Some(3.875));
+    assert_eq!(guest(8.1, 0.0).busy_seconds(), Some(0.0));
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn costs(result: &StepResult, names: [&'static str; 3], unit: &'static str, work
         return Vec::new();
     }
     let machine = &result.machine;
-    let seconds = [proxies_cpu(result), Some(machine.busy_seconds()), machine.believed_softirq_seconds()];
+    let seconds = [proxies_cpu(result), machine.busy_seconds(), machine.believed_softirq_seconds()];
     let known = names.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?)));
     known.map(|(name, seconds)| (name, unit, Better::Lower, seconds / work)).collect()
 }
