@@ -3,10 +3,6 @@
 
 use crate::{inbound, inbound_plaintext, outbound};
 
-/// Most that the task of one connection may take, bytes. With HTTP/2's own state, the kernel
-/// apart, an idle connection is to stay below 16 KiB.
-const MOST: usize = 8 << 10;
-
 fn two<A, B, F>(_: fn(A, B) -> F) -> usize {
     size_of::<F>()
 }
@@ -21,13 +17,14 @@ fn five<A, B, C, D, E, F>(_: fn(A, B, C, D, E) -> F) -> usize {
 
 #[test]
 fn the_task_of_a_connection_is_small() {
-    for (task, size) in [
-        ("outbound", five(outbound::carry)),
-        ("inbound", two(inbound::carry)),
-        ("inbound tunnel", five(inbound::serve)),
-        ("inbound plaintext", four(inbound_plaintext::carry)),
+    // Bytes, and the most there may be: a tenth more than there were (1664, 1872, 2912, 2768).
+    for (task, size, most) in [
+        ("outbound", five(outbound::carry), 1840),
+        ("inbound", two(inbound::carry), 2064),
+        ("inbound tunnel", five(inbound::serve), 3208),
+        ("inbound plaintext", four(inbound_plaintext::carry), 3048),
     ] {
         println!("{task}: {size}");
-        assert!(size <= MOST, "{task}: {size} bytes");
+        assert!(size <= most, "{task}: {size} bytes, at most {most} are meant");
     }
 }

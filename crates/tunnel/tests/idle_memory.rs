@@ -12,6 +12,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CONNECTIONS: usize = 150;
 
+/// Bytes of both proxies together, of a connection that had its buffers grown. Measured 14035.
+const MOST: usize = 2 * (8 << 10);
+
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -37,7 +40,7 @@ async fn use_heavily(client: &mut TcpStream, server: &mut TcpStream) {
 }
 
 #[test]
-fn an_idle_connection_costs_at_most_16_kib_in_each_proxy() {
+fn an_idle_connection_costs_at_most_8_kib_in_each_proxy() {
     // Of both proxies: their relays, tasks, streams and their share of the tunnel.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -82,7 +85,7 @@ fn an_idle_connection_costs_at_most_16_kib_in_each_proxy() {
             held.push((client, server));
         }
         let each = resident_bytes().saturating_sub(before) / CONNECTIONS;
-        assert!(each <= 2 * (16 << 10), "{each} bytes for both proxies");
+        assert!(each <= MOST, "{each} bytes for both proxies");
         println!("{each} bytes per idle connection in both proxies together");
     });
 }

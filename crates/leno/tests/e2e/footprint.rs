@@ -22,8 +22,8 @@ fn anonymous_kib(stage: &Stage, node: &str) -> u64 {
 }
 
 #[test]
-fn fifty_idle_pods_fit_in_25_mib() {
-    if skip("fifty_idle_pods_fit_in_25_mib", &[]) {
+fn fifty_idle_pods_fit_in_6_mib() {
+    if skip("fifty_idle_pods_fit_in_6_mib", &[]) {
         return;
     }
     let mut text = topology::NAMESPACES.to_owned();
@@ -33,12 +33,13 @@ fn fifty_idle_pods_fit_in_25_mib() {
     let stage = Stage::up(&[("all.yaml", &text)], &[]);
     let used = anonymous_kib(&stage, "node-1");
     eprintln!("50 idle pods: {used} KiB");
-    assert!(used <= 25 * 1024, "{used} KiB");
+    // Measured 4416.
+    assert!(used <= 6 * 1024, "{used} KiB");
 }
 
 #[test]
-fn an_idle_connection_costs_each_proxy_at_most_16_kib() {
-    if skip("an_idle_connection_costs_each_proxy_at_most_16_kib", NEEDS) {
+fn an_idle_connection_costs_each_proxy_at_most_6_kib() {
+    if skip("an_idle_connection_costs_each_proxy_at_most_6_kib", NEEDS) {
         return;
     }
     const CONNECTIONS: u64 = 2000;
@@ -84,7 +85,8 @@ sys.stdin.read(1)"
     for (node, before, after) in [("node-1", before.0, after.0), ("node-2", before.1, after.1)] {
         let each = (after.saturating_sub(before)) as f64 / CONNECTIONS as f64;
         eprintln!("{node}: {each:.1} KiB per idle connection");
-        assert!(each <= 16.0, "{node}: {each:.1} KiB per idle connection");
+        // What ztunnel takes; measured 4.0 and 4.4.
+        assert!(each <= 6.0, "{node}: {each:.1} KiB per idle connection");
     }
 }
 
