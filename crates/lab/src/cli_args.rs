@@ -178,7 +178,21 @@ fn print(text: &str) -> Result<(), Error> {
 fn write(path: &Path, report: &Report) -> Result<(), Error> {
     let failed = |source| Error::Report { path: path.to_owned(), source };
     let page = html(report).map_err(|error| failed(error.into()))?;
-    std::fs::write(path, page).map_err(failed)
+    replace(path, page.as_bytes()).map_err(failed)
+}
+
+/// Writes a file in whole or not at all: a disk that is full must not cost the report that was there before. What is no regular
+/// file, or in a directory that takes no other, is written as it is.
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let is_regular = path.metadata().map_or(true, |file| file.is_file());
+    // A link stays one.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let beside = target.with_file_name(format!(".{name}.{}", std::process::id()));
+    let created = if is_regular { std::fs::File::create_new(&beside).ok() } else { None };
+    let Some(mut file) = created else { return std::fs::write(path, content) };
+    let written = file.write_all(content).and_then(|()| std::fs::rename(&beside, &target));
+    written.inspect_err(|_| drop(std::fs::remove_file(&beside)))
 }
 
 /// Finds out before minutes of measuring whether the report can be written; leaves no empty file of a run that fails.
@@ -383,6 +397,23 @@ mod tests {
             let error = run_args(line).unwrap().options(Path::new("/bin/true")).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains(text), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn a_report_takes_the_place_of_the_last_one_in_whole() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, link) = (scratch.path().join("a.html"), scratch.path().join("link"));
+        replace(&path, b"first").unwrap();
+        std::os::unix::fs::symlink("a.html", &link).unwrap();
+        replace(&link, b"second").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"second");
+        assert!(link.is_symlink());
+        assert!(replace(Path::new("/dev/full"), b"third").is_err());
+        replace(Path::new("/dev/null"), b"third").unwrap();
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+        assert!(replace(&scratch.path().join("no/such"), b"third").is_err());
+        let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
     }
 
     #[test]

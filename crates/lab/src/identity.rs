@@ -90,7 +90,9 @@ async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return Ok(None) };
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-    Ok(line.filter(|_| output.status.success()).map(|line| line.chars().take(ROOM).collect()))
+    Ok(line
+        .filter(|_| output.status.success())
+        .map(|line| line.chars().filter(|letter| !letter.is_control()).take(ROOM).collect()))
 }
 
 /// Why a program that is a file and executable can't be started, if that is due to the file.
@@ -118,10 +120,11 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
             path
         };
-        let good = program("good", "test \"$1\" = --version || exit 2; echo; echo \"  proxy 1.2 \"; echo more");
+        let good =
+            program("good", "test \"$1\" = --version || exit 2; echo; printf \"  proxy \\033[31m1.2 \\n\"; echo more");
         let identified = Subject::Envoy(good.clone()).identify(Path::new("/nowhere")).await.unwrap();
         let [found] = &identified.programs[..] else { panic!("{identified:?}") };
-        assert_eq!(found.version.as_deref(), Some("proxy 1.2"));
+        assert_eq!(found.version.as_deref(), Some("proxy [31m1.2"), "no control characters");
         assert_eq!((found.bytes, found.sha256.len()), (std::fs::metadata(&good).unwrap().len(), 64));
         let both = Subject::LenoAndZtunnel(program("silent", "exit 3")).identify(&good).await.unwrap();
         let versions: Vec<_> = both.programs.iter().map(|one| one.version.as_deref()).collect();

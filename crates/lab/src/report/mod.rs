@@ -117,6 +117,7 @@ impl Report {
             .collect();
         self.figures = figures(&self.results);
         self.warnings.extend(self.results.iter().flat_map(crate::run::remarks));
+        self.warnings.extend(crate::run::taken(&self.results));
     }
 }
 

@@ -17,6 +17,9 @@ const ENOUGH_FOR_P999: u64 = 3_000;
 /// With fewer requests than this, 99 % is the slowest ten of them.
 const ENOUGH_FOR_P99: u64 = 1_000;
 
+/// Cores that a hypervisor may take away before it is told.
+const TAKEN: f64 = 0.05;
+
 /// The part of idle connections that must have been opened for them to be divided by.
 const MOST_OPENED: f64 = 0.99;
 
@@ -161,17 +164,39 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
     if others > QUIET {
         remarks.push(format!("{at}: programs that are no part of this used {others:.2} cores meanwhile"));
     }
-    let stolen = result.machine.steal_seconds / result.seconds.max(1e-9);
-    if stolen > 0.05 {
-        let calm = result.loads.iter().filter(|load| load.placed.measured).filter_map(|load| match &load.outcome {
-            Outcome::Http(outcome) => outcome.undisturbed.as_ref().map(|some| some.seconds),
-            _ => None,
-        });
-        let calm =
-            calm.reduce(f64::min).map(|seconds| format!("; {seconds:.1} s were undisturbed")).unwrap_or_default();
-        remarks.push(format!("{at}: the hypervisor took {stolen:.2} cores away meanwhile{calm}"));
+    remarks
+}
+
+/// What a hypervisor took while each step was measured, one sentence per step: on some machines it takes something in all turns.
+pub(crate) fn taken(results: &[StepResult]) -> Vec<String> {
+    let share = |result: &StepResult| result.machine.steal_seconds / result.seconds.max(1e-9);
+    let mut remarks = Vec::new();
+    for (step, turns) in by_step(results) {
+        let Some(worst) = turns.iter().max_by(|one, other| share(one).total_cmp(&share(other))) else { continue };
+        let of = turns.len();
+        let many = turns.iter().filter(|turn| share(turn) > TAKEN).count();
+        if many > 0 {
+            remarks.push(format!(
+                "{step}: the hypervisor took more than {TAKEN} cores away in {many} of {of} turns, most of it ({:.2}) from {} in round {}",
+                share(worst),
+                worst.subject,
+                worst.round
+            ));
+        }
     }
     remarks
+}
+
+/// The results of each step, in their order.
+fn by_step(results: &[StepResult]) -> Vec<(&str, Vec<&StepResult>)> {
+    let mut steps: Vec<(&str, Vec<&StepResult>)> = Vec::new();
+    for result in results {
+        match steps.iter_mut().find(|(step, _)| *step == result.step) {
+            Some((_, turns)) => turns.push(result),
+            None => steps.push((&result.step, vec![result])),
+        }
+    }
+    steps
 }
 
 fn values(result: &StepResult) -> Vec<Value> {

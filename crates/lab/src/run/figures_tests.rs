@@ -168,6 +168,14 @@ fn what_readers_must_know_is_said() {
     assert!(super::remarks(&quiet).is_empty());
     let disturbed = StepResult { others_seconds: 1.0, ..quiet };
     assert!(super::remarks(&disturbed)[0].contains("used 0.50 cores meanwhile"));
+    let taken = |round, steal_seconds| {
+        let result = stream_result("leno", round, 1.0, None);
+        StepResult { machine: MachineCpu { steal_seconds, ..result.machine }, ..result }
+    };
+    assert_eq!(super::taken(&[taken(1, 0.1), taken(2, 0.0)]), Vec::<String>::new());
+    let said = super::taken(&[taken(1, 0.2), taken(2, 0.0), taken(3, 1.0)]);
+    let expected = "more than 0.05 cores away in 2 of 3 turns, most of it (0.50) from leno in round 3";
+    assert!(said.len() == 1 && said[0].starts_with("bulk: ") && said[0].ends_with(expected), "{said:?}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 pub(crate) use alone::Alone;
 pub use figures::figures;
-pub(crate) use figures::{pooled_curve, remarks};
+pub(crate) use figures::{pooled_curve, remarks, taken};
 pub(crate) use plan::in_words;
 pub use step::{LoadResult, ProxyUse, StepResult};
 
