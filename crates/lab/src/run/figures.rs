@@ -176,12 +176,17 @@ pub(crate) fn taken(results: &[StepResult]) -> Vec<String> {
         let of = turns.len();
         let many = turns.iter().filter(|turn| share(turn) > TAKEN).count();
         if many > 0 {
-            remarks.push(format!(
+            let mut remark = format!(
                 "{step}: the hypervisor took more than {TAKEN} cores away in {many} of {of} turns, most of it ({:.2}) from {} in round {}",
                 share(worst),
                 worst.subject,
                 worst.round
-            ));
+            );
+            let unknown = turns.iter().filter(|turn| turn.machine.busy_seconds().is_none()).count();
+            if unknown > 0 {
+                remark += &format!("; in {unknown} it was so much that what the whole machine did is not known");
+            }
+            remarks.push(remark);
         }
     }
     remarks
