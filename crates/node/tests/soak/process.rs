@@ -91,6 +91,7 @@ impl Process {
         let log = match std::env::var_os("LENO_SOAK_LOGS") {
             None => Stdio::null(),
             Some(directory) => {
+                std::fs::create_dir_all(&directory).unwrap();
                 let log = Path::new(&directory).join(format!("{name}-{}.log", std::process::id()));
                 std::fs::File::create(&log).unwrap_or_else(|e| panic!("can't write {}: {e}", log.display())).into()
             }
