@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
@@ -84,10 +86,16 @@ impl Program {
 async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     let mut command = Command::new(program);
     command.arg(argument).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    command.kill_on_drop(true);
+    command.kill_on_drop(true).process_group(0);
     crate::child::tie(command.as_std_mut());
-    let asked = command.spawn()?.wait_with_output();
-    let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return Ok(None) };
+    let child = command.spawn()?;
+    let group = child.id().and_then(|pid| i32::try_from(pid).ok());
+    let asked = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+    // What it has started and left; as long as there is any, the number is nobody else's.
+    if let Some(group) = group {
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+    let Ok(Ok(output)) = asked else { return Ok(None) };
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     Ok(line

@@ -213,15 +213,56 @@ async fn failure(subject: Subject) -> (String, f64) {
     (error, begun.elapsed().as_secs_f64())
 }
 
-/// An error with the subject's own words, not a zero, and nothing left behind.
+/// An error with the subject's own words, not a zero, and nothing left behind, not even what the subject has started itself.
 async fn a_subject_that_does_not_start() {
     let scratch = tempfile::tempdir().unwrap();
-    let broken = script(scratch.path(), "broken", "echo the flux capacitor is missing >&2; exit 1");
+    let pipe = Witness::new(scratch.path());
+    let daemon = "case \"$1\" in *version) ;; *) setsid sleep 600 & esac";
+    let text =
+        format!("exec 9>{}; echo >&9; sleep 600 & {daemon}\necho the flux capacitor is missing >&2; exit 1", pipe.path);
+    let broken = script(scratch.path(), "broken", &text);
     for (subject, name) in [(Subject::Ztunnel(broken.clone()), "ztunnel"), (Subject::Wireguard(broken), "wireguard")] {
+        let mut pipe = pipe.open();
         let (error, seconds) = failure(subject).await;
+        assert!(!pipe.said().is_empty(), "it has not run");
+        assert!(pipe.is_closed(), "what {name} had started is left");
         assert!(error.contains(&format!("subject {name}")), "{error}");
         assert!(error.contains("the flux capacitor is missing"), "{error}");
         assert!(seconds < 60.0, "a program that ends at once needs no long wait");
+    }
+}
+
+/// A pipe by which programs show that they live: what a process holds open is closed when it has ended, however it did.
+struct Witness {
+    path: String,
+}
+
+struct Witnessing(File);
+
+impl Witness {
+    fn new(scratch: &Path) -> Self {
+        let path = scratch.join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        Self { path: path.to_str().unwrap().to_owned() }
+    }
+
+    /// To be called before a program opens it.
+    fn open(&self) -> Witnessing {
+        Witnessing(File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path).unwrap())
+    }
+}
+
+impl Witnessing {
+    /// What was written by now.
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        let _ = self.0.read_to_string(&mut said);
+        said
+    }
+
+    /// Whether nobody holds it, and all that was written has been read.
+    fn is_closed(&mut self) -> bool {
+        self.0.read(&mut [0]).is_ok_and(|count| count == 0)
     }
 }
 
@@ -286,26 +327,24 @@ fn run_to_be_killed(stage: &str, subject: &str) -> ExitCode {
 async fn a_killed_run() {
     let options = options("throughput", "across-nodes/1-stream/send", &[Subject::None], 1);
     let scratch = tempfile::tempdir().unwrap();
-    // What a process holds open is closed when it has ended, however it did: that is waited for.
-    let pipe = scratch.path().join("pipe");
-    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let text = format!("test \"$1\" = --version && exit; exec >{}; echo $$; exec sleep 600", pipe.display());
+    let pipe = Witness::new(scratch.path());
+    let text = format!("test \"$1\" = --version && exit; exec >{}; echo $$; exec sleep 600", pipe.path);
     let tunnel = script(scratch.path(), "tunnel", &text);
     let mut lab = std::process::Command::new(program())
         .args(["lab-under", options.stage.as_str(), &format!("wireguard={}", tunnel.display())])
         .spawn()
         .unwrap();
-    let mut held = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+    let mut pipe = pipe.open();
     let mut said = String::new();
     eventually("the tunnel's program to start", || {
         assert!(lab.try_wait().unwrap().is_none(), "the lab has ended");
-        let _ = held.read_to_string(&mut said);
+        said += &pipe.said();
         said.ends_with('\n')
     });
     assert!(said.trim().parse::<u32>().is_ok(), "{said:?}");
     lab.kill().unwrap();
     lab.wait().unwrap();
-    eventually("the tunnel's program to end with the lab", || held.read(&mut [0]).is_ok_and(|count| count == 0));
+    eventually("the tunnel's program to end with the lab", || pipe.is_closed());
     assert!(options.stage.run_dir().exists(), "nothing was left that could be cleared");
     report(&options).await;
 }

@@ -111,7 +111,7 @@ pub(crate) fn sweep(name: &StageName, run_dir: &Path, netns_dir: &Path) -> bool 
         ours.remove(&host);
     }
     let mut left = !names.is_empty();
-    left |= kill_inside(&ours);
+    left |= end_inside(&ours, Duration::ZERO);
     for netns in names {
         if let Err(reason) = NetworkNamespace::delete_named(netns_dir, &netns) {
             tracing::warn!(%reason, "cannot remove a network namespace");
@@ -120,33 +120,46 @@ pub(crate) fn sweep(name: &StageName, run_dir: &Path, netns_dir: &Path) -> bool 
     left
 }
 
-/// Kills every process in one of these namespaces. Twice over, for what was being forked.
-fn kill_inside(namespaces: &BTreeSet<NamespaceId>) -> bool {
+/// Ends every process in one of these namespaces but this one, those by force that are still there after `grace`. Whether there
+/// was any. To be called where waiting is right.
+pub(crate) fn end_inside(namespaces: &BTreeSet<NamespaceId>, grace: Duration) -> bool {
+    /// For killed processes to disappear, and for what was being forked meanwhile.
+    const KILLING: Duration = Duration::from_millis(500);
+    const LOOK: Duration = Duration::from_millis(10);
+    let begun = Instant::now();
+    let mut asked = false;
     let mut any = false;
-    if namespaces.is_empty() {
-        return any;
-    }
-    let me = std::process::id();
-    for _ in 0..50 {
-        let mut found = false;
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            let Ok(meta) = std::fs::metadata(entry.path().join("ns/net")) else { continue };
-            let id = NamespaceId { device: meta.dev(), inode: meta.ino() };
-            if pid == me || !namespaces.contains(&id) {
-                continue;
-            }
-            if let Ok(pid) = i32::try_from(pid) {
-                found = true;
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
-        }
-        if !found {
-            return any;
+    while begun.elapsed() < grace + KILLING {
+        let found = processes_in(namespaces);
+        if found.is_empty() {
+            break;
         }
         any = true;
-        // Killed processes take a moment to disappear.
-        std::thread::sleep(Duration::from_millis(10));
+        let force = begun.elapsed() >= grace;
+        if force || !asked {
+            let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
+            for pid in found {
+                let _ = kill(pid, signal);
+            }
+        }
+        asked = true;
+        std::thread::sleep(LOOK);
     }
     any
+}
+
+fn processes_in(namespaces: &BTreeSet<NamespaceId>) -> Vec<Pid> {
+    if namespaces.is_empty() {
+        return Vec::new();
+    }
+    let me = Pid::this();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
+            let meta = std::fs::metadata(entry.path().join("ns/net")).ok()?;
+            let id = NamespaceId { device: meta.dev(), inode: meta.ino() };
+            (pid != me && namespaces.contains(&id)).then_some(pid)
+        })
+        .collect()
 }

@@ -12,9 +12,11 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
@@ -92,6 +94,7 @@ pub(crate) async fn spawn(request: Spawn) -> Result<Spawned, Error> {
     let label = request.label.clone();
     let (started, starting) = oneshot::channel();
     let (ended_tx, ended) = oneshot::channel();
+    let own_pids = request.isolated.is_some();
     let thread = move || {
         let mut child = match start(request) {
             Ok(child) => child,
@@ -103,6 +106,9 @@ pub(crate) async fn spawn(request: Spawn) -> Result<Spawned, Error> {
         let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
         // Even if nobody waits any more: the process lives as long as this thread.
         let _ = started.send(ProcessHandle::open(pid).map(|handle| (pid, handle)));
+        if !own_pids {
+            end_group(pid);
+        }
         let code = match child.wait() {
             Ok(status) => status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1),
             Err(_) => 1,
@@ -119,6 +125,15 @@ pub(crate) async fn spawn(request: Spawn) -> Result<Spawned, Error> {
         .unwrap_or_else(|_| Err(io::Error::other("the starting thread ended")))
         .map_err(Error::io(format!("cannot start {label}")))?;
     Ok(Spawned { pid, handle, ended })
+}
+
+/// Waits for the end of a process and kills what is left of its group: what a program has started does not outlive it, as a
+/// script would have it that runs a proxy without becoming it. A pod needs no such help, its first process takes all along.
+fn end_group(pid: i32) {
+    let leader = Pid::from_raw(pid);
+    // Not reaped yet, so that its number is still its group's and nobody else's.
+    while waitid(Id::Pid(leader), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
+    let _ = killpg(leader, Signal::SIGKILL);
 }
 
 /// Everything the child needs between `fork` and `exec`, where nothing may be allocated.

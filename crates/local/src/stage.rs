@@ -26,6 +26,10 @@ use crate::node::Node;
 use crate::pod::{PodPlan, Report};
 use crate::state::{Lock, State};
 
+/// What processes get to end by themselves that are still in a node's namespace when the stage goes: a capture is written to its
+/// end.
+const GUESTS_GRACE: Duration = Duration::from_millis(500);
+
 /// How to set a stage up.
 #[derive(Debug, Clone)]
 pub struct StageOptions {
@@ -204,6 +208,9 @@ impl Stage {
             let _ = proxy.await;
         }
         self.tasks.end().await;
+        // A proxy that made itself a daemon, and whoever watches a node's link: nobody could find them any more.
+        let namespaces = self.nodes.iter().map(|node| node.network.namespace.id()).collect();
+        let _ = tokio::task::spawn_blocking(move || crate::down::end_inside(&namespaces, GUESTS_GRACE)).await;
         for node in &self.nodes {
             self.handle.ctx.networks.remove(&node.network.name);
         }

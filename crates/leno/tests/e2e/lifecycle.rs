@@ -1,5 +1,8 @@
 //! Pods come, go and change sides without a restart and without loss.
 
+use std::io::Read as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+
 use crate::stage::{eventually, leno, run, skip};
 use crate::topology::{self, Server};
 
@@ -110,6 +113,71 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
     assert_eq!(namespaces(), 0);
     let left = run(std::process::Command::new("pgrep").args(["-f", &format!("--name {}", stage.name())])).stdout;
     assert_eq!(left, "", "processes left behind");
+}
+
+/// A script that starts the proxy and does not become it, and starts other things besides.
+#[test]
+fn what_a_nodes_proxy_has_started_ends_with_it() {
+    if skip("what_a_nodes_proxy_has_started_ends_with_it", &["curl", "socat", "setsid", "/usr/bin/python3"]) {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    // Open as long as one of them lives; the daemons have one of their own.
+    let [all, daemons] = ["all", "daemons"].map(|name| scratch.path().join(name));
+    let open = |path: &std::path::Path| {
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).unwrap()
+    };
+    let [mut alive, mut daemon] = [&all, &daemons].map(|path| open(path));
+    let script = scratch.path().join("proxy");
+    let text = format!(
+        "#!/bin/sh\nexec 8>{} 9>{}\nsetsid sleep 600 8>&- &\nexec 9>&-\nsleep 600 &\n{}\nexit 3\n",
+        all.display(),
+        daemons.display(),
+        env!("CARGO_BIN_EXE_leno"),
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let stage = topology::up(&[WEB], &["--node-proxy", &format!("node-2={}", script.display())]);
+    let ask = || stage.exec("mesh/near", &["curl", "-sS", "-m", "10", "http://web.mesh:8080/"]).ok();
+    ask();
+    let proxy = || {
+        let ps = stage.ps();
+        ps["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "node-2").unwrap().clone()
+    };
+    let first = proxy()["pid"].as_i64().unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(first).unwrap()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    eventually("the end of what it had started", || {
+        let left = in_group(first);
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    stage.wait("the next proxy", |_| {
+        let now = proxy();
+        (now["ready"] == true && now["pid"].as_i64().is_some_and(|pid| pid != first)).then_some(())
+    });
+    ask();
+    let closed = |pipe: &mut std::fs::File| pipe.read(&mut [0]).is_ok_and(|count| count == 0);
+    assert!(!closed(&mut alive) && !closed(&mut daemon));
+    stage.down().ok();
+    assert!(closed(&mut alive), "processes of the proxy's group are left");
+    assert!(closed(&mut daemon), "daemons are left");
+}
+
+/// Processes of a group, without those that have ended and that nobody has asked for yet.
+fn in_group(group: i64) -> Vec<String> {
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    stats
+        .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
+        .filter(|stat| {
+            // Behind the name: state, parent, group (proc_pid_stat(5)).
+            let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+            fields.first() != Some(&"Z") && fields.get(2).and_then(|field| field.parse().ok()) == Some(group)
+        })
+        .collect()
 }
 
 #[test]
