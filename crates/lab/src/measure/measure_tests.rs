@@ -2,6 +2,7 @@ use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::process::seconds_per_tick;
 use super::*;
 
 fn own() -> i32 {
@@ -50,6 +51,20 @@ fn descendants_are_counted_living_and_reaped() {
     shell.wait().unwrap();
     assert!(cpu(pid).is_err(), "a process that is gone is an error, not zero");
     assert!(memory(pid).is_err());
+}
+
+/// A proxy that few requests come to works for less than the 10 ms of a tick: that is something, and not the same each time.
+#[test]
+fn less_than_a_tick_is_counted() {
+    let script = "echo done; read line";
+    let mut shell =
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    shell.stdout.take().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let used = cpu(i32::try_from(shell.id()).unwrap()).unwrap().seconds();
+    let ticks = used / seconds_per_tick();
+    assert!(used > 0.0 && (ticks - ticks.round()).abs() > 1e-9, "{used}");
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
 }
 
 /// What a child does is its parent's work, and somebody else's to a sibling.
