@@ -111,7 +111,11 @@ impl StageName {
 
     /// Removes the run directory, and the one above if that was Leno's choice and is empty now.
     pub(crate) fn remove_run_dir(&self) -> std::io::Result<()> {
-        std::fs::remove_dir_all(self.run_dir())?;
+        match std::fs::remove_dir_all(self.run_dir()) {
+            // `leno down` waits for a supervisor whose own end removes it as well.
+            Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
         if self.chosen_base().is_none() {
             // Other stages may be there.
             let _ = std::fs::remove_dir(default_base());
