@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::stage::{Stage, eventually, skip};
-use crate::topology::{self, Server};
+use crate::topology::{self, Readiness, Server};
 
 const NEEDS: &[&str] = &["socat", "tcpdump", "nsenter", "curl"];
 const CANARY: &str = "canary-6f1e0b";
@@ -17,6 +17,7 @@ const ECHO: Server<'static> = Server {
     name: "echo",
     node: "node-2",
     port: 7000,
+    readiness: Readiness::Accepts,
     command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
 };
 

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use crate::stage::{Stage, eventually, skip};
-use crate::topology::{self, Server};
+use crate::topology::{self, Readiness, Server};
 
 const NEEDS: &[&str] = &["socat", "/usr/bin/python3"];
 
@@ -47,6 +47,7 @@ fn an_idle_connection_costs_each_proxy_at_most_6_kib() {
         name: "echo",
         node: "node-2",
         port: 7000,
+        readiness: Readiness::Accepts,
         command: "exec /usr/bin/python3 -c '
 import socket
 s = socket.create_server((\"\", 7000), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
@@ -99,6 +100,7 @@ fn a_new_pods_first_encrypted_byte_comes_within_a_second() {
         name: "echo",
         node: "node-2",
         port: 7000,
+        readiness: Readiness::Accepts,
         command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
     };
     let stage = topology::up(&[echo], &[]);

@@ -4,13 +4,14 @@ use std::io::Read as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
 use crate::stage::{eventually, leno, run, skip};
-use crate::topology::{self, Server};
+use crate::topology::{self, Readiness, Server};
 
 const NEEDS: &[&str] = &["curl", "socat", "nsenter", "/usr/bin/python3"];
 const WEB: Server<'static> = Server {
     name: "web",
     node: "node-2",
     port: 8080,
+    readiness: Readiness::Accepts,
     command: r#"exec /usr/bin/python3 -c '
 import http.server, socket
 class H(http.server.BaseHTTPRequestHandler):
@@ -255,6 +256,7 @@ const CALLER: Server<'static> = Server {
     name: "caller",
     node: "node-1",
     port: 7000,
+    readiness: Readiness::Accepts,
     command: r#"exec /usr/bin/python3 -c '
 import socket, threading
 def serve(s, peer):

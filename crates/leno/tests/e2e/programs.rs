@@ -4,7 +4,7 @@
 use std::process::Child;
 
 use crate::stage::{Stage, eventually, skip, ztunnel};
-use crate::topology::{self, PAIRS, Server};
+use crate::topology::{self, PAIRS, Readiness, Server};
 
 const NGINX: &str = r#"d=$(mktemp -d); head -c 1048576 /dev/urandom > $d/blob
 cat > $d/conf <<'EOF'
@@ -74,6 +74,7 @@ const PROGRAMS: &[&str] = &[
     "pgbench",
     "setpriv",
     "iperf3",
+    "ss",
     "socat",
     "/usr/bin/python3",
     "nsenter",
@@ -81,12 +82,12 @@ const PROGRAMS: &[&str] = &[
 ];
 
 fn servers() -> Vec<Server<'static>> {
-    let server = |name, port, command| Server { name, node: "node-2", port, command };
+    let server = |name, port, command| Server { name, node: "node-2", port, readiness: Readiness::Accepts, command };
     vec![
         server("nginx", 8080, NGINX),
         server("redis", 6379, REDIS),
         server("postgres", 5432, POSTGRES),
-        server("iperf", 5201, IPERF),
+        Server { readiness: Readiness::Listens, ..server("iperf", 5201, IPERF) },
         server("banner", 7000, BANNER),
         server("grpc", 9000, GRPC),
     ]
@@ -160,7 +161,7 @@ fn every_program(stage: &Stage) {
         }
         for host in addresses(stage, client, namespace, "iperf").into_iter().take(2) {
             for direction in [&[][..], &["-R"], &["-P", "4"]] {
-                let ran = iperf(stage, client, &host, direction);
+                let ran = iperf(stage, client, namespace, &host, direction);
                 assert!(ran > 10e6, "{client} -> {host} {direction:?}: {ran} bit/s");
             }
         }
@@ -168,13 +169,16 @@ fn every_program(stage: &Stage) {
 }
 
 /// Bits per second received.
-fn iperf(stage: &Stage, client: &str, host: &str, flags: &[&str]) -> f64 {
+fn iperf(stage: &Stage, client: &str, namespace: &str, host: &str, flags: &[&str]) -> f64 {
+    let listener = || stage.sh(&format!("{namespace}/iperf"), "ss -Htlne sport = :5201").ok().stdout;
+    let before = listener();
     let mut argv = vec!["iperf3", "-J", "-t", "1", "-p", "5201", "-c", host];
     argv.extend(flags);
-    // The server takes one test at a time and needs a moment after each.
-    let ran = eventually("iperf3 to be free", || {
-        let ran = stage.exec(client, &argv);
-        if ran.stdout.contains("the server is busy") { Err(ran.stdout) } else { Ok(ran) }
+    let ran = stage.exec(client, &argv);
+    // The server has a listener for each test; who comes to the last one as it closes is reset.
+    eventually("iperf3 to listen anew", || {
+        let now = listener();
+        if now.is_empty() || now == before { Err(now) } else { Ok(()) }
     });
     let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
     report["end"]["sum_received"]["bits_per_second"]

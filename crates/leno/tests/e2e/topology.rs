@@ -38,13 +38,30 @@ pub(crate) struct Server<'a> {
     pub(crate) name: &'a str,
     pub(crate) node: &'a str,
     pub(crate) port: u16,
+    pub(crate) readiness: Readiness,
     pub(crate) command: &'a str,
+}
+
+/// How a server's readiness is seen, once a second for as long as it runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Readiness {
+    /// It accepts a connection.
+    Accepts,
+    /// It listens. For iperf3, which takes a probe's connection for a test: once that is over it
+    /// closes its listener and opens another, which resets who waits at the first.
+    Listens,
 }
 
 impl Server<'_> {
     /// A pod and a dual-stack Service of the same name.
     pub(crate) fn manifest(&self, namespace: &str) -> String {
-        let Server { name, node, port, command } = self;
+        let Server { name, node, port, readiness, command } = self;
+        let probe = match readiness {
+            Readiness::Accepts => format!("tcpSocket: {{port: {port}}}"),
+            Readiness::Listens => {
+                format!(r#"exec: {{command: [sh, -c, "ss -Htln sport = :{port} | grep -q ."]}}"#)
+            }
+        };
         let command = serde_json::to_string(command).unwrap();
         format!(
             "---
@@ -62,7 +79,7 @@ spec:
   containers:
   - name: server
     command: [sh, -c, {command}]
-    readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1, failureThreshold: 60}}
+    readinessProbe: {{{probe}, periodSeconds: 1, failureThreshold: 60}}
 ---
 apiVersion: v1
 kind: Service
