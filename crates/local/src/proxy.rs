@@ -107,7 +107,7 @@ impl ProxySettings {
 /// Names of variables that a proxy inherits from the supervisor: those that tune a ztunnel, and
 /// what every process needs.
 pub(crate) fn is_inherited(name: &str) -> bool {
-    const EXACT: [&str; 22] = [
+    const EXACT: [&str; 23] = [
         "PATH",
         "HOME",
         "RUST_LOG",
@@ -121,6 +121,7 @@ pub(crate) fn is_inherited(name: &str) -> bool {
         "LENO_HANDSHAKE_TIMEOUT",
         "LENO_WORKLOAD_TIMEOUT",
         "LENO_CERTIFICATE_TIMEOUT",
+        "LENO_MAX_UNPROVEN",
         "LENO_WINDOW_BUDGET",
         "LENO_CONGESTION_CONTROL",
         "LOCALHOST_APP_TUNNEL",

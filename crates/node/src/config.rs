@@ -94,6 +94,11 @@ pub struct Config {
     #[arg(long, env = "LENO_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration)]
     pub handshake_timeout: Duration,
 
+    /// Peers of one pod that may be in the middle of proving who they are. Whoever comes when there are so
+    /// many takes the place of the one that has taken longest, if that is a second or more.
+    #[arg(long, env = "LENO_MAX_UNPROVEN", default_value_t = 2048, value_parser = at_least_one)]
+    pub max_unproven: usize,
+
     /// Streams on one HBONE connection before another is opened.
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
     pub pool_max_streams: usize,
@@ -181,6 +186,10 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
+}
+
 fn bytes(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "write a number of bytes, for example 67108864 for 64 MiB".to_owned())
 }
@@ -225,6 +234,8 @@ mod tests {
             assert!(threads(bad).is_err_and(|hint| hint.contains("from 1 to 1024")), "{bad}");
         }
         assert_eq!(bytes("0"), Ok(0));
+        assert_eq!(at_least_one("1"), Ok(1));
+        assert!(at_least_one("0").is_err() && at_least_one("many").is_err());
         assert!(bytes("64M").is_err_and(|hint| hint.contains("67108864")));
     }
 

@@ -44,6 +44,11 @@ pub(crate) enum Failure {
     ConnectTimeout { address: SocketAddr, waited: Duration },
     #[error("TLS with {address} failed: {source}")]
     Handshake { address: SocketAddr, source: Arc<HandshakeError> },
+    #[error(
+        "{address} had not proved who it is when the pod's {most} places for that were taken (LENO_MAX_UNPROVEN); who \
+         opens so many connections and says nothing?"
+    )]
+    TurnedAway { address: SocketAddr, most: usize },
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel { address: SocketAddr, reason: String },
     #[error("{address} gave up before the connection stood: {reason}")]
@@ -129,7 +134,7 @@ impl Failure {
             Self::Denied(_) | Self::Cut(_) | Self::Refused { status: StatusCode::UNAUTHORIZED, .. } => {
                 ResponseFlags::Deny
             }
-            Self::Handshake { .. } => ResponseFlags::TlsFailure,
+            Self::Handshake { .. } | Self::TurnedAway { .. } => ResponseFlags::TlsFailure,
             Self::Tunnel { .. } => ResponseFlags::H2Handshake,
             Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
             Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => {

@@ -12,7 +12,6 @@ use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_tunnel::server::{self, InboundConnect, ServeError};
 use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::dial;
@@ -21,6 +20,7 @@ use crate::give_back::Lives;
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers;
+use crate::unproven::Place;
 use crate::workers::{accept_next, hand_over};
 
 /// Accepts HBONE connections until the pod takes no more.
@@ -29,8 +29,8 @@ use crate::workers::{accept_next, hand_over};
 /// carry would meet on one thread half of the time. First come those that are free of what programs
 /// of this node open, but for bulk ([`crate::pod::workers`]).
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<Worker>, listener: TcpListener) {
-    while let Some(place) = pod.unproven().await {
-        let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await else { return };
+    while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
+        let place = pod.unproven().place().await;
         let Some(worker) = workers.iter().min_by_key(|worker| (worker.served.load(Relaxed), worker.outbound)) else {
             return;
         };
@@ -69,17 +69,15 @@ pub(crate) struct Tunnel {
     identity: Identity,
 }
 
-pub(crate) async fn serve(
-    pod: Arc<Pod>,
-    _open: OpenTunnel,
-    stream: TcpStream,
-    peer: SocketAddr,
-    unproven: OwnedSemaphorePermit,
-) {
+pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, peer: SocketAddr, unproven: Place) {
     // From here on: a burst of peers that never prove anything needs memory too.
     let _lives = Lives::here();
+    let local = stream.local_addr().ok().map(dial::canonical);
     let accepted = tokio::select! {
         accepted = prove(&pod, stream, peer) => accepted,
+        () = unproven.turned_away() => {
+            Err((Failure::TurnedAway { address: peer, most: unproven.among() }, local))
+        }
         () = pod.stopped() => return,
     };
     let (stream, tunnel) = match accepted {

@@ -38,6 +38,7 @@ mod report;
 mod request_headers;
 mod run;
 mod state;
+mod unproven;
 mod workers;
 
 pub use admin::Endpoints;

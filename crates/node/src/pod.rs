@@ -17,7 +17,6 @@ use leno_tunnel::{Pool, timers};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +26,7 @@ use crate::dial::TunnelKey;
 use crate::failure::Failure;
 use crate::places::Places;
 use crate::state::MeshState;
+use crate::unproven::Unproven;
 use crate::{Config, dns, inbound, inbound_plaintext, outbound, request_headers};
 
 /// Ports opened in each pod's namespace.
@@ -36,11 +36,6 @@ pub(crate) const DNS_PORT: u16 = 15053;
 
 /// How long closing and resetting may take, once there is nothing more to wait for.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Peers of one pod that may be in the middle of proving who they are. Past it they wait in the
-/// listener's queue: whoever opens connections and says nothing slows the way into that pod, and
-/// does not take the node's descriptors from all others.
-const UNPROVEN: usize = 512;
 
 /// How long a pod that left takes what the rules led here, though they are gone: a handshake may
 /// have begun before, and end on the far side of the world. Its peers have been told earlier.
@@ -103,8 +98,7 @@ pub(crate) struct Pod {
     closing: CancellationToken,
     /// The pod left the mesh, the proxy stays: live connections may take as long as they like.
     left: AtomicBool,
-    /// Peers that have connected to the HBONE port and not yet proved who they are.
-    unproven: Arc<Semaphore>,
+    unproven: Arc<Unproven>,
     /// Live connections end too.
     stop: CancellationToken,
     /// Whether the kernel lets us use the caller's address towards the program.
@@ -167,12 +161,12 @@ impl Pod {
         let pod = Arc::new(Self {
             info,
             netns,
+            unproven: Unproven::new(context.config.max_unproven),
             context,
             connections: Arc::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
             left: AtomicBool::new(false),
-            unproven: Arc::new(Semaphore::new(UNPROVEN)),
             stop: CancellationToken::new(),
             spoofs_source,
             short_path,
@@ -366,9 +360,8 @@ impl Pod {
         self.connections.tunnels_closed().await;
     }
 
-    /// A place for a peer that has yet to prove who it is; waits for one.
-    pub(crate) async fn unproven(&self) -> Option<OwnedSemaphorePermit> {
-        self.unproven.clone().acquire_owned().await.ok()
+    pub(crate) fn unproven(&self) -> &Arc<Unproven> {
+        &self.unproven
     }
 
     /// Drains: waits for live connections, until the drain deadline at most, and ends what is

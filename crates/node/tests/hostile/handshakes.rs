@@ -6,9 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use leno_testkit::certs::{Leaf, TestCa, self_signed};
 use leno_testkit::hbone;
 use leno_testkit::network::may_run;
+use leno_tls::HANDSHAKE_TIMEOUT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{eventually, soon};
+use crate::support::{echo, eventually, soon};
 use crate::{ALONE, GOOD, HANDSHAKE, Target, memory};
 
 #[tokio::test]
@@ -127,6 +128,29 @@ async fn what_is_not_tls_and_http2_is_refused() {
         let _ = soon("the end", tls.read_to_end(&mut Vec::new())).await;
         target.log.line(&[&format!("src.addr={from}"), "tunnel to", "failed", GOOD]).await;
     }
+    target.is_unharmed().await;
+}
+
+#[tokio::test]
+async fn peers_that_say_nothing_keep_nobody_out() {
+    const PLACES: usize = 8;
+    if !may_run("peers_that_say_nothing_keep_nobody_out") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let target = Target::with(|config| config.max_unproven = PLACES).await;
+    echo(target.pod.listen());
+    let target = target.settled().await;
+    let mut silent = Vec::new();
+    for _ in 0..PLACES * 3 {
+        silent.push(target.tcp().await);
+    }
+    // Two times as many as there are places come before it; each set of them has a second.
+    let begun = Instant::now();
+    target.good_peer_is_served().await;
+    assert!(begun.elapsed() < HANDSHAKE_TIMEOUT / 2, "a good peer waited {:?}", begun.elapsed());
+    target.log.line(&["error=", "had not proved who it is when the pod's 8 places"]).await;
+    drop(silent);
     target.is_unharmed().await;
 }
 

@@ -20,6 +20,7 @@ use leno_testkit::lines::Lines;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
+use leno_node::Config;
 use support::{Mesh, Pod, echo, eventually, soon};
 
 /// One test at a time: each counts the descriptors of the whole process.
@@ -51,7 +52,12 @@ impl Target {
     }
 
     pub(crate) async fn without_program() -> Self {
-        let mut mesh = Mesh::with(|config| config.handshake_timeout = HANDSHAKE).await;
+        Self::with(|config| config.handshake_timeout = HANDSHAKE).await
+    }
+
+    /// Without program.
+    pub(crate) async fn with(configure: impl Fn(&mut Config) + 'static) -> Self {
+        let mut mesh = Mesh::with(configure).await;
         let pod = mesh.pod("pod", "node-1").await;
         mesh.synced().await;
         let good = mesh.certificate(&Leaf::uri(GOOD));
