@@ -37,8 +37,14 @@ pub struct Figure {
 pub struct Summary {
     /// The subject.
     pub subject: String,
-    /// Value of each round, in order.
+    /// Value of each round that has one, in order.
     pub values: Vec<f64>,
+    /// Which rounds these are.
+    #[serde(default)]
+    pub rounds: Vec<usize>,
+    /// Rounds that the subject was measured in.
+    #[serde(default)]
+    pub of_rounds: usize,
     /// Middle one.
     pub median: f64,
     /// Smallest.
@@ -76,22 +82,30 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 impl Summary {
-    /// Sums up the rounds of one subject.
+    /// Sums up what is known of one subject: rounds and their values, of so many it was measured in.
     #[must_use]
-    pub fn new(subject: &str, values: Vec<f64>) -> Self {
+    pub fn new(subject: &str, known: Vec<(usize, f64)>, of_rounds: usize) -> Self {
+        let (rounds, values): (Vec<usize>, Vec<f64>) = known.into_iter().unzip();
         let min = values.iter().copied().fold(f64::INFINITY, f64::min);
         let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let median = median(&values);
         let spread = (max - min) / median.abs();
-        let doubt = if values.len() < FEW {
-            Some(format!("only {} round{}: no spread is known", values.len(), if values.len() == 1 { "" } else { "s" }))
+        let mut doubts = Vec::new();
+        if values.len() < of_rounds {
+            doubts.push(format!("known of {} of {of_rounds} rounds", values.len()));
+        }
+        if values.len() < FEW {
+            doubts.push(format!(
+                "only {} round{}: no spread is known",
+                values.len(),
+                if values.len() == 1 { "" } else { "s" }
+            ));
         } else if max > min && (median == 0.0 || spread > WIDE) {
             let wide = if median == 0.0 { "without bound".to_owned() } else { format!("{:.0} %", spread * 100.0) };
-            Some(format!("the rounds lie {wide} of their median apart: too wide to carry a claim"))
-        } else {
-            None
-        };
-        Self { subject: subject.to_owned(), values, median, min, max, doubt, ratios: Vec::new() }
+            doubts.push(format!("the rounds lie {wide} of their median apart: too wide to carry a claim"));
+        }
+        let doubt = (!doubts.is_empty()).then(|| doubts.join("; "));
+        Self { subject: subject.to_owned(), values, rounds, of_rounds, median, min, max, doubt, ratios: Vec::new() }
     }
 }
 
@@ -131,13 +145,27 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 
+    fn of_all_rounds(subject: &str, values: &[f64]) -> Summary {
+        Summary::new(subject, (1..).zip(values.iter().copied()).collect(), values.len())
+    }
+
     #[test]
     fn doubt_is_said() {
-        assert_eq!(Summary::new("a", vec![100.0, 110.0, 105.0]).doubt, None);
-        assert!(Summary::new("a", vec![100.0, 150.0, 105.0]).doubt.unwrap().contains("48 %"));
-        assert!(Summary::new("a", vec![100.0]).doubt.unwrap().contains("only 1 round"));
-        assert_eq!(Summary::new("a", vec![0.0, 0.0, 0.0]).doubt, None);
-        assert!(Summary::new("a", vec![0.0, 0.0, 1.0]).doubt.is_some());
+        let doubt = |values: &[f64]| of_all_rounds("a", values).doubt;
+        assert_eq!(doubt(&[100.0, 110.0, 105.0]), None);
+        assert!(doubt(&[100.0, 150.0, 105.0]).unwrap().contains("48 %"));
+        assert!(doubt(&[100.0]).unwrap().contains("only 1 round"));
+        assert_eq!(doubt(&[0.0, 0.0, 0.0]), None);
+        assert!(doubt(&[0.0, 0.0, 1.0]).is_some());
+    }
+
+    #[test]
+    fn rounds_without_a_value_are_told() {
+        let some = Summary::new("a", vec![(2, 100.0), (3, 110.0), (5, 105.0)], 5);
+        assert_eq!((some.rounds, some.of_rounds), (vec![2, 3, 5], 5));
+        assert_eq!(some.doubt.unwrap(), "known of 3 of 5 rounds");
+        let wide = Summary::new("a", vec![(1, 100.0), (2, 150.0), (3, 105.0)], 4).doubt.unwrap();
+        assert!(wide.contains("3 of 4 rounds; the rounds lie 48 %"), "{wide}");
     }
 
     #[test]
@@ -148,11 +176,11 @@ mod tests {
             unit: "u".into(),
             better: Better::Lower,
             subjects: vec![
-                Summary::new("leno", vec![1.0, 1.1, 0.9]),
-                Summary::new("ztunnel", vec![2.0, 2.1, 1.9]),
-                Summary::new("floor", vec![0.8, 0.95, 0.9]),
-                Summary::new("zero", vec![0.0, 0.0, 0.0]),
-                Summary::new("noise", vec![-0.2, -0.1, 0.1]),
+                of_all_rounds("leno", &[1.0, 1.1, 0.9]),
+                of_all_rounds("ztunnel", &[2.0, 2.1, 1.9]),
+                of_all_rounds("floor", &[0.8, 0.95, 0.9]),
+                of_all_rounds("zero", &[0.0, 0.0, 0.0]),
+                of_all_rounds("noise", &[-0.2, -0.1, 0.1]),
             ],
         };
         figure.compare();

@@ -52,10 +52,12 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
 
 const HOW: &str = "<h2>How to read this</h2>\n<ul>\n\
 <li>Subjects take turns in every round (A B C A B C …), each on a fresh stage, so that what drifts on the machine drifts for all. \
-Figures are medians over the rounds with the smallest and largest; no round is left out.</li>\n\
+Figures are medians over the rounds with the smallest and largest. \
+No round is left out for what it found; where a figure can’t be known of a round, it says of how many it is known (undisturbed requests, and processor \
+time of the whole machine, while the hypervisor took time).</li>\n\
 <li>Absolute figures belong to this machine. Ratios are what carries over. A ratio whose ranges overlap shows no difference; it is \
 marked “≈”.</li>\n\
-<li>A “?” in a plot, and the words in the table, mark a figure of too few rounds, or of rounds too far apart, to carry a claim.</li>\n\
+<li>A “?” in a plot, and the words in the table, mark a figure of too few rounds, of rounds too far apart to carry a claim, or known of some rounds only.</li>\n\
 <li>Latency added to none is a subject’s percentile less that without a mesh in the same round.</li>\n\
 <li>Undisturbed, on a virtual machine: of the requests that were due while the hypervisor took no time from it, nor in the 200 ms \
 before or the 100 ms after. Which these are does not depend on how long they took.</li>\n\

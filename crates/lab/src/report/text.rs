@@ -47,7 +47,9 @@ pub fn text(report: &Report) -> String {
                         let first = report.subjects.first().map(|subject| subject.name.as_str());
                         let ratio = one.ratios.iter().find(|ratio| Some(ratio.to.as_str()) == first);
                         let ratio = ratio.map(|ratio| format!(" {:.2}×", ratio.ratio)).unwrap_or_default();
-                        format!("{}{mark} ({}–{}){ratio}", number(one.median), number(one.min), number(one.max))
+                        let (known, turns) = (one.values.len(), one.of_rounds);
+                        let of = if known < turns { format!("; {known} of {turns}") } else { String::new() };
+                        format!("{}{mark} ({}–{}{of}){ratio}", number(one.median), number(one.min), number(one.max))
                     },
                 ));
             }
@@ -59,7 +61,7 @@ pub fn text(report: &Report) -> String {
             out.push_str(&ratios(report, &step.name, &subject.name));
         }
         if doubtful {
-            out.push_str("  ?: too few rounds, or too far apart, to carry a claim\n");
+            out.push_str("  ?: too few rounds, or too far apart, to carry a claim; or known of some rounds only\n");
         }
     }
     if let Some(first) = report.subjects.first()

@@ -43,7 +43,7 @@ type Value = (&'static str, &'static str, Better, f64);
 #[must_use]
 pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
-    let mut rounds: Vec<Vec<(String, Vec<f64>)>> = Vec::new();
+    let mut rounds: Vec<Vec<(String, Vec<(usize, f64)>)>> = Vec::new();
     for result in results {
         for (name, unit, better, value) in with_added(result, results) {
             let known = figures.iter().position(|figure| figure.step == result.step && figure.name == name);
@@ -59,13 +59,25 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
                 figures.len() - 1
             });
             match rounds[index].iter_mut().find(|(subject, _)| *subject == result.subject) {
-                Some((_, values)) => values.push(value),
-                None => rounds[index].push((result.subject.clone(), vec![value])),
+                Some((_, values)) => values.push((result.round, value)),
+                None => rounds[index].push((result.subject.clone(), vec![(result.round, value)])),
             }
         }
     }
     for (figure, rounds) in figures.iter_mut().zip(rounds) {
-        figure.subjects = rounds.into_iter().map(|(subject, values)| Summary::new(&subject, values)).collect();
+        let turns = |subject: &str| {
+            results
+                .iter()
+                .filter(|result| (result.step.as_str(), result.subject.as_str()) == (&figure.step, subject))
+                .count()
+        };
+        figure.subjects = rounds
+            .into_iter()
+            .map(|(subject, known)| {
+                let turns = turns(&subject);
+                Summary::new(&subject, known, turns)
+            })
+            .collect();
         figure.compare();
     }
     // Steps in order, and within one the figures in the order of the result that has most of them: without proxies there are
