@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_model::Identity;
 use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, NamedGroup, ServerConfig};
@@ -65,12 +66,20 @@ impl MeshIdentity {
     /// # Errors
     /// If the TLS library refuses the certificate.
     pub fn with_alpn(certificate: Arc<WorkloadCertificate>, alpn: &[&[u8]]) -> Result<Self, Error> {
+        Self::with(certificate, alpn, &provider())
+    }
+
+    pub(crate) fn with(
+        certificate: Arc<WorkloadCertificate>,
+        alpn: &[&[u8]],
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, Error> {
         let alpn: Vec<Vec<u8>> = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         let roots = certificate.root_store();
         let key = Arc::new(SingleCertAndKey::from(certificate.certified_key().clone()));
 
         let verifier = MeshClientVerifier::new(roots.clone(), certificate.identity().trust_domain().clone());
-        let mut server = ServerConfig::builder_with_provider(provider())
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(VERSIONS)?
             .with_client_cert_verifier(Arc::new(verifier))
             .with_cert_resolver(key.clone());
@@ -80,7 +89,7 @@ impl MeshIdentity {
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
 
-        let mut client = ClientConfig::builder_with_provider(provider())
+        let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(VERSIONS)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(MeshServerVerifier::new(roots.clone(), Vec::new())))

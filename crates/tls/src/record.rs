@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, InvalidMessage, PeerMisbehaved};
 
 /// Bytes before the payload: type, version, length (RFC 8446 §5.1).
@@ -80,10 +80,14 @@ impl Cipher {
             ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
             _ => return Err(rustls::Error::General("a cipher suite without a record layer".to_owned())),
         };
-        let length = |_| rustls::Error::General("a traffic key of the wrong length".to_owned());
-        let key = UnboundKey::new(algorithm, key.as_ref()).map_err(|_| length(()))?;
-        let iv = iv.as_ref().try_into().map_err(|_| length(()))?;
-        Ok(Self { key: LessSafeKey::new(key), iv, sequence })
+        Self::of(algorithm, key.as_ref(), iv.as_ref(), sequence)
+            .ok_or_else(|| rustls::Error::General("a traffic key of the wrong length".to_owned()))
+    }
+
+    /// `None` if a length is not the algorithm's.
+    pub(crate) fn of(algorithm: &'static Algorithm, key: &[u8], iv: &[u8], sequence: u64) -> Option<Self> {
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?);
+        Some(Self { key, iv: iv.try_into().ok()?, sequence })
     }
 
     /// Records sealed or opened with this key.

@@ -8,13 +8,22 @@ use std::time::Duration;
 
 use leno_testkit::certs::{Leaf, TestCa};
 use proptest::prelude::*;
+use rustls::SupportedCipherSuite;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::cipher_suite;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
-use crate::{MeshIdentity, PrivateKey, WorkloadCertificate};
+use crate::provider::provider;
+use crate::record::HEADER;
+use crate::{ALPN_H2, MeshIdentity, PrivateKey, WorkloadCertificate};
 
 const NAME: &str = "spiffe://cluster.local/ns/a/sa/b";
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// All that we agree on.
+const SUITES: [SupportedCipherSuite; 2] =
+    [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
 
 /// What a peer sends after the handshake.
 #[derive(Debug, Clone)]
@@ -42,12 +51,14 @@ struct Damage {
     cut: Option<usize>,
 }
 
-fn identity() -> MeshIdentity {
+/// Whom the records are between, with this cipher for them.
+fn identity(suite: SupportedCipherSuite) -> MeshIdentity {
     let ca = TestCa::root("root");
     let certificate = ca.issue(&Leaf::uri(NAME));
     let key = PrivateKey::from_pem(&certificate.key_pem).unwrap();
     let certificate = WorkloadCertificate::from_issued(NAME.parse().unwrap(), key, &certificate.chain()).unwrap();
-    MeshIdentity::new(Arc::new(certificate)).unwrap()
+    let provider = CryptoProvider { cipher_suites: vec![suite], ..(*provider()).clone() };
+    MeshIdentity::with(Arc::new(certificate), &[ALPN_H2], &Arc::new(provider)).unwrap()
 }
 
 fn block_on<T>(test: impl Future<Output = T>) -> T {
@@ -55,8 +66,11 @@ fn block_on<T>(test: impl Future<Output = T>) -> T {
 }
 
 /// Our client and the library's server, connected by a pipe of so many bytes.
-async fn with_library(pipe: usize) -> (TlsStream<DuplexStream>, tokio_rustls::server::TlsStream<DuplexStream>) {
-    let identity = identity();
+async fn with_library(
+    suite: SupportedCipherSuite,
+    pipe: usize,
+) -> (TlsStream<DuplexStream>, tokio_rustls::server::TlsStream<DuplexStream>) {
+    let identity = identity(suite);
     let (near, far) = duplex(pipe);
     let expected = [NAME.parse().unwrap()];
     let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
@@ -117,8 +131,13 @@ enum Receiver {
 }
 
 /// What a receiver makes of it: the data, and the error it ends with (none for close_notify).
-async fn received(by: Receiver, sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
-    let identity = identity();
+async fn received(
+    suite: SupportedCipherSuite,
+    by: Receiver,
+    sent: &[Sent],
+    damage: &Damage,
+) -> (Vec<u8>, Option<String>) {
+    let identity = identity(suite);
     let (near, far) = duplex(1 << 22);
     let expected = [NAME.parse().unwrap()];
     let connecting = identity.connect(near, &expected, TIMEOUT);
@@ -171,11 +190,17 @@ async fn received(by: Receiver, sent: &[Sent], damage: &Damage) -> (Vec<u8>, Opt
 }
 
 fn compare(sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
+    let [one, other] = SUITES.map(|suite| compare_with(suite, sent, damage));
+    assert!(one == other, "{:?} and {:?} on {sent:?} {damage:?}", one.1, other.1);
+    one
+}
+
+fn compare_with(suite: SupportedCipherSuite, sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
     block_on(async {
-        let library = received(Receiver::Library, sent, damage).await;
+        let library = received(suite, Receiver::Library, sent, damage).await;
         // Records are opened into the caller's room where they fit there, and else in place.
-        let ours = received(Receiver::Ours(1 << 17), sent, damage).await;
-        let in_place = received(Receiver::Ours(1000), sent, damage).await;
+        let ours = received(suite, Receiver::Ours(1 << 17), sent, damage).await;
+        let in_place = received(suite, Receiver::Ours(1000), sent, damage).await;
         assert_eq!(ours.1, in_place.1, "verdict on {sent:?} {damage:?}");
         assert!(ours.0 == in_place.0, "data of {sent:?} {damage:?}");
         // A length between the limit of RFC 8446 §5.2 and the library's own, 2048 bytes over the
@@ -218,8 +243,12 @@ fn what_is_in_order_arrives() {
 /// RFC 8446 §5.4 wants such records refused; the library lets them pass.
 #[test]
 fn an_empty_handshake_record_is_refused() {
-    let (data, error) =
-        block_on(received(Receiver::Ours(1 << 17), &[Sent::Data(1), Sent::Inner(vec![22])], &Damage::default()));
+    let (data, error) = block_on(received(
+        SUITES[0],
+        Receiver::Ours(1 << 17),
+        &[Sent::Data(1), Sent::Inner(vec![22])],
+        &Damage::default(),
+    ));
     assert_eq!((data.len(), error.as_deref()), (1, Some("malformed")));
 }
 
@@ -276,6 +305,23 @@ fn what_is_not_in_order_is_refused_alike() {
     }
 }
 
+/// Every bit of it, and every length it may be cut at.
+#[test]
+fn a_record_with_any_bit_changed_is_refused_alike() {
+    let sent = [Sent::Data(3), close()];
+    let length = HEADER + 3 + 1 + 16;
+    for at in 0..length {
+        for bit in 0..8 {
+            let (_, error) = compare(&sent, &Damage { flip: Some((at, 1 << bit)), cut: None });
+            // What a header says besides the length is what it must be, for the library and for us; some other types and all
+            // versions are taken for that.
+            assert!(at < 3 || error.is_some(), "byte {at}, bit {bit}");
+        }
+        let (_, error) = compare(&sent, &Damage { flip: None, cut: Some(at) });
+        assert_eq!(error.as_deref(), Some("UnexpectedEof"), "cut at {at}");
+    }
+}
+
 fn any_sent() -> impl Strategy<Value = Sent> {
     prop_oneof![
         4 => (0usize..40_000).prop_map(Sent::Data),
@@ -324,9 +370,13 @@ proptest! {
 
     /// What the library seals, in whatever pieces it comes.
     #[test]
-    fn the_librarys_records_are_read(lengths in proptest::collection::vec(1usize..60_000, 1..5), pipe in 1usize..70_000) {
+    fn the_librarys_records_are_read(
+        suite in proptest::sample::select(&SUITES),
+        lengths in proptest::collection::vec(1usize..60_000, 1..5),
+        pipe in 1usize..70_000,
+    ) {
         block_on(async {
-            let (mut client, mut server) = with_library(pipe).await;
+            let (mut client, mut server) = with_library(suite, pipe).await;
             let plain = pattern(60_000);
             let writing = async {
                 for length in &lengths {
@@ -346,11 +396,12 @@ proptest! {
     /// What we seal, with flushes in between or not, through a pipe of any size.
     #[test]
     fn the_library_reads_our_records(
+        suite in proptest::sample::select(&SUITES),
         writes in proptest::collection::vec((1usize..400_000, any::<bool>()), 1..5),
         pipe in 1usize..200_000,
     ) {
         block_on(async {
-            let (mut client, mut server) = with_library(pipe).await;
+            let (mut client, mut server) = with_library(suite, pipe).await;
             let plain = pattern(400_000);
             let writing = async {
                 for (length, flush) in &writes {
@@ -373,7 +424,7 @@ proptest! {
 #[test]
 fn keys_are_replaced_before_they_have_sealed_too_much() {
     block_on(async {
-        let (mut client, mut server) = with_library(1 << 20).await;
+        let (mut client, mut server) = with_library(SUITES[0], 1 << 20).await;
         // As if it had sealed nearly all it may, and its peer had seen it.
         client.keys.update_owed_for_test();
         client.write_all(b"after new keys").await.unwrap();
@@ -397,7 +448,7 @@ fn keys_are_replaced_before_they_have_sealed_too_much() {
 #[test]
 fn a_connection_without_traffic_holds_no_buffer() {
     block_on(async {
-        let identity = identity();
+        let identity = identity(SUITES[0]);
         let (near, far) = duplex(1 << 20);
         let expected = [NAME.parse().unwrap()];
         let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), identity.accept(far, TIMEOUT));
@@ -416,7 +467,7 @@ fn a_connection_without_traffic_holds_no_buffer() {
 #[test]
 fn who_has_much_room_gets_what_several_reads_bring() {
     block_on(async {
-        let (mut client, mut server) = with_library(1 << 20).await;
+        let (mut client, mut server) = with_library(SUITES[0], 1 << 20).await;
         server.write_all(&pattern(200_000)).await.unwrap();
         server.flush().await.unwrap();
         let mut data = vec![0; 256 << 10];
@@ -465,7 +516,7 @@ fn what_came_before_a_failure_comes_before_it() {
             (vec![Err(io::ErrorKind::ConnectionReset.into())], io::ErrorKind::ConnectionReset),
             (Vec::new(), io::ErrorKind::UnexpectedEof),
         ] {
-            let (client, mut server) = with_library(1 << 20).await;
+            let (client, mut server) = with_library(SUITES[0], 1 << 20).await;
             server.write_all(&pattern(100_000)).await.unwrap();
             server.flush().await.unwrap();
             let TlsStream { mut io, keys, .. } = client;
