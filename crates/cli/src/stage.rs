@@ -84,6 +84,10 @@ fn foreground(args: &UpArgs) -> Vec<OsString> {
 pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
     let name = &args.name;
     let outcome = ask(async { Ok(down::run(name).await?) })?;
+    if name.as_str() == leno_lab::STAGE {
+        // No part of the stage, and a killed lab leaves them.
+        leno_lab::run::remove_sockets();
+    }
     output::line(&match outcome {
         down::Outcome::Stopped => "stopped; nothing is left".to_owned(),
         down::Outcome::Cleaned => "it did not run any more; what it left is removed".to_owned(),

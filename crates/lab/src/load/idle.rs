@@ -88,7 +88,7 @@ where
         bad += usize::from(done.as_ref().is_ok_and(|done| done.as_ref().is_err_and(hopeless)));
         match done {
             Ok(Ok(stream)) => good.push(stream),
-            Ok(Err(error)) => *errors.entry(error.kind().to_string()).or_default() += 1,
+            Ok(Err(error)) => *errors.entry(words(&error)).or_default() += 1,
             Err(error) => *errors.entry(error.to_string()).or_default() += 1,
         }
         if good.is_empty() && bad >= PARALLEL {
@@ -101,6 +101,14 @@ where
 /// Those of a tunnel that is gone fail at once, and say nothing of the others.
 fn hangs(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
+}
+
+/// Kinds are few and told alike everywhere; a limit on open files has none.
+fn words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => format!("{error}: raise the limit on open files (ulimit -n)"),
+        _ => error.kind().to_string(),
+    }
 }
 
 async fn open(target: SocketAddr) -> io::Result<TcpStream> {

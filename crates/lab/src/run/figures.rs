@@ -39,11 +39,14 @@ const UNDISTURBED_P99: &str = "latency p99, undisturbed";
 /// A number that a step found: name, unit, which way is better, value.
 type Value = (&'static str, &'static str, Better, f64);
 
+/// What a subject's rounds found, by their numbers.
+type Known = Vec<(usize, f64)>;
+
 /// Sums up all rounds, in the order of the results.
 #[must_use]
 pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
-    let mut rounds: Vec<Vec<(String, Vec<(usize, f64)>)>> = Vec::new();
+    let mut rounds: Vec<Vec<(String, Known)>> = Vec::new();
     for result in results {
         for (name, unit, better, value) in with_added(result, results) {
             let known = figures.iter().position(|figure| figure.step == result.step && figure.name == name);

@@ -34,6 +34,7 @@ use crate::scenario::{NODES, Scenario, Size, Step};
 use crate::subject::Subject;
 use plan::Plan;
 use wireguard::WireGuard;
+pub use wireguard::remove_sockets;
 
 /// Where memory counts, it is first looked at this long after the stage is ready: a proxy that says so may still be
 /// fetching certificates, and be giving back what it needed to start.

@@ -156,7 +156,11 @@ impl End {
                 Err(_) => {}
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("{} ended with {status}", program.display()));
+                return Err(format!(
+                    "{} ended with {status}: it makes a device, for which it needs root and /dev/net/tun; or is it not \
+                     user-space WireGuard, such as wireguard-go?",
+                    program.display()
+                ));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
@@ -184,8 +188,8 @@ fn device(number: usize) -> String {
     format!("leno-lab{number}")
 }
 
-/// Removes the sockets of programs that were killed. One that somebody listens at is none.
-pub(super) fn remove_sockets() {
+/// Removes the sockets that user-space WireGuard has left where it was killed. One that somebody listens at is none.
+pub fn remove_sockets() {
     for socket in (1..=NODES).map(socket) {
         let refused = std::os::unix::net::UnixStream::connect(&socket).err();
         if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
