@@ -25,8 +25,8 @@ const ECHO: Server<'static> = Server {
 struct Capture {
     child: std::process::Child,
     seen: Arc<Mutex<Vec<u8>>>,
-    /// Kept open: tcpdump would die of its next word.
-    _stderr: std::process::ChildStderr,
+    /// Kept open: tcpdump would die of its next word. Its last ones say whether it has seen all.
+    stderr: std::process::ChildStderr,
     reader: std::thread::JoinHandle<()>,
 }
 
@@ -34,7 +34,9 @@ impl Capture {
     fn start(stage: &Stage) -> Self {
         let netns = format!("--net=/run/netns/{}", stage.netns("fabric"));
         let mut child = Command::new("nsenter")
-            .args([&netns, "tcpdump", "-i", "any", "--immediate-mode", "-U", "-s0", "-w", "-"])
+            // In immediate mode each packet has room for the longest one: with -s0 (256 KiB) the usual 2 MiB hold
+            // eight, and what comes while tcpdump waits for a processor is dropped.
+            .args([&netns, "tcpdump", "-i", "any", "--immediate-mode", "-U", "-s4096", "-B32768", "-w", "-"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -58,7 +60,7 @@ impl Capture {
                 }
             }
         });
-        Self { child, seen, _stderr: err, reader }
+        Self { child, seen, stderr: err, reader }
     }
 
     /// All bytes seen so far. A mark sent in the clear behind them proves that they were seen,
@@ -69,9 +71,13 @@ impl Capture {
             stage.sh("plain/outsider", &format!("echo {mark} | socat -t 3 - TCP:echo.plain:7000,connect-timeout=5"));
             if contains(&self.seen.lock(), mark) { Ok(()) } else { Err("not seen".to_owned()) }
         });
-        self.child.kill().unwrap();
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let mut said = String::new();
+        self.stderr.read_to_string(&mut said).unwrap();
         self.child.wait().unwrap();
         self.reader.join().unwrap();
+        assert!(said.contains("\n0 packets dropped by kernel"), "{said}");
         std::mem::take(&mut self.seen.lock())
     }
 }
