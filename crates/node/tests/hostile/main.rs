@@ -9,7 +9,6 @@ mod requests;
 mod support;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -26,7 +25,6 @@ use support::{Mesh, Pod, echo, eventually, soon};
 /// One test at a time: each counts the descriptors of the whole process.
 pub(crate) static ALONE: Mutex<()> = Mutex::const_new(());
 
-pub(crate) const HANDSHAKE: Duration = Duration::from_millis(700);
 /// HTTP/2's settings of the server, which its peers may rely on.
 pub(crate) const STREAMS: usize = 200;
 pub(crate) const STREAM_WINDOW: usize = 4 << 20;
@@ -44,19 +42,21 @@ pub(crate) struct Target {
 pub(crate) const GOOD: &str = "spiffe://cluster.local/ns/default/sa/good";
 
 impl Target {
-    /// With the program running.
     pub(crate) async fn new() -> Self {
-        let target = Self::without_program().await;
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(configure: impl Fn(&mut Config) + 'static) -> Self {
+        let target = Self::start(configure).await;
         echo(target.pod.listen());
         target.settled().await
     }
 
     pub(crate) async fn without_program() -> Self {
-        Self::with(|config| config.handshake_timeout = HANDSHAKE).await
+        Self::start(|_| {}).await
     }
 
-    /// Without program.
-    pub(crate) async fn with(configure: impl Fn(&mut Config) + 'static) -> Self {
+    async fn start(configure: impl Fn(&mut Config) + 'static) -> Self {
         let mut mesh = Mesh::with(configure).await;
         let pod = mesh.pod("pod", "node-1").await;
         mesh.synced().await;
