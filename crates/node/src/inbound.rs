@@ -72,12 +72,8 @@ pub(crate) struct Tunnel {
 pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, peer: SocketAddr, unproven: Place) {
     // From here on: a burst of peers that never prove anything needs memory too.
     let _lives = Lives::here();
-    let local = stream.local_addr().ok().map(dial::canonical);
     let accepted = tokio::select! {
-        accepted = prove(&pod, stream, peer) => accepted,
-        () = unproven.turned_away() => {
-            Err((Failure::TurnedAway { address: peer, most: unproven.among() }, local))
-        }
+        accepted = prove(&pod, stream, peer, unproven) => accepted,
         () = pod.stopped() => return,
     };
     let (stream, tunnel) = match accepted {
@@ -94,7 +90,6 @@ pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, p
             return;
         }
     };
-    drop(unproven);
     let tunnel = Arc::new(tunnel);
     let on_request = |request: InboundConnect| {
         tokio::spawn(carry(tunnel.clone(), request));
@@ -130,17 +125,28 @@ fn tunnel_failed(tunnel: &Tunnel, error: &leno_tunnel::Error) {
 
 type Accepted = (leno_tls::TlsStream<TcpStream>, Tunnel);
 
-async fn prove(pod: &Arc<Pod>, stream: TcpStream, peer: SocketAddr) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
+async fn prove(
+    pod: &Arc<Pod>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    unproven: Place,
+) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
     let local = stream.local_addr().map_err(|e| (Failure::OriginalDestination(Arc::new(e)), None))?;
     pod.verify_short_path(&stream);
     let (local, peer) = (dial::canonical(local), dial::canonical(peer));
-    let failed = |failure| (failure, Some(local));
-    let (_, workload) = pod.workload().await.map_err(failed)?;
-    let identity = pod.identity(&workload).await.map_err(failed)?;
-    let wait = pod.context().config.handshake_timeout;
-    let (stream, proven) = timers::entered(identity.accept(stream, wait))
-        .await
-        .map_err(|source| failed(Failure::Handshake { address: peer, source: Arc::new(source) }))?;
+    let proving = async {
+        let (_, workload) = pod.workload().await?;
+        let identity = pod.identity(&workload).await?;
+        let wait = pod.context().config.handshake_timeout;
+        timers::entered(identity.accept(stream, wait))
+            .await
+            .map_err(|source| Failure::Handshake { address: peer, source: Arc::new(source) })
+    };
+    let proven = tokio::select! {
+        proven = proving => proven,
+        () = unproven.turned_away() => Err(Failure::TurnedAway { address: peer, most: unproven.among() }),
+    };
+    let (stream, proven) = proven.map_err(|failure| (failure, Some(local)))?;
     Ok((stream, Tunnel { pod: pod.clone(), peer, local, identity: proven.identity }))
 }
 
