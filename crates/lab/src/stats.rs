@@ -107,6 +107,11 @@ impl Summary {
         let doubt = (!doubts.is_empty()).then(|| doubts.join("; "));
         Self { subject: subject.to_owned(), values, rounds, of_rounds, median, min, max, doubt, ratios: Vec::new() }
     }
+
+    #[cfg(test)]
+    pub(crate) fn of_all_rounds(subject: &str, values: &[f64]) -> Self {
+        Self::new(subject, (1..).zip(values.iter().copied()).collect(), values.len())
+    }
 }
 
 impl Figure {
@@ -145,13 +150,9 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 
-    fn of_all_rounds(subject: &str, values: &[f64]) -> Summary {
-        Summary::new(subject, (1..).zip(values.iter().copied()).collect(), values.len())
-    }
-
     #[test]
     fn doubt_is_said() {
-        let doubt = |values: &[f64]| of_all_rounds("a", values).doubt;
+        let doubt = |values: &[f64]| Summary::of_all_rounds("a", values).doubt;
         assert_eq!(doubt(&[100.0, 110.0, 105.0]), None);
         assert!(doubt(&[100.0, 150.0, 105.0]).unwrap().contains("48 %"));
         assert!(doubt(&[100.0]).unwrap().contains("only 1 round"));
@@ -176,11 +177,11 @@ mod tests {
             unit: "u".into(),
             better: Better::Lower,
             subjects: vec![
-                of_all_rounds("leno", &[1.0, 1.1, 0.9]),
-                of_all_rounds("ztunnel", &[2.0, 2.1, 1.9]),
-                of_all_rounds("floor", &[0.8, 0.95, 0.9]),
-                of_all_rounds("zero", &[0.0, 0.0, 0.0]),
-                of_all_rounds("noise", &[-0.2, -0.1, 0.1]),
+                Summary::of_all_rounds("leno", &[1.0, 1.1, 0.9]),
+                Summary::of_all_rounds("ztunnel", &[2.0, 2.1, 1.9]),
+                Summary::of_all_rounds("floor", &[0.8, 0.95, 0.9]),
+                Summary::of_all_rounds("zero", &[0.0, 0.0, 0.0]),
+                Summary::of_all_rounds("noise", &[-0.2, -0.1, 0.1]),
             ],
         };
         figure.compare();

@@ -8,6 +8,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A certificate authority that signs anything.
 pub struct TestCa {
@@ -81,6 +83,15 @@ impl TestCertificate {
         chain.extend(self.intermediates.iter().cloned());
         chain.push(self.root_pem.clone());
         chain
+    }
+
+    /// Leaf and intermediates, and the key: the form of a TLS library's configuration.
+    pub fn chain_and_key(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let chain = std::iter::once(&self.leaf_pem)
+            .chain(&self.intermediates)
+            .map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap())
+            .collect();
+        (chain, PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).unwrap())
     }
 }
 

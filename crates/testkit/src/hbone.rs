@@ -13,8 +13,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
@@ -45,11 +44,7 @@ pub async fn tls_with_alpn(tcp: TcpStream, certificate: Option<&TestCertificate>
     let mut config = match certificate {
         None => builder.with_no_client_auth(),
         Some(certificate) => {
-            let chain = std::iter::once(&certificate.leaf_pem)
-                .chain(&certificate.intermediates)
-                .map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap())
-                .collect();
-            let key = PrivateKeyDer::from_pem_slice(certificate.key_pem.as_bytes()).unwrap();
+            let (chain, key) = certificate.chain_and_key();
             builder.with_client_auth_cert(chain, key).unwrap()
         }
     };

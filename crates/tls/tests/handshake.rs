@@ -9,8 +9,7 @@ use leno_model::Identity;
 use leno_testkit::certs::{Leaf, TestCa, TestCertificate, self_signed};
 use leno_tls::{HandshakeError, MeshIdentity, PeerAlert, PrivateKey, TlsStream, WorkloadCertificate};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,12 +101,10 @@ async fn refused(server: &MeshIdentity, hostile: Hostile<'_>) -> (HandshakeError
     let mut config = match hostile.certificate {
         None => builder.with_no_client_auth(),
         Some(certificate) => {
-            let mut pems = vec![&certificate.leaf_pem];
-            if hostile.intermediates {
-                pems.extend(&certificate.intermediates);
+            let (mut chain, key) = certificate.chain_and_key();
+            if !hostile.intermediates {
+                chain.truncate(1);
             }
-            let chain = pems.iter().map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).collect();
-            let key = PrivateKeyDer::from_pem_slice(certificate.key_pem.as_bytes()).unwrap();
             builder.with_client_auth_cert(chain, key).unwrap()
         }
     };
@@ -305,16 +302,14 @@ async fn an_old_or_unagreed_protocol_is_refused() {
     let alice = ca.issue(&Leaf::uri(ALICE));
     for alpn in [vec![], vec![b"http/1.1".to_vec()]] {
         let (a, b) = tokio::io::duplex(64 * 1024);
+        let (chain, key) = alice.chain_and_key();
         let mut config =
             rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
                 .with_protocol_versions(&[&rustls::version::TLS13])
                 .unwrap()
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(AnyServer))
-                .with_client_auth_cert(
-                    vec![CertificateDer::from_pem_slice(alice.leaf_pem.as_bytes()).unwrap()],
-                    PrivateKeyDer::from_pem_slice(alice.key_pem.as_bytes()).unwrap(),
-                )
+                .with_client_auth_cert(chain, key)
                 .unwrap();
         config.alpn_protocols = alpn;
         let name = ServerName::try_from("anything").unwrap();

@@ -11,7 +11,7 @@ use leno_testkit::certs::{Leaf, TestCa, TestCertificate};
 use leno_tls::{MeshIdentity, PrivateKey, WorkloadCertificate};
 use rustls::{HandshakeKind, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -30,11 +30,6 @@ fn mesh(certificate: &TestCertificate) -> (Identity, MeshIdentity) {
     (id, MeshIdentity::new(Arc::new(issued)).unwrap())
 }
 
-fn chain_and_key(certificate: &TestCertificate) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-    let leaf = CertificateDer::from_pem_slice(certificate.leaf_pem.as_bytes()).unwrap();
-    (vec![leaf], PrivateKeyDer::from_pem_slice(certificate.key_pem.as_bytes()).unwrap())
-}
-
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
@@ -43,7 +38,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 fn keeps_sessions(certificate: &TestCertificate) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.root_pem.as_bytes()).unwrap()).unwrap();
-    let (chain, key) = chain_and_key(certificate);
+    let (chain, key) = certificate.chain_and_key();
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -93,7 +88,7 @@ async fn a_client_is_offered_no_session() {
 async fn a_server_that_offers_sessions_is_not_taken_up() {
     let certificate = issue(&TestCa::root("root"));
     let (id, client) = mesh(&certificate);
-    let (chain, key) = chain_and_key(&certificate);
+    let (chain, key) = certificate.chain_and_key();
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()

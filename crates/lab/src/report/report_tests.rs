@@ -3,6 +3,7 @@ use crate::load::{HttpLoad, HttpOutcome, LatencyRecorder, Load, Outcome, Pace, R
 use crate::measure::MachineCpu;
 use crate::run::LoadResult;
 use crate::scenario::{Size, find};
+use crate::stats::Summary;
 
 fn report() -> Report {
     let scenario = find("latency", Size::Quick).unwrap();
@@ -140,15 +141,15 @@ fn a_table_for_the_terminal() {
 fn bars_show_differences() {
     let subjects = ["none".to_owned(), "leno".to_owned()];
     let bars = |leno: [f64; 3]| {
-        let summary = |name: &String, values: &[f64]| {
-            crate::stats::Summary::new(name, (1..).zip(values.iter().copied()).collect(), values.len())
-        };
         let figure = Figure {
             step: "s".into(),
             name: "n".into(),
             unit: "u".into(),
             better: crate::stats::Better::Lower,
-            subjects: vec![summary(&subjects[0], &[1000.0; 3]), summary(&subjects[1], &leno)],
+            subjects: vec![
+                Summary::of_all_rounds(&subjects[0], &[1000.0; 3]),
+                Summary::of_all_rounds(&subjects[1], &leno),
+            ],
         };
         svg::bars(&figure, &subjects)
     };

@@ -68,19 +68,10 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
         }
     }
     for (figure, rounds) in figures.iter_mut().zip(rounds) {
-        let turns = |subject: &str| {
-            results
-                .iter()
-                .filter(|result| (result.step.as_str(), result.subject.as_str()) == (&figure.step, subject))
-                .count()
-        };
-        figure.subjects = rounds
-            .into_iter()
-            .map(|(subject, known)| {
-                let turns = turns(&subject);
-                Summary::new(&subject, known, turns)
-            })
-            .collect();
+        let turns =
+            |subject: &str| results.iter().filter(|turn| turn.step == figure.step && turn.subject == subject).count();
+        figure.subjects =
+            rounds.into_iter().map(|(subject, known)| Summary::new(&subject, known, turns(&subject))).collect();
         figure.compare();
     }
     // Steps in order, and within one the figures in the order of the result that has most of them: without proxies there are
