@@ -24,9 +24,11 @@ use crate::timers::sleep;
 use crate::{Error, TunnelStream};
 
 mod plain;
+mod reset;
 mod upload;
 
 use plain::Copy;
+use reset::ResetWatch;
 use upload::Upload;
 
 /// Chunks one direction moves before others on the thread get their turn.
@@ -80,10 +82,10 @@ impl Default for RelayOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// The first end, a TCP connection, failed: most often its program reset it.
-    #[error("the local connection failed: {0}")]
+    #[error("the connection with the program of this pod failed: {0}")]
     Local(#[source] io::Error),
     /// The second end, a TCP connection, failed.
-    #[error("the connection to the destination failed: {0}")]
+    #[error("the connection with the other side failed: {0}")]
     Remote(#[source] io::Error),
     /// The tunnel failed: the peer reset the stream or is gone.
     #[error(transparent)]
@@ -130,6 +132,7 @@ pub async fn tcp_to_tunnel<M: Meter>(
     tunnel.deliver_to(&tcp, meter.clone());
     let result = {
         let mut up = Upload::new(options);
+        let mut reset = ResetWatch::default();
         let mut down_done = false;
         let mut watch = HalfCloseWatch::new(options);
         let cancel = pin!(cancel);
@@ -140,6 +143,11 @@ pub async fn tcp_to_tunnel<M: Meter>(
             }
             if let Poll::Ready(Err(error)) = up.poll(cx, &tcp, &mut tunnel, &**meter) {
                 return Poll::Ready(Err(error));
+            }
+            if up.is_stalled()
+                && let Poll::Ready(error) = reset.poll(cx, &tcp)
+            {
+                return Poll::Ready(Err(RelayError::Local(error)));
             }
             if !down_done && let Poll::Ready(result) = tunnel.poll_deliver(cx, &tcp, &**meter) {
                 result?;
@@ -193,17 +201,16 @@ fn after_end(error: Error) -> Result<(), RelayError> {
 /// # Errors
 /// See [`RelayError`]; both connections were then aborted with a RST.
 pub async fn tcp_to_tcp<M: Meter>(
-    mut local: TcpStream,
-    mut remote: TcpStream,
+    local: TcpStream,
+    remote: TcpStream,
     meter: &M,
     options: &RelayOptions,
     cancel: impl Future<Output = ()>,
 ) -> Result<(), RelayError> {
     let result = {
-        let (mut local_read, mut local_write) = local.split();
-        let (mut remote_read, mut remote_write) = remote.split();
         let mut forward = Copy::new(options);
         let mut backward = Copy::new(options);
+        let (mut local_reset, mut remote_reset) = (ResetWatch::default(), ResetWatch::default());
         let mut watch = HalfCloseWatch::new(options);
         let cancel = pin!(cancel);
         let mut cancel = rarely(cancel);
@@ -212,16 +219,26 @@ pub async fn tcp_to_tcp<M: Meter>(
                 return Poll::Ready(Err(RelayError::Cancelled));
             }
             let count = |bytes| meter.forward(bytes);
-            match forward.poll(cx, &mut local_read, &mut remote_write, count, backward.is_done()) {
+            match forward.poll(cx, &local, &remote, count, backward.is_done()) {
                 Poll::Ready(Err(plain::Failure::Source(error))) => return Poll::Ready(Err(RelayError::Local(error))),
                 Poll::Ready(Err(plain::Failure::Sink(error))) => return Poll::Ready(Err(RelayError::Remote(error))),
                 _ => {}
             }
             let count = |bytes| meter.backward(bytes);
-            match backward.poll(cx, &mut remote_read, &mut local_write, count, forward.is_done()) {
+            match backward.poll(cx, &remote, &local, count, forward.is_done()) {
                 Poll::Ready(Err(plain::Failure::Source(error))) => return Poll::Ready(Err(RelayError::Remote(error))),
                 Poll::Ready(Err(plain::Failure::Sink(error))) => return Poll::Ready(Err(RelayError::Local(error))),
                 _ => {}
+            }
+            if forward.is_stalled()
+                && let Poll::Ready(error) = local_reset.poll(cx, &local)
+            {
+                return Poll::Ready(Err(RelayError::Local(error)));
+            }
+            if backward.is_stalled()
+                && let Poll::Ready(error) = remote_reset.poll(cx, &remote)
+            {
+                return Poll::Ready(Err(RelayError::Remote(error)));
             }
             if forward.is_done() && backward.is_done() {
                 return Poll::Ready(Ok(()));

@@ -381,6 +381,64 @@ async fn a_stalled_reader_stalls_its_writer_and_loses_nothing() {
     }
 }
 
+/// Both directions: nobody reads what the program sent before, so only its reset itself can tell.
+#[tokio::test]
+async fn a_reset_behind_a_stalled_reader_arrives() {
+    for path in PATHS {
+        for by_client in [true, false] {
+            let settings = Settings { stream_window: 1 << 20, ..Settings::default() };
+            let Rig { client, server, near, far, .. } = Rig::with(path, RelayOptions::default(), settings).await;
+            let (mut sender, mut reader) = if by_client { (client, server) } else { (server, client) };
+            write_until_stuck(&mut sender, &[7; 64 << 10], 64 << 20).await;
+            reset(sender);
+            let near = timeout(LIMIT, near).await.expect("the relay outlives its program").unwrap().unwrap_err();
+            assert!(near.is_reset(), "{path:?} {by_client}: {near:?}");
+            if let Some(far) = far {
+                let far = timeout(LIMIT, far).await.expect("the peer's relay outlives the program").unwrap();
+                assert!(far.unwrap_err().is_reset());
+            }
+            assert!(is_reset(read_all(&mut reader).await), "{path:?} {by_client}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then() {
+    for path in PATHS {
+        let settings = Settings { stream_window: 1 << 20, ..Settings::default() };
+        let Rig { mut client, mut server, near, .. } = Rig::with(path, RelayOptions::default(), settings).await;
+        let written = write_until_stuck(&mut client, &[7; 64 << 10], 64 << 20).await;
+        client.shutdown().await.unwrap();
+        // Until the kernel's acknowledged all of it: a reset would take the rest along.
+        let mut got = 0;
+        let mut buffer = vec![0; 64 << 10];
+        while unacknowledged(&client) {
+            match timeout(Duration::from_millis(10), server.read(&mut buffer)).await {
+                Ok(read) => got += read.unwrap(),
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+        assert!(got + (1 << 20) < written, "{path:?}: {got} of {written} bytes were read, nothing is stalled");
+        reset(client);
+        // The relay hears of it, and has nothing to do.
+        assert!(timeout(Duration::from_millis(200), server.peek(&mut [0])).await.is_ok());
+        assert!(!near.is_finished(), "{path:?}");
+        let rest = read_all(&mut server).await.unwrap();
+        assert_eq!(got + rest.len(), written, "{path:?}");
+        drop(server);
+        timeout(LIMIT, near).await.unwrap().unwrap().unwrap();
+    }
+}
+
+/// Whether something that was sent, the end included, is yet to be acknowledged by the other kernel.
+fn unacknowledged(tcp: &TcpStream) -> bool {
+    let port = format!(":{:04X}", tcp.local_addr().unwrap().port());
+    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let mut fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let socket = fields.find(|fields| fields[1].ends_with(&port)).unwrap();
+    !socket[4].starts_with("00000000:")
+}
+
 #[tokio::test]
 async fn tiny_frames_to_a_stalled_reader_end_no_connection() {
     // Half the default connection window is what h2 lets small frames cost, 255 bytes each:

@@ -1,15 +1,16 @@
 //! Programs that stop reading, and a neighbour on the same tunnel.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use leno_testkit::network::may_run;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::support::{Mesh, soon};
+use crate::support::{Mesh, echo, exchange, soon};
 
 /// Readers that stop, each way. Four fill a tunnel's own window.
 const READERS: usize = 16;
@@ -104,4 +105,49 @@ async fn readers_that_stop_do_not_disturb_others_on_the_same_tunnel() {
         seen.push(p99(&mut neighbour).await);
     }
     drop(readers);
+}
+
+/// Callers that fill all there is between them and a program that doesn't read, and are killed. More of them than a pair of
+/// pods has room for: what they leave behind would keep every later caller out.
+#[tokio::test]
+async fn callers_that_reset_behind_a_stopped_reader_leave_nothing() {
+    const CALLERS: usize = 40;
+    if !may_run("callers_that_reset_behind_a_stopped_reader_leave_nothing") {
+        return;
+    }
+    let mut mesh = Mesh::with(|config| config.worker_threads = 1).await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let listener = server.listen();
+    let mut callers = Vec::new();
+    for _ in 0..CALLERS {
+        callers.push(soon("connect", client.host().connect(server.app(server.v4))).await.unwrap());
+    }
+    let block = vec![7; 64 << 10];
+    // Full is who can't write for a while.
+    let full = |caller: TcpStream| {
+        let block = block.clone();
+        tokio::spawn(async move {
+            while let Ok(Ok(())) = timeout(Duration::from_millis(500), caller.writable()).await {
+                let _ = caller.try_write(&block);
+            }
+            caller
+        })
+    };
+    let full: Vec<_> = callers.into_iter().map(full).collect();
+    let mut programs = Vec::new();
+    for caller in full {
+        // What the first bytes are sent with is the request for the tunnel: only now a program is connected to.
+        programs.push(soon("accept", listener.accept()).await.unwrap().0);
+        let caller = soon("a full connection", caller).await.unwrap();
+        caller.set_zero_linger().unwrap();
+    }
+    for program in programs {
+        soon("the reset", program.ready(Interest::ERROR)).await.unwrap();
+        assert_eq!(program.take_error().unwrap().unwrap().kind(), ErrorKind::ConnectionReset);
+    }
+    echo(listener);
+    let later = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    soon("an answer", exchange(later, b"hello")).await.unwrap();
 }

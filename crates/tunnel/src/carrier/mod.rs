@@ -44,7 +44,7 @@ use stream::Stream;
 pub(crate) use lane::{Delivery, Lane};
 pub(crate) use library::LibraryIo;
 pub use outgoing::thread_sleeps;
-pub(crate) use stream::try_read;
+pub(crate) use stream::{try_read, try_write};
 
 /// What a connection runs over.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -148,13 +149,29 @@ pub(super) fn write_now(socket: &TcpStream, slices: &[IoSlice<'_>]) -> io::Resul
 /// Reads what has come into `room`. Short of that, the socket is taken to be empty, which spares a
 /// system call: the kernel says so when more comes.
 pub(crate) fn try_read(socket: &TcpStream, room: &mut [u8]) -> io::Result<usize> {
-    let mut read = None;
-    let tried = socket.try_io(Interest::READABLE, || {
-        let length = io::Read::read(&mut &*socket2::SockRef::from(socket), room)?;
-        read = Some(length);
-        if length > 0 && length < room.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    let most = room.len();
+    unless_exhausted(socket, Interest::READABLE, most, || io::Read::read(&mut &*SockRef::from(socket), room))
+}
+
+/// Writes as much of `bytes` as there is room for. If that is not all, the socket is taken to be full, likewise.
+pub(crate) fn try_write(socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    unless_exhausted(socket, Interest::WRITABLE, bytes.len(), || io::Write::write(&mut &*SockRef::from(socket), bytes))
+}
+
+/// Reads or writes, and has the runtime wait for the kernel if some but less than `most` bytes were moved.
+fn unless_exhausted(
+    socket: &TcpStream,
+    interest: Interest,
+    most: usize,
+    attempt: impl FnOnce() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut moved = None;
+    let tried = socket.try_io(interest, || {
+        let length = attempt()?;
+        moved = Some(length);
+        if length > 0 && length < most { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     });
-    match read {
+    match moved {
         Some(length) => Ok(length),
         None => Err(tried.err().unwrap_or_else(|| io::ErrorKind::WouldBlock.into())),
     }

@@ -1,15 +1,15 @@
 //! From one TCP connection to another.
 
 use std::io;
-use std::pin::Pin;
+use std::net::Shutdown;
 use std::task::{Context, Poll, ready};
 
 use leno_tls::buffer::{Buffer, ReadSize};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::{RelayOptions, TURN};
+use crate::carrier::{try_read, try_write};
 
 /// Which end of a direction failed.
 pub(super) enum Failure {
@@ -45,12 +45,17 @@ impl Copy {
         self.moved
     }
 
+    /// Whether something was read that the sink has no room for.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.waiting.is_some()
+    }
+
     /// Ready once the direction has ended.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut ReadHalf<'_>,
-        sink: &mut WriteHalf<'_>,
+        source: &TcpStream,
+        sink: &TcpStream,
         count: impl Fn(u64),
         opposite_done: bool,
     ) -> Poll<Result<(), Failure>> {
@@ -59,8 +64,11 @@ impl Copy {
                 return Poll::Ready(Ok(()));
             }
             if let Some(Waiting { buffer, from, to }) = &mut self.waiting {
-                let written =
-                    ready!(Pin::new(&mut *sink).poll_write(cx, &buffer[*from..*to])).map_err(Failure::Sink)?;
+                ready!(sink.poll_write_ready(cx)).map_err(Failure::Sink)?;
+                let written = match try_write(sink, &buffer[*from..*to]) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    written => written.map_err(Failure::Sink)?,
+                };
                 *from += written;
                 let all = from == to;
                 self.moved += written as u64;
@@ -73,17 +81,17 @@ impl Copy {
             if self.ended {
                 // Once both halves have ended the sockets are closed, which says the same.
                 if !opposite_done {
-                    ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(Failure::Sink)?;
+                    SockRef::from(sink).shutdown(Shutdown::Write).map_err(Failure::Sink)?;
                 }
                 self.done = true;
                 continue;
             }
-            let socket: &TcpStream = (*source).as_ref();
-            ready!(socket.poll_read_ready(cx)).map_err(Failure::Source)?;
+            ready!(source.poll_read_ready(cx)).map_err(Failure::Source)?;
             let mut buffer = self.size.buffer();
-            let mut unfilled = ReadBuf::new(&mut buffer);
-            ready!(Pin::new(&mut *source).poll_read(cx, &mut unfilled)).map_err(Failure::Source)?;
-            let len = unfilled.filled().len();
+            let len = match try_read(source, &mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                read => read.map_err(Failure::Source)?,
+            };
             if len == 0 {
                 self.ended = true;
             } else {

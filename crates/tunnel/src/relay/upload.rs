@@ -12,6 +12,7 @@ use crate::carrier::try_read;
 
 pub(super) struct Upload {
     size: ReadSize,
+    /// Room of the tunnel's is taken, or waited for.
     reserved: bool,
     /// The program has ended its half, the tunnel's has yet to end.
     ending: bool,
@@ -30,6 +31,11 @@ impl Upload {
 
     pub(super) fn moved(&self) -> u64 {
         self.moved
+    }
+
+    /// Whether the program has sent something that the tunnel has no room for.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.reserved
     }
 
     /// Ready once the direction has ended.
