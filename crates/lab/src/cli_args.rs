@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use leno_local::names::StageName;
 use tokio::sync::watch;
@@ -76,8 +77,8 @@ pub struct RunArgs {
     pub quick: bool,
 
     /// Only steps with TEXT in their name, in whole words: across-nodes, 8-streams/send, open-loop/3500. See `leno lab list`
-    #[arg(long = "step", value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub only: String,
+    #[arg(long = "step", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub only: Option<String>,
 
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
@@ -112,7 +113,7 @@ impl RunArgs {
             rounds: self.rounds.unwrap_or(rounds),
             seconds: self.duration.unwrap_or(seconds),
             size,
-            only: self.only.clone(),
+            only: self.only.clone().unwrap_or_default(),
             program: program.to_owned(),
             stage: StageName::new(crate::STAGE).map_err(|error| Error::Usage(error.to_string()))?,
             commit: None,
