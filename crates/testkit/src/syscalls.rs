@@ -6,6 +6,11 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 /// Counts what this process's threads of one name do, from its making on, by a trace point of
 /// the kernel.
@@ -18,8 +23,7 @@ impl SyscallCounter {
     /// Counts the system calls of all threads whose name begins with `name`.
     ///
     /// # Errors
-    /// If the kernel has no such trace point or doesn't let this process use it: CAP_PERFMON or
-    /// root, and tracefs.
+    /// If the kernel has no such trace point or doesn't let this process use it, which takes root.
     pub fn new(name: &str) -> io::Result<Self> {
         Self::of("raw_syscalls/sys_enter", name)
     }
@@ -64,15 +68,22 @@ impl SyscallCounter {
     }
 }
 
+/// The number of a trace point, by the kernel's own list. Most systems mount that at boot, but not all: it is mounted here
+/// for a thread that ends, so that nothing of it stays.
 fn trace_point(event: &str) -> io::Result<u64> {
-    let mut result = Err(io::ErrorKind::NotFound.into());
-    for root in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
-        result = fs::read_to_string(format!("{root}/events/{event}/id"));
-        if result.is_ok() {
-            break;
+    const LIST: &str = "/sys/kernel/tracing";
+    let read = || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+        match mount(Some("tracefs"), LIST, Some("tracefs"), MsFlags::empty(), None::<&str>) {
+            // Mounted there already.
+            Ok(()) | Err(Errno::EBUSY) => {}
+            Err(error) => return Err(error.into()),
         }
-    }
-    result?.trim().parse().map_err(io::Error::other)
+        fs::read_to_string(format!("{LIST}/events/{event}/id"))
+    };
+    let id = thread::scope(|scope| scope.spawn(read).join()).unwrap();
+    id?.trim().parse().map_err(io::Error::other)
 }
 
 /// The first version of the kernel's `perf_event_attr`, which is all that is needed here.
