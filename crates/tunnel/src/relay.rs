@@ -17,18 +17,18 @@ use std::time::Duration;
 use h2::Reason;
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep};
 
 use crate::rarely::rarely;
-use crate::timers::sleep;
 use crate::{Error, TunnelStream};
 
 mod plain;
 mod reset;
+mod standstill;
 mod upload;
 
 use plain::Copy;
 use reset::ResetWatch;
+use standstill::Standstill;
 use upload::Upload;
 
 /// Chunks one direction moves before others on the thread get their turn.
@@ -145,7 +145,7 @@ pub async fn tcp_to_tunnel<M: Meter>(
                 return Poll::Ready(Err(error));
             }
             if up.is_stalled()
-                && let Poll::Ready(error) = reset.poll(cx, &tcp)
+                && let Poll::Ready(error) = reset.poll(cx, &tcp, up.moved())
             {
                 return Poll::Ready(Err(RelayError::Local(error)));
             }
@@ -154,7 +154,7 @@ pub async fn tcp_to_tunnel<M: Meter>(
                 down_done = true;
                 // Once both halves have ended the socket is closed, which says the same.
                 if !up.is_done() {
-                    SockRef::from(&*tcp).shutdown(Shutdown::Write).map_err(RelayError::Local)?;
+                    end(&tcp).map_err(RelayError::Local)?;
                 }
             }
             match (up.is_done(), down_done) {
@@ -231,12 +231,12 @@ pub async fn tcp_to_tcp<M: Meter>(
                 _ => {}
             }
             if forward.is_stalled()
-                && let Poll::Ready(error) = local_reset.poll(cx, &local)
+                && let Poll::Ready(error) = local_reset.poll(cx, &local, forward.moved())
             {
                 return Poll::Ready(Err(RelayError::Local(error)));
             }
             if backward.is_stalled()
-                && let Poll::Ready(error) = remote_reset.poll(cx, &remote)
+                && let Poll::Ready(error) = remote_reset.poll(cx, &remote, backward.moved())
             {
                 return Poll::Ready(Err(RelayError::Remote(error)));
             }
@@ -254,6 +254,15 @@ pub async fn tcp_to_tcp<M: Meter>(
     result
 }
 
+/// Ends this side's half of a connection.
+fn end(tcp: &TcpStream) -> io::Result<()> {
+    match SockRef::from(tcp).shutdown(Shutdown::Write) {
+        // The other end has reset it, and hears no end. What it sent before is still to be delivered, if it ended that.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        ended => ended,
+    }
+}
+
 /// Makes the coming close a RST, so that the program at the other end sees an error instead of
 /// the end of a complete stream.
 fn abort(tcp: &TcpStream) {
@@ -266,29 +275,18 @@ fn abort(tcp: &TcpStream) {
 struct HalfCloseWatch {
     timeout: Option<Duration>,
     /// Made when first needed: most connections close both ways at once.
-    timer: Option<Pin<Box<Sleep>>>,
-    moved: u64,
+    silence: Option<Standstill>,
 }
 
 impl HalfCloseWatch {
     fn new(options: &RelayOptions) -> Self {
-        Self { timeout: options.half_close_timeout, timer: None, moved: 0 }
+        Self { timeout: options.half_close_timeout, silence: None }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, half_closed: bool, moved: u64) -> Poll<Result<(), RelayError>> {
         let Some(timeout) = self.timeout.filter(|_| half_closed) else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| {
-            self.moved = moved;
-            Box::pin(sleep(timeout))
-        });
-        while timer.as_mut().poll(cx).is_ready() {
-            if self.moved == moved {
-                return Poll::Ready(Err(RelayError::HalfClosed(timeout)));
-            }
-            self.moved = moved;
-            timer.as_mut().reset(Instant::now() + timeout);
-        }
-        Poll::Pending
+        let silence = self.silence.get_or_insert_with(|| Standstill::new(timeout, moved));
+        silence.poll(cx, moved).map(|()| Err(RelayError::HalfClosed(timeout)))
     }
 }
 

@@ -1,14 +1,12 @@
 //! From one TCP connection to another.
 
 use std::io;
-use std::net::Shutdown;
 use std::task::{Context, Poll, ready};
 
 use leno_tls::buffer::{Buffer, ReadSize};
-use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::{RelayOptions, TURN};
+use super::{RelayOptions, TURN, end};
 use crate::carrier::{try_read, try_write};
 
 /// Which end of a direction failed.
@@ -81,7 +79,7 @@ impl Copy {
             if self.ended {
                 // Once both halves have ended the sockets are closed, which says the same.
                 if !opposite_done {
-                    SockRef::from(sink).shutdown(Shutdown::Write).map_err(Failure::Sink)?;
+                    end(sink).map_err(Failure::Sink)?;
                 }
                 self.done = true;
                 continue;
