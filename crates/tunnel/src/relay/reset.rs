@@ -12,8 +12,9 @@ use tokio::net::TcpStream;
 use super::standstill::Standstill;
 use crate::rarely::{Rarely, rarely};
 
-/// How long a reader that has stopped may go on after its sender is gone. Who is only slow gets all that has come, as
-/// without a proxy: a program that answers before it has read the whole request resets its connection, too.
+/// How long a reader that has stopped may stay after its sender is gone. Who reads on is not cut off in the middle of what
+/// came before, as it isn't by its own kernel: a program that answers before it has read the whole request resets its
+/// connection, too. Longer would keep others of a pair of pods waiting for the room that is taken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Notices the failure of a socket that is not read meanwhile: that its program has reset it, or is not to be reached. A
