@@ -120,7 +120,7 @@ fn ip_netns_sees_the_names() {
     if !may_run("ip_netns_sees_the_names") {
         return;
     }
-    let name = format!("leno-test-{}", std::process::id());
+    let name = format!("test-leno-{}", std::process::id());
     let guard = Named(NAMED_DIR.into(), name.clone());
     let created = match NetworkNamespace::create_named(&guard.0, &name) {
         // Root of a user namespace doesn't own /run.

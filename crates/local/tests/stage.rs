@@ -396,11 +396,12 @@ async fn rolling() {
     let dir = manifests(&[("web.yaml", WEB)]);
     let stage = Playing::start("rolling", dir.path(), 2).await;
     let old: Vec<_> = stage.listing().pods.iter().map(|pod| pod.name.clone()).collect();
-    let stop = "/tmp/leno-test-rolling-stop";
-    let _ = std::fs::remove_file(stop);
+    let scratch = tempfile::tempdir().unwrap();
+    let stop = scratch.path().join("stop");
     let load = format!(
-        "n=0; bad=0; while [ ! -e {stop} ]; do n=$((n+1)); curl -sS --max-time 5 http://web/ >/dev/null || bad=$((bad+1)); \
-         done; echo requests $n bad $bad"
+        "n=0; bad=0; while [ ! -e {} ]; do n=$((n+1)); curl -sS --max-time 5 http://web/ >/dev/null || bad=$((bad+1)); \
+         done; echo requests $n bad $bad",
+        stop.display()
     );
     let handle = stage.stage().handle();
     let argv = vec!["sh".to_owned(), "-c".to_owned(), load];
@@ -413,9 +414,8 @@ async fn rolling() {
         now.pods.len() == 3 && now.is_ready() && now.pods.iter().filter(|pod| old.contains(&pod.name)).count() == 1
     };
     stage.stage().wait_for(LIMIT, replaced).await.unwrap();
-    std::fs::write(stop, "").unwrap();
+    std::fs::write(&stop, "").unwrap();
     let (_, text) = loaded.await.unwrap();
-    std::fs::remove_file(stop).unwrap();
     println!("{}", text.trim());
     assert!(text.trim().ends_with("bad 0"), "{text}");
     stage.stop().await;
@@ -478,11 +478,12 @@ async fn restarts() {
 }
 
 async fn waits_for_proxy() {
-    let marker = "/tmp/leno-test-started";
-    let _ = std::fs::remove_file(marker);
+    let scratch = tempfile::tempdir().unwrap();
+    let marker = scratch.path().join("started");
     let text = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, labels: {{istio.io/dataplane-mode: ambient}}}}\nspec: \
-         {{containers: [{{name: c, command: [touch, {marker}]}}]}}\n"
+         {{containers: [{{name: c, command: [touch, {}]}}]}}\n",
+        marker.display()
     );
     let dir = manifests(&[("a.yaml", &text)]);
     let mut options = StageOptions::new(support::name("waits"));
@@ -493,7 +494,7 @@ async fn waits_for_proxy() {
     let listing = stage.listing();
     assert!(listing.pods[0].message.contains("no node proxy is connected"), "{:?}", listing.pods[0]);
     assert!(!listing.pods[0].in_mesh && !listing.is_ready());
-    assert!(!std::path::Path::new(marker).exists(), "a process ran before its traffic was captured");
+    assert!(!marker.exists(), "a process ran before its traffic was captured");
     stage.shutdown().await;
 }
 
@@ -657,15 +658,16 @@ spec: {selector: {app: echo}, ports: [{port: 7, targetPort: 7777}]}
 async fn lossless() {
     let dir = manifests(&[("web.yaml", &format!("{WEB}{STREAM}"))]);
     let stage = Playing::start_with("lossless", dir.path(), 2, support::ztunnel()).await;
-    let stop = "/tmp/leno-test-lossless-stop";
-    let _ = std::fs::remove_file(stop);
+    let scratch = tempfile::tempdir().unwrap();
+    let (stop, go) = (scratch.path().join("stop"), scratch.path().join("go"));
     let requests = format!(
-        "n=0; bad=0; while [ ! -e {stop} ]; do n=$((n+1)); curl -sS --max-time 5 http://web/ >/dev/null || {{ bad=$((bad+1)); \
-         date +%T.%N; }}; done; echo requests $n bad $bad"
+        "n=0; bad=0; while [ ! -e {} ]; do n=$((n+1)); curl -sS --max-time 5 http://web/ >/dev/null || {{ bad=$((bad+1)); \
+         date +%T.%N; }}; done; echo requests $n bad $bad",
+        stop.display()
     );
     let stream = format!(
         "import socket, os, time\ns = socket.create_connection((\"echo\", 7)); s.settimeout(5); n = 0\nwhile not \
-         os.path.exists(\"{stop}\"):\n  if n == 9: open(\"{stop}.go\", \"w\")\n  s.sendall(b\"x\" * 999); got = 0\n  while got < 999:\n    got += len(s.recv(4096)) or 1/0\n  \
+         os.path.exists({stop:?}):\n  if n == 9: open({go:?}, \"w\")\n  s.sendall(b\"x\" * 999); got = 0\n  while got < 999:\n    got += len(s.recv(4096)) or 1/0\n  \
          n += 1; time.sleep(0.01)\nprint(\"exchanges\", n)"
     );
     let run = |argv: Vec<String>| {
@@ -687,7 +689,7 @@ async fn lossless() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     let begun = Instant::now();
-    while !std::path::Path::new(&format!("{stop}.go")).exists() {
+    while !go.exists() {
         assert!(begun.elapsed() < LIMIT, "the connection was never made");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -704,10 +706,8 @@ async fn lossless() {
     label(None).await;
     label(Some("ambient")).await;
     label(None).await;
-    std::fs::write(stop, "").unwrap();
+    std::fs::write(&stop, "").unwrap();
     let (requests, stream) = (requests.await.unwrap().1, stream.await.unwrap().1);
-    std::fs::remove_file(stop).unwrap();
-    std::fs::remove_file(format!("{stop}.go")).unwrap();
     println!("{}\n{}", requests.trim(), stream.trim());
     assert!(requests.trim().ends_with("bad 0"), "{requests}");
     assert!(stream.starts_with("exchanges"), "{stream}");

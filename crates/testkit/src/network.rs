@@ -25,7 +25,8 @@ pub fn may_run(test: &str) -> bool {
     false
 }
 
-const PREFIX: &str = "leno-test-";
+/// Not what a stage calls its own: `leno down` beside tests would take them along.
+const PREFIX: &str = "test-leno-";
 
 /// A named network namespace that is gone when this is dropped, panic or not.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub struct TestNamespace {
 }
 
 impl TestNamespace {
-    /// A new one, `leno-test-<process>-<number>`, with `lo` up.
+    /// A new one, `test-leno-<process>-<number>`, with `lo` up.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         static SWEEP: Once = Once::new();

@@ -112,8 +112,9 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
     kill(stage.ps()["supervisor"].as_i64().unwrap());
     stage.down().ok();
     assert_eq!(namespaces(), 0);
-    let left = run(std::process::Command::new("pgrep").args(["-f", &format!("--name {}", stage.name())])).stdout;
-    assert_eq!(left, "", "processes left behind");
+    let left = run(std::process::Command::new("pgrep").args(["-a", "-f", "--", &format!("--name {} ", stage.name())]));
+    // 1: there is none.
+    assert_eq!((left.code, left.stdout.as_str()), (1, ""), "processes left behind");
 }
 
 /// A script that starts the proxy and does not become it, and starts other things besides.

@@ -37,6 +37,8 @@ impl Ran {
 pub(crate) fn leno() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.stdin(Stdio::null()).env_remove("RUST_LOG");
+    // Pods inherit both. A language that isn't installed has programs complain, or not start.
+    command.env("LC_ALL", "C.UTF-8").env("PATH", std::env::join_paths(search_path()).unwrap());
     command
 }
 
@@ -80,10 +82,13 @@ fn exists(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).exists();
     }
+    search_path().iter().any(|dir| dir.join(program).exists())
+}
+
+/// The caller's, and where daemons are: a login of root's may go without.
+fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .any(|dir: PathBuf| dir.join(program).exists())
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect()
 }
 
 impl Stage {
@@ -188,7 +193,17 @@ impl Stage {
     pub(crate) fn node_get(&self, node: &str, port: u16, path: &str) -> String {
         let netns = format!("/run/netns/{}", self.netns(node));
         let url = format!("http://127.0.0.1:{port}{path}");
-        run(Command::new("nsenter").arg(format!("--net={netns}")).args(["curl", "-sS", "-m", "10", &url])).ok().stdout
+        run(Command::new("nsenter").arg(format!("--net={netns}")).args([
+            "curl",
+            "--noproxy",
+            "*",
+            "-sS",
+            "-m",
+            "10",
+            &url,
+        ]))
+        .ok()
+        .stdout
     }
 
     /// The name of the network namespace of a node.

@@ -136,13 +136,25 @@ impl Playing {
 pub(crate) struct Elsewhere {
     pub(crate) child: std::process::Child,
     pub(crate) name: StageName,
+    /// Where its program is, if not where cargo put it.
+    _program: Option<tempfile::TempDir>,
 }
 
 impl Elsewhere {
     /// Plays a directory; `user` is where and as whom to play instead of here and as root.
     pub(crate) fn start(test: &str, dir: &Path, user: Option<(StageName, &Path, u32)>) -> Self {
+        use std::os::unix::fs::PermissionsExt as _;
         use std::os::unix::process::CommandExt as _;
-        let this = std::env::current_exe().unwrap();
+        let mut this = std::env::current_exe().unwrap();
+        // Another user may not be allowed to enter the checkout, as below /root.
+        let program = user.is_some().then(|| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+            let copy = dir.path().join("stage");
+            std::fs::copy(&this, &copy).unwrap();
+            this = copy;
+            dir
+        });
         let mut command = std::process::Command::new(&this);
         // Where only a mesh can be ready, the proxies must be real ones.
         if let (Some(ztunnel), true) = (ztunnel(), test.ends_with("mesh")) {
@@ -154,7 +166,7 @@ impl Elsewhere {
             command.env("LENO_RUN_DIR", run_dir).uid(user).gid(user).current_dir("/");
             stage = name;
         }
-        Self { child: command.spawn().unwrap(), name: stage }
+        Self { child: command.spawn().unwrap(), name: stage, _program: program }
     }
 
     pub(crate) async fn ready(&mut self) -> Listing {
