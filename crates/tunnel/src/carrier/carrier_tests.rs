@@ -17,6 +17,8 @@ use crate::test_support::request;
 use crate::window::Held;
 use crate::{OpenError, Pool, TunnelStream, WindowBudget};
 
+#[path = "contract_tests.rs"]
+mod contract;
 #[path = "leaks_tests.rs"]
 mod leaks;
 #[path = "library_tests.rs"]
