@@ -15,7 +15,7 @@ use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
 use super::frame::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE,
-    PADDED, Piece, RST_STREAM, SETTINGS, Splitter, WINDOW_UPDATE, word,
+    PADDED, PUSH_PROMISE, Piece, RST_STREAM, SETTINGS, Splitter, WINDOW_UPDATE, word,
 };
 use super::stream::{Stream, write_now};
 use super::{Carrier, LARGEST_READ, Role};
@@ -38,8 +38,8 @@ pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
 pub(super) struct Incoming {
     splitter: Splitter,
     current: Current,
-    /// A header block has begun; only CONTINUATION may follow (RFC 9113 §6.10).
-    in_headers: bool,
+    /// The stream whose header block has begun: only its CONTINUATION may follow (RFC 9113 §6.10).
+    header_block: Option<u32>,
     largest_frame: u32,
     /// Frames for the library. The last may be incomplete.
     for_library: BytesMut,
@@ -102,7 +102,7 @@ impl Incoming {
         Self {
             splitter: Splitter::new(preface),
             current: Current::Library(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
-            in_headers: false,
+            header_block: None,
             largest_frame: settings.max_frame_size,
             for_library: BytesMut::new(),
             whole: 0,
@@ -188,6 +188,11 @@ impl Incoming {
         self.wake_library();
     }
 
+    /// Whether the library may be told something now: nothing may interrupt a header block.
+    pub(super) fn may_tell(&self) -> bool {
+        self.header_block.is_none()
+    }
+
     /// Tells the library of a stream's end, between two frames.
     pub(super) fn tell_end(&mut self, stream: u32) {
         let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream };
@@ -262,7 +267,7 @@ impl Carrier {
                 }
                 Piece::Head(head) => {
                     self.frame_begins(head);
-                    if head.length == 0 {
+                    if head.length == 0 && self.incoming.violation.is_none() {
                         self.frame_ends(&mut received, &mut gathered);
                     }
                 }
@@ -285,10 +290,15 @@ impl Carrier {
 
     fn frame_begins(&mut self, head: Head) {
         if head.length > self.incoming.largest_frame {
-            self.violated(Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to");
+            return self.violated(Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to");
         }
-        let ours =
-            head.kind == DATA && !self.incoming.in_headers && head.stream % 2 == 1 && head.stream <= self.last_stream;
+        // The library would see it only of what it gets, and what is taken out here has an effect at once.
+        if let Some(stream) = self.incoming.header_block
+            && (head.kind, head.stream) != (CONTINUATION, stream)
+        {
+            return self.violated(Reason::PROTOCOL_ERROR, "the peer sent another frame inside a header block");
+        }
+        let ours = head.kind == DATA && head.stream % 2 == 1 && head.stream <= self.last_stream;
         let unanswered = |stream: &Stream| self.role == Role::Client && !stream.answered;
         if !ours || self.streams.get(&head.stream).is_some_and(|stream| stream.receive_ended || unanswered(stream)) {
             // Whatever is wrong with it, the library says so.
@@ -331,8 +341,12 @@ impl Carrier {
                     // What came before it comes first.
                     self.deliver(received, gathered);
                 }
+                let in_block = self.incoming.header_block.is_some();
                 if self.library_needs(head) {
                     self.incoming.library_frame_is_whole();
+                    if in_block && self.incoming.header_block.is_none() {
+                        self.tell_late_ends();
+                    }
                 } else {
                     let before = self.incoming.for_library.len() - HEAD - head.length as usize;
                     self.incoming.for_library.truncate(before);
@@ -467,9 +481,10 @@ impl Carrier {
                 if head.has(END_STREAM) {
                     self.receive_ends(head.stream);
                 }
-                self.incoming.in_headers = !head.has(END_HEADERS);
+                self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream);
             }
-            CONTINUATION if head.has(END_HEADERS) => self.incoming.in_headers = false,
+            PUSH_PROMISE => self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream),
+            CONTINUATION if head.has(END_HEADERS) => self.incoming.header_block = None,
             RST_STREAM if head.length == 4 => {
                 let code = Reason::from(word(self.incoming.payload(head), 0));
                 self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
@@ -486,6 +501,15 @@ impl Carrier {
             _ => {}
         }
         true
+    }
+
+    /// Tells the library of the ends that came due inside a header block.
+    fn tell_late_ends(&mut self) {
+        for (id, stream) in &mut self.streams {
+            if stream.accepted && std::mem::take(&mut stream.end_untold) {
+                self.incoming.tell_end(*id);
+            }
+        }
     }
 
     pub(super) fn stream_fails(&mut self, id: u32, error: Error) {

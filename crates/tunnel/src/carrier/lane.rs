@@ -43,9 +43,10 @@ impl Lane {
     /// The stream has become a tunnel.
     pub(crate) fn accepted(&self) {
         let mut carrier = self.carrier.0.lock();
+        let may_tell = carrier.incoming.may_tell();
         let Some(stream) = carrier.streams.get_mut(&self.stream) else { return };
         stream.accepted = true;
-        if std::mem::take(&mut stream.end_untold) {
+        if may_tell && std::mem::take(&mut stream.end_untold) {
             carrier.incoming.tell_end(self.stream);
         }
     }

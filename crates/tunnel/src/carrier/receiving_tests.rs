@@ -115,15 +115,80 @@ async fn a_frame_that_is_too_large_is_refused_by_its_head() {
     assert!(open.chunk().await.is_err());
 }
 
+/// Frames that may not stand inside stream 3's header block, on either side of a connection.
+fn intruders() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("DATA", frame(DATA, 0, 1, b"smuggled")),
+        ("empty DATA", frame(DATA, 0, 1, &[])),
+        ("the end of a stream", frame(DATA, END_STREAM, 1, &[])),
+        ("a stream's WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes())),
+        ("its own WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 3, &1u32.to_be_bytes())),
+        ("the connection's WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes())),
+        ("RST_STREAM", frame(RST_STREAM, 0, 1, &8u32.to_be_bytes())),
+        ("SETTINGS", frame(SETTINGS, 0, 0, &[])),
+        ("PING", frame(6, 0, 0, &[0; 8])),
+        ("PRIORITY", frame(2, 0, 1, &[0, 0, 0, 0, 1])),
+        ("HEADERS", frame(HEADERS, END_HEADERS, 5, CONNECT)),
+        ("its own HEADERS", frame(HEADERS, END_HEADERS, 3, CONNECT)),
+        ("CONTINUATION of another", frame(CONTINUATION, END_HEADERS, 1, &[])),
+        ("a kind that nobody knows", frame(0x7e, 0, 0, b"?")),
+        ("GOAWAY", frame(GOAWAY, 0, 0, &[0; 8])),
+    ]
+}
+
+/// RFC 9113 §6.2 and §6.10.
 #[tokio::test(start_paused = true)]
-async fn data_within_a_header_block_is_an_error() {
-    let mut service = Service::start(small(), &[]).await;
-    let mut stream = service.open(1).await;
-    service.raw.send(HEADERS, 0, 3, &CONNECT[..5]).await;
-    service.raw.send(DATA, 0, 1, b"smuggled").await;
-    service.raw.send(CONTINUATION, END_HEADERS, 3, &CONNECT[5..]).await;
-    service.ends_with(PROTOCOL_ERROR).await;
-    assert!(stream.chunk().await.is_err());
+async fn any_frame_inside_a_clients_header_block_is_an_error_of_the_connection() {
+    for (what, intruder) in intruders() {
+        let mut service = Service::start(small(), &[]).await;
+        let mut stream = service.open(1).await;
+        service.raw.send(HEADERS, 0, 3, &CONNECT[..5]).await;
+        service.raw.io.write_all(&intruder).await.unwrap();
+        service.raw.send(CONTINUATION, END_HEADERS, 3, &CONNECT[5..]).await;
+        assert!(stream.chunk().await.is_err(), "{what}");
+        assert!(service.requests.try_recv().is_err(), "{what}");
+        service.ends_with(PROTOCOL_ERROR).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_frame_inside_a_servers_header_block_is_an_error_of_the_connection() {
+    for (what, intruder) in intruders() {
+        let mut remote = Remote::new(small());
+        let mut stream = remote.open().await;
+        let (_, asked) = remote.ask(&[]).await;
+        remote.raw.send(HEADERS, 0, 3, &[]).await;
+        remote.raw.io.write_all(&intruder).await.unwrap();
+        remote.raw.send(CONTINUATION, END_HEADERS, 3, OK).await;
+        assert_eq!(remote.raw.goaway().await, PROTOCOL_ERROR, "{what}");
+        assert!(stream.chunk().await.is_err(), "{what}");
+        assert!(asked.await.unwrap().is_err(), "{what}");
+    }
+}
+
+/// This side must not do what the peer must not: the library is told of an end between two frames.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_comes_due_inside_a_header_block_is_told_after_it() {
+    let mut remote = Remote::new(small());
+    let mut witness = remote.open().await;
+    let (first, asked) = remote.ask(&[]).await;
+    let (second, asked_too) = remote.ask(&[]).await;
+    // The library learns of the first one's end when its request has become a tunnel; the header block
+    // of the second has begun by then.
+    let block = [
+        frame(HEADERS, END_HEADERS, first, OK),
+        frame(DATA, END_STREAM, first, b"all"),
+        frame(HEADERS, 0, second, &[]),
+    ];
+    remote.raw.io.write_all(&block.concat()).await.unwrap();
+    let mut stream = asked.await.unwrap().unwrap();
+    remote.raw.send(CONTINUATION, END_HEADERS, second, OK).await;
+    assert_eq!(timeout(HANGS, read_all(&mut stream)).await.unwrap().unwrap(), b"all");
+    let mut other = asked_too.await.unwrap().unwrap();
+    for (id, stream) in [(second, &mut other), (1, &mut witness)] {
+        remote.raw.send(DATA, END_STREAM, id, b"still here").await;
+        assert_eq!(timeout(HANGS, read_all(stream)).await.unwrap().unwrap(), b"still here");
+    }
 }
 
 #[tokio::test(start_paused = true)]
