@@ -17,6 +17,7 @@ use super::frame::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE,
     PADDED, PUSH_PROMISE, Piece, RST_STREAM, SETTINGS, Splitter, WINDOW_UPDATE, word,
 };
+use super::outgoing::Opened;
 use super::stream::{Stream, write_now};
 use super::{Carrier, LARGEST_READ, Role};
 use crate::{Error, Settings};
@@ -201,6 +202,17 @@ impl Incoming {
         self.for_library.extend_from_slice(&end.bytes());
         self.library_frame_is_whole();
         self.for_library.extend_from_slice(&begun);
+    }
+
+    /// Has the library end a stream whose window the peer has opened too far by the WINDOW_UPDATE that
+    /// has just become whole. The library knows of no other: its own count lies between nothing and the
+    /// largest, so one frame may not be beyond that, and two always are. It takes the second for late
+    /// where the first was enough.
+    fn tell_overflow(&mut self, stream: u32) {
+        let twice = Head::window_update(stream, LARGEST_WINDOW as u32);
+        self.for_library.truncate(self.for_library.len() - twice.len());
+        self.for_library.extend_from_slice(&twice);
+        self.for_library.extend_from_slice(&twice);
     }
 
     /// The payload of the library's frame that has just become whole.
@@ -496,7 +508,11 @@ impl Carrier {
             }
             WINDOW_UPDATE if head.length == 4 => {
                 let increment = word(self.incoming.payload(head), 0) & (u32::MAX >> 1);
-                return !self.window_opens(head.stream, i64::from(increment));
+                match self.window_opens(head.stream, i64::from(increment)) {
+                    Opened::Here => return false,
+                    Opened::Senseless => {}
+                    Opened::TooFar => self.incoming.tell_overflow(head.stream),
+                }
             }
             _ => {}
         }

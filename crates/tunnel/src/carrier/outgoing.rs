@@ -58,6 +58,16 @@ pub(super) struct Outgoing {
     pace: Pace,
 }
 
+/// What a WINDOW_UPDATE led to.
+pub(super) enum Opened {
+    /// The library need not see it.
+    Here,
+    /// The library has to see it, and judges it.
+    Senseless,
+    /// Its stream has a larger window now than there is: an error of the stream (RFC 9113 §6.9.1).
+    TooFar,
+}
+
 thread_local! {
     /// How often this thread has gone to sleep.
     static SLEEPS: Cell<u64> = const { Cell::new(0) };
@@ -462,10 +472,10 @@ impl Carrier {
         }
     }
 
-    /// The peer takes so many bytes more. False if the library has to see that: it makes no sense.
-    pub(super) fn window_opens(&mut self, id: u32, increment: i64) -> bool {
+    /// The peer takes so many bytes more.
+    pub(super) fn window_opens(&mut self, id: u32, increment: i64) -> Opened {
         if increment == 0 || id > self.last_stream {
-            return false;
+            return Opened::Senseless;
         }
         if id == 0 {
             self.outgoing.window += increment;
@@ -477,15 +487,15 @@ impl Carrier {
             }
             self.let_next();
         } else if let Some(stream) = self.streams.get_mut(&id) {
-            stream.window += increment;
-            let too_large = stream.window > LARGEST_WINDOW;
+            let window = stream.window + increment;
+            stream.window = window.min(LARGEST_WINDOW);
             stream.wake_sender();
             self.send_backlog(id);
-            if too_large {
-                self.too_large_a_window();
+            if window > LARGEST_WINDOW {
+                return Opened::TooFar;
             }
         }
-        true
+        Opened::Here
     }
 
     /// What the peer takes of each stream has changed (RFC 9113 §6.9.2).

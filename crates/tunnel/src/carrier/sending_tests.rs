@@ -1,5 +1,7 @@
 //! What this side sends: within the peer's windows, in order, and everybody in turn.
 
+use h2::Reason;
+
 use super::super::frame::{CONTINUATION, INITIAL_WINDOW_SIZE};
 use super::*;
 
@@ -52,18 +54,17 @@ async fn a_window_may_become_less_than_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_opens_too_large_a_window_is_told_so() {
+async fn a_peer_that_opens_the_connections_window_too_far_is_told_so() {
     let largest = (1 << 31) - 1;
-    for case in 0..3 {
+    for by_settings in [false, true] {
         let mut service = Service::start(small(), &[]).await;
         let mut stream = service.open(1).await;
-        match case {
-            0 => service.raw.window_update(0, largest).await,
-            1 => service.raw.window_update(1, largest).await,
-            _ => {
-                service.raw.window_update(1, 1).await;
-                service.raw.send(SETTINGS, 0, 0, &setting(INITIAL_WINDOW_SIZE, largest)).await;
-            }
+        if by_settings {
+            // Of all streams at once (RFC 9113 §6.9.2).
+            service.raw.window_update(1, 1).await;
+            service.raw.send(SETTINGS, 0, 0, &setting(INITIAL_WINDOW_SIZE, largest)).await;
+        } else {
+            service.raw.window_update(0, largest).await;
         }
         service.ends_with(FLOW_CONTROL_ERROR).await;
         assert!(stream.chunk().await.is_err());
@@ -76,6 +77,47 @@ async fn a_peer_that_opens_too_large_a_window_is_told_so() {
     service.raw.window_update(1, largest - 65_535).await;
     assert!(timeout(HANGS, service.raw.until(GOAWAY)).await.is_err());
     drop(stream);
+}
+
+/// RFC 9113 §6.9.1: the others go on.
+#[tokio::test(start_paused = true)]
+async fn a_streams_window_that_is_opened_too_far_ends_the_stream_alone() {
+    let largest = (1 << 31) - 1;
+    // At once, little by little, and from nothing.
+    for (initial, increments) in
+        [(65_535, &[largest][..]), (65_535, &[1 << 30, 1 << 30]), (0, &[1 << 30, (1 << 30) - 1, 1]), (largest, &[1])]
+    {
+        let mut service = Service::start(small(), &setting(INITIAL_WINDOW_SIZE, initial)).await;
+        let (mut stream, mut other) = (service.open(1).await, service.open(3).await);
+        for increment in increments {
+            service.raw.window_update(1, *increment).await;
+        }
+        let reset = service.raw.until(RST_STREAM).await;
+        assert_eq!((reset.0.stream, word(&reset.1, 0)), (1, FLOW_CONTROL_ERROR), "{initial} {increments:?}");
+        let error = stream.chunk().await.unwrap_err();
+        assert!(matches!(error, Error::Reset { code: Reason::FLOW_CONTROL_ERROR, by_peer: false }), "{error:?}");
+        assert!(stream.write_all(b"x").await.is_err());
+        service.raw.send(DATA, END_STREAM, 3, b"still here").await;
+        assert_eq!(read_all(&mut other).await.unwrap(), b"still here");
+        service.raw.window_update(3, 100).await;
+        other.write_all(b"and back").await.unwrap();
+        other.shutdown().await.unwrap();
+        assert_eq!(service.raw.all_data(3).await, (b"and back".to_vec(), true));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_too_ends_only_the_stream_whose_window_is_opened_too_far() {
+    let mut remote = Remote::new(small());
+    let (mut stream, mut other) = (remote.open().await, remote.open().await);
+    for _ in 0..2 {
+        remote.raw.window_update(1, 1 << 30).await;
+    }
+    let reset = remote.raw.until(RST_STREAM).await;
+    assert_eq!((reset.0.stream, word(&reset.1, 0)), (1, FLOW_CONTROL_ERROR));
+    assert!(matches!(stream.chunk().await, Err(Error::Reset { code: Reason::FLOW_CONTROL_ERROR, by_peer: false })));
+    remote.raw.send(DATA, END_STREAM, 3, b"still here").await;
+    assert_eq!(read_all(&mut other).await.unwrap(), b"still here");
 }
 
 #[tokio::test(start_paused = true)]
