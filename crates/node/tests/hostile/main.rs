@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 mod floods;
+mod h2spec;
 mod handshakes;
 mod requests;
 #[path = "../support/mod.rs"]

@@ -6,6 +6,7 @@ use super::*;
 const FLOW_CONTROL_ERROR: u32 = 3;
 const PROTOCOL_ERROR: u32 = 1;
 const FRAME_SIZE_ERROR: u32 = 6;
+const REFUSED_STREAM: u32 = 7;
 
 #[tokio::test(start_paused = true)]
 async fn a_client_is_held_to_a_streams_window() {
@@ -189,6 +190,26 @@ async fn an_end_that_comes_due_inside_a_header_block_is_told_after_it() {
         remote.raw.send(DATA, END_STREAM, id, b"still here").await;
         assert_eq!(timeout(HANGS, read_all(stream)).await.unwrap().unwrap(), b"still here");
     }
+}
+
+/// RFC 9113 §5.1.2.
+#[tokio::test(start_paused = true)]
+async fn a_stream_over_the_announced_number_is_refused_and_the_others_go_on() {
+    let mut service = Service::start(Settings { max_concurrent_streams: 2, ..small() }, &[]).await;
+    let (mut first, _second) = (service.open(1).await, service.open(3).await);
+    for id in [5, 7] {
+        service.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
+        let (head, payload) = service.raw.until(RST_STREAM).await;
+        assert_eq!((head.stream, word(&payload, 0)), (id, REFUSED_STREAM));
+        assert!(service.requests.try_recv().is_err());
+    }
+    service.raw.send(DATA, END_STREAM, 1, b"still here").await;
+    assert_eq!(read_all(&mut first).await.unwrap(), b"still here");
+    first.shutdown().await.unwrap();
+    drop(first);
+    assert!(service.raw.all_data(1).await.1);
+    // Its place is free.
+    service.open(9).await;
 }
 
 #[tokio::test(start_paused = true)]
