@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use bytes::BufMut;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -13,13 +14,15 @@ use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::TlsStream;
+use crate::buffer::LARGEST;
 use crate::keys::{KeySource, Keys};
 use crate::record::{HEADER, MAX_RECORD};
 use crate::turn::turn;
 
 /// Most bytes of a handshake that wait to be understood: the longest message there may be, in
-/// records that may hold one byte each, is refused by the TLS library well before.
-const LIMIT: usize = 256 << 10;
+/// records of six bytes and more each. What comes behind the handshake counts as well, and goes on in
+/// one buffer of the data path, so it may not be more than fits there.
+const LIMIT: usize = LARGEST;
 
 /// What a handshake found out, beside the keys.
 pub(crate) struct Facts {
@@ -123,10 +126,11 @@ where
                     shown = longer;
                     break;
                 }
-                if incoming.len() > LIMIT {
+                let room = LIMIT.saturating_sub(incoming.len());
+                if room == 0 {
                     return Err(failed(rustls::InvalidMessage::HandshakePayloadTooLarge.into()));
                 }
-                if io.read_buf(&mut incoming).await? == 0 {
+                if io.read_buf(&mut (&mut incoming).limit(room)).await? == 0 {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed it"));
                 }
             },
