@@ -80,13 +80,13 @@ fn receive(cipher: &mut Cipher, mut bytes: &[u8], chunk: usize) -> Vec<u8> {
         loop {
             let mut out = ReadBuf::new(&mut room);
             match incoming.open(cipher, &mut out) {
-                Ok(Opened::Nothing) => break,
-                Ok(Opened::Data) => {
+                Ok(None) => break,
+                Ok(Some((Opened::Data(_), _))) => {
                     received.extend_from_slice(out.filled());
                     received.extend_from_slice(incoming.plain());
                     incoming.consume(incoming.plain().len());
                 }
-                Ok(Opened::Alert(_) | Opened::Handshake(_)) => {}
+                Ok(Some((Opened::Alert(_) | Opened::Handshake(_), _))) => {}
                 Err(_) => return received,
             }
         }

@@ -28,7 +28,7 @@ impl Incoming {
             Self { buffer: None, size: ReadSize::new(LARGEST_READ), plain: 0..0, sealed: 0..received.len() };
         if !received.is_empty() {
             let mut buffer = Buffer::holding(received.len().max(MAX_RECORD));
-            // A handshake's buffer is smaller than the largest of these.
+            // A handshake receives no more than the largest of these holds.
             buffer[..received.len()].copy_from_slice(received);
             incoming.buffer = Some(buffer);
         }
@@ -46,15 +46,19 @@ impl Incoming {
         self.release();
     }
 
-    /// Opens the next record, if it has come in full. Data goes to `out` if all of it has room
-    /// there, which saves a copy, and else becomes [`Incoming::plain`], which must be empty; of
-    /// others, a copy is given.
-    pub(crate) fn open(&mut self, cipher: &mut Cipher, out: &mut ReadBuf<'_>) -> Result<Opened, Violation> {
+    /// Opens the next record, if it has come in full, and says how long it was. Data goes to `out`
+    /// if all of it has room there, which saves a copy, and else becomes [`Incoming::plain`], which
+    /// must be empty; of others, a copy is given.
+    pub(crate) fn open(
+        &mut self,
+        cipher: &mut Cipher,
+        out: &mut ReadBuf<'_>,
+    ) -> Result<Option<(Opened, usize)>, Violation> {
         debug_assert!(self.plain.is_empty());
-        let Some(buffer) = &mut self.buffer else { return Ok(Opened::Nothing) };
+        let Some(buffer) = &mut self.buffer else { return Ok(None) };
         let received = &mut buffer[self.sealed.clone()];
         let Some(length) = length_of(received)?.filter(|length| *length <= received.len()) else {
-            return Ok(Opened::Nothing);
+            return Ok(None);
         };
         let record = &mut received[..length];
         refuse_plain(record)?;
@@ -63,8 +67,8 @@ impl Incoming {
         let into_out = inner_length(length) <= out.remaining();
         let (content, plain, range) = if into_out {
             let room = out.initialize_unfilled_to(inner_length(length));
-            let (content, length) = cipher.open_into(record, room)?;
-            (content, &room[..length], 0..length)
+            let (content, plain) = cipher.open_into(record, room)?;
+            (content, &room[..plain], 0..plain)
         } else {
             let (content, range) = cipher.open(record)?;
             (content, &record[range.clone()], range)
@@ -78,11 +82,11 @@ impl Incoming {
                 } else {
                     self.plain = start + range.start..start + range.end;
                 }
-                Opened::Data
+                Opened::Data(range.len())
             }
         };
         self.release();
-        Ok(opened)
+        Ok(Some((opened, length)))
     }
 
     /// Reads once: `read` gets the room there is and says how much it filled. A connection for
@@ -125,14 +129,21 @@ impl Incoming {
 
 /// What [`Incoming::open`] found.
 pub(crate) enum Opened {
-    /// No complete record.
-    Nothing,
-    /// Data, perhaps none.
-    Data,
+    /// So many bytes of data, perhaps none.
+    Data(usize),
     /// An alert's bytes.
     Alert(Vec<u8>),
     /// Bytes of handshake messages.
     Handshake(Vec<u8>),
+}
+
+impl Opened {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Data(length) => *length == 0,
+            Self::Alert(bytes) | Self::Handshake(bytes) => bytes.is_empty(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,13 +14,13 @@ const KEY_UPDATE: u8 = 24;
 /// A KeyUpdate that asks for none in return.
 pub(crate) const KEY_UPDATE_MESSAGE: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
-/// KeyUpdates a peer may ask for without sending data; each costs us a key derivation and a
-/// record, and it nearly nothing.
-const KEY_UPDATE_REQUESTS: u8 = 32;
+/// KeyUpdates a peer may send without data in between, whether they ask for an answer or not: each
+/// costs us a key derivation, and the peer nearly nothing. The TLS library's number.
+const KEY_UPDATES: u8 = 32;
 
 /// Bytes of an unfinished handshake message. Tickets are the only long ones, and hold a few
-/// hundred.
-const MESSAGE_LIMIT: usize = 64 << 10;
+/// hundred. The TLS library's number.
+const MESSAGE_LIMIT: usize = 0xffff;
 
 /// Records before the limit at which a key is replaced: more than one write seals.
 const MARGIN: u64 = 64;
@@ -32,7 +32,7 @@ pub(crate) struct Keys {
     source: KeySource,
     /// The peer asked for new keys of ours.
     update_owed: bool,
-    requests_left: u8,
+    updates_left: u8,
     /// A handshake message that came in part.
     partial: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl Keys {
             opening: Cipher::new(secrets.rx)?,
             source,
             update_owed: false,
-            requests_left: KEY_UPDATE_REQUESTS,
+            updates_left: KEY_UPDATES,
             partial: Vec::new(),
         })
     }
@@ -86,7 +86,7 @@ impl Keys {
 
     /// The peer sent data.
     pub(crate) fn data_received(&mut self) {
-        self.requests_left = KEY_UPDATE_REQUESTS;
+        self.updates_left = KEY_UPDATES;
     }
 
     /// Whether a handshake message has come in part; nothing else may come before its end
@@ -95,14 +95,15 @@ impl Keys {
         !self.partial.is_empty()
     }
 
-    /// The peer sent handshake messages, in one record.
-    pub(crate) fn handshake_received(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+    /// The peer sent handshake messages, in one record. Says how many were whole.
+    pub(crate) fn handshake_received(&mut self, bytes: &[u8]) -> Result<u32, Violation> {
         if bytes.is_empty() {
             return Err(Violation::unexpected(InvalidMessage::InvalidEmptyPayload));
         }
         self.partial.extend_from_slice(bytes);
         let mut messages = std::mem::take(&mut self.partial);
         let mut rest = messages.as_slice();
+        let mut whole = 0;
         while let Some((&[kind, high, middle, low], body)) = rest.split_first_chunk() {
             let length = u32::from_be_bytes([0, high, middle, low]) as usize;
             if length > MESSAGE_LIMIT {
@@ -111,39 +112,46 @@ impl Keys {
             let Some((body, after)) = body.split_at_checked(length) else { break };
             self.message(kind, body, after.is_empty())?;
             rest = after;
+            whole += 1;
         }
         let handled = messages.len() - rest.len();
         messages.drain(..handled);
         self.partial = messages;
-        Ok(())
+        Ok(whole)
     }
 
     fn message(&mut self, kind: u8, body: &[u8], is_last: bool) -> Result<(), Violation> {
         match (kind, &mut self.source) {
             (KEY_UPDATE, _) => {
-                let asks = match body {
-                    [0] => false,
-                    [1] => true,
-                    _ => {
-                        return Err(Violation::new(InvalidMessage::InvalidKeyUpdate, AlertDescription::DecodeError));
-                    }
+                let &[request] = body else {
+                    return Err(Violation::new(InvalidMessage::InvalidKeyUpdate, AlertDescription::DecodeError));
                 };
                 if !is_last {
                     // What follows in this record would be under the old key.
                     return Err(Violation::unexpected(PeerMisbehaved::KeyEpochWithPendingFragment));
                 }
-                if asks {
-                    self.requests_left = self.requests_left.checked_sub(1).ok_or_else(|| {
-                        Violation::new(PeerMisbehaved::TooManyKeyUpdateRequests, AlertDescription::UnexpectedMessage)
-                    })?;
-                    self.update_owed = true;
+                // Who floods is told nothing, as by the TLS library.
+                self.updates_left = self
+                    .updates_left
+                    .checked_sub(1)
+                    .ok_or_else(|| Violation { error: PeerMisbehaved::TooManyKeyUpdateRequests.into(), alert: None })?;
+                match request {
+                    0 => {}
+                    1 => self.update_owed = true,
+                    _ => {
+                        let alert = AlertDescription::IllegalParameter;
+                        return Err(Violation::new(InvalidMessage::InvalidKeyUpdate, alert));
+                    }
                 }
                 self.opening = self.source.next_opening()?;
                 Ok(())
             }
-            (NEW_SESSION_TICKET, KeySource::Client(source)) => source
-                .handle_new_session_ticket(body)
-                .map_err(|error| Violation { error, alert: Some(AlertDescription::DecodeError) }),
+            (NEW_SESSION_TICKET, KeySource::Client(source)) => {
+                source.handle_new_session_ticket(body).map_err(|error| match error {
+                    rustls::Error::InvalidMessage(message) => Violation::new(message.clone(), message.into()),
+                    error => error.into(),
+                })
+            }
             _ => Err(Violation::unexpected(rustls::Error::InappropriateHandshakeMessage {
                 expect_types: vec![HandshakeType::KeyUpdate],
                 got_type: HandshakeType::from(kind),

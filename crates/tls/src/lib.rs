@@ -14,6 +14,7 @@ pub mod buffer;
 mod certificate;
 mod clock;
 mod control;
+mod effort;
 mod error;
 mod establish;
 mod fingerprint;

@@ -169,8 +169,15 @@ fn content_of(inner: &[u8]) -> Result<(Content, usize), Violation> {
     if inner.len() > MAX_PLAIN + 1 {
         return Err(too_long());
     }
-    // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4).
-    let Some(end) = inner.iter().rposition(|byte| *byte != 0) else {
+    // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4). Looked
+    // for byte by byte, a record full of them would cost more to look through than to open.
+    let mut unpadded = inner;
+    while let Some((front, last)) = unpadded.split_last_chunk()
+        && *last == [0; 64]
+    {
+        unpadded = front;
+    }
+    let Some(end) = unpadded.iter().rposition(|byte| *byte != 0) else {
         return Err(Violation::unexpected(PeerMisbehaved::IllegalTlsInnerPlaintext));
     };
     let content = match inner[end] {

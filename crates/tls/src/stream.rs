@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use rustls::{AlertDescription, InvalidMessage, PeerMisbehaved};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::effort::Effort;
 use crate::incoming::{Incoming, Opened};
 use crate::keys::{KEY_UPDATE_MESSAGE, Keys};
 use crate::outgoing::Outgoing;
@@ -34,6 +35,9 @@ pub struct TlsStream<IO> {
     io_failure: Option<io::Error>,
     /// A `user_canceled` alert means nothing, but may not be sent for ever.
     warnings_left: u8,
+    /// Nor may records without content, one after the other.
+    empty_left: u8,
+    effort: Effort,
 }
 
 /// Who has room for so many bytes gets as many as have come, be it by several system calls; who has less, what one
@@ -41,8 +45,12 @@ pub struct TlsStream<IO> {
 /// find nothing.
 const GATHER_FROM: usize = 64 << 10;
 
-/// `user_canceled` alerts that are tolerated.
+/// `user_canceled` alerts that are tolerated. The TLS library's number.
 const WARNINGS: u8 = 4;
+
+/// Records without content that are tolerated in a row (RFC 8446 §5.4 allows them as padding of
+/// the traffic). The TLS library's number.
+const EMPTY_RECORDS: u8 = 32;
 
 impl<IO> TlsStream<IO> {
     /// `received` is what the peer sent behind its handshake.
@@ -58,6 +66,8 @@ impl<IO> TlsStream<IO> {
             failure: None,
             io_failure: None,
             warnings_left: WARNINGS,
+            empty_left: EMPTY_RECORDS,
+            effort: Effort::default(),
         }
     }
 
@@ -99,16 +109,27 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
     /// had no room there. `false` if there is no record.
     fn open_next(&mut self, out: &mut ReadBuf<'_>) -> Result<bool, Violation> {
         let before = out.filled().len();
-        match self.incoming.open(&mut self.keys.opening, out)? {
-            Opened::Nothing => return Ok(false),
-            Opened::Handshake(bytes) => self.keys.handshake_received(&bytes)?,
-            Opened::Data | Opened::Alert(_) if self.keys.is_within_message() => {
-                out.set_filled(before);
-                let beside = self.incoming.plain().len();
-                self.incoming.consume(beside);
-                return Err(Violation::unexpected(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
+        let Some((opened, record)) = self.incoming.open(&mut self.keys.opening, out)? else { return Ok(false) };
+        self.effort.record(record);
+        if self.keys.is_within_message() && !matches!(opened, Opened::Handshake(_)) {
+            out.set_filled(before);
+            let beside = self.incoming.plain().len();
+            self.incoming.consume(beside);
+            return Err(Violation::unexpected(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
+        }
+        self.empty_left = if opened.is_empty() {
+            // Who floods is told nothing, as by the TLS library.
+            let too_many = || Violation { error: PeerMisbehaved::TooManyEmptyFragments.into(), alert: None };
+            self.empty_left.checked_sub(1).ok_or_else(too_many)?
+        } else {
+            EMPTY_RECORDS
+        };
+        match opened {
+            Opened::Handshake(bytes) => {
+                let messages = self.keys.handshake_received(&bytes)?;
+                self.effort.messages(messages);
             }
-            Opened::Data => self.keys.data_received(),
+            Opened::Data(_) => self.keys.data_received(),
             Opened::Alert(alert) => self.alert_received(&alert)?,
         }
         Ok(true)
@@ -127,14 +148,17 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         let received = rustls::Error::AlertReceived(description);
         match (level, description) {
             (WARNING | FATAL, AlertDescription::CloseNotify) => self.receive_ended = true,
-            // The one warning that TLS 1.3 knows beside it, and that means nothing (RFC 8446 §6.1).
-            (WARNING, AlertDescription::UserCanceled) => {
+            (WARNING, _) => {
                 self.warnings_left = self.warnings_left.checked_sub(1).ok_or_else(|| Violation {
                     error: PeerMisbehaved::TooManyWarningAlertsReceived.into(),
                     alert: None,
                 })?;
+                // The one warning that TLS 1.3 knows beside close_notify, and that means nothing
+                // (RFC 8446 §6.1).
+                if description != AlertDescription::UserCanceled {
+                    return Err(Violation::new(received, AlertDescription::DecodeError));
+                }
             }
-            (WARNING, _) => return Err(Violation::new(received, AlertDescription::DecodeError)),
             (FATAL, _) => return Err(Violation { error: received, alert: None }),
             _ => return Err(Violation::new(received, AlertDescription::IllegalParameter)),
         }
@@ -215,6 +239,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 Some(_) if has_some => return Poll::Ready(Ok(())),
                 Some(error) => return Poll::Ready(Err(explain(error.clone()))),
                 None => {}
+            }
+            if this.effort.poll_paid(cx).is_pending() {
+                return if has_some { Poll::Ready(Ok(())) } else { Poll::Pending };
             }
             match this.open_next(buf) {
                 Ok(true) => continue,

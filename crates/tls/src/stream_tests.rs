@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
 use crate::provider::provider;
-use crate::record::HEADER;
+use crate::record::{HEADER, length_of};
 use crate::{ALPN_H2, MeshIdentity, PrivateKey, WorkloadCertificate};
 
 const NAME: &str = "spiffe://cluster.local/ns/a/sa/b";
@@ -40,6 +40,13 @@ enum Sent {
     SplitKeyUpdate,
     /// These very bytes.
     Raw(Vec<u8>),
+}
+
+impl Sent {
+    fn has_unknown_type(&self) -> bool {
+        let Self::Inner(inner) = self else { return false };
+        inner.iter().rfind(|byte| **byte != 0).is_some_and(|content| !(20..24).contains(content))
+    }
 }
 
 /// What the way does to the bytes.
@@ -130,13 +137,16 @@ enum Receiver {
     Ours(usize),
 }
 
-/// What a receiver makes of it: the data, and the error it ends with (none for close_notify).
-async fn received(
-    suite: SupportedCipherSuite,
-    by: Receiver,
-    sent: &[Sent],
-    damage: &Damage,
-) -> (Vec<u8>, Option<String>) {
+/// What a receiver makes of it.
+struct Outcome {
+    data: Vec<u8>,
+    /// What it ends with; none for close_notify.
+    error: Option<String>,
+    /// What it tells the sender.
+    alert: Option<AlertDescription>,
+}
+
+async fn received(suite: SupportedCipherSuite, by: Receiver, sent: &[Sent], damage: &Damage) -> Outcome {
     let identity = identity(suite);
     let (near, far) = duplex(1 << 22);
     let expected = [NAME.parse().unwrap()];
@@ -150,29 +160,30 @@ async fn received(
         if let Some(at) = damage.cut.filter(|_| length > 0) {
             bytes.truncate(at % length);
         }
-        let mut io = stream.into_inner();
+        let TlsStream { mut io, keys, .. } = stream;
         io.write_all(&bytes).await.unwrap();
         io.shutdown().await.unwrap();
-        io
+        (io, keys)
     };
     let mut data = Vec::new();
-    let result = if let Receiver::Ours(at_once) = by {
+    let (result, (mut io, mut keys)) = if let Receiver::Ours(at_once) = by {
         let (client, server) = tokio::join!(connecting, identity.accept(far, TIMEOUT));
-        let _open = send(client.unwrap().0).await;
+        let open = send(client.unwrap().0).await;
         let mut server = server.unwrap().0;
         let mut room = vec![0; at_once];
-        loop {
+        let result = loop {
             match server.read(&mut room).await {
                 Ok(0) => break Ok(0),
                 Ok(length) => data.extend_from_slice(&room[..length]),
                 Err(error) => break Err(error),
             }
-        }
+        };
+        (result, open)
     } else {
         let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
         let (client, server) = tokio::join!(connecting, acceptor.accept(far));
-        let _open = send(client.unwrap().0).await;
-        server.unwrap().read_to_end(&mut data).await
+        let open = send(client.unwrap().0).await;
+        (server.unwrap().read_to_end(&mut data).await, open)
     };
     let error = result.err().map(|error| match error.get_ref() {
         Some(inner) => match (inner.downcast_ref::<rustls::Error>(), inner.downcast_ref::<PeerAlert>()) {
@@ -186,7 +197,22 @@ async fn received(
         },
         None => format!("{:?}", error.kind()),
     });
-    (data, error)
+    let mut answer = Vec::new();
+    io.read_to_end(&mut answer).await.unwrap();
+    let (mut rest, mut alert) = (answer.as_mut_slice(), None);
+    while !rest.is_empty() {
+        assert_eq!(alert, None, "an alert is the last word");
+        let length = length_of(rest).unwrap().unwrap();
+        let (record, after) = rest.split_at_mut(length);
+        let (content, plain) = keys.opening.open(record).unwrap();
+        match (content, &record[plain]) {
+            (Content::Alert, &[FATAL, description]) => alert = Some(AlertDescription::from(description)),
+            (Content::Handshake, message) => drop(keys.handshake_received(message).unwrap()),
+            (content, plain) => panic!("unasked {content:?}: {plain:?}"),
+        }
+        rest = after;
+    }
+    Outcome { data, error, alert }
 }
 
 fn compare(sent: &[Sent], damage: &Damage) -> (Vec<u8>, Option<String>) {
@@ -201,17 +227,31 @@ fn compare_with(suite: SupportedCipherSuite, sent: &[Sent], damage: &Damage) -> 
         // Records are opened into the caller's room where they fit there, and else in place.
         let ours = received(suite, Receiver::Ours(1 << 17), sent, damage).await;
         let in_place = received(suite, Receiver::Ours(1000), sent, damage).await;
-        assert_eq!(ours.1, in_place.1, "verdict on {sent:?} {damage:?}");
-        assert!(ours.0 == in_place.0, "data of {sent:?} {damage:?}");
+        assert_eq!((&ours.error, ours.alert), (&in_place.error, in_place.alert), "verdict on {sent:?} {damage:?}");
+        assert!(ours.data == in_place.data, "data of {sent:?} {damage:?}");
         // A length between the limit of RFC 8446 §5.2 and the library's own, 2048 bytes over the
         // most plaintext, is refused by us; the library waits for as many bytes.
-        let verdicts = (ours.1.as_deref(), library.1.as_deref());
+        let verdicts = (ours.error.as_deref(), library.error.as_deref());
         let too_long = damage.flip.is_some() && verdicts == (Some("malformed"), Some("UnexpectedEof"));
-        assert!(too_long || ours.1 == library.1, "verdicts {verdicts:?} on {sent:?} {damage:?}");
+        assert!(too_long || ours.error == library.error, "verdicts {verdicts:?} on {sent:?} {damage:?}");
+        let alerts = (ours.alert, library.alert);
+        let alike = match alerts {
+            (ours, library) if ours == library => true,
+            // What the library says of that is `decode_error`; RFC 8446 §5.2 says this.
+            (Some(AlertDescription::RecordOverflow), Some(AlertDescription::DecodeError)) => true,
+            // What the library says of an unknown type is `decode_error`; RFC 8446 §5 says this.
+            (Some(AlertDescription::UnexpectedMessage), Some(AlertDescription::DecodeError)) => {
+                sent.iter().any(Sent::has_unknown_type)
+            }
+            // The library closes without a word on some faults; only on floods do we.
+            (Some(_), None) => verdicts.0.is_some_and(|error| !error.contains("TooMany")),
+            _ => false,
+        };
+        assert!(too_long || alike, "alerts {alerts:?} on {sent:?} {damage:?}");
         // Where something is wrong, the library may keep back what came right before it.
-        let same = if ours.1.is_none() { ours.0 == library.0 } else { ours.0.starts_with(&library.0) };
-        assert!(same, "data of {sent:?} {damage:?}: {} bytes and {} bytes", ours.0.len(), library.0.len());
-        ours
+        let same = if ours.error.is_none() { ours.data == library.data } else { ours.data.starts_with(&library.data) };
+        assert!(same, "data of {sent:?} {damage:?}: {} bytes and {} bytes", ours.data.len(), library.data.len());
+        (ours.data, ours.error)
     })
 }
 
@@ -243,13 +283,11 @@ fn what_is_in_order_arrives() {
 /// RFC 8446 §5.4 wants such records refused; the library lets them pass.
 #[test]
 fn an_empty_handshake_record_is_refused() {
-    let (data, error) = block_on(received(
-        SUITES[0],
-        Receiver::Ours(1 << 17),
-        &[Sent::Data(1), Sent::Inner(vec![22])],
-        &Damage::default(),
-    ));
+    let sent = [Sent::Data(1), Sent::Inner(vec![22])];
+    let Outcome { data, error, alert } =
+        block_on(received(SUITES[0], Receiver::Ours(1 << 17), &sent, &Damage::default()));
     assert_eq!((data.len(), error.as_deref()), (1, Some("malformed")));
+    assert_eq!(alert, Some(AlertDescription::UnexpectedMessage));
 }
 
 #[test]
@@ -277,6 +315,8 @@ fn what_is_not_in_order_is_refused_alike() {
         vec![Sent::Inner(vec![1, 40, 21])],
         vec![Sent::Inner(vec![1, 90, 21]); 5],
         vec![Sent::KeyUpdate(2)],
+        vec![Sent::Inner(vec![24, 0, 0, 1, 2, 24, 0, 0, 1, 0, 22])],
+        vec![Sent::Inner(vec![24, 0, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 0, 0, 2, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 0, 0, 1, 0, 24, 0, 0, 1, 0, 22])],
         vec![Sent::Inner(vec![24, 0, 22]), Sent::Data(5)],
@@ -285,6 +325,8 @@ fn what_is_not_in_order_is_refused_alike() {
         vec![Sent::KeyUpdate(1); 33],
         vec![Sent::Inner(vec![20, 0, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 255, 255, 255, 22])],
+        vec![Sent::Inner(vec![24, 1, 0, 0, 22])],
+        vec![Sent::Inner(vec![24, 0, 255, 255, 22])],
         vec![Sent::Raw(vec![20, 3, 3, 0, 1, 1])],
         vec![Sent::Raw(vec![20, 3, 3, 0, 1, 2])],
         vec![Sent::Raw(vec![20, 3, 3, 0, 2, 1, 1])],
@@ -304,6 +346,9 @@ fn what_is_not_in_order_is_refused_alike() {
         compare(&sent, &Damage::default());
     }
 }
+
+#[path = "flood_tests.rs"]
+mod floods;
 
 /// Every bit of it, and every length it may be cut at.
 #[test]
