@@ -66,7 +66,10 @@ pub(crate) enum Failure {
     JustLeft(SocketAddr),
     #[error("{0} is a port of the proxy itself")]
     ReservedPort(SocketAddr),
-    #[error("{0} is not an address that others may reach this pod at")]
+    #[error(
+        "{0} is not an address that others may reach this pod at: neither its workload nor its network namespace has it; \
+         is a route to the pod wrong, or does somebody probe?"
+    )]
     NotForUs(SocketAddr),
     #[error("the workload asks for a PROXY protocol header, which this version can't write")]
     ProxyProtocol,

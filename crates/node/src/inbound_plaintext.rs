@@ -1,11 +1,11 @@
 //! Connections from outside the mesh to a pod: authorised without an identity, and handed to
 //! the program.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_capture::sockets;
-use leno_model::RESERVED_PORTS;
+use leno_capture::{links, sockets};
+use leno_model::{RESERVED_PORTS, Workload};
 use leno_tunnel::relay;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -64,16 +64,30 @@ async fn connect(
     if RESERVED_PORTS.contains(&destination.port()) {
         return Err(Failure::ReservedPort(destination));
     }
-    // A neighbour on the link can put any destination into a packet; these lead to what the
-    // pod's programs offer to nobody but themselves.
+    // A neighbour on the link can put any destination into a packet. These lead to what the pod's
+    // programs offer to nobody but themselves; and an IPv4 address in an IPv6 packet is none at all.
     let ip = destination.ip();
-    if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() {
+    let is_mapped = ip != ip.to_canonical();
+    if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_mapped {
         return Err(Failure::NotForUs(destination));
     }
     let (mesh, workload) = pod.workload().await?;
     report.destination_workload(&workload);
+    if !is_own(pod, &workload, ip)? {
+        return Err(Failure::NotForUs(destination));
+    }
     report.source_by_address(&mesh, peer.ip());
     report.service(mesh.service_at(&workload, destination.port()));
     let connection = InboundConnection { source: None, source_ip: peer.ip(), destination };
     admit_and_dial(pod, connection, Some(peer.port()), report).await
+}
+
+/// Whether the pod is reached at `address`. All that comes to its link is redirected here, whatever
+/// its destination; passed on to others, it would reach them with the pod's place in the network.
+fn is_own(pod: &Pod, workload: &Workload, address: IpAddr) -> Result<bool, Failure> {
+    if workload.addresses.contains(&address) {
+        return Ok(true);
+    }
+    // Nobody tells the control plane of a second interface, or of an address on `lo`.
+    links::is_own_address(pod.netns(), address).map_err(|e| Failure::Socket(Arc::new(e)))
 }

@@ -14,7 +14,7 @@ use crate::netns::NetworkNamespace;
 
 pub use super::routes::{
     PolicyRule, Route, RouteKind, TABLE_MAIN, add_policy_rule, add_route, delete_policy_rule, delete_route,
-    list_policy_rules, list_routes,
+    is_own_address, list_policy_rules, list_routes,
 };
 
 const IFINFOMSG: usize = 16;

@@ -1,4 +1,5 @@
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::test_support::{PEER, PEER6, POD, POD6, Pair, ip, judge, may_run};
@@ -143,6 +144,31 @@ fn routes_lead_somewhere() {
     assert_eq!(unreachable.errno(), Some(libc::ENETUNREACH), "{unreachable}");
     assert!(unreachable.to_string().contains("adding route 10.77.0.0/16 via 192.0.2.1"), "{unreachable}");
     delete_route(&pair.pod, &route).unwrap();
+}
+
+#[test]
+fn a_namespace_knows_its_own_addresses() {
+    if !may_run("a_namespace_knows_its_own_addresses") {
+        return;
+    }
+    let pair = Pair::new();
+    let second = ip("192.0.2.7");
+    add_address(&pair.pod, "lo", second, 32).unwrap();
+    // The kernel makes an IPv6 address its own a moment after the link is up.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    for own in [ip(POD), ip(POD6), second] {
+        while !is_own_address(&pair.pod, own).unwrap() {
+            assert!(Instant::now() < deadline, "{own}");
+        }
+    }
+    // A neighbour's, one beyond a router, and one that no route leads to.
+    add_route(&pair.pod, &Route::to("198.51.100.0/24".parse::<ipnet::IpNet>().unwrap()).via(ip(PEER))).unwrap();
+    add_policy_rule(&pair.pod, &PolicyRule { ipv6: false, mark: Some((0x111, 0xfff)), priority: 32_764, table: 100 })
+        .unwrap();
+    add_route(&pair.pod, &Route::default_v4().kind(RouteKind::Local).device("lo").table(100)).unwrap();
+    for other in [ip(PEER), ip(PEER6), ip("198.51.100.9"), ip("203.0.113.1"), ip("2001:db8::1")] {
+        assert!(!is_own_address(&pair.pod, other).unwrap(), "{other}");
+    }
 }
 
 #[test]

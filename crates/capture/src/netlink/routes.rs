@@ -311,6 +311,27 @@ fn parse_route(body: &[u8], name: impl Fn(u32) -> Option<String>) -> Option<Rout
     })
 }
 
+/// Whether the namespace takes packets to `address` for its own: an address of one of its interfaces, or what a local route
+/// names. What only marked packets are delivered to does not count.
+///
+/// # Errors
+/// When the namespace can't be entered, or the kernel does not say.
+pub fn is_own_address(namespace: &NetworkNamespace, address: IpAddr) -> Result<bool> {
+    let mut fixed = [0; RTMSG];
+    fixed[0] = family(address);
+    fixed[1] = IpNet::from(address).prefix_len();
+    let mut message = Message::new(libc::RTM_GETROUTE, 0, &fixed);
+    message.attribute(RTA_DST, &octets(address));
+    match Socket::open(namespace, SockProtocol::NetlinkRoute)?.get(message) {
+        Ok(body) => Ok(body.get(7).is_some_and(|kind| [libc::RTN_LOCAL, libc::RTN_ANYCAST].contains(kind))),
+        // No route, or one that ends there: unreachable, prohibited, a black hole.
+        Err(refusal) => match refusal.source.raw_os_error() {
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL) => Ok(false),
+            _ => Err(refusal.into_error(format!("looking up the way to {address}"))),
+        },
+    }
+}
+
 /// Adds a policy routing rule. Does nothing when it is there.
 ///
 /// # Errors

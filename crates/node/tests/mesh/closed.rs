@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use leno_capture::links::{self, Route};
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
+use leno_node::OriginalSource;
 use leno_testkit::network::may_run;
 
 use crate::support::{APP, Mesh, echo, exchange, pair, read_error, refused, soon};
@@ -71,6 +73,40 @@ async fn a_policy_that_never_came_denies() {
     let outside = mesh.network.outside();
     assert_eq!(refused(outside, server.app(server.v4)).await.kind(), ErrorKind::ConnectionReset);
     mesh.node("node-2").log.line(&["no ALLOW policy of default/server matched (checked default/late)"]).await;
+}
+
+/// All that comes to a pod's link is redirected to its proxy, whatever its destination.
+#[tokio::test]
+async fn what_is_meant_for_others_is_not_passed_on() {
+    if !may_run("what_is_meant_for_others_is_not_passed_on") {
+        return;
+    }
+    // From the caller's own address the answers of a neighbour would not find back to the proxy.
+    let mut mesh = Mesh::with(|config| config.original_source = OriginalSource::False).await;
+    let pod = mesh.pod("pod", "node-1").await;
+    let other = mesh.uncaptured_pod("other", "node-1");
+    let outside = mesh.network.outside();
+    // The pod's own, of which the control plane has not heard.
+    let second: IpAddr = "192.0.2.7".parse().unwrap();
+    links::add_address(pod.network.namespace(), "lo", second, 32).unwrap();
+    for (address, via) in [(other.v4, pod.v4), (other.v6, pod.v6), (second, pod.v4)] {
+        links::add_route(outside.namespace, &Route::host(address).via(via)).unwrap();
+    }
+    for address in [other.v4, other.v6] {
+        echo(other.host().listen(address, APP));
+        let there = other.app(address);
+        assert_eq!(refused(outside, there).await.kind(), ErrorKind::ConnectionReset);
+        let reason = format!("{there} is not an address that others may reach this pod at");
+        mesh.started("node-1").log.line(&[&reason, "direction=\"inbound\""]).await;
+    }
+    let metrics = mesh.started("node-1").metrics().await;
+    assert!(metrics.contains("response_flags=\"CONNECT\""), "{metrics}");
+
+    for own in [pod.v4, second] {
+        echo(pod.host().listen(own, APP));
+        let stream = soon("connect", outside.connect(SocketAddr::new(own, APP))).await.unwrap();
+        soon("an answer", exchange(stream, b"hello")).await.unwrap();
+    }
 }
 
 #[tokio::test]
