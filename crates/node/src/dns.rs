@@ -9,6 +9,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use leno_capture::sockets::{self, ListenOptions};
 use leno_policy::dns::{DnsAnswer, Family};
+use leno_telemetry::accepting;
 use leno_tunnel::timers::{sleep, timeout};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -58,9 +59,14 @@ pub(crate) async fn serve_tcp(pod: Arc<Pod>, listener: TcpListener) {
             accepted = listener.accept() => accepted,
             () = pod.closing() => return,
         };
-        let Ok((stream, _)) = accepted else {
-            sleep(Duration::from_millis(10)).await;
-            continue;
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if let Some(pause) = accepting::pause_after(&error) {
+                    sleep(pause).await;
+                }
+                continue;
+            }
         };
         let pod = pod.clone();
         tokio::spawn(async move {

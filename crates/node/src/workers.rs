@@ -6,9 +6,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
+use leno_telemetry::accepting;
 use leno_tunnel::timers;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -105,10 +105,6 @@ fn already_there(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> 
     Ok((TcpStream::from_std(stream.into())?, peer))
 }
 
-/// How long to wait when the kernel has no descriptor left for a new connection (EMFILE,
-/// ENFILE): long enough not to spin, short enough not to be noticed once one is free.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
-
 /// The next connection, or `None` once `stopping` resolves and none waits any more: closing a
 /// listener resets what its queue holds. A failure to accept is that connection's, never the
 /// listener's.
@@ -133,18 +129,13 @@ pub(crate) async fn accept_next(
         match accepted {
             Err(error) if stopped && error.kind() == io::ErrorKind::WouldBlock => return None,
             Ok((stream, peer)) => return Some((stream, crate::dial::canonical(peer))),
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) =>
-            {
-                tracing::warn!(%error, "can't accept connections; raise the limit on open files (ulimit -n)");
-                timers::sleep(OUT_OF_DESCRIPTORS).await;
-            }
-            // No more than there are connections in the queue. Another error may come for ever, and nothing else would run.
-            Err(error) if stopped && error.raw_os_error() != Some(libc::ECONNABORTED) => {
-                tracing::debug!(%error, "a listener closes with what its queue holds");
-                return None;
-            }
-            Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
+            Err(error) => match accepting::pause_after(&error) {
+                // It may come for ever, and whoever waits for the listener to close with it.
+                Some(_) if stopped && !accepting::is_shortage(&error) => return None,
+                Some(pause) => timers::sleep(pause).await,
+                // There are no more of these than there are connections in the queue.
+                None => {}
+            },
         }
     }
 }

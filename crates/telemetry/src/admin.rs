@@ -1,6 +1,7 @@
 //! A small HTTP/1 server for metrics, readiness and debugging. It serves people and scrapers,
 //! not programs in the mesh: few connections, small requests, and no request can harm it.
 
+mod places;
 mod routes;
 
 use std::convert::Infallible;
@@ -17,16 +18,16 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use places::{Place, Places};
+
+use crate::accepting;
 
 pub use routes::{logging, metrics, readiness};
 
 /// What a handler answers.
 pub type Answer = Response<Full<Bytes>>;
-
-/// Connections served at once, at most; others wait in the listener's queue.
-const CONNECTIONS: usize = 64;
 
 /// Time for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -156,7 +157,7 @@ impl Routes {
         self
     }
 
-    async fn answer(&self, request: http::Request<Incoming>) -> Answer {
+    async fn answer(&self, request: http::Request<Incoming>, place: &Place) -> Answer {
         let (head, body) = request.into_parts();
         let path = head.uri.path();
         let wanted = if head.method == Method::HEAD { &Method::GET } else { &head.method };
@@ -177,6 +178,7 @@ impl Routes {
             headers: head.headers,
             body,
         };
+        place.asked();
         // In a task, so that a handler that panics costs an answer and nothing more.
         let handler = handler.clone();
         match tokio::spawn(async move { handler(request).await }).await {
@@ -208,33 +210,34 @@ fn not_allowed(allowed: &str) -> Answer {
 /// Serves `routes` on `listener` until `shutdown` completes.
 pub async fn serve(listener: TcpListener, routes: Routes, shutdown: impl Future<Output = ()>) {
     let routes = Arc::new(routes);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::<Places>::default();
     let mut shutdown = pin!(shutdown);
     let mut connections = tokio::task::JoinSet::new();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     loop {
         while connections.try_join_next().is_some() {}
-        let next = async {
-            let place = places.clone().acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, io) = tokio::select! {
+        let (io, client) = tokio::select! {
             () = &mut shutdown => break,
-            (place, accepted) = next => match accepted {
-                Ok((io, _)) => (place, io),
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of descriptors, most likely: trying again at once would spin.
-                    tracing::warn!(%error, "an admin connection can't be accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    if let Some(pause) = accepting::pause_after(&error) {
+                        tokio::time::sleep(pause).await;
+                    }
                     continue;
                 }
             },
         };
+        let place = Arc::new(places.take(client.ip()));
         let (routes, stopped) = (routes.clone(), stopped.clone());
         connections.spawn(async move {
-            let _place = place;
-            if timeout(CONNECTION_TIMEOUT, connection(io, routes, stopped)).await.is_err() {
-                tracing::debug!("an admin connection took too long");
+            tokio::select! {
+                served = timeout(CONNECTION_TIMEOUT, connection(io, routes, place.clone(), stopped)) => {
+                    if served.is_err() {
+                        tracing::debug!(%client, "an admin connection took too long");
+                    }
+                }
+                () = place.lost() => tracing::debug!(%client, "an admin connection gave way to another"),
             }
         });
     }
@@ -244,10 +247,15 @@ pub async fn serve(listener: TcpListener, routes: Routes, shutdown: impl Future<
     let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-async fn connection(io: tokio::net::TcpStream, routes: Arc<Routes>, mut stopped: tokio::sync::watch::Receiver<bool>) {
+async fn connection(
+    io: tokio::net::TcpStream,
+    routes: Arc<Routes>,
+    place: Arc<Place>,
+    mut stopped: tokio::sync::watch::Receiver<bool>,
+) {
     let service = service_fn(move |request| {
-        let routes = routes.clone();
-        async move { Ok::<_, Infallible>(routes.answer(request).await) }
+        let (routes, place) = (routes.clone(), place.clone());
+        async move { Ok::<_, Infallible>(routes.answer(request, &place).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -3,6 +3,7 @@
 //! Nothing here ever makes the data path wait: a metric update is one atomic add, an access log
 //! line is dropped (and counted) rather than waited for.
 
+pub mod accepting;
 pub mod access_log;
 pub mod admin;
 pub mod logging;

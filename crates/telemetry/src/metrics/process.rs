@@ -9,7 +9,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Standard `process_*` metrics.
+use crate::accepting;
+
+/// Standard `process_*` metrics, and what listeners meet that all share its descriptors.
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -37,7 +39,13 @@ impl Collector for Process {
             )?;
             ConstCounter::new(seconds).encode(metric)?;
         }
-        Ok(())
+        let metric = encoder.encode_descriptor(
+            "leno_accept_pauses",
+            "Pauses of listeners that could not accept a connection, most often for want of descriptors.",
+            None,
+            MetricType::Counter,
+        )?;
+        ConstCounter::new(accepting::pauses()).encode(metric)
     }
 }
 

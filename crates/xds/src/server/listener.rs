@@ -11,6 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use leno_proto::ca::istio_certificate_service_server::IstioCertificateServiceServer;
 use leno_proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use leno_telemetry::accepting;
 use leno_tls::{ControlAcceptor, HANDSHAKE_TIMEOUT};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -108,9 +109,9 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpS
     match listener.accept().await {
         Ok((tcp, peer)) => Some((tcp, peer, place)),
         Err(error) => {
-            tracing::warn!(%error, "the control plane cannot accept a connection; is the file descriptor limit reached?");
-            // An error of the listener itself would come back at once, for ever.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            if let Some(pause) = accepting::pause_after(&error) {
+                tokio::time::sleep(pause).await;
+            }
             None
         }
     }

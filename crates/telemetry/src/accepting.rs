@@ -1,0 +1,122 @@
+//! What a listener does when it can't accept a connection.
+//!
+//! A process that is out of descriptors hears so at once, from each of its listeners, each time one
+//! tries. So each pauses before it tries again, all of them together say so once a second, and a
+//! metric counts. Nothing has to be done for them to go on once there are descriptors again.
+
+use std::io;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Long enough that hundreds of listeners take no processor time to speak of, short enough not to be
+/// noticed once a descriptor is free.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One line about it per so much time.
+const SAID_EVERY: Duration = Duration::from_secs(1);
+
+/// Of this process: that is what has the limit.
+static PAUSES: AtomicU64 = AtomicU64::new(0);
+static SAID: LazyLock<Mutex<Said>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Said {
+    last: Option<Instant>,
+    /// How many pauses there had been by then.
+    pauses: u64,
+}
+
+impl Said {
+    /// How many pauses a line now would tell of, if it is time for one.
+    fn is_due(&mut self, now: Instant, pauses: u64) -> Option<u64> {
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) < SAID_EVERY) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(pauses - std::mem::replace(&mut self.pauses, pauses))
+    }
+}
+
+/// How long to wait before the next attempt, after `accept` has failed with `error`: not at all if
+/// only that connection failed, which is gone. Counts the pause, and says so if nobody has for a
+/// second.
+pub fn pause_after(error: &io::Error) -> Option<Duration> {
+    if is_of_one_connection(error) {
+        tracing::debug!(%error, "a connection was gone before it was accepted");
+        return None;
+    }
+    let pauses = PAUSES.fetch_add(1, Relaxed) + 1;
+    if let Some(pauses) = SAID.lock().is_due(Instant::now(), pauses) {
+        tracing::warn!(
+            %error, pauses,
+            "can't accept connections; those that come wait. Raise the limit on open files (ulimit -n), or find out \
+             who opens so many"
+        );
+    }
+    Some(PAUSE)
+}
+
+/// Whether the process or the system lacks what each connection takes, which passes. What else is
+/// wrong with a listener may stay.
+pub fn is_shortage(error: &io::Error) -> bool {
+    // ENFILE, EMFILE, ENOBUFS.
+    error.kind() == io::ErrorKind::OutOfMemory || matches!(error.raw_os_error(), Some(23 | 24 | 105))
+}
+
+/// How often listeners of this process have paused.
+pub(crate) fn pauses() -> u64 {
+    PAUSES.load(Relaxed)
+}
+
+/// `accept` also tells of what became of a connection while it waited to be accepted (accept(2)).
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionReset, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable,
+        PermissionDenied, TimedOut, WouldBlock,
+    };
+    // EPROTO, ENOPROTOOPT, ENONET, EOPNOTSUPP and EHOSTDOWN, which the library has no names for.
+    const OTHERS: [i32; 5] = [71, 92, 64, 95, 112];
+    matches!(
+        error.kind(),
+        ConnectionAborted
+            | ConnectionReset
+            | HostUnreachable
+            | Interrupted
+            | NetworkDown
+            | NetworkUnreachable
+            | PermissionDenied
+            | TimedOut
+            | WouldBlock
+    ) || error.raw_os_error().is_some_and(|code| OTHERS.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_tells_of_all_pauses() {
+        let begun = Instant::now();
+        let mut said = Said::default();
+        let told: Vec<u64> = (1..=100)
+            .filter_map(|pause| said.is_due(begun + Duration::from_millis(50) * (pause as u32 - 1), pause))
+            .collect();
+        assert_eq!(told, [1, 20, 20, 20, 20]);
+    }
+
+    #[test]
+    fn a_connection_that_is_gone_keeps_nobody_waiting() {
+        // ECONNABORTED, EPROTO, EPERM, EHOSTDOWN.
+        for code in [103, 71, 1, 112] {
+            assert_eq!(pause_after(&io::Error::from_raw_os_error(code)), None, "{code}");
+        }
+        // EMFILE, ENFILE, ENOBUFS, ENOMEM; and EINVAL, which would come back for ever.
+        for code in [24, 23, 105, 12, 22] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!((pause_after(&error), is_shortage(&error)), (Some(PAUSE), code != 22), "{code}");
+        }
+    }
+}
