@@ -49,12 +49,19 @@ pub struct Mesh {
     policies: Arc<HashMap<PolicyName, Arc<Authorization>>>,
     global_policies: Arc<BTreeSet<PolicyName>>,
     namespace_policies: Arc<HashMap<Name, BTreeSet<PolicyName>>>,
+    // By workload that named them when they were removed, and names them still.
+    retired_policies: Arc<HashMap<WorkloadUid, Vec<Arc<Authorization>>>>,
 }
 
 impl Mesh {
-    /// Adds or replaces a workload.
+    /// Adds or replaces a workload. Retired policies that it goes on to name stay.
     pub fn upsert_workload(&mut self, workload: Arc<Workload>) {
+        let mut retired = self.retired_policies.get(&workload.uid).cloned().unwrap_or_default();
+        retired.retain(|policy| workload.authorization_policies.contains(&policy.id));
         self.remove_workload(&workload.uid);
+        if !retired.is_empty() {
+            Arc::make_mut(&mut self.retired_policies).insert(workload.uid.clone(), retired);
+        }
         if workload.network_mode == NetworkMode::Standard {
             let by_address = Arc::make_mut(&mut self.by_address);
             for address in &workload.addresses {
@@ -80,6 +87,10 @@ impl Mesh {
             return false;
         }
         let Some(old) = Arc::make_mut(&mut self.workloads).remove(uid) else { return false };
+        if self.retired_policies.contains_key(uid) {
+            Arc::make_mut(&mut self.retired_policies).remove(uid);
+            self.forget_retired();
+        }
         if old.network_mode == NetworkMode::Standard {
             let by_address = Arc::make_mut(&mut self.by_address);
             for address in &old.addresses {
@@ -150,8 +161,14 @@ impl Mesh {
         Arc::make_mut(&mut self.policies).insert(policy.id.clone(), policy);
     }
 
-    /// Removes a policy; whether there was one.
+    /// Removes a policy, for everybody and at once; whether there was one.
     pub fn remove_policy(&mut self, id: &PolicyName) -> bool {
+        if !self.retired_policies.is_empty() {
+            let retired = Arc::make_mut(&mut self.retired_policies);
+            retired.values_mut().for_each(|policies| policies.retain(|policy| policy.id != *id));
+            retired.retain(|_, policies| !policies.is_empty());
+            self.forget_retired();
+        }
         if !self.policies.contains_key(id) {
             return false;
         }
@@ -161,6 +178,34 @@ impl Mesh {
             of_namespace.remove(id);
         }
         true
+    }
+
+    /// Removes policies, except for the workloads that name them: for each of those a policy goes on to
+    /// count, as it was last, until that workload changes to name it no more, is removed, or the policy
+    /// comes back.
+    pub fn retire_policies(&mut self, ids: &[PolicyName]) {
+        let gone: HashMap<&PolicyName, Arc<Authorization>> =
+            ids.iter().filter_map(|id| Some((id, self.policies.get(id)?.clone()))).collect();
+        // A policy that has been retired before is not among them, and stays so.
+        for id in gone.keys() {
+            self.remove_policy(id);
+        }
+        if gone.is_empty() {
+            return;
+        }
+        let retired = Arc::make_mut(&mut self.retired_policies);
+        for workload in self.workloads.values() {
+            for policy in workload.authorization_policies.iter().filter_map(|id| gone.get(id)) {
+                retired.entry(workload.uid.clone()).or_default().push(policy.clone());
+            }
+        }
+    }
+
+    /// A map never shrinks by itself, and one policy may have been named by all workloads.
+    fn forget_retired(&mut self) {
+        if self.retired_policies.is_empty() {
+            self.retired_policies = Arc::default();
+        }
     }
 
     /// A workload by key.
@@ -264,8 +309,9 @@ impl Mesh {
         self.policies.values()
     }
 
-    /// The policies that apply to `workload` as Istio scopes them, in a stable order. An `Err` is a
-    /// policy the workload names and this mesh does not hold: the caller must fail closed.
+    /// The policies that apply to `workload` as Istio scopes them, in a stable order; those that were
+    /// retired since the workload last changed among them. An `Err` is a policy the workload names and
+    /// this mesh does not hold: the caller must fail closed.
     pub fn policies_for<'a>(
         &'a self,
         workload: &'a Workload,
@@ -275,7 +321,16 @@ impl Mesh {
             .iter()
             .chain(of_namespace)
             .chain(&workload.authorization_policies)
-            .map(|id| self.policies.get(id).ok_or(id))
+            .map(|id| self.policies.get(id).or_else(|| self.retired_policy(workload, id)).ok_or(id))
+    }
+
+    fn retired_policy(&self, workload: &Workload, id: &PolicyName) -> Option<&Arc<Authorization>> {
+        self.retired_policies.get(&workload.uid)?.iter().find(|policy| policy.id == *id)
+    }
+
+    /// How many policies are retired and still count, once for each workload that names one.
+    pub fn retired_policies(&self) -> usize {
+        self.retired_policies.values().map(Vec::len).sum()
     }
 }
 

@@ -119,6 +119,68 @@ fn a_policy_a_workload_names_but_the_mesh_lacks_is_an_error() {
     assert!(matches!(mesh.policies_for(&w).next(), Some(Ok(_))));
 }
 
+fn deny(name: &str, scope: Scope) -> Arc<Authorization> {
+    Arc::new(Authorization {
+        id: PolicyName { namespace: "ns".into(), name: name.into() },
+        scope,
+        action: Action::Deny,
+        rules: vec![Rule::default()],
+        dry_run: false,
+        not_understood: None,
+    })
+}
+
+#[test]
+fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then() {
+    let old = deny("p", Scope::WorkloadSelector);
+    let named =
+        |name: &str| Arc::new(Workload { authorization_policies: vec![old.id.clone()], ..pod(name, "10.0.0.1") });
+    let (a, b, late) = (named("a"), named("b"), named("late"));
+    let retired = || {
+        let mut mesh = Mesh::default();
+        mesh.upsert_policy(old.clone());
+        mesh.upsert_workload(a.clone());
+        mesh.upsert_workload(b.clone());
+        mesh.retire_policies(std::slice::from_ref(&old.id));
+        // Told a second time, as after a reconnect.
+        mesh.retire_policies(std::slice::from_ref(&old.id));
+        mesh.upsert_workload(late.clone());
+        assert_eq!((mesh.retired_policies(), mesh.policies().count()), (2, 0));
+        mesh
+    };
+    let of = |mesh: &Mesh, workload: &Workload| mesh.policies_for(workload).next().map(|found| found.ok().cloned());
+    let mut mesh = retired();
+    assert_eq!(of(&mesh, &a), Some(Some(old.clone())));
+    assert_eq!(of(&mesh, &late), Some(None), "what it will be when it comes back is not known");
+    // Changed, but not in this.
+    mesh.upsert_workload(Arc::new(Workload { health: crate::Health::Unhealthy, ..Workload::clone(&a) }));
+    assert_eq!(of(&mesh, &a), Some(Some(old.clone())));
+    mesh.upsert_workload(Arc::new(pod("a", "10.0.0.1")));
+    mesh.upsert_workload(a.clone());
+    assert_eq!(of(&mesh, &a), Some(None), "it had ceased to name it");
+    assert_eq!((of(&mesh, &b), mesh.retired_policies()), (Some(Some(old.clone())), 1));
+    mesh.remove_workload(&b.uid);
+    assert_eq!((mesh.retired_policies(), mesh.retired_policies.capacity()), (0, 0));
+
+    let mut mesh = retired();
+    let new = Arc::new(Authorization { action: Action::Allow, ..Authorization::clone(&old) });
+    mesh.upsert_policy(new.clone());
+    assert_eq!(
+        (of(&mesh, &a), of(&mesh, &late), mesh.retired_policies()),
+        (Some(Some(new.clone())), Some(Some(new)), 0)
+    );
+
+    // By scope it ends at once; for those that name it as well, when they change.
+    for scope in [Scope::Global, Scope::Namespace] {
+        let wide = deny("p", scope);
+        let mut mesh = Mesh::default();
+        mesh.upsert_policy(wide.clone());
+        mesh.upsert_workload(a.clone());
+        mesh.retire_policies(std::slice::from_ref(&wide.id));
+        assert_eq!((of(&mesh, &pod("other", "10.0.0.2")), of(&mesh, &a)), (None, Some(Some(wide))));
+    }
+}
+
 #[test]
 fn the_service_behind_a_port_is_told_only_if_there_is_one() {
     let mut mesh = Mesh::default();

@@ -78,7 +78,7 @@ pub struct Config {
     #[arg(long, env = "SECRET_TTL", default_value = "24h", value_parser = duration)]
     pub secret_ttl: Duration,
 
-    /// How long a connection waits for its own pod to become known by discovery.
+    /// How long a connection waits for discovery to tell of its own pod, or of a policy that the pod is under.
     #[arg(long, env = "LENO_WORKLOAD_TIMEOUT", default_value = "5s", value_parser = duration)]
     pub workload_timeout: Duration,
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leno_model::{Identity, Mesh, Workload};
-use leno_policy::{Connection, Verdict};
+use leno_policy::{Connection, DenyReason, Verdict};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -157,8 +157,9 @@ impl Connections {
         Counted { connections: self.clone(), outbound: None }
     }
 
-    /// Asks the policies again about every inbound connection and cuts those now denied. Returns
-    /// how many.
+    /// Asks the policies again about every inbound connection and cuts those now denied. Where the
+    /// answer hangs on a policy that has not arrived, a connection stays as it was judged: the control
+    /// plane may tell of a workload before the policies it names. Returns how many were cut.
     pub(crate) fn reevaluate(&self, mesh: &Mesh, workload: &Workload) -> usize {
         // Copied first: workers that list a connection must not wait for all these decisions.
         let live: Vec<_> =
@@ -166,9 +167,12 @@ impl Connections {
         let mut cut = 0;
         for (connection, end) in live {
             let decision = leno_policy::authorize(mesh, workload, &connection.for_policy());
-            if let Verdict::Deny(reason) = decision.verdict {
-                end.now(format!("closed after a policy change: {reason}"));
-                cut += 1;
+            match decision.verdict {
+                Verdict::Allow(_) | Verdict::Deny(DenyReason::UnknownPolicy { .. }) => {}
+                Verdict::Deny(reason) => {
+                    end.now(format!("closed after a policy change: {reason}"));
+                    cut += 1;
+                }
             }
         }
         cut

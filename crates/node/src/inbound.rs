@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use http::{HeaderMap, Method};
 use leno_model::Identity;
-use leno_policy::Verdict;
 use leno_policy::inbound::{InboundTarget, inbound_target};
+use leno_policy::{Decision, DenyReason, Verdict};
 use leno_tunnel::server::{self, InboundConnect, ServeError};
 use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
@@ -261,8 +261,13 @@ pub(crate) async fn admit_and_dial(
     // Listed first: a policy that arrives between the decision and the listing would otherwise
     // never be asked about this connection.
     let (listed, cut) = pod.connections().list_inbound(connection.clone());
-    let (mesh, workload) = pod.workload().await?;
-    let decision = leno_policy::authorize(&mesh, &workload, &connection.for_policy());
+    let mut decision = decide(pod, &connection).await?;
+    if waits(&decision) {
+        decision = tokio::select! {
+            decision = Box::pin(decide_soon(pod, &connection)) => decision?,
+            () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
+        };
+    }
     report.dry_run(&decision.dry_run);
     if let Verdict::Deny(reason) = decision.verdict {
         return Err(Failure::Denied(Arc::new(reason)));
@@ -275,4 +280,33 @@ pub(crate) async fn admit_and_dial(
         () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
     };
     Ok((program, listed, cut))
+}
+
+async fn decide(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
+    let (mesh, workload) = pod.workload().await?;
+    Ok(leno_policy::authorize(&mesh, &workload, &connection.for_policy()))
+}
+
+/// Whether it hangs on a policy that has not arrived.
+fn waits(decision: &Decision) -> bool {
+    matches!(decision.verdict, Verdict::Deny(DenyReason::UnknownPolicy { .. }))
+}
+
+/// Waits for the policies that decide: the control plane may tell of a workload before those it names.
+/// If they don't come, that is the decision.
+async fn decide_soon(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
+    let mut changes = pod.context().state.subscribe();
+    let known = timers::timeout(pod.context().config.workload_timeout, async {
+        loop {
+            let decision = decide(pod, connection).await?;
+            // The proxy that would change it is gone: there is nothing to wait for.
+            if !waits(&decision) || changes.changed().await.is_err() {
+                return Ok(decision);
+            }
+        }
+    });
+    match known.await {
+        Ok(known) => known,
+        Err(_) => decide(pod, connection).await,
+    }
 }

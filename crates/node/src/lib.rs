@@ -33,6 +33,8 @@ mod outbound;
 mod places;
 mod pod;
 mod pods;
+#[cfg(test)]
+mod policy_order_tests;
 mod proxy;
 mod report;
 mod request_headers;

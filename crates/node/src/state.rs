@@ -252,6 +252,17 @@ fn close_policy(mesh: &mut Mesh, name: &str, policy: Option<&security::Authoriza
     }
 }
 
+fn removed_policies(updates: &[Update]) -> Vec<PolicyName> {
+    let removed = |update: &Update| match update {
+        Update::Remove { name } => {
+            let (namespace, name) = name.split_once('/')?;
+            Some(PolicyName { namespace: namespace.into(), name: name.into() })
+        }
+        Update::Upsert { .. } | Update::Unreadable { .. } => None,
+    };
+    updates.iter().filter_map(removed).collect()
+}
+
 impl Handler for Feed {
     fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection> {
         let policies = type_url == AUTHORIZATION_TYPE;
@@ -265,6 +276,10 @@ impl Handler for Feed {
             rejections.push(Rejection { name, reason });
         };
         let mut held = Vec::new();
+        if policies {
+            // Removals come first. The workloads that name these policies are told of later.
+            mesh.retire_policies(&removed_policies(&updates));
+        }
         for update in updates {
             if let (false, Update::Upsert { name, .. } | Update::Remove { name }) = (policies, &update) {
                 held.extend(addresses_of(&mesh, name));
@@ -288,11 +303,7 @@ impl Handler for Feed {
                     }
                     refused(name, reason);
                 }
-                Update::Remove { name } if policies => {
-                    if let Some((namespace, name)) = name.split_once('/') {
-                        mesh.remove_policy(&PolicyName { namespace: namespace.into(), name: name.into() });
-                    }
-                }
+                Update::Remove { .. } if policies => {}
                 Update::Remove { name } => self.remove_address(&mut mesh, &name),
             }
         }

@@ -221,15 +221,17 @@ fn decide(
     let peer = || Peer(connection.source.cloned());
     let verdict = if let Some(policy) = denied {
         Verdict::Deny(DenyReason::Policy { policy: policy.clone(), peer: peer() })
+    } else if let Some((policy, reason)) = not_understood {
+        Verdict::Deny(DenyReason::PolicyNotUnderstood { policy: policy.clone(), reason: reason.clone(), peer: peer() })
     } else if let Some(policy) = unknown {
+        // After all that refuses whatever this one says: callers wait for it, and keep what they have
+        // meanwhile.
         Verdict::Deny(DenyReason::UnknownPolicy {
             policy: policy.clone(),
             namespace: destination.namespace.clone(),
             workload: destination.name.clone(),
             peer: peer(),
         })
-    } else if let Some((policy, reason)) = not_understood {
-        Verdict::Deny(DenyReason::PolicyNotUnderstood { policy: policy.clone(), reason: reason.clone(), peer: peer() })
     } else if let Some(policy) = allowed {
         Verdict::Allow(AllowReason::Policy(policy.clone()))
     } else if refusing.is_empty() {

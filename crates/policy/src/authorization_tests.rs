@@ -102,6 +102,19 @@ fn an_unknown_policy_refuses() {
     // A policy that is known and allows can't make up for one that is not.
     mesh.upsert_policy(policy("default/all", Action::Allow, vec![Rule::default()]).into());
     assert!(!authorize(&mesh, &web, &connection).is_allowed());
+    // What refuses whatever that one says is the reason: nobody need wait for it.
+    for (certain, words) in [
+        (policy("default/certain", Action::Deny, vec![Rule::default()]), "denied by policy default/certain"),
+        (
+            Authorization { not_understood: Some("why".into()), ..policy("default/certain", Action::Allow, vec![]) },
+            "describes policy default/certain in a way",
+        ),
+    ] {
+        let mut mesh = mesh.clone();
+        mesh.upsert_policy(certain.into());
+        let decision = authorize(&mesh, &web, &connection);
+        assert!(self::words(&decision).contains(words), "{decision:?}");
+    }
     let later = Authorization { scope: Scope::WorkloadSelector, ..policy("default/later", Action::Deny, vec![]) };
     mesh.upsert_policy(later.into());
     assert!(authorize(&mesh, &web, &connection).is_allowed());

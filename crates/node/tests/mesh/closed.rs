@@ -35,7 +35,7 @@ async fn a_policy_that_never_came_denies() {
     if !may_run("a_policy_that_never_came_denies") {
         return;
     }
-    let mut mesh = Mesh::new().await;
+    let mut mesh = Mesh::with(|config| config.workload_timeout = Duration::from_millis(300)).await;
     let client = mesh.pod("client", "node-1").await;
     let mut server = mesh.pod("server", "node-2").await;
     echo(server.listen());
