@@ -90,6 +90,12 @@ pub struct Config {
     #[arg(long, env = "LENO_CONNECT_TIMEOUT", default_value = "10s", value_parser = duration)]
     pub connect_timeout: Duration,
 
+    /// How old a tunnel between two pods gets before new connections go over a fresh one; earlier where a certificate
+    /// that proves it ends earlier, and up to a quarter earlier, so that not all are replaced together. Connections that
+    /// are open in it go on.
+    #[arg(long, env = "LENO_TUNNEL_MAX_AGE", default_value = "1h", value_parser = a_second_or_more)]
+    pub tunnel_max_age: Duration,
+
     /// How long a TLS handshake may take.
     #[arg(long, env = "LENO_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration)]
     pub handshake_timeout: Duration,
@@ -194,6 +200,12 @@ fn bytes(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "write a number of bytes, for example 67108864 for 64 MiB".to_owned())
 }
 
+/// A duration that is no threat: less would make a handshake of nearly every connection.
+fn a_second_or_more(text: &str) -> Result<Duration, String> {
+    let given = duration(text)?;
+    if given >= Duration::from_secs(1) { Ok(given) } else { Err("write a duration of 1s or more".to_owned()) }
+}
+
 /// `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.
 fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration; write for example 250ms, 10s, 5m or 24h");
@@ -236,6 +248,8 @@ mod tests {
         assert_eq!(bytes("0"), Ok(0));
         assert_eq!(at_least_one("1"), Ok(1));
         assert!(at_least_one("0").is_err() && at_least_one("many").is_err());
+        assert_eq!(a_second_or_more("1h"), Ok(Duration::from_secs(3600)));
+        assert!(a_second_or_more("999ms").is_err() && a_second_or_more("0").is_err());
         assert!(bytes("64M").is_err_and(|hint| hint.contains("67108864")));
     }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use leno_capture::sockets::{self, ConnectOptions};
 use leno_model::Identity;
-use leno_tls::TlsStream;
 use leno_tunnel::timers::{self, timeout};
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::failure::Failure;
+use crate::link::{Link, Proof};
 use crate::pod::Pod;
 
 /// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that
@@ -21,7 +21,7 @@ pub(crate) struct TunnelKey {
     /// The pod's namespace: an address may be reused by another pod, a
     /// namespace isn't while somebody holds it.
     pub(crate) pod: leno_capture::NamespaceId,
-    /// Who we are. A new certificate for the same identity may use an old tunnel until it ends.
+    /// Who we are. A new certificate for the same identity may use an old tunnel until that drains ([`Link`]).
     pub(crate) source: Identity,
     /// Who the peer must be.
     pub(crate) expected: Vec<Identity>,
@@ -118,13 +118,14 @@ pub(crate) async fn tls(
     identity: &leno_tls::MeshIdentity,
     address: SocketAddr,
     expected: &[Identity],
-) -> Result<TlsStream<TcpStream>, Failure> {
+) -> Result<Link, Failure> {
     let options = ConnectOptions { path: pod.short_path().clone(), ..ConnectOptions::default() };
     let stream = elsewhere(pod, address, &options).await?;
     pod.verify_short_path(&stream);
-    let wait = pod.context().config.handshake_timeout;
-    let connected = timers::entered(identity.connect(stream, expected, wait)).await;
-    connected.map(|(stream, _)| stream).map_err(|e| Failure::Handshake { address, source: Arc::new(e) })
+    let config = &pod.context().config;
+    let connected = timers::entered(identity.connect(stream, expected, config.handshake_timeout)).await;
+    let (stream, peer) = connected.map_err(|e| Failure::Handshake { address, source: Arc::new(e) })?;
+    Ok(Link::dialled(stream, Proof::of(identity, &peer), config.tunnel_max_age))
 }
 
 /// Resolves when the program or peer at the other end of a connection has reset it; for while

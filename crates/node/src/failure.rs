@@ -49,6 +49,12 @@ pub(crate) enum Failure {
          opens so many connections and says nothing?"
     )]
     TurnedAway { address: SocketAddr, most: usize },
+    #[error(
+        "{address} asked for a connection over a tunnel that proves nothing any more: {whose} certificate ended {} s ago. It \
+         was told before to open another tunnel (GOAWAY); does its proxy heed that?",
+        .ago.as_secs()
+    )]
+    Expired { address: SocketAddr, whose: &'static str, ago: Duration },
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel { address: SocketAddr, reason: String },
     #[error("{address} gave up before the connection stood: {reason}")]
@@ -137,7 +143,7 @@ impl Failure {
             Self::Denied(_) | Self::Cut(_) | Self::Refused { status: StatusCode::UNAUTHORIZED, .. } => {
                 ResponseFlags::Deny
             }
-            Self::Handshake { .. } | Self::TurnedAway { .. } => ResponseFlags::TlsFailure,
+            Self::Handshake { .. } | Self::TurnedAway { .. } | Self::Expired { .. } => ResponseFlags::TlsFailure,
             Self::Tunnel { .. } => ResponseFlags::H2Handshake,
             Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
             Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
 use leno_model::Identity;
@@ -17,6 +18,7 @@ use crate::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::dial;
 use crate::failure::Failure;
 use crate::give_back::Lives;
+use crate::link::{Link, Proof};
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers;
@@ -67,6 +69,7 @@ pub(crate) struct Tunnel {
     peer: SocketAddr,
     local: SocketAddr,
     identity: Identity,
+    proof: Proof,
 }
 
 pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, peer: SocketAddr, unproven: Place) {
@@ -123,7 +126,7 @@ fn tunnel_failed(tunnel: &Tunnel, error: &leno_tunnel::Error) {
     report.failed(&Failure::Tunnel { address: tunnel.peer, reason: error.to_string() });
 }
 
-type Accepted = (leno_tls::TlsStream<TcpStream>, Tunnel);
+type Accepted = (Box<Link>, Tunnel);
 
 async fn prove(
     pod: &Arc<Pod>,
@@ -138,16 +141,19 @@ async fn prove(
         let (_, workload) = pod.workload().await?;
         let identity = pod.identity(&workload).await?;
         let wait = pod.context().config.handshake_timeout;
-        timers::entered(identity.accept(stream, wait))
+        let (stream, proven) = timers::entered(identity.accept(stream, wait))
             .await
-            .map_err(|source| Failure::Handshake { address: peer, source: Arc::new(source) })
+            .map_err(|source| Failure::Handshake { address: peer, source: Arc::new(source) })?;
+        let proof = Proof::of(&identity, &proven);
+        let link = Link::accepted(stream, proof, pod.context().config.tunnel_max_age);
+        Ok((Box::new(link), proven.identity, proof))
     };
     let proven = tokio::select! {
         proven = proving => proven,
         () = unproven.turned_away() => Err(Failure::TurnedAway { address: peer, most: unproven.among() }),
     };
-    let (stream, proven) = proven.map_err(|failure| (failure, Some(local)))?;
-    Ok((stream, Tunnel { pod: pod.clone(), peer, local, identity: proven.identity }))
+    let (link, identity, proof) = proven.map_err(|failure| (failure, Some(local)))?;
+    Ok((link, Tunnel { pod: pod.clone(), peer, local, identity, proof }))
 }
 
 /// What a peer asks for.
@@ -166,6 +172,16 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
     report.mutual_tls();
     if let Some(trace) = request_headers::trace_of(request.headers()) {
         report.trace(trace);
+    }
+    // A handshake would be refused now, and so is what relies on one from long ago.
+    if let Some((whose, ago)) = tunnel.proof.passed(SystemTime::now()) {
+        request.turn_away();
+        if let Some((mesh, workload)) = pod.workload_now() {
+            report.destination_workload(&workload);
+            report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
+        }
+        report.failed(&Failure::Expired { address: tunnel.peer, whose, ago });
+        return;
     }
     let asked = Asked {
         method: request.method().clone(),

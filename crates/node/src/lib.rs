@@ -29,6 +29,7 @@ mod footprint_tests;
 mod give_back;
 mod inbound;
 mod inbound_plaintext;
+mod link;
 mod outbound;
 mod places;
 mod pod;

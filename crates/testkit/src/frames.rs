@@ -64,10 +64,22 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
     /// # Errors
     /// If the transport fails.
     pub async fn start(io: IO) -> io::Result<Self> {
+        Self::with(io, true).await
+    }
+
+    /// As [`Self::start`]; pings are not answered. A server that takes its leave waits for the answer to one.
+    ///
+    /// # Errors
+    /// If the transport fails.
+    pub async fn start_without_pongs(io: IO) -> io::Result<Self> {
+        Self::with(io, false).await
+    }
+
+    async fn with(io: IO, pongs: bool) -> io::Result<Self> {
         let (read, write) = split(io);
         let write = Arc::new(Mutex::new(write));
         let (found, frames) = mpsc::unbounded_channel();
-        let reader = tokio::spawn(read_frames(read, write.clone(), found)).abort_handle();
+        let reader = tokio::spawn(read_frames(read, write.clone(), found, pongs)).abort_handle();
         let mut started = Self { write, out: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frames, reader };
         started.queue(kind::SETTINGS, 0, 0, &[]);
         started.flush().await?;
@@ -137,6 +149,7 @@ async fn read_frames<IO: AsyncRead + AsyncWrite>(
     mut read: ReadHalf<IO>,
     write: Arc<Mutex<WriteHalf<IO>>>,
     found: mpsc::UnboundedSender<Frame>,
+    pongs: bool,
 ) {
     let mut head = [0; 9];
     while read.read_exact(&mut head).await.is_ok() {
@@ -146,7 +159,7 @@ async fn read_frames<IO: AsyncRead + AsyncWrite>(
             return;
         }
         match kind {
-            kind::SETTINGS | kind::PING if flags & ACK == 0 => {
+            kind::SETTINGS | kind::PING if flags & ACK == 0 && (pongs || kind == kind::SETTINGS) => {
                 let mut answer = Vec::new();
                 encode(&mut answer, kind, ACK, 0, if kind == kind::PING { &payload } else { &[] });
                 let mut write = write.lock().await;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::carrier::{Guard, Handle, Role};
@@ -19,7 +18,7 @@ use crate::keepalive::Keepalive;
 use crate::rarely::{Asked, rarely};
 use crate::timers::{sleep, timeout};
 use crate::window::Window;
-use crate::{Error, OpenError, Settings, TunnelStream};
+use crate::{Error, OpenError, Settings, Transport, TunnelStream};
 
 /// The timers' grain: what waits for less would not wait at all.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -58,6 +57,8 @@ pub(crate) struct Connection {
     /// The peer's SETTINGS have come.
     settled: AtomicBool,
     pub(crate) created: Instant,
+    /// When it stops taking new streams.
+    drains: Option<Instant>,
     /// Half of the streams it may carry were open at some time.
     was_large: AtomicBool,
     /// Milliseconds after `created` when the last stream ended.
@@ -87,6 +88,12 @@ impl Connection {
     pub(crate) fn is_gone(&self) -> bool {
         let mut send = self.send.clone();
         matches!(send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+
+    /// Whether it takes no new streams at `now`, because what proved its two sides is about to end. Looked
+    /// at by who wants to open one: no timer is needed.
+    pub(crate) fn drains_by(&self, now: Instant) -> bool {
+        self.drains.is_some_and(|drains| drains <= now)
     }
 
     /// Whether one more stream could be opened at once: fewer are than this side wants and the
@@ -214,10 +221,11 @@ pub(crate) async fn start<IO, R: Registry>(
     register: impl FnOnce(&Arc<Connection>) -> R,
 ) -> Result<Permit, Error>
 where
-    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    IO: Transport + 'static,
 {
     let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
-    let carrier = Handle::new(Box::new(io), Role::Client, settings, window.ledger().clone());
+    let drains = io.drains_at();
+    let carrier = Handle::new(io.into_box(), Role::Client, settings, window.ledger().clone());
     let guard = Guard(carrier.clone());
     let io = carrier.library_io();
     // It ends only once it is of no more use.
@@ -235,6 +243,7 @@ where
         settled: AtomicBool::new(false),
         was_large: AtomicBool::new(false),
         created: Instant::now(),
+        drains,
         idle_since: AtomicU64::new(0),
         heard: Arc::default(),
         has_refused: AtomicBool::new(false),
@@ -244,7 +253,7 @@ where
     let registry = register(&connection);
     let handle = Arc::downgrade(&connection);
     let mut keepalive =
-        Keepalive::new(driver.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
+        Keepalive::new(driver.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout, None);
     let surplus_timeout = settings.surplus_timeout.min(settings.idle_timeout).max(SHORTEST);
     let mut idle = Some(Box::pin(sleep(surplus_timeout)));
     let (heard, created) = (connection.heard.clone(), connection.created);
@@ -276,7 +285,7 @@ where
                 };
                 timer.as_mut().reset(again);
             }
-            keepalive.poll_dead(cx)
+            keepalive.poll_due(cx)
         }));
         let mut library = Asked::new();
         let mut turns = 0u32;

@@ -17,6 +17,7 @@ pub mod server;
 mod settings;
 mod stream;
 pub mod timers;
+mod transport;
 mod waking;
 mod window;
 
@@ -34,4 +35,5 @@ pub use relay::{Counters, Meter, RelayError, RelayOptions};
 pub use server::{InboundConnect, Served};
 pub use settings::Settings;
 pub use stream::TunnelStream;
+pub use transport::Transport;
 pub use window::WindowBudget;

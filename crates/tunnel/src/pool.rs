@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::client::{self, Connection, Permit, Registry};
 use crate::early::FirstBytes;
 use crate::timers::timeout;
-use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, TunnelStream};
+use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, Transport, TunnelStream};
 
 /// Streams that a connection carries before another one is opened to spread them
 /// ([`Settings::spread`]): fewer are hardly too much for a thread, and each connection costs a
@@ -153,7 +152,7 @@ where
         request: ConnectRequest,
     ) -> Result<(TunnelStream, ResponseHead), OpenError<E>>
     where
-        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        IO: Transport + 'static,
         D: FnMut() -> F,
         F: Future<Output = Result<IO, E>>,
     {
@@ -173,7 +172,7 @@ where
         mut first: Option<&mut FirstBytes<'_>>,
     ) -> Result<(TunnelStream, ResponseHead), OpenError<E>>
     where
-        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        IO: Transport + 'static,
         D: FnMut() -> F,
         F: Future<Output = Result<IO, E>>,
     {
@@ -231,7 +230,7 @@ where
 
     async fn lease<IO, D, F>(&self, key: &K, dial: &mut D, newer_than: Option<Instant>) -> Result<Lease, OpenError<E>>
     where
-        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        IO: Transport + 'static,
         D: FnMut() -> F,
         F: Future<Output = Result<IO, E>>,
     {
@@ -311,6 +310,7 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
                 );
                 break 'step Step::Dial { flight, spreading: false };
             };
+            let now = Instant::now();
             // The first that have room, so that others run empty; of as many as share the load, the
             // one that has least of it.
             let mut best: Option<usize> = None;
@@ -318,7 +318,7 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
             while sharing < self.settings.spread.max(1)
                 && let Some(connection) = entry.connections.get(index)
             {
-                if connection.is_gone() {
+                if connection.is_gone() || connection.drains_by(now) {
                     dropped.push(entry.connections.swap_remove(index));
                     continue;
                 }
@@ -424,7 +424,7 @@ where
 {
     async fn dial<IO, F>(mut self, dial: F) -> Result<Permit, OpenError<E>>
     where
-        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        IO: Transport + 'static,
         F: Future<Output = Result<IO, E>>,
     {
         let result = match dial.await {

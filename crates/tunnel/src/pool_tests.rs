@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::*;
-use crate::test_support::{Farm, request, say, settle};
+use crate::test_support::{Draining, Farm, request, say, settle};
 
 type TestPool = Pool<&'static str, &'static str>;
 
@@ -253,6 +253,29 @@ async fn a_connection_that_goes_away_gets_no_new_streams_and_loses_no_old_ones()
     let served = farm.served(0).await;
     assert!(served.end.is_ok() && served.requests == 1, "{served:?}");
     assert_eq!(pool.stats().connections, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn past_its_time_a_connection_gets_no_new_streams_and_loses_no_old_ones() {
+    const LIFE: Duration = Duration::from_secs(100);
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let dial = || std::future::ready(Ok(Draining { io: farm.dial(), at: Instant::now() + LIFE }));
+    let open = async || pool.open(&"a", dial, request()).await.unwrap().0;
+    let mut old = open().await;
+    tokio::time::sleep(LIFE - Duration::from_secs(1)).await;
+    let mut beside = open().await;
+    assert_eq!(farm.dials(), 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut new = open().await;
+    assert_eq!(farm.dials(), 2);
+    for stream in [&mut old, &mut beside, &mut new] {
+        say(stream, "hello").await;
+    }
+    tokio::time::sleep(10 * LIFE).await;
+    say(&mut old, "hello").await;
+    drop((old, beside));
+    let served = farm.served(0).await;
+    assert!(served.end.is_ok() && served.requests == 2, "{served:?}");
 }
 
 #[tokio::test]

@@ -11,15 +11,14 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, Response, StatusCode};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::carrier::{Guard, Handle, Lane, Role};
-use crate::keepalive::Keepalive;
+use crate::keepalive::{Due, Keepalive};
 use crate::rarely::{Asked, rarely};
 use crate::timers::{sleep_until, timeout};
 use crate::window::Window;
-use crate::{Error, Settings, TunnelStream};
+use crate::{Error, Settings, Transport, TunnelStream};
 
 /// How long a last GOAWAY may take to leave before the transport is dropped, and how long a
 /// refused peer may go on sending.
@@ -74,6 +73,12 @@ impl InboundConnect {
         *response.headers_mut() = headers;
         let send = self.respond.send_response(response, false)?;
         Ok(TunnelStream::new(send, self.recv, self.lane, None))
+    }
+
+    /// Resets the request as one that nothing was done for (REFUSED_STREAM): the peer may send it again on
+    /// another connection (RFC 9113 §8.7).
+    pub fn turn_away(mut self) {
+        self.respond.send_reset(Reason::REFUSED_STREAM);
     }
 
     /// Answers with an error status and no body. To be called on a runtime.
@@ -134,16 +139,19 @@ impl ServeError {
 ///
 /// When `drain` completes, the peer is told to open no more streams here (GOAWAY), and open
 /// ones may go on until the instant it gave; then they are cut. `drain` giving an instant that
-/// has passed means: at once. Dropping the future drops the connection without a word.
+/// has passed means: at once. When the transport says that it drains, the peer is told so as well,
+/// and open streams may go on for as long as they like. Dropping the future drops the connection
+/// without a word.
 pub async fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, mut on_request: H) -> Served
 where
-    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    IO: Transport + 'static,
     D: Future<Output = Instant>,
     H: FnMut(InboundConnect),
 {
     let mut requests = 0;
     let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
-    let carrier = Handle::new(Box::new(io), Role::Server, settings, window.ledger().clone());
+    let drains = io.drains_at();
+    let carrier = Handle::new(io.into_box(), Role::Server, settings, window.ledger().clone());
     let _guard = Guard(carrier.clone());
     let received = carrier.received();
     let io = carrier.library_io();
@@ -158,28 +166,41 @@ where
     };
     carrier.has_task();
     let mut keepalive =
-        Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout);
-    let mut silent = rarely(poll_fn(move |cx| keepalive.poll_dead(cx)));
+        Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout, drains);
+    let mut due = rarely(poll_fn(move |cx| keepalive.poll_due(cx)));
     let drain = pin!(drain);
     let mut drain = rarely(drain);
-    let mut draining = false;
-    // Set while draining, and once the end has begun.
+    let (mut drained, mut told) = (false, false);
+    // Set once it is drained with a time limit, and once the end has begun.
     let mut deadline = None;
     let mut ending: Option<ServeError> = None;
     let mut library = Asked::new();
     let end = poll_fn(|cx| {
-        if !draining && let Poll::Ready(until) = Pin::new(&mut drain).poll(cx) {
-            draining = true;
+        let mut last_stream = false;
+        if !drained && let Poll::Ready(until) = Pin::new(&mut drain).poll(cx) {
+            (drained, last_stream) = (true, true);
+            deadline = Some(Box::pin(sleep_until(until)));
+        }
+        let mut dead = false;
+        while ending.is_none()
+            && !dead
+            && let Poll::Ready(due) = Pin::new(&mut due).poll(cx)
+        {
+            match due {
+                Due::Dead => dead = true,
+                Due::Drain => last_stream = true,
+            }
+        }
+        if last_stream && !std::mem::replace(&mut told, true) {
             patience.raise(settings.ping_timeout);
             connection.graceful_shutdown();
             library.ask();
-            deadline = Some(Box::pin(sleep_until(until)));
         }
         if let Some(size) = window.turn(cx) {
             carrier.resize_window(size);
         }
         let mut wrong = carrier.begin_turn(cx).err().map(|violation| (violation.error(), violation.code));
-        if ending.is_none() && Pin::new(&mut silent).poll(cx).is_ready() {
+        if dead {
             wrong.get_or_insert((Error::PingTimeout(settings.ping_timeout), Reason::NO_ERROR));
         }
         if let Some((error, code)) = wrong.filter(|_| ending.is_none()) {

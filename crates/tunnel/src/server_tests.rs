@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::test_support::{Farm, echo, request, say};
+use crate::test_support::{Draining, Farm, echo, request, say};
 use crate::{ConnectRequest, OpenError, Pool};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -301,6 +301,46 @@ async fn drain_lets_streams_end_until_the_deadline() {
     let served = farm.served(0).await;
     assert!(matches!(served.end, Err(ServeError::DrainDeadline)), "{served:?}");
     assert!(served.bytes_received > 0 && served.requests == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn past_its_time_a_connection_says_so_and_serves_what_is_open() {
+    const LIFE: Duration = Duration::from_secs(100);
+    let (near, far) = duplex(1 << 20);
+    let far = Draining { io: far, at: Instant::now() + LIFE };
+    let server = tokio::spawn(async move {
+        let on_request = |inbound| drop(tokio::spawn(echo(inbound)));
+        serve(far, &Settings::default(), std::future::pending(), on_request).await
+    });
+    // A client that would keep it for ever.
+    let (mut near, farm) = (Some(near), Farm::new(Settings::default()));
+    let pool: Pool<u8, ()> = Pool::new(Settings::default());
+    let mut open = async || {
+        let dial = || std::future::ready(Ok(near.take().unwrap_or_else(|| farm.dial())));
+        pool.open(&1, dial, request()).await.unwrap().0
+    };
+    let mut old = open().await;
+    tokio::time::sleep(LIFE - Duration::from_secs(1)).await;
+    drop(open().await);
+    assert_eq!(farm.dials(), 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    say(&mut open().await, "hello").await;
+    assert_eq!(farm.dials(), 1, "it was told to make another connection");
+    tokio::time::sleep(10 * LIFE).await;
+    say(&mut old, "hello").await;
+    old.shutdown().await.unwrap();
+    drop(old);
+    let served = server.await.unwrap();
+    assert!(served.end.is_ok() && served.requests == 2, "{served:?}");
+}
+
+#[tokio::test]
+async fn who_is_turned_away_may_ask_again() {
+    let mut raw = Raw::start(Settings::default()).await;
+    raw.send(&connect_frame(1)).await;
+    raw.requests.recv().await.unwrap().turn_away();
+    let (stream, payload) = raw.wait_for(RST_STREAM).await.unwrap();
+    assert_eq!((stream, code(&payload)), (1, Reason::REFUSED_STREAM));
 }
 
 #[tokio::test]

@@ -1,17 +1,20 @@
 //! Peers for the tests of this crate.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll};
 
 use http::HeaderMap;
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::server::{InboundConnect, Served, serve};
-use crate::{ConnectRequest, Settings, TunnelStream};
+use crate::{ConnectRequest, Settings, Transport, TunnelStream};
 
 pub(crate) fn request() -> ConnectRequest {
     ConnectRequest { authority: "10.0.0.1:80".to_owned(), headers: HeaderMap::new() }
@@ -101,5 +104,37 @@ impl Farm {
             std::mem::replace(&mut peers[index].task, tokio::spawn(std::future::pending()))
         };
         task.await.unwrap()
+    }
+}
+
+/// A transport that drains.
+pub(crate) struct Draining {
+    pub(crate) io: DuplexStream,
+    pub(crate) at: Instant,
+}
+
+impl Transport for Draining {
+    fn drains_at(&self) -> Option<Instant> {
+        Some(self.at)
+    }
+}
+
+impl AsyncRead for Draining {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Draining {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

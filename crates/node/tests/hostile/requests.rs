@@ -1,18 +1,18 @@
 //! Proven peers that ask for what they must not have.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
 use leno_testkit::certs::Leaf;
-use leno_testkit::frames::kind;
-use leno_testkit::hbone;
+use leno_testkit::frames::{Frames, kind};
+use leno_testkit::hbone::{self, Peer};
 use leno_testkit::network::may_run;
 use tokio::io::AsyncReadExt;
 
 use crate::support::{APP, echo, eventually, reset, soon};
-use crate::{ALONE, STREAM_WINDOW, Target, descriptors};
+use crate::{ALONE, GOOD, STREAM_WINDOW, Target, descriptors};
 
 #[tokio::test]
 async fn a_request_leads_to_the_pod_itself_or_nowhere() {
@@ -245,6 +245,59 @@ async fn what_a_peer_says_of_itself_counts_for_nothing() {
 }
 
 #[tokio::test]
+async fn a_tunnel_carries_no_request_once_its_certificate_has_ended() {
+    if !may_run("a_tunnel_carries_no_request_once_its_certificate_has_ended") {
+        return;
+    }
+    const REFUSED_STREAM: u32 = 7;
+    let _alone = ALONE.lock().await;
+    let target = Target::new().await;
+    let end = SystemTime::now() + Duration::from_secs(5);
+    let brief = target.mesh.certificate(&Leaf { not_after: end, ..Leaf::uri(GOOD) });
+    let tls = async || soon("TLS", hbone::tls(target.tcp().await, Some(&brief))).await.unwrap();
+
+    // One that keeps the rules of HTTP/2, and one that does not care for pings, nor for GOAWAY.
+    let peer = soon("HTTP/2", Peer::start(tls().await)).await.unwrap();
+    let mut open = soon("an answer", peer.connect(&target.authority())).await.unwrap();
+    assert_eq!(open.status, StatusCode::OK);
+    let mut rude = soon("HTTP/2", Frames::start_without_pongs(tls().await)).await.unwrap();
+    let authority = target.authority();
+    rude.queue_connect(1, authority.as_bytes());
+    rude.flush().await.unwrap();
+    assert_eq!(soon("an answer", rude.next()).await.map(|frame| (frame.kind, frame.stream)), Some((kind::HEADERS, 1)));
+
+    // Both are told in time.
+    assert_eq!(soon("GOAWAY", rude.next()).await.map(|frame| frame.kind), Some(kind::GOAWAY));
+    assert!(SystemTime::now() < end, "GOAWAY came after the certificate's end");
+    let refused = async {
+        while let Ok(answer) = peer.connect(&target.authority()).await {
+            assert!(SystemTime::now() < end, "served after the certificate's end");
+            drop(answer);
+        }
+    };
+    soon("a refusal", refused).await;
+
+    // What relies on the certificate when it has ended is refused, with a reason.
+    tokio::time::sleep(end.duration_since(SystemTime::now()).unwrap_or_default()).await;
+    rude.queue_connect(3, authority.as_bytes());
+    rude.flush().await.unwrap();
+    let answer = soon("a refusal", rude.next()).await.unwrap();
+    assert_eq!((answer.kind, answer.stream, answer.error_code()), (kind::RST_STREAM, 3, Some(REFUSED_STREAM)));
+    target.log.line(&["direction=\"inbound\"", GOOD, "proves nothing any more: its certificate ended"]).await;
+    let metrics = target.metrics().await;
+    assert!(metrics.lines().any(|line| line.contains("TLS_FAILURE") && line.contains("sa/good")), "{metrics}");
+
+    // What was open goes on.
+    rude.queue_data(1, b"hello", false);
+    rude.flush().await.unwrap();
+    assert_eq!(soon("the echo", rude.next()).await.map(|frame| frame.payload), Some(b"hello".to_vec()));
+    open.send.send_data(Bytes::from_static(b"hello"), true).unwrap();
+    assert_eq!(soon("the echo", hbone::read(&mut open.receive, 5)).await, b"hello");
+    drop((rude, peer, open));
+    target.is_unharmed().await;
+}
+
+#[tokio::test]
 async fn a_policy_sees_the_proven_identity() {
     if !may_run("a_policy_sees_the_proven_identity") {
         return;
@@ -266,7 +319,7 @@ async fn a_policy_sees_the_proven_identity() {
     for (name, status) in names {
         let certificate = target.mesh.certificate(&Leaf::uri(&format!("spiffe://cluster.local/ns/default/sa/{name}")));
         let tls = soon("TLS", hbone::tls(target.tcp().await, Some(&certificate))).await.unwrap();
-        let peer = soon("HTTP/2", hbone::Peer::start(tls)).await.unwrap();
+        let peer = soon("HTTP/2", Peer::start(tls)).await.unwrap();
         let answer = soon("an answer", peer.connect(&target.authority())).await.unwrap();
         assert_eq!(answer.status.as_u16(), status, "{name}");
         if status == 401 {

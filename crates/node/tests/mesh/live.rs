@@ -1,8 +1,9 @@
 //! What changes while connections live.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch, Workload};
 use leno_testkit::network::{Host, may_run};
@@ -202,6 +203,57 @@ async fn certificates_rotate_under_traffic() {
     }
 }
 
+/// The port at the far end of a tunnel, by which a line of the access log tells it from others.
+fn tunnel_of(line: &str) -> Option<u16> {
+    let address = line.contains("direction=\"inbound\"").then(|| line.split_once("src.addr="))??.1;
+    let address: SocketAddr = address.split_whitespace().next()?.trim_matches('"').parse().ok()?;
+    Some(address.port())
+}
+
+#[tokio::test]
+async fn tunnels_are_replaced_before_their_certificates_end() {
+    if !may_run("tunnels_are_replaced_before_their_certificates_end") {
+        return;
+    }
+    const TTL: Duration = Duration::from_secs(4);
+    const PERIOD: Duration = Duration::from_millis(20);
+    let mut mesh = Mesh::with(|config| config.secret_ttl = TTL).await;
+    mesh.control.limit_certificates(TTL);
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    // A connection that outlives its tunnel's time.
+    let mut long = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    let log = mesh.node("node-2").log.clone();
+    // When a tunnel carried its first and its latest connection.
+    let mut tunnels: BTreeMap<u16, (Instant, Instant)> = BTreeMap::new();
+    let (begun, mut seen) = (Instant::now(), 0);
+    while begun.elapsed() < TTL * 5 / 2 {
+        let attempt = async { exchange(client.host().connect(server.app(server.v4)).await?, b"hello").await };
+        soon("an answer", attempt).await.unwrap_or_else(|error| panic!("after {:?}: {error}", begun.elapsed()));
+        let (lines, now) = (log.all(), Instant::now());
+        for tunnel in lines[seen..].iter().filter_map(|line| tunnel_of(line)) {
+            tunnels.entry(tunnel).or_insert((now, now)).1 = now;
+        }
+        seen = lines.len();
+        tokio::time::sleep(PERIOD).await;
+    }
+    long.write_all(b"still").await.unwrap();
+    soon("an answer", long.read_exact(&mut [0; 5])).await.unwrap();
+    assert!(tunnels.len() >= 3, "{tunnels:?}");
+    for (tunnel, (first, latest)) in tunnels {
+        let used = latest - first;
+        assert!(
+            used < TTL,
+            "tunnel {tunnel} carried new connections for {used:?}, its certificates were good for {TTL:?}"
+        );
+    }
+    for log in [mesh.node("node-1").log.clone(), log] {
+        assert_eq!(log.count(&["error="]), 0, "{:#?}", log.all());
+    }
+}
+
 #[tokio::test]
 async fn a_drain_waits_for_live_connections_only() {
     if !may_run("a_drain_waits_for_live_connections_only") {
@@ -303,7 +355,7 @@ async fn a_drain_with_nothing_to_wait_for_ends_at_once() {
     // A tunnel is still open, but no connection of a program.
     mesh.node("node-1").log.line(&["connection complete", "inbound"]).await;
     mesh.node("node-1").log.line(&["connection complete", "outbound"]).await;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     mesh.node("node-1").drain();
     eventually("the end", || mesh.node("node-1").proxy().has_ended()).await;
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());

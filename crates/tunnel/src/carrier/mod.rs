@@ -21,12 +21,12 @@ use std::task::{Context, Poll, Waker};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::Error;
 use crate::settings::Settings;
 use crate::waking::keep;
 use crate::window::Ledger;
+use crate::{Error, Transport};
 
 mod chunks;
 mod credit;
@@ -45,11 +45,6 @@ pub(crate) use lane::{Delivery, Lane};
 pub(crate) use library::LibraryIo;
 pub use outgoing::thread_sleeps;
 pub(crate) use stream::{try_read, try_write};
-
-/// What a connection runs over.
-pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Transport for IO {}
 
 /// Bytes read in one turn, but for the last read, which may bring twice what is left of them. A bulk
 /// sender keeps the socket full, and would be read until it is empty: others on the thread would wait

@@ -1,5 +1,7 @@
 //! When what streams send leaves.
 
+use tokio::io::AsyncWrite;
+
 use super::*;
 
 async fn sends(lane: &Lane, raw: &mut Raw) -> bool {
@@ -49,6 +51,8 @@ impl AsyncWrite for Gathers {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
+
+impl Transport for Gathers {}
 
 async fn bench() -> (Bench, Lane) {
     let (near, far) = duplex(1 << 20);

@@ -1,0 +1,104 @@
+//! What a tunnel runs over: a TLS connection, and for how long that proves its two sides.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use leno_tls::{MeshIdentity, Peer, TlsStream};
+use leno_tunnel::Transport;
+use rand::Rng;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// Which share of its life a tunnel takes new connections for. Its life ends with the earlier of the two certificates, or
+/// at `LENO_TUNNEL_MAX_AGE`. A certificate is renewed at half its life, so the next tunnel has a fresh one. The side that
+/// dialled stops first, so that the other need not ask for it. Each tunnel draws its own share, so that those that were
+/// made together are not all replaced together.
+const DIALLED: std::ops::Range<f64> = 0.75..0.85;
+const ACCEPTED: std::ops::Range<f64> = 0.85..0.95;
+
+/// A peer's proven connection.
+pub(crate) struct Link {
+    tls: TlsStream<TcpStream>,
+    drains: Instant,
+}
+
+/// When the first of the two certificates ends that prove a tunnel's sides.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Proof {
+    end: SystemTime,
+    /// It is the peer's.
+    peers: bool,
+}
+
+impl Proof {
+    pub(crate) fn of(own: &MeshIdentity, peer: &Peer) -> Self {
+        let own = own.certificate.not_after();
+        Self { end: own.min(peer.not_after), peers: peer.not_after <= own }
+    }
+
+    /// Whose certificate has ended, in words, and how long ago; `None` as long as both are good.
+    pub(crate) fn passed(&self, now: SystemTime) -> Option<(&'static str, Duration)> {
+        let ago = now.duration_since(self.end).ok()?;
+        Some((if self.peers { "its" } else { "this pod's own" }, ago))
+    }
+}
+
+impl Link {
+    /// One that this side has opened.
+    pub(crate) fn dialled(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
+        Self::new(tls, proof, max_age, DIALLED)
+    }
+
+    /// One that the peer has opened.
+    pub(crate) fn accepted(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
+        Self::new(tls, proof, max_age, ACCEPTED)
+    }
+
+    fn new(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration, share: std::ops::Range<f64>) -> Self {
+        // The wall clock is what certificates are judged by; from here on the time that passes counts.
+        let left = proof.end.duration_since(SystemTime::now()).unwrap_or_default();
+        let share = rand::rng().random_range(share);
+        Self { tls, drains: Instant::now() + left.min(max_age).mul_f64(share) }
+    }
+}
+
+impl Transport for Link {
+    fn drains_at(&self) -> Option<Instant> {
+        Some(self.drains)
+    }
+}
+
+impl AsyncRead for Link {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tls.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+}
