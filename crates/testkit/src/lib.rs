@@ -5,6 +5,8 @@ pub mod certs;
 #[cfg(feature = "mesh")]
 pub mod control_plane;
 #[cfg(feature = "mesh")]
+pub mod flood;
+#[cfg(feature = "mesh")]
 pub mod frames;
 #[cfg(feature = "mesh")]
 pub mod hbone;

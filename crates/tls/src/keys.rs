@@ -148,7 +148,7 @@ impl Keys {
             }
             (NEW_SESSION_TICKET, KeySource::Client(source)) => {
                 source.handle_new_session_ticket(body).map_err(|error| match error {
-                    rustls::Error::InvalidMessage(message) => Violation::new(message.clone(), message.into()),
+                    rustls::Error::InvalidMessage(message) => Violation::new(message, message.into()),
                     error => error.into(),
                 })
             }

@@ -127,6 +127,17 @@ impl Cipher {
         sealed.map_err(|_| rustls::Error::EncryptError)
     }
 
+    /// Seals any inner plaintext: content type and padding are the caller's. For tests of who receives
+    /// it.
+    pub(crate) fn seal_raw(&mut self, inner: &[u8]) -> Vec<u8> {
+        let mut record = header_of(inner.len() + TAG).to_vec();
+        let (nonce, aad) = (self.nonce(), Aad::from(header_of(inner.len() + TAG)));
+        record.extend_from_slice(inner);
+        let tag = self.key.seal_in_place_separate_tag(nonce, aad, &mut record[HEADER..]);
+        record.extend_from_slice(tag.expect("no record is too long for the cipher").as_ref());
+        record
+    }
+
     /// Opens the record in `record`, header included, in place. Says what it carries, and where
     /// in `record` that is now.
     pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<(Content, Range<usize>), Violation> {
@@ -231,18 +242,5 @@ pub(crate) fn refuse_plain(record: &[u8]) -> Result<(), Violation> {
         })),
         [CHANGE_CIPHER_SPEC, ..] => Err(Violation::new(InvalidMessage::InvalidCcs, AlertDescription::DecodeError)),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-impl Cipher {
-    /// Seals any inner plaintext: content type and padding are the caller's.
-    pub(crate) fn seal_raw(&mut self, inner: &[u8]) -> Vec<u8> {
-        let mut record = header_of(inner.len() + TAG).to_vec();
-        let (nonce, aad) = (self.nonce(), Aad::from(header_of(inner.len() + TAG)));
-        record.extend_from_slice(inner);
-        let tag = self.key.seal_in_place_separate_tag(nonce, aad, &mut record[HEADER..]);
-        record.extend_from_slice(tag.expect("sealing can't fail").as_ref());
-        record
     }
 }

@@ -86,6 +86,11 @@ impl<IO> TlsStream<IO> {
         self.io
     }
 
+    /// Its transport and its keys, for tests that go on by themselves.
+    pub(crate) fn into_parts(self) -> (IO, Box<Keys>) {
+        (self.io, self.keys)
+    }
+
     /// The application protocol both sides agreed on (RFC 7301).
     pub fn alpn(&self) -> Option<&[u8]> {
         self.alpn.as_deref()
