@@ -16,13 +16,15 @@ use leno_tls::fuzzing::AnyRecords;
 /// The content type of data (RFC 8446 §5.1).
 const DATA: u8 = 23;
 
-/// Bytes that are sealed before they are sent.
-const BATCH: usize = 64 << 10;
+/// What is sealed before it is sent, bytes, and how long that may take: so the receiver finds as much
+/// at once as it can take in, however slowly it was sealed.
+const BATCH: usize = 1 << 20;
+const SEALING: Duration = Duration::from_millis(200);
 
 /// What a neighbour may wait however fast it was before. A proxy that is not optimised takes several
 /// milliseconds for each of its turns, and the machine may be busy with other things; a thread that
 /// reads until a flood pauses keeps everybody waiting for seconds.
-const FLOOR: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 2 });
+const FLOOR: Duration = Duration::from_millis(if cfg!(debug_assertions) { 50 } else { 2 });
 
 /// A flood gets so many chances not to harm: what else the machine does may harm as well.
 const ROUNDS: usize = 4;
@@ -92,12 +94,13 @@ impl Flooder {
             move || {
                 give_way();
                 (flood.begin)(&mut sender);
-                for number in 0.. {
-                    (flood.go_on)(&mut sender, number);
-                    if sender.out.len() < BATCH {
-                        continue;
+                let mut numbers = 0..;
+                while !stop.load(Relaxed) {
+                    let begin = Instant::now();
+                    while sender.out.len() < BATCH && begin.elapsed() < SEALING {
+                        numbers.by_ref().take(16).for_each(|number| (flood.go_on)(&mut sender, number));
                     }
-                    if stop.load(Relaxed) || socket.write_all(&sender.out).is_err() {
+                    if socket.write_all(&sender.out).is_err() {
                         return;
                     }
                     sent.fetch_add(sender.out.len() as u64, Relaxed);
@@ -110,7 +113,7 @@ impl Flooder {
             let mut socket = socket.try_clone().unwrap();
             move || {
                 give_way();
-                let mut room = vec![0; BATCH];
+                let mut room = vec![0; 64 << 10];
                 while socket.read(&mut room).is_ok_and(|length| length > 0) {}
             }
         };
