@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leno_local::names::{DEFAULT_STAGE, StageName};
 
+use crate::control_args::ControlArgs;
 use crate::sample::SampleCommand;
 
 /// What was typed. `N` are the settings of the node proxy, which its own crate declares.
@@ -282,43 +283,6 @@ pub(crate) struct ExplainArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-}
-
-/// Settings of a control plane that runs by itself.
-#[derive(Debug, Clone, Args)]
-#[non_exhaustive]
-pub struct ControlArgs {
-    /// Manifest, or directory of *.yaml; may be given again
-    #[arg(short, long = "file", value_name = "PATH", required = true)]
-    pub files: Vec<PathBuf>,
-
-    /// Address for discovery and certificates
-    #[arg(long, default_value = "[::]:15012")]
-    pub listen: SocketAddr,
-
-    /// Directory of the CA's keys and certificates; made if missing
-    #[arg(long, value_name = "DIR")]
-    pub ca_dir: PathBuf,
-
-    /// Trust domain of every identity issued
-    #[arg(long, env = "TRUST_DOMAIN", default_value = "cluster.local")]
-    pub trust_domain: String,
-
-    /// DNS suffix of the cluster's services
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
-    pub cluster_domain: String,
-
-    /// This cluster's id, which proxies must present
-    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
-    pub cluster_id: String,
-
-    /// Name or address for the control plane's own certificate; may be given again
-    #[arg(long = "server-name", value_name = "NAME", default_value = "localhost")]
-    pub server_names: Vec<String>,
-
-    /// File of the tokens that proxies may present: lines of TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]
-    #[arg(long, value_name = "PATH")]
-    pub tokens: PathBuf,
 }
 
 /// Namespace and name of an object.

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 mod args;
+mod control_args;
 mod demo;
 mod environment;
 mod listing;
@@ -22,7 +23,7 @@ mod output;
 mod sample;
 mod stage;
 
-pub use args::ControlArgs;
+pub use control_args::ControlArgs;
 
 use args::{Cli, Command, Format};
 

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::controller::Controller;
 use crate::objects::{Pod, PodPhase};
+use crate::store::ObjectStore;
 
 /// Accounts of the node proxies that are trusted unless told otherwise: Leno's own and, so that
 /// a real ztunnel works too, Istio's (`CA_TRUSTED_NODE_ACCOUNTS` of its chart).
@@ -80,51 +81,57 @@ impl CertificatePolicy {
             )));
         }
         let mut applied = self.controller.applied();
-        let known = async { while self.runs_on_node(caller, identity).is_err() && applied.changed().await.is_ok() {} };
+        let known =
+            async { while self.runs_on_node(caller, identity).await.is_err() && applied.changed().await.is_ok() {} };
         // Either way, what counts is how things are now.
         let _ = timeout(self.patience, known).await;
-        self.runs_on_node(caller, identity)
+        self.runs_on_node(caller, identity).await
     }
 
-    fn runs_on_node(&self, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
-        self.controller.with_store(|store| {
-            let of_pod = || {
-                let pod = Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?;
-                Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty())
-            };
-            let node = caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).ok_or_else(|| {
-                SignError::Denied(format!(
-                    "node proxy {}/{} asked for {identity}, but its token does not say which node it serves: use a \
-                     token that is bound to the proxy's pod",
-                    caller.namespace, caller.service_account
-                ))
-            })?;
-            let mut elsewhere = None;
-            for pod in Pod::list(store, identity.namespace()) {
-                let ended = matches!(pod.status.phase, PodPhase::Failed | PodPhase::Succeeded);
-                if *pod.spec.account() != **identity.service_account() || ended {
-                    continue;
-                }
-                if pod.spec.node_name == node {
-                    return Ok(());
-                }
-                elsewhere = Some(pod.metadata.name.clone());
-            }
-            let account = format!("{}/{}", identity.namespace(), identity.service_account());
-            let hint = match elsewhere {
-                Some(pod) => format!(
-                    "such pods (e.g. {pod}) run on other nodes only; if one was just bound to this node, this resolves \
-                     itself: retry"
-                ),
-                None => "if the pod was just created, this resolves itself: retry; else check the pod's \
-                         serviceAccountName"
-                    .to_owned(),
-            };
-            Err(SignError::Denied(format!(
-                "node {node} asked for {identity}, but no pod with service account {account} runs there; {hint}"
-            )))
-        })
+    async fn runs_on_node(&self, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
+        let (caller, identity) = (caller.clone(), identity.clone());
+        let looked = self.controller.look(move |store| runs_on_node(store, &caller, &identity)).await;
+        looked.unwrap_or_else(|| Err(SignError::Unavailable("the control plane is shutting down".to_owned())))
     }
+}
+
+/// Whether the caller's node has a pod with that identity.
+fn runs_on_node(store: &ObjectStore, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
+    let of_pod = || {
+        let pod = Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?;
+        Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty())
+    };
+    let node = caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).ok_or_else(|| {
+        SignError::Denied(format!(
+            "node proxy {}/{} asked for {identity}, but its token does not say which node it serves: use a \
+                     token that is bound to the proxy's pod",
+            caller.namespace, caller.service_account
+        ))
+    })?;
+    let mut elsewhere = None;
+    for pod in Pod::list(store, identity.namespace()) {
+        let ended = matches!(pod.status.phase, PodPhase::Failed | PodPhase::Succeeded);
+        if *pod.spec.account() != **identity.service_account() || ended {
+            continue;
+        }
+        if pod.spec.node_name == node {
+            return Ok(());
+        }
+        elsewhere = Some(pod.metadata.name.clone());
+    }
+    let account = format!("{}/{}", identity.namespace(), identity.service_account());
+    let hint = match elsewhere {
+        Some(pod) => format!(
+            "such pods (e.g. {pod}) run on other nodes only; if one was just bound to this node, this resolves \
+                     itself: retry"
+        ),
+        None => "if the pod was just created, this resolves itself: retry; else check the pod's \
+                         serviceAccountName"
+            .to_owned(),
+    };
+    Err(SignError::Denied(format!(
+        "node {node} asked for {identity}, but no pod with service account {account} runs there; {hint}"
+    )))
 }
 
 impl Signer for CertificatePolicy {

@@ -157,3 +157,27 @@ async fn signs_what_it_allows() {
     let garbage = policy.sign(&proxy, "no request", Some(web), ttl).await.expect_err("garbage");
     assert!(matches!(garbage, SignError::Invalid(_)) && !garbage.is_retryable(), "{garbage:?}");
 }
+
+/// A thread that serves all proxies must not wait while a large edit is being translated.
+#[tokio::test]
+async fn a_request_that_waits_for_a_translation_holds_up_nobody_else() {
+    let policy = policy();
+    let (locked, is_locked) = tokio::sync::oneshot::channel();
+    let (ran, has_run) = std::sync::mpsc::channel();
+    let controller = policy.controller.clone();
+    let translation = std::thread::spawn(move || {
+        controller.with_store(|_| {
+            locked.send(()).expect("the test waits");
+            // A thread that waits for this lock can't say anything.
+            has_run.recv_timeout(Duration::from_secs(20)).is_ok()
+        })
+    });
+    is_locked.await.expect("locked");
+    let node = caller("leno-system/leno-node", Some("node-1"), None);
+    let web = identity("spiffe://cluster.local/ns/shop/sa/web");
+    let asking = policy.authorize(&node, &web);
+    let others = async { ran.send(()).expect("the lock is held") };
+    let (granted, ()) = tokio::join!(biased; asking, others);
+    assert!(granted.is_ok());
+    assert!(translation.join().expect("no panic"), "the request blocked the thread");
+}

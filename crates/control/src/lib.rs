@@ -19,6 +19,7 @@ pub mod translate;
 pub use authentication::StaticTokens;
 pub use certificates::CertificatePolicy;
 pub use controller::Controller;
+pub use leno_xds::server::Limits;
 pub use server::ControlPlane;
 pub use store::{Change, ObjectStore};
 

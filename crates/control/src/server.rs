@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use leno_tls::ControlAcceptor;
-use leno_xds::server::{Authenticator, CaService, ProxyStatus, Service, Services, Signer};
+use leno_xds::server::{Authenticator, CaService, Limits, ProxyStatus, Service, Services, Signer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -16,6 +16,7 @@ use crate::controller::Controller;
 pub struct ControlPlane {
     controller: Controller,
     services: Services,
+    limits: Limits,
 }
 
 impl ControlPlane {
@@ -24,7 +25,14 @@ impl ControlPlane {
     pub fn new(controller: Controller, authenticator: Arc<dyn Authenticator>, signer: Arc<dyn Signer>) -> Self {
         let discovery = Service::new(controller.resources(), authenticator.clone());
         let certificates = CaService::new(authenticator, signer);
-        Self { controller, services: Services { discovery, certificates } }
+        Self { controller, services: Services { discovery, certificates }, limits: Limits::default() }
+    }
+
+    /// Other limits, each listener's own.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// The state it serves.
@@ -43,7 +51,7 @@ impl ControlPlane {
             () = self.controller.ready() => {}
             () = &mut shutdown => return,
         }
-        leno_xds::server::serve(listener, acceptor, self.services.clone(), shutdown).await;
+        leno_xds::server::serve(listener, acceptor, self.services.clone(), self.limits, shutdown).await;
     }
 
     /// All connected proxies and how far each is.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use leno_cli::ControlArgs;
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens};
-use leno_local::feed;
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Limits, StaticTokens};
+use leno_local::{feed, raise_descriptor_limit};
 use leno_telemetry::logging;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use tokio::net::TcpListener;
@@ -15,7 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Runs until told to stop.
 pub(crate) fn run(args: ControlArgs) -> anyhow::Result<()> {
     logging::init(logging::Format::Plain, logging::Target::Stdout, "info")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // One thread per core serves; this one reads and translates objects, which takes as long as it takes.
+    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("serve").enable_all().build()?;
     runtime.block_on(wire(args))
 }
 
@@ -49,7 +50,24 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
     let signer = CertificatePolicy::new(controller.clone(), authority.clone());
 
     // One port for discovery and certificates.
-    let plane = ControlPlane::new(controller.clone(), Arc::new(tokens), Arc::new(signer));
+    let wanted = Limits {
+        unproven: args.max_unproven,
+        unproven_per_address: args.max_unproven_per_address,
+        proven: args.max_connections,
+        first_request: args.first_request_timeout,
+    };
+    let descriptors = raise_descriptor_limit();
+    let limits = wanted.within(descriptors);
+    if limits != wanted {
+        tracing::warn!(
+            descriptors,
+            max_connections = limits.proven,
+            max_unproven = limits.unproven,
+            "this process may not open as many files as its limits on connections want, so these are lower; raise \
+             its hard limit (ulimit -Hn)"
+        );
+    }
+    let plane = ControlPlane::new(controller.clone(), Arc::new(tokens), Arc::new(signer)).with_limits(limits);
     let (addresses, names) = addresses_and_names(&args);
     let acceptor = ControlAcceptor::from_authority(authority, names, addresses)?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
@@ -66,14 +84,15 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let shutdown = async {
+    let shutdown = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
+    let serving = tokio::spawn(async move { plane.serve(listener, acceptor, shutdown).await });
     tokio::select! {
-        () = plane.serve(listener, acceptor, shutdown) => Ok(()),
+        served = serving => served.context("the server ended by mistake"),
         () = controller.run() => Ok(()),
         watched = feed::follow(&args.files, load) => watched.context("can't watch the manifests for changes"),
     }

@@ -207,15 +207,3 @@ fn nsswitch(run_dir: &Path) -> Result<Option<PathBuf>, Error> {
     write_file(&path, (lines.collect::<Vec<_>>().join("\n") + "\n").as_bytes(), 0o644)?;
     Ok(Some(path))
 }
-
-/// A pod costs the supervisor about ten descriptors; the usual soft limit of 1024 would be a
-/// hundred pods.
-pub(crate) fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(reason) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::debug!(%reason, "the limit of open files stays at {soft}");
-    }
-}

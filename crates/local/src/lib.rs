@@ -21,6 +21,7 @@ mod container;
 mod context;
 mod core;
 mod deployments;
+mod descriptors;
 mod dns;
 mod dns_server;
 pub mod down;
@@ -52,6 +53,7 @@ mod state;
 pub mod up;
 mod watch;
 
+pub use descriptors::raise_descriptor_limit;
 pub use error::Error;
 pub use listing::{Listing, NodeListing, PodListing};
 pub use proxy::ProxyState;

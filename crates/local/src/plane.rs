@@ -6,13 +6,14 @@ use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_control::objects::{Object, ObjectKey};
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lookup};
 use leno_model::Mesh;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
-use leno_xds::server::Caller;
+use leno_xds::server::{Caller, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -26,6 +27,11 @@ use crate::stage::StageOptions;
 
 /// File in the run directory with the root certificates that proxies trust.
 pub(crate) const ROOT_CERT: &str = "root-cert.pem";
+
+/// A stage has 64 nodes at most, a proxy two connections, and a node two proxies while one takes
+/// over from the other. The descriptors are for pods.
+const LIMITS: Limits =
+    Limits { unproven: 128, unproven_per_address: 32, proven: 512, first_request: Duration::from_secs(10) };
 
 /// Controller, authority and server of one stage.
 pub(crate) struct Plane {
@@ -58,7 +64,7 @@ impl Plane {
         write_file(&run_dir.join(ROOT_CERT), authority.root_pem().as_bytes(), 0o644)?;
         let tokens = Arc::new(StaticTokens::new());
         let policy = Arc::new(CertificatePolicy::new(controller.clone(), authority.clone()));
-        let server = ControlPlane::new(controller.clone(), tokens.clone(), policy);
+        let server = ControlPlane::new(controller.clone(), tokens.clone(), policy).with_limits(LIMITS);
 
         let (v4, v6) = control_plane();
         let names = vec!["istiod.istio-system.svc".to_owned(), "localhost".to_owned()];

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, authorization_to_proto, service_to_address, workload_to_address};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
-use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Services, SignError, Signer};
+use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
 use prost::Message;
@@ -59,7 +59,8 @@ impl ControlPlane {
         });
         let services =
             Services { discovery: service.clone(), certificates: CaService::new(Arc::new(OneToken), signer.clone()) };
-        let task = tokio::spawn(server::serve(listener, acceptor, services, std::future::pending())).abort_handle();
+        let task = tokio::spawn(server::serve(listener, acceptor, services, Limits::default(), std::future::pending()))
+            .abort_handle();
         Self { authority, lax_authority, resources, service, signer, address, task }
     }
 

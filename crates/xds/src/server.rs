@@ -7,10 +7,13 @@ mod auth;
 mod certificates;
 mod discovery;
 mod listener;
+mod places;
+mod refusals;
 mod subscription;
 
 pub use auth::{AuthError, Authenticator, Caller};
 pub use certificates::{CaService, SignError, Signer};
 pub use discovery::{ProxyStatus, Service, TypeStatus};
 pub use listener::{Services, serve};
+pub use places::Limits;
 pub use subscription::{ProtocolError, Subscription, TypeProgress};

@@ -17,7 +17,7 @@ use leno_tls::{
 use leno_xds::ca_client::CaClient;
 use leno_xds::client::{Client, ConnectionState, Handler, NodeInfo, Observer, Rejection, Status, Termination, Update};
 use leno_xds::server::{
-    AuthError, Authenticator, CaService, Caller, ProxyStatus, Service, Services, SignError, Signer, serve,
+    AuthError, Authenticator, CaService, Caller, Limits, ProxyStatus, Service, Services, SignError, Signer, serve,
 };
 use leno_xds::{ChannelConfig, Resource, Resources, TokenSource};
 use parking_lot::Mutex;
@@ -25,6 +25,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+
+#[path = "end_to_end/crowd.rs"]
+mod crowd;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(3600);
@@ -82,6 +85,15 @@ struct ControlPlane {
 
 impl ControlPlane {
     async fn start(authority: Arc<CertificateAuthority>, resources: Resources, port: u16) -> Self {
+        Self::with_limits(authority, resources, port, Limits::default()).await
+    }
+
+    async fn with_limits(
+        authority: Arc<CertificateAuthority>,
+        resources: Resources,
+        port: u16,
+        limits: Limits,
+    ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let acceptor =
@@ -93,7 +105,7 @@ impl ControlPlane {
             certificates: CaService::new(Arc::new(OneToken), Arc::new(NamespaceA(authority.clone()))),
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(serve(listener, acceptor, services, async { drop(stopped.await) }));
+        let task = tokio::spawn(serve(listener, acceptor, services, limits, async { drop(stopped.await) }));
         Self { authority, resources, service, address, stop: Some(stop), task }
     }
 

@@ -11,6 +11,7 @@
 )]
 
 mod bad_input;
+mod control;
 mod demo;
 mod fail_closed;
 mod footprint;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
+
+use super::places::Place;
 
 /// A caller whose token was found good.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,11 +49,19 @@ pub trait Authenticator: Send + Sync + 'static {
     fn authenticate<'a>(&'a self, token: &'a str, cluster_id: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>>;
 }
 
-/// Finds out who sent a request.
-pub(crate) async fn authenticate(
+/// Finds out who sent a request. A good token makes its connection one that keeps its place.
+pub(crate) async fn authenticate<T>(
     authenticator: &Arc<dyn Authenticator>,
-    metadata: &MetadataMap,
+    request: &Request<T>,
 ) -> Result<Caller, Status> {
+    let caller = caller_of(authenticator, request.metadata()).await?;
+    if let Some(place) = request.extensions().get::<Arc<Place>>() {
+        place.prove().map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
+    }
+    Ok(caller)
+}
+
+async fn caller_of(authenticator: &Arc<dyn Authenticator>, metadata: &MetadataMap) -> Result<Caller, Status> {
     let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
     let token = text("authorization").and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(|| {
         Status::unauthenticated("no token: send `authorization: Bearer <service account token>`; is the token mounted?")

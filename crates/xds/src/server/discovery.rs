@@ -115,7 +115,7 @@ impl AggregatedDiscoveryService for Service {
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let caller = authenticate(&self.authenticator, request.metadata()).await?;
+        let caller = authenticate(&self.authenticator, &request).await?;
         let address = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
         let shutdown = request.extensions().get::<Shutdown>().cloned().unwrap_or_default();
         // One response in the queue: the next is made when this one is taken, from what is

@@ -14,10 +14,13 @@ use leno_proto::discovery::aggregated_discovery_service_server::AggregatedDiscov
 use leno_telemetry::accepting;
 use leno_tls::{ControlAcceptor, HANDSHAKE_TIMEOUT};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tower_service::Service as _;
 
+use super::places::{Limits, Place, Places};
+use super::refusals::Refusals;
 use super::{CaService, Service};
 
 /// Largest discovery request taken, before it is parsed. A proxy that holds more than fits says
@@ -25,8 +28,6 @@ use super::{CaService, Service};
 const MAX_DISCOVERY_REQUEST: usize = 4 << 20;
 /// Largest certificate request taken; a real one has a kilobyte.
 const MAX_CERTIFICATE_REQUEST: usize = 64 << 10;
-/// Connections at a time. A proxy has two.
-const MAX_CONNECTIONS: usize = 16_384;
 /// How long a connection may take to end its streams on shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -62,34 +63,40 @@ type Discovery = AggregatedDiscoveryServiceServer<Service>;
 type Certificates = IstioCertificateServiceServer<CaService>;
 
 /// Serves connections from `listener` until `shutdown` completes, then ends streams in good
-/// order and returns. The listener may live in another network namespace.
+/// order and returns. The listener may live in another network namespace. Each connection is a
+/// task of its own on the runtime this is called on.
 pub async fn serve(
     listener: TcpListener,
     acceptor: ControlAcceptor,
     services: Services,
+    limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) {
-    let discovery =
-        AggregatedDiscoveryServiceServer::new(services.discovery).max_decoding_message_size(MAX_DISCOVERY_REQUEST);
-    let certificates =
-        IstioCertificateServiceServer::new(services.certificates).max_decoding_message_size(MAX_CERTIFICATE_REQUEST);
     let (down, signal) = watch::channel(false);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let shared = Arc::new(Shared {
+        acceptor,
+        discovery: AggregatedDiscoveryServiceServer::new(services.discovery)
+            .max_decoding_message_size(MAX_DISCOVERY_REQUEST),
+        certificates: IstioCertificateServiceServer::new(services.certificates)
+            .max_decoding_message_size(MAX_CERTIFICATE_REQUEST),
+        places: Places::new(limits),
+        refusals: Refusals::default(),
+        signal,
+    });
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            accepted = accept(&listener, &places) => {
-                let Some((tcp, peer, place)) = accepted else { continue };
-                let acceptor = acceptor.clone();
-                let (discovery, certificates) = (discovery.clone(), certificates.clone());
-                let signal = signal.clone();
-                connections.spawn(async move {
-                    connection(tcp, peer, acceptor, discovery, certificates, signal).await;
-                    drop(place);
-                });
+    {
+        // Goes on when another branch is taken: it may hold a connection that waits for its place.
+        let mut accepting = std::pin::pin!(shared.accept(&listener));
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next() => {}
+                accepted = &mut accepting => {
+                    accepting.set(shared.accept(&listener));
+                    let Some((tcp, peer, place)) = accepted else { continue };
+                    connections.spawn(shared.clone().connection(tcp, peer, Arc::new(place)));
+                }
             }
         }
     }
@@ -101,67 +108,86 @@ pub async fn serve(
     }
 }
 
-type Place = tokio::sync::OwnedSemaphorePermit;
-
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, Place)> {
-    // The semaphore is never closed.
-    let place = places.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((tcp, peer)) => Some((tcp, peer, place)),
-        Err(error) => {
-            if let Some(pause) = accepting::pause_after(&error) {
-                tokio::time::sleep(pause).await;
-            }
-            None
-        }
-    }
-}
-
-async fn connection(
-    tcp: TcpStream,
-    peer: SocketAddr,
+/// What all connections of a listener share.
+struct Shared {
     acceptor: ControlAcceptor,
     discovery: Discovery,
     certificates: Certificates,
+    places: Arc<Places>,
+    refusals: Refusals,
     signal: watch::Receiver<bool>,
-) {
-    if let Err(error) = tcp.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "control plane connection lost");
-        return;
+}
+
+impl Shared {
+    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, Place)> {
+        match listener.accept().await {
+            Ok((tcp, peer)) => match self.places.take(peer.ip()).await {
+                Ok(place) => Some((tcp, peer, place)),
+                Err(refusal) => {
+                    self.refusals.tell(refusal, peer);
+                    None
+                }
+            },
+            Err(error) => {
+                if let Some(pause) = accepting::pause_after(&error) {
+                    tokio::time::sleep(pause).await;
+                }
+                None
+            }
+        }
     }
-    let stream = match acceptor.accept(tcp, HANDSHAKE_TIMEOUT).await {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::debug!(%peer, %error, "TLS with a control plane client failed");
+
+    /// Serves one connection for as long as it has its place.
+    async fn connection(self: Arc<Self>, tcp: TcpStream, peer: SocketAddr, place: Arc<Place>) {
+        let deadline = Instant::now() + self.places.limits().first_request;
+        let lost = place.lost(deadline);
+        tokio::select! {
+            () = self.speak(tcp, peer, &place) => {}
+            refusal = lost => self.refusals.tell(refusal, peer),
+        }
+    }
+
+    async fn speak(&self, tcp: TcpStream, peer: SocketAddr, place: &Arc<Place>) {
+        if let Err(error) = tcp.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "control plane connection lost");
             return;
         }
-    };
-    let shutdown = Shutdown(Some(signal));
-    let of_requests = shutdown.clone();
-    let service = service_fn(move |mut request: http::Request<Incoming>| {
-        request.extensions_mut().insert(PeerAddress(peer));
-        request.extensions_mut().insert(of_requests.clone());
-        route(request, discovery.clone(), certificates.clone())
-    });
-    let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(Duration::from_secs(30)))
-        .keep_alive_timeout(Duration::from_secs(10))
-        .max_concurrent_streams(128)
-        .max_header_list_size(32 << 10)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(1 << 20)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(serving);
-    let ended = tokio::select! {
-        ended = &mut serving => ended,
-        () = shutdown.wait() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+        let stream = match self.acceptor.accept(tcp, HANDSHAKE_TIMEOUT).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "TLS with a control plane client failed");
+                return;
+            }
+        };
+        let shutdown = Shutdown(Some(self.signal.clone()));
+        let (of_requests, place) = (shutdown.clone(), place.clone());
+        let (discovery, certificates) = (self.discovery.clone(), self.certificates.clone());
+        let service = service_fn(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(PeerAddress(peer));
+            request.extensions_mut().insert(of_requests.clone());
+            request.extensions_mut().insert(place.clone());
+            route(request, discovery.clone(), certificates.clone())
+        });
+        let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Some(Duration::from_secs(30)))
+            .keep_alive_timeout(Duration::from_secs(10))
+            .max_concurrent_streams(128)
+            .max_header_list_size(32 << 10)
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(1 << 20)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut serving = std::pin::pin!(serving);
+        let ended = tokio::select! {
+            ended = &mut serving => ended,
+            () = shutdown.wait() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "control plane connection ended");
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "control plane connection ended");
     }
 }
 

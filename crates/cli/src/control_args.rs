@@ -1,0 +1,96 @@
+//! The flags of `leno control`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+/// Settings of a control plane that runs by itself.
+#[derive(Debug, Clone, Args)]
+#[non_exhaustive]
+pub struct ControlArgs {
+    /// Manifest, or directory of *.yaml; may be given again
+    #[arg(short, long = "file", value_name = "PATH", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Address for discovery and certificates
+    #[arg(long, default_value = "[::]:15012")]
+    pub listen: SocketAddr,
+
+    /// Directory of the CA's keys and certificates; made if missing
+    #[arg(long, value_name = "DIR")]
+    pub ca_dir: PathBuf,
+
+    /// Trust domain of every identity issued
+    #[arg(long, env = "TRUST_DOMAIN", default_value = "cluster.local")]
+    pub trust_domain: String,
+
+    /// DNS suffix of the cluster's services
+    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// This cluster's id, which proxies must present
+    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
+    pub cluster_id: String,
+
+    /// Name or address for the control plane's own certificate; may be given again
+    #[arg(long = "server-name", value_name = "NAME", default_value = "localhost")]
+    pub server_names: Vec<String>,
+
+    /// Proxies' connections at a time; a proxy has two
+    #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = at_least_one)]
+    pub max_connections: usize,
+
+    /// Connections at a time that have shown no good token yet. When there are so many, the one
+    /// that has waited longest gives way to who comes
+    #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_UNPROVEN", default_value_t = 4096, value_parser = at_least_one)]
+    pub max_unproven: usize,
+
+    /// So many of these one address (of IPv6: one /64) may have while others want places. An address
+    /// that no other competes with may have all, so any number of proxies can be behind it
+    #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_UNPROVEN_PER_ADDRESS", default_value_t = 256, value_parser = at_least_one)]
+    pub max_unproven_per_address: usize,
+
+    /// Time a connection has for its TLS handshake and its first request with a good token: 10s, 1m
+    #[arg(long, value_name = "TIME", env = "LENO_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration)]
+    pub first_request_timeout: Duration,
+
+    /// File of the tokens that proxies may present: lines of TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]
+    #[arg(long, value_name = "PATH")]
+    pub tokens: PathBuf,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
+}
+
+/// `10s`, `5m`, `24h`, or a bare number of seconds; not nothing.
+fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a time; write for example 10s, 5m or 24h");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(bad()),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    number.checked_mul(seconds).filter(|seconds| *seconds > 0).map(Duration::from_secs).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_times_have_bounds_and_say_so() {
+        assert_eq!(at_least_one("1"), Ok(1));
+        assert!(at_least_one("0").is_err_and(|hint| hint.contains("from 1")));
+        assert_eq!((duration("7"), duration("5m")), (Ok(Duration::from_secs(7)), Ok(Duration::from_secs(300))));
+        for bad in ["", "0", "0h", "5d", "-1s", "9999999999999999999h"] {
+            assert!(duration(bad).is_err_and(|hint| hint.contains("24h")), "{bad}");
+        }
+    }
+}
