@@ -38,6 +38,15 @@ pub struct ControlArgs {
     #[arg(long = "server-name", value_name = "NAME", default_value = "localhost")]
     pub server_names: Vec<String>,
 
+    /// Longest life of a certificate; whoever asks for more gets this
+    #[arg(long, value_name = "TIME", env = "LENO_MAX_CERTIFICATE_TTL", default_value = "24h", value_parser = duration)]
+    pub max_certificate_ttl: Duration,
+
+    /// Shortest life of a certificate; whoever asks for less gets this. Below 15m, clocks may be less
+    /// than five minutes apart
+    #[arg(long, value_name = "TIME", env = "LENO_MIN_CERTIFICATE_TTL", default_value = "15m", value_parser = duration)]
+    pub min_certificate_ttl: Duration,
+
     /// Proxies' connections at a time; a proxy has two
     #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = at_least_one)]
     pub max_connections: usize,

@@ -4,6 +4,7 @@
 //! gets those and no others: a node that is taken over can be whoever runs there anyway, not the
 //! rest of the mesh.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,11 @@ pub const DEFAULT_NODE_ACCOUNTS: [&str; 2] = ["leno-system/leno-node", "istio-sy
 /// Waiting this long for the news spares the proxy a refusal, and the pod the proxy's back-off.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The longest and shortest life of a certificate unless told otherwise. Clocks may be five
+/// minutes apart; a proxy renews at half of the life that it sees left, so with less than a
+/// quarter of an hour some peer would meet a certificate that is over by its clock.
+pub const DEFAULT_TTL: RangeInclusive<Duration> = Duration::from_secs(15 * 60)..=Duration::from_secs(24 * 3600);
+
 /// Signs for those who may ask.
 #[derive(Debug)]
 pub struct CertificatePolicy {
@@ -33,6 +39,7 @@ pub struct CertificatePolicy {
     /// `namespace/account`.
     node_accounts: Vec<String>,
     patience: Duration,
+    ttl: RangeInclusive<Duration>,
 }
 
 impl CertificatePolicy {
@@ -40,7 +47,7 @@ impl CertificatePolicy {
     /// [`DEFAULT_NODE_ACCOUNTS`].
     pub fn new(controller: Controller, authority: Arc<CertificateAuthority>) -> Self {
         let node_accounts = DEFAULT_NODE_ACCOUNTS.map(str::to_owned).to_vec();
-        Self { controller, authority, node_accounts, patience: PATIENCE }
+        Self { controller, authority, node_accounts, patience: PATIENCE, ttl: DEFAULT_TTL }
     }
 
     /// Trusts these accounts instead, each `namespace/account`.
@@ -54,6 +61,14 @@ impl CertificatePolicy {
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// Gives certificates no other lives than these. What is more or less than that in a request
+    /// is no reason to refuse it.
+    #[must_use]
+    pub fn with_ttl(mut self, ttl: RangeInclusive<Duration>) -> Self {
+        self.ttl = ttl;
         self
     }
 
@@ -153,7 +168,11 @@ impl Signer for CertificatePolicy {
                 .map_err(|error| SignError::Invalid(error.to_string()))?,
             };
             self.authorize(caller, &identity).await?;
-            self.authority.sign(csr_pem, &identity, ttl).map_err(|error| match error {
+            let granted = ttl.max(*self.ttl.start()).min(*self.ttl.end());
+            if granted != ttl {
+                tracing::info!(%identity, asked = ?ttl, ?granted, "a certificate's life is not what was asked for");
+            }
+            self.authority.sign(csr_pem, &identity, granted).map_err(|error| match error {
                 leno_tls::Error::Request(_) | leno_tls::Error::Malformed { .. } => {
                     SignError::Invalid(error.to_string())
                 }

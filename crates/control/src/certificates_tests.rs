@@ -181,3 +181,25 @@ async fn a_request_that_waits_for_a_translation_holds_up_nobody_else() {
     assert!(granted.is_ok());
     assert!(translation.join().expect("no panic"), "the request blocked the thread");
 }
+
+#[tokio::test]
+async fn a_life_is_a_day_at_most_and_a_quarter_of_an_hour_at_least() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let node = caller("leno-system/leno-node", Some("node-1"), None);
+    let web = identity("spiffe://cluster.local/ns/shop/sa/web");
+    let life = async |policy: &CertificatePolicy, asked| {
+        let (key, csr) = certificate_request(&web).expect("a key");
+        let chain = policy.sign(&node, &csr, Some(web.clone()), asked).await.expect("granted");
+        let certificate = leno_tls::WorkloadCertificate::from_issued(web.clone(), key, &chain).expect("sound");
+        let left = certificate.not_after().duration_since(std::time::SystemTime::now()).expect("not over");
+        left.as_secs_f64() / 3600.0
+    };
+    let policy = policy();
+    for (asked, granted) in [(HOUR * 24 * 90, 24.0), (HOUR, 1.0), (Duration::from_secs(1), 0.25)] {
+        let got = life(&policy, asked).await;
+        assert!((got - granted).abs() < 0.05, "asked for {asked:?}, got {got} h");
+    }
+    let policy = policy.with_ttl(HOUR..=HOUR * 2);
+    assert!((life(&policy, HOUR * 24).await - 2.0).abs() < 0.05);
+    assert!((life(&policy, HOUR / 60).await - 1.0).abs() < 0.05);
+}

@@ -45,9 +45,14 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
     let tokens = std::fs::read_to_string(&args.tokens)
         .with_context(|| format!("can't read the tokens of the node proxies from {}", args.tokens.display()))?;
     let tokens = StaticTokens::parse(&tokens).with_context(|| format!("in {}", args.tokens.display()))?;
-    let authority = CertificateAuthority::open(&args.ca_dir, args.trust_domain.as_str(), CaOptions::default())?;
-    let authority = Arc::new(authority);
-    let signer = CertificatePolicy::new(controller.clone(), authority.clone());
+    let lives = args.min_certificate_ttl..=args.max_certificate_ttl;
+    anyhow::ensure!(
+        !lives.is_empty(),
+        "--min-certificate-ttl is more than --max-certificate-ttl; lower it, or raise that"
+    );
+    let options = CaOptions { max_ttl: args.max_certificate_ttl, ..CaOptions::default() };
+    let authority = Arc::new(CertificateAuthority::open(&args.ca_dir, args.trust_domain.as_str(), options)?);
+    let signer = CertificatePolicy::new(controller.clone(), authority.clone()).with_ttl(lives);
 
     // One port for discovery and certificates.
     let wanted = Limits {

@@ -26,8 +26,9 @@ use crate::control::ServerCertificate;
 use crate::{Clock, Error, PrivateKey};
 
 /// Certificates are valid from this long before they are made: the clocks of two nodes differ,
-/// and a certificate that is new to its holder must not be of the future to a peer.
-const CLOCK_SKEW: Duration = Duration::from_secs(120);
+/// and a certificate that is new to its holder must not be of the future to a peer. Clocks five
+/// minutes apart are not rare; twice that leaves a margin.
+const CLOCK_SKEW: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Life of the control plane's own certificate, renewed while it runs.
 const SERVER_TTL: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -41,7 +42,7 @@ pub struct CaOptions {
     pub root_ttl: Duration,
     /// Life of the signing certificate; one year, renewed at half.
     pub intermediate_ttl: Duration,
-    /// The most a workload may ask for; 90 days, as Istio's.
+    /// The most a workload gets, whatever it asks for; a day, which is what proxies ask for.
     pub max_ttl: Duration,
     /// What tells the time.
     pub clock: Clock,
@@ -49,7 +50,7 @@ pub struct CaOptions {
 
 impl Default for CaOptions {
     fn default() -> Self {
-        Self { root_ttl: DAY * 3650, intermediate_ttl: DAY * 365, max_ttl: DAY * 90, clock: Clock::system() }
+        Self { root_ttl: DAY * 3650, intermediate_ttl: DAY * 365, max_ttl: DAY, clock: Clock::system() }
     }
 }
 

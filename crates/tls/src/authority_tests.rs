@@ -47,7 +47,7 @@ fn what_a_leaf_says() {
     let ca = CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap();
     let certificate = issue(&ca, HOUR);
     let now = SystemTime::now();
-    assert!(certificate.not_before() <= now - Duration::from_secs(119), "back-dated for skewed clocks");
+    assert!(certificate.not_before() <= now - Duration::from_secs(599), "back-dated for skewed clocks");
     let left = certificate.not_after().duration_since(now).unwrap();
     assert!(left > HOUR - Duration::from_secs(60) && left <= HOUR, "{left:?}");
 
@@ -155,8 +155,8 @@ fn a_leaf_never_outlives_its_issuer() {
     assert_eq!(issue(&ca, HOUR * 48).not_after(), issue(&ca, HOUR * 48).chain()[1].not_after);
     let ca = CertificateAuthority::ephemeral("cluster.local", options).unwrap();
     let left = issue(&ca, DAY * 1000).not_after().duration_since(SystemTime::now()).unwrap();
-    assert!(left <= DAY * 90, "{left:?}");
-    assert!(matches!(CaOptions::default(), CaOptions { max_ttl, .. } if max_ttl == DAY * 90));
+    assert!(left <= DAY, "{left:?}");
+    assert!(matches!(CaOptions::default(), CaOptions { max_ttl, .. } if max_ttl == DAY));
 }
 
 #[test]

@@ -186,6 +186,13 @@ impl WorkloadCertificate {
         now < self.leaf.not_after
     }
 
+    /// What a peer with the same roots would say to it at `now`.
+    #[cfg(test)]
+    pub(crate) fn check_at(&self, now: SystemTime) -> Result<(), crate::HandshakeError> {
+        let (leaf, intermediates) = self.key.cert.split_first().expect("it was checked when it came");
+        verify::check_chain(&self.roots, leaf, intermediates, now, Usage::Server)
+    }
+
     pub(crate) fn certified_key(&self) -> &Arc<CertifiedKey> {
         &self.key
     }

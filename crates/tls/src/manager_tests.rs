@@ -15,8 +15,17 @@ fn id(account: &str) -> Identity {
 
 /// Wall-clock time that follows Tokio's, which the tests advance.
 fn test_clock() -> Clock {
+    clock_off_by(0)
+}
+
+/// Such a clock, so many minutes ahead of the others (or behind).
+fn clock_off_by(minutes: i64) -> Clock {
     let (wall, start) = (SystemTime::now(), Instant::now());
-    Clock::new(move || wall + start.elapsed())
+    let off = Duration::from_secs(60 * minutes.unsigned_abs());
+    Clock::new(move || {
+        let now = wall + start.elapsed();
+        if minutes < 0 { now - off } else { now + off }
+    })
 }
 
 struct Authority {
@@ -234,4 +243,50 @@ async fn a_short_life_is_no_storm() {
     let requests = authority.requests.lock().len();
     assert!((11..=15).contains(&requests), "every 4.5 to 5.5 s: {requests}");
     assert!(manager.current(&id("alice")).is_some());
+}
+
+/// The shortest life that a control plane grants (`leno control --min-certificate-ttl`): for
+/// longer ones everything below holds all the more.
+#[tokio::test(start_paused = true)]
+async fn clocks_five_minutes_apart_work() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    // The authority's clock, the holder's, a peer's: in minutes off, no two more than five apart.
+    for [authority, holder, peer] in
+        [[0, -5, 0], [0, 5, 0], [0, 0, -5], [0, 0, 5], [5, 0, 0], [-5, 0, 0], [0, -2, 3], [0, 2, -3]]
+    {
+        let case = format!("authority {authority}, holder {holder}, peer {peer}");
+        let (clock, peers) = (clock_off_by(holder), clock_off_by(peer));
+        let issuer = Authority::new(clock_off_by(authority));
+        let options = Options { ttl: MINUTE * 15, clock: clock.clone(), ..Options::default() };
+        let manager = CertificateManager::new(issuer.clone(), options);
+        let alice = id("alice");
+        manager.identity(&alice).await.unwrap_or_else(|error| panic!("{case}: {error}"));
+        for minute in 0..120 {
+            let held = manager.current(&alice).unwrap_or_else(|| panic!("{case}: no certificate after {minute} min"));
+            held.certificate
+                .check_at(peers.now())
+                .unwrap_or_else(|error| panic!("{case}, after {minute} min: {error}"));
+            tokio::time::sleep(MINUTE).await;
+        }
+        let requests = issuer.requests.lock().len();
+        assert!(requests < 120 / 3, "{case}: {requests} requests in two hours");
+    }
+}
+
+/// Istio's authority back-dates by two minutes.
+#[test]
+fn a_certificate_that_begins_in_five_minutes_is_taken_and_one_in_six_is_not() {
+    let options = |minutes| CaOptions { clock: clock_ahead(minutes), ..CaOptions::default() };
+    let issue = |minutes| {
+        let ca = CertificateAuthority::ephemeral("cluster.local", options(minutes)).unwrap();
+        let (key, csr) = crate::certificate_request(&id("alice")).unwrap();
+        WorkloadCertificate::from_issued(id("alice"), key, &ca.sign(&csr, &id("alice"), HOUR).unwrap())
+    };
+    issue(10 + 5).unwrap();
+    let error = issue(10 + 7).unwrap_err();
+    assert!(error.to_string().contains("becomes valid only"), "{error}");
+}
+
+fn clock_ahead(minutes: u64) -> Clock {
+    Clock::new(move || SystemTime::now() + Duration::from_secs(60 * minutes))
 }

@@ -63,8 +63,36 @@ pub(crate) fn identity_of(der: &CertificateDer<'_>) -> Result<Identity, Handshak
     }
 }
 
-/// Whether a chain leads to one of `roots` at `now`, and the leaf may act as `usage`.
+/// How far an issuer's clock may be ahead of ours. Certificates are back-dated for that, but
+/// Istio's by two minutes only. There is no such leeway at a certificate's end: its holder
+/// renews it long before, by whichever clock.
+const TOLERATED: Duration = Duration::from_secs(5 * 60);
+/// A chain's certificates can each have a begin of their own; ours have two below the root.
+const MAX_BEGINS: usize = 4;
+
+/// Whether a chain leads to one of `roots` at `now`, or at most [`TOLERATED`] later, and the leaf
+/// may act as `usage`.
 pub(crate) fn check_chain(
+    roots: &RootCertStore,
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    now: SystemTime,
+    usage: Usage,
+) -> Result<(), HandshakeError> {
+    let mut at = now;
+    for _ in 0..MAX_BEGINS {
+        match check_chain_at(roots, leaf, intermediates, at, usage) {
+            Err(HandshakeError::NotYetValid { not_before, .. }) if not_before <= now + TOLERATED => at = not_before,
+            Err(HandshakeError::NotYetValid { not_before, .. }) => {
+                return Err(HandshakeError::NotYetValid { not_before, at: now });
+            }
+            verdict => return verdict,
+        }
+    }
+    Err(HandshakeError::NotYetValid { not_before: at, at: now })
+}
+
+fn check_chain_at(
     roots: &RootCertStore,
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor, ControlConnector, HandshakeError, RootSource};
+use leno_tls::{CaOptions, CertificateAuthority, Clock, ControlAcceptor, ControlConnector, HandshakeError, RootSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,4 +68,13 @@ fn root_source_as_istio_writes_it() {
     assert_eq!("SYSTEM".parse(), Ok(RootSource::System));
     assert_eq!("./var/run/root-cert.pem".parse(), Ok(RootSource::File("./var/run/root-cert.pem".into())));
     assert!(matches!("-----BEGIN CERTIFICATE-----".parse(), Ok(RootSource::Pem(_))));
+}
+
+/// The control plane's own certificate, to a proxy whose clock is five minutes behind.
+#[tokio::test]
+async fn a_clock_five_minutes_behind_is_good_enough() {
+    let ahead = Clock::new(|| SystemTime::now() + Duration::from_secs(300));
+    let options = CaOptions { clock: ahead, ..CaOptions::default() };
+    let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", options).unwrap());
+    dial(&acceptor(&authority), RootSource::Pem(authority.root_pem().to_owned()), "127.0.0.1").await.unwrap();
 }
