@@ -127,25 +127,39 @@ impl NetworkNamespace {
     /// # Errors
     /// When the name is taken or unusable, or when the caller may not create namespaces or mount.
     pub fn create_named(dir: &Path, name: &str) -> Result<Self> {
+        Self::create_recorded(dir, name, |_| Ok(()))
+    }
+
+    /// As [`Self::create_named`]; `record` is told which namespace it will be before the name exists. Whoever keeps that can
+    /// tell it from a namespace that somebody else gave the same name ([`Self::delete_recorded`]), however this process ends.
+    ///
+    /// # Errors
+    /// As [`Self::create_named`], or what `record` says.
+    pub fn create_recorded(
+        dir: &Path,
+        name: &str,
+        record: impl FnOnce(NamespaceId) -> io::Result<()> + Send,
+    ) -> Result<Self> {
         let path = named_path(dir, name)?;
         prepare_directory(dir)?;
-        OpenOptions::new()
-            .create_new(true)
-            .write(true)
-            .mode(0o444)
-            .open(&path)
-            .map_err(|e| Error::system(format!("creating network namespace {}", path.display()), e))?;
-        let created = Self::create_with(|| {
-            mount(Some(OWN), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-                .map_err(|e| Error::system(format!("mounting network namespace {}", path.display()), e))?;
-            Self::from_path(&path)
-        });
-        if created.is_err() {
-            // Without this the name would stay taken by an empty file.
-            let _ = umount2(&path, MntFlags::MNT_DETACH);
-            let _ = fs::remove_file(&path);
-        }
-        created
+        Self::create_with(|| {
+            let created = Self::current()?;
+            record(created.id)
+                .map_err(|e| Error::system(format!("recording network namespace {}", path.display()), e))?;
+            OpenOptions::new()
+                .create_new(true)
+                .write(true)
+                .mode(0o444)
+                .open(&path)
+                .map_err(|e| Error::system(format!("creating network namespace {}", path.display()), e))?;
+            let mounted = mount(Some(OWN), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>);
+            if mounted.is_err() {
+                // Without this the name would stay taken by an empty file.
+                let _ = fs::remove_file(&path);
+            }
+            mounted.map_err(|e| Error::system(format!("mounting network namespace {}", path.display()), e))?;
+            Ok(created)
+        })
     }
 
     /// Opens the namespace called `name` in `dir`.
@@ -174,6 +188,26 @@ impl NetworkNamespace {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Removes the name of a namespace that [`Self::create_recorded`] told as `id`, and what a crash half-way through left of
+    /// it. Any other namespace of this name stays; says whether the name is gone.
+    ///
+    /// # Errors
+    /// As [`Self::delete_named`].
+    pub fn delete_recorded(dir: &Path, name: &str, id: NamespaceId) -> Result<bool> {
+        let path = named_path(dir, name)?;
+        let failed = |e| Error::system(format!("examining network namespace {}", path.display()), e);
+        let found = match fs::symlink_metadata(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
+            found => found.map_err(failed)?,
+        };
+        // An empty file on which nothing is mounted is no namespace of anybody's.
+        let unmounted = found.is_file() && found.len() == 0 && found.dev() == fs::metadata(dir).map_err(failed)?.dev();
+        if !unmounted && (NamespaceId { device: found.dev(), inode: found.ino() }) != id {
+            return Ok(false);
+        }
+        Self::delete_named(dir, name).map(|()| true)
     }
 
     /// The names in `dir`, sorted. A directory that doesn't exist has none.

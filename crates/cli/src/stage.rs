@@ -88,7 +88,7 @@ pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
         // No part of the stage, and a killed lab leaves them.
         leno_lab::run::remove_sockets();
     }
-    output::line(&match outcome {
+    let mut text = match outcome {
         down::Outcome::Stopped => "stopped; nothing is left".to_owned(),
         down::Outcome::Cleaned => "it did not run any more; what it left is removed".to_owned(),
         down::Outcome::Nothing => {
@@ -99,7 +99,17 @@ pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
                 others => format!("{nothing}; there is something of {}, which `--name` would end", others.join(", ")),
             }
         }
-    })
+    };
+    // Of a stage that ran, all that it made is known.
+    let unrecorded = if outcome == down::Outcome::Stopped { Vec::new() } else { down::unrecorded(name) };
+    if !unrecorded.is_empty() {
+        text.push_str(&format!(
+            "; the network namespaces {} have such names, but no record says that leno made them, so they stay: remove one \
+             that nobody needs (an older leno left no record) with `ip netns delete NAME`",
+            unrecorded.join(", ")
+        ));
+    }
+    output::line(&text)
 }
 
 /// `leno ps`.

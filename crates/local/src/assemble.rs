@@ -20,6 +20,7 @@ use crate::network::{Named, Networks};
 use crate::node::{Node, keep_services, serve_dns};
 use crate::plane::Plane;
 use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
+use crate::record::Record;
 use crate::stage::{Stage, StageHandle, StageOptions};
 use crate::state::Lock;
 use crate::watch::Watcher;
@@ -48,11 +49,12 @@ pub(crate) async fn assemble(
     files: Manifests,
     run_dir: &Path,
     netns_dir: &Path,
+    record: Arc<Record>,
 ) -> Result<Parts, Error> {
     let this = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
     let executable = options.executable.clone().unwrap_or_else(|| this.clone());
     let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
-    let mut networks = Networks::new(netns_dir, options.name.clone());
+    let mut networks = Networks::new(netns_dir, options.name.clone(), record);
     let fabric = networks.create_fabric()?;
     let (ports, declared) = watch::channel(Arc::default());
     let (stop_proxies, stopped) = watch::channel(false);

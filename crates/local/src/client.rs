@@ -31,9 +31,10 @@ impl Client {
     /// Connects to the stage of this name.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] if nobody listens; [`Error::Io`] if it is somebody else's.
+    /// [`Error::NotRunning`] if nobody listens; [`Error::RunDirectory`] if it may be somebody else who does; [`Error::Io`] if it
+    /// can't be reached.
     pub async fn connect(name: &StageName) -> Result<Self, Error> {
-        let path = name.run_dir().join(SOCKET);
+        let path = crate::run_dir::check(name)?.join(SOCKET);
         match UnixStream::connect(&path).await {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream), name: name.clone() }),
             Err(reason) if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {

@@ -182,7 +182,7 @@ impl Runner {
 fn last_words(log: &std::path::Path) -> String {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let read = || -> std::io::Result<String> {
-        let mut file = std::fs::File::open(log)?;
+        let mut file = crate::run_dir::open_file(log)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(400)))?;
         let mut bytes = Vec::new();

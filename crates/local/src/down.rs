@@ -12,7 +12,9 @@ use nix::unistd::Pid;
 use crate::Error;
 use crate::client::{Client, elsewhere};
 use crate::names::StageName;
-use crate::state::{Holder, Lock, State};
+use crate::record::State;
+use crate::run_dir;
+use crate::state::{Holder, Lock};
 
 /// Longest a supervisor gets to end in order. Pods have at most three seconds each, all at once.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,14 +33,16 @@ pub enum Outcome {
 /// Ends the stage of this name, or removes what a killed one left.
 ///
 /// # Errors
-/// If the supervisor neither ends in order nor can be killed.
+/// If the supervisor neither ends in order nor can be killed, or somebody else may have made what is to be removed.
 pub async fn run(name: &StageName) -> Result<Outcome, Error> {
-    let run_dir = name.run_dir();
+    let run_dir = run_dir::check(name)?;
     if let Holder::Process(pid) = Lock::holder(&run_dir) {
         let asked = match Client::connect(name).await {
             Ok(mut client) => client.down().await.is_ok(),
             Err(_) => false,
         };
+        // The number is what the directory's owner wrote.
+        let pid = if owns(&run_dir, pid) { pid } else { 0 };
         if !asked && pid > 0 {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
@@ -60,6 +64,24 @@ pub async fn run(name: &StageName) -> Result<Outcome, Error> {
     Ok(if left { Outcome::Cleaned } else { Outcome::Nothing })
 }
 
+/// Whether a process belongs to the user whose run directory this is.
+fn owns(run_dir: &Path, pid: i32) -> bool {
+    let user = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.uid());
+    user(run_dir).is_some_and(|owner| user(&PathBuf::from(format!("/proc/{pid}"))) == Some(owner))
+}
+
+/// Network namespaces that have a name as this stage's have, though nothing says that it made them: others' ones, and those that
+/// a Leno left which did not write down what it made.
+pub fn unrecorded(name: &StageName) -> Vec<String> {
+    if !crate::privilege::is_machine_root() {
+        return Vec::new();
+    }
+    let recorded = State::read(&name.run_dir());
+    let made: BTreeSet<&str> = recorded.iter().flat_map(State::made).map(|(netns, _)| netns).collect();
+    let all = NetworkNamespace::list(Path::new(NAMED_DIR)).unwrap_or_default();
+    all.into_iter().filter(|netns| name.owns(netns) && !made.contains(netns.as_str())).collect()
+}
+
 async fn released(run_dir: &Path, limit: Duration) -> bool {
     let end = Instant::now() + limit;
     while Lock::holder(run_dir) != Holder::Nobody {
@@ -73,7 +95,7 @@ async fn released(run_dir: &Path, limit: Duration) -> bool {
 
 /// Removes what a start that was given up left behind, unless somebody else has the stage by now.
 pub(crate) fn sweep_abandoned(name: &StageName) -> Result<(), Error> {
-    let run_dir = name.run_dir();
+    let run_dir = run_dir::check(name)?;
     if Lock::holder(&run_dir) == Holder::Nobody {
         finish(name, &run_dir)?;
     }
@@ -82,10 +104,7 @@ pub(crate) fn sweep_abandoned(name: &StageName) -> Result<(), Error> {
 
 /// Removes what is left; whether there was anything.
 fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
-    // Without a record only what the machine's root made can be there; others' is not ours to touch.
-    let recorded = State::read(run_dir).map(|state| state.netns_dir);
-    let netns_dir = recorded.or_else(|| crate::privilege::is_machine_root().then(|| PathBuf::from(NAMED_DIR)));
-    let mut left = netns_dir.is_some_and(|netns_dir| sweep(name, run_dir, &netns_dir));
+    let mut left = sweep(run_dir);
     if run_dir.exists() {
         left = true;
         name.remove_run_dir().map_err(Error::io(format!("cannot remove {}", run_dir.display())))?;
@@ -93,28 +112,25 @@ fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
     Ok(left)
 }
 
-/// Kills what still runs in this stage's network namespaces and removes their names and the pods'
-/// directories. Namespaces of others are never touched. Whether there was anything.
-pub(crate) fn sweep(name: &StageName, run_dir: &Path, netns_dir: &Path) -> bool {
+/// Kills what still runs in the network namespaces that the stage has recorded, and removes their names and the pods'
+/// directories. Whether there was anything. Nothing else is touched, whatever its name.
+pub(crate) fn sweep(run_dir: &Path) -> bool {
     let _ = std::fs::remove_dir_all(run_dir.join("pods"));
-    let names: Vec<String> =
-        NetworkNamespace::list(netns_dir).unwrap_or_default().into_iter().filter(|netns| name.owns(netns)).collect();
-    let host =
-        std::fs::metadata("/proc/self/ns/net").map(|meta| NamespaceId { device: meta.dev(), inode: meta.ino() }).ok();
-    let mut ours: BTreeSet<NamespaceId> = names
-        .iter()
-        .filter_map(|netns| NetworkNamespace::open_named(netns_dir, netns).ok())
-        .map(|namespace| namespace.id())
-        .collect();
-    if let Some(host) = host {
-        // A name without a namespace mounted on it is a plain file; and ours is never the host's.
-        ours.remove(&host);
-    }
-    let mut left = !names.is_empty();
-    left |= end_inside(&ours, Duration::ZERO);
-    for netns in names {
-        if let Err(reason) = NetworkNamespace::delete_named(netns_dir, &netns) {
-            tracing::warn!(%reason, "cannot remove a network namespace");
+    // What another user has written down is that user's to do.
+    let Some(state) = State::read(run_dir).filter(|_| run_dir::is_own(run_dir)) else { return false };
+    let dir = &state.netns_dir;
+    let still =
+        |(name, id): &(&str, NamespaceId)| NetworkNamespace::open_named(dir, name).is_ok_and(|found| found.id() == *id);
+    let made: Vec<_> = state.made().collect();
+    let mut left = end_inside(&made.iter().filter(|made| still(made)).map(|(_, id)| *id).collect(), Duration::ZERO);
+    for (name, id) in made {
+        left |= dir.join(name).exists();
+        match NetworkNamespace::delete_recorded(dir, name, id) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(name, "somebody else has the name of a network namespace of this stage; it stays")
+            }
+            Err(reason) => tracing::warn!(%reason, "cannot remove a network namespace"),
         }
     }
     left

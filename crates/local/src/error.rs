@@ -25,6 +25,16 @@ pub enum Error {
         /// Name of the stage.
         name: String,
     },
+    /// The run directory may hold what somebody else has put there.
+    #[error("{} {problem}, so nothing in it can be trusted; {remedy}", .path.display())]
+    RunDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
     /// The kernel denied a namespace.
     #[error("{0}")]
     Privilege(String),
@@ -129,29 +139,22 @@ pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), E
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let attempt = || -> io::Result<()> {
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        let mut file = crate::run_dir::options().write(true).create(true).truncate(true).mode(mode).open(path)?;
         file.write_all(content)
     };
     attempt().map_err(Error::io(format!("cannot write {}", path.display())))
 }
 
 /// What to do about a directory that can't be made.
-const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
+pub(crate) const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
 
-/// Creates a directory and its parents, mode 0700 for those it makes.
+/// Creates a directory of the run directory, and those between, mode 0700.
 pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
     use std::os::unix::fs::DirBuilderExt as _;
-    let make = |dir: &Path, mode| {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(dir)
-            .map_err(Error::io(format!("cannot create the directory {}{ADVICE}", dir.display())))
-    };
-    if let Some(parent) = path.parent() {
-        // Others may ask whether a stage of some name runs, and see nothing of it.
-        make(parent, 0o711)?;
+    let what = || format!("cannot create the directory {}{ADVICE}", path.display());
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(what()))?;
+    if std::fs::symlink_metadata(path).map_err(Error::io(what()))?.is_symlink() {
+        return Err(Error::io(what())(io::Error::other("a symbolic link has its name")));
     }
-    make(path, 0o700)?;
     Ok(path.to_owned())
 }

@@ -8,7 +8,7 @@
 //! through [`client`]; [`down`] also ends one whose supervisor was killed.
 //!
 //! Whatever happens to the supervisor, no process outlives it (`spawn`), and everything else it
-//! makes is found again by its name ([`names`]). It restarts what dies, and that is all the
+//! makes is written down before it is made (`record`), and found again by that. It restarts what dies, and that is all the
 //! orchestration it does.
 
 pub mod addresses;
@@ -44,6 +44,8 @@ pub mod privilege;
 mod probes;
 mod proxy;
 mod readiness;
+mod record;
+mod run_dir;
 mod sandbox;
 mod server;
 mod services;

@@ -1,6 +1,6 @@
 //! What containers print, kept in files of bounded size.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -49,7 +49,7 @@ impl Log {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    crate::run_dir::options().append(true).create(true).mode(0o600).open(path)
 }
 
 /// Where the older part of a log is.

@@ -95,14 +95,26 @@ impl StageName {
     /// Directory with this stage's sockets, logs and state: `LENO_RUN_DIR`, else `/run/leno` for
     /// the machine's root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
     pub fn run_dir(&self) -> PathBuf {
-        self.chosen_base().unwrap_or_else(default_base).join(&self.name)
+        self.base().join(&self.name)
+    }
+
+    /// Where the run directories of all stages are.
+    pub(crate) fn base(&self) -> PathBuf {
+        self.chosen_base().unwrap_or_else(default_base)
+    }
+
+    /// Whether somebody has said where run directories are.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.chosen_base().is_some()
     }
 
     /// Names of the stages other than this one that run, or have left something behind.
     #[must_use]
     pub fn others(&self) -> Vec<String> {
-        let base = self.chosen_base().unwrap_or_else(default_base);
-        let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+        if crate::run_dir::check_base(self).is_err() {
+            return Vec::new();
+        }
+        let entries = std::fs::read_dir(self.base()).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<_> = names.filter(|name| *name != self.name && Self::new(name).is_ok()).collect();
         names.sort();

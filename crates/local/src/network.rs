@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use leno_capture::NetworkNamespace;
@@ -17,6 +18,7 @@ use crate::addresses::{
     CLUSTER_DNS, NODE_LINK, NodeAddresses, POD_GATEWAY_V6, POD_LINK, PROBE_SOURCE_V4, PROBE_SOURCE_V6, control_plane,
 };
 use crate::names::StageName;
+use crate::record::Record;
 
 /// Bridge that joins the nodes.
 const BRIDGE: &str = "nodes0";
@@ -25,6 +27,7 @@ const BRIDGE: &str = "nodes0";
 #[derive(Debug, Clone)]
 pub(crate) struct Networks {
     dir: PathBuf,
+    record: Arc<Record>,
     pub names: StageName,
     /// Whether the kernel has IPv6.
     pub ipv6: bool,
@@ -39,8 +42,8 @@ pub(crate) struct Named {
 
 impl Networks {
     /// Namespaces are made in `dir`: `/run/netns`, or one that only our own mount namespace sees.
-    pub(crate) fn new(dir: &Path, names: StageName) -> Self {
-        Self { dir: dir.to_owned(), names, ipv6: false }
+    pub(crate) fn new(dir: &Path, names: StageName, record: Arc<Record>) -> Self {
+        Self { dir: dir.to_owned(), record, names, ipv6: false }
     }
 
     /// Where namespaces are.
@@ -76,7 +79,7 @@ impl Networks {
                 Ok(named)
             }
             Err(reason) => {
-                self.remove(&named.name);
+                self.remove(&named);
                 Err(Error::network("cannot make the link between the nodes")(reason))
             }
         }
@@ -184,23 +187,31 @@ impl Networks {
     }
 
     /// Removes a namespace's name; it is gone when its last process is.
-    pub(crate) fn remove(&self, name: &str) {
-        if let Err(reason) = NetworkNamespace::delete_named(&self.dir, name) {
-            tracing::warn!(%reason, "a network namespace stays; `leno down` removes it");
+    pub(crate) fn remove(&self, named: &Named) {
+        match NetworkNamespace::delete_recorded(&self.dir, &named.name, named.namespace.id()) {
+            Ok(true) => self.record.remove(&named.name),
+            Ok(false) => tracing::warn!(name = named.name, "somebody else has this network namespace's name; it stays"),
+            Err(reason) => tracing::warn!(%reason, "a network namespace stays; `leno down` removes it"),
         }
     }
 
     fn create(&self, name: String) -> Result<Named, Error> {
-        let namespace = NetworkNamespace::create_named(&self.dir, &name)
-            .map_err(Error::network(format!("cannot make the network namespace {name}")))?;
-        Ok(Named { name, namespace })
+        let record = |id| self.record.add(&name, id).map_err(std::io::Error::other);
+        match NetworkNamespace::create_recorded(&self.dir, &name, record) {
+            Ok(namespace) => Ok(Named { name, namespace }),
+            Err(reason) if reason.errno() == Some(libc::EEXIST) => Err(Error::Refused(format!(
+                "there is a network namespace {name} that this stage did not make: if nobody needs it, remove it with \
+                 `ip netns delete {name}`, or choose another --name"
+            ))),
+            Err(reason) => Err(Error::network(format!("cannot make the network namespace {name}"))(reason)),
+        }
     }
 
     fn keep(&self, named: Named, made: leno_capture::Result<()>, what: &str) -> Result<Named, Error> {
         match made {
             Ok(()) => Ok(named),
             Err(reason) => {
-                self.remove(&named.name);
+                self.remove(&named);
                 Err(Error::network(what)(reason))
             }
         }

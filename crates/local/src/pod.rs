@@ -436,7 +436,7 @@ impl PodActor {
             let (networks, plan) = (self.ctx.networks.clone(), self.plan.clone());
             let work = move || {
                 networks.disconnect_pod(&plan.node.network, plan.slot);
-                networks.remove(&network.name);
+                networks.remove(&network);
             };
             let _ = self.ctx.gate.run(work).await;
         }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use crate::Error;
 use crate::api::LogFiles;
+use crate::run_dir::open_file;
 use crate::watch::Watcher;
 
 /// Writes logs to `out`, one after the other; with `follow` until their pod or the stage is gone.
@@ -21,7 +22,7 @@ pub async fn print_logs(logs: &[LogFiles], follow: bool, out: &mut (dyn Write + 
             watcher.cover_log(&files.current)?;
         }
         let mut tail = Tail { files, file: None, line: Vec::new() };
-        let older = std::fs::read(&files.previous).unwrap_or_default();
+        let older = open_file(&files.previous).and_then(read_all).unwrap_or_default();
         tail.write(&older, out)?;
         tails.push(tail);
     }
@@ -57,7 +58,7 @@ impl Tail<'_> {
                 file.read_to_end(&mut bytes).map_err(Error::io(what()))?;
                 self.write(&bytes, out)?;
             }
-            let newest = match File::open(&self.files.current) {
+            let newest = match open_file(&self.files.current) {
                 Ok(file) => file,
                 Err(reason) if reason.kind() == ErrorKind::NotFound => return Ok(()),
                 Err(reason) => return Err(Error::io(what())(reason)),
@@ -94,6 +95,12 @@ impl Tail<'_> {
     fn prefix(&self) -> Option<String> {
         self.files.container.as_ref().map(|container| format!("[{container}] "))
     }
+}
+
+fn read_all(mut file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn same(a: &File, b: &File) -> bool {

@@ -25,7 +25,8 @@ use crate::names::StageName;
 use crate::network::Named;
 use crate::node::Node;
 use crate::pod::{PodPlan, Report};
-use crate::state::{Lock, State};
+use crate::record::Record;
+use crate::state::Lock;
 
 /// What processes get to end by themselves that are still in a node's namespace when the stage goes: a capture is written to its
 /// end.
@@ -140,18 +141,18 @@ impl Stage {
         crate::check::complete(&mut trial, &names, true)?;
 
         raise_descriptor_limit();
-        let run_dir = make_dir(&options.name.run_dir())?;
+        let run_dir = crate::run_dir::make(&options.name)?;
         let lock = Lock::take(&run_dir, &options.name)?;
         let assembled = match netns_dir(&run_dir) {
             Ok(netns_dir) => {
-                crate::down::sweep(&options.name, &run_dir, &netns_dir);
+                crate::down::sweep(&run_dir);
                 let assembling = async {
-                    State { netns_dir: netns_dir.clone() }.write(&run_dir)?;
-                    assemble(&options, names, files, &run_dir, &netns_dir).await
+                    let record = Arc::new(Record::begin(&run_dir, &netns_dir)?);
+                    assemble(&options, names, files, &run_dir, &netns_dir, record).await
                 };
                 let assembled = assembling.await;
                 if assembled.is_err() {
-                    crate::down::sweep(&options.name, &run_dir, &netns_dir);
+                    crate::down::sweep(&run_dir);
                     remove_netns_dir(&netns_dir);
                 }
                 assembled
@@ -173,7 +174,7 @@ impl Stage {
     /// # Errors
     /// [`Error::AlreadyRunning`], or what the file system refuses.
     pub fn manifest_dir(name: &StageName) -> Result<PathBuf, Error> {
-        let run_dir = make_dir(&name.run_dir())?;
+        let run_dir = crate::run_dir::make(name)?;
         // Given back at once: `start` takes it again, and refuses whoever came second.
         drop(Lock::take(&run_dir, name)?);
         let dir = run_dir.join("manifests");
@@ -213,9 +214,9 @@ impl Stage {
         let namespaces = self.nodes.iter().map(|node| node.network.namespace.id()).collect();
         let _ = tokio::task::spawn_blocking(move || crate::down::end_inside(&namespaces, GUESTS_GRACE)).await;
         for node in &self.nodes {
-            self.handle.ctx.networks.remove(&node.network.name);
+            self.handle.ctx.networks.remove(&node.network);
         }
-        self.handle.ctx.networks.remove(&self.fabric.name);
+        self.handle.ctx.networks.remove(&self.fabric);
         remove_netns_dir(self.handle.ctx.networks.dir());
         if let Err(reason) = self.handle.ctx.networks.names.remove_run_dir() {
             tracing::warn!(%reason, "cannot remove {}", self.run_dir.display());

@@ -1,16 +1,15 @@
-//! What a stage leaves on disk for `leno down` to find if the supervisor is killed.
+//! Who runs a stage: one supervisor at a time.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
-use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::error::write_file;
 use crate::names::StageName;
+use crate::run_dir::open_file;
 
 /// Held by a running supervisor; the kernel releases it however the supervisor ends.
 pub(crate) struct Lock(Flock<File>);
@@ -65,7 +64,7 @@ impl Lock {
 
     /// Who holds the lock of a stage now.
     pub(crate) fn holder(run_dir: &Path) -> Holder {
-        let Ok(file) = File::open(run_dir.join("lock")) else { return Holder::Nobody };
+        let Ok(file) = open_file(&run_dir.join("lock")) else { return Holder::Nobody };
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_) => Holder::Nobody,
             Err((file, _)) => Holder::Process(pid_in(file)),
@@ -93,7 +92,7 @@ impl std::fmt::Debug for Lock {
 fn open(run_dir: &Path) -> Result<File, Error> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let path = run_dir.join("lock");
-    File::options()
+    crate::run_dir::options()
         .read(true)
         .write(true)
         .create(true)
@@ -108,25 +107,6 @@ fn pid_in(mut file: File) -> i32 {
     let _ = file.rewind();
     let _ = file.read_to_string(&mut text);
     text.trim().parse().unwrap_or(0)
-}
-
-/// What `leno down` must know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct State {
-    /// Where the stage's network namespaces have their names.
-    pub netns_dir: PathBuf,
-}
-
-impl State {
-    pub(crate) fn write(&self, run_dir: &Path) -> Result<(), Error> {
-        let text =
-            serde_json::to_vec(self).map_err(std::io::Error::other).map_err(Error::io("cannot write the state"))?;
-        write_file(&run_dir.join("state.json"), &text, 0o600)
-    }
-
-    pub(crate) fn read(run_dir: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(run_dir.join("state.json")).ok()?).ok()
-    }
 }
 
 #[cfg(test)]

@@ -167,13 +167,13 @@ fn say(line: &str) {
 /// The supervisor's own words if it ends, or [`Error::Timeout`] if not all is ready in time; the
 /// stage goes on then.
 pub async fn detach(name: &StageName, args: Vec<OsString>, limit: Duration) -> Result<(), Error> {
-    let run_dir = crate::error::make_dir(&name.run_dir())?;
+    let run_dir = crate::run_dir::make(name)?;
     // Taken and given back: refused here already, in words that need no log.
     drop(Lock::take(&run_dir, name)?);
     let path = run_dir.join("supervisor.log");
     let what = format!("cannot write {}", path.display());
     // Read through this descriptor: a supervisor that fails removes the whole directory.
-    let log = File::options()
+    let log = crate::run_dir::options()
         .read(true)
         .append(true)
         .create(true)

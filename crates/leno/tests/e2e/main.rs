@@ -16,6 +16,7 @@ mod demo;
 mod fail_closed;
 mod footprint;
 mod lifecycle;
+mod ownership;
 mod policy;
 mod programs;
 mod stage;

@@ -1,0 +1,137 @@
+//! The run directory: used only where nobody else can have put anything.
+//!
+//! Its name can be guessed, and for an ordinary user it may lie in `/tmp`, where anybody can make it first, with symbolic links
+//! in it that lead to the user's own files, or with a socket in it that takes what `leno exec` hands over. So owner and mode are
+//! looked at before anything in it is, and no file in it is opened through a link.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use libc::{O_DIRECTORY, O_NOFOLLOW, O_PATH};
+
+use crate::Error;
+use crate::error::ADVICE;
+use crate::names::StageName;
+
+/// Who may write into a directory besides its owner: group and others.
+const OTHERS_WRITE: u32 = 0o022;
+/// Nobody but its owner may remove or rename what lies in a directory of this mode.
+const STICKY: u32 = 0o1000;
+
+/// Makes the run directory of a stage if it is not there, and checks it.
+///
+/// # Errors
+/// [`Error::RunDirectory`] if somebody else made it or may write into it; [`Error::Io`] if it can't be made.
+pub(crate) fn make(name: &StageName) -> Result<PathBuf, Error> {
+    let run_dir = name.run_dir();
+    let make = |dir: &Path, mode| match DirBuilder::new().recursive(true).mode(mode).create(dir) {
+        // Something that is no directory: looked at below, in words that say what.
+        Err(reason) if reason.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(Error::io(format!("cannot create the directory {}{ADVICE}", dir.display()))),
+    };
+    // Others may ask whether a stage of some name runs, and see nothing of it.
+    make(&name.base(), 0o711)?;
+    check_base(name)?;
+    make(&run_dir, 0o700)?;
+    check(name)?;
+    Ok(run_dir)
+}
+
+/// Checks the run directory of a stage if it is there; where it is.
+///
+/// # Errors
+/// [`Error::RunDirectory`] if somebody else made it or may write into it.
+pub(crate) fn check(name: &StageName) -> Result<PathBuf, Error> {
+    let run_dir = name.run_dir();
+    let Some(base) = check_base(name)? else { return Ok(run_dir) };
+    let Some(found) = look(&run_dir, false)? else { return Ok(run_dir) };
+    let owned = found.uid() == own_uid() || (name.is_chosen() && found.uid() == base.uid());
+    if !owned {
+        return Err(foreign(&run_dir, &found));
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(open(&run_dir, &found, "700"));
+    }
+    Ok(run_dir)
+}
+
+/// Whether the checked run directory belongs to the user of this process, and not to the one whose directory was chosen for it.
+pub(crate) fn is_own(run_dir: &Path) -> bool {
+    std::fs::symlink_metadata(run_dir).is_ok_and(|found| found.uid() == own_uid())
+}
+
+/// Checks the directory in which those of all stages are; `None` if there is none.
+pub(crate) fn check_base(name: &StageName) -> Result<Option<Metadata>, Error> {
+    let base = name.base();
+    // One that somebody chose may be a link, and may be others': it is named, not guessed.
+    let Some(found) = look(&base, name.is_chosen())? else { return Ok(None) };
+    if !name.is_chosen() && found.uid() != own_uid() {
+        return Err(foreign(&base, &found));
+    }
+    let replaceable = found.mode() & OTHERS_WRITE != 0 && !(name.is_chosen() && found.mode() & STICKY != 0);
+    if replaceable { Err(open(&base, &found, "711")) } else { Ok(Some(found)) }
+}
+
+/// The user of this process as the file system shows it, also to root of a user namespace.
+fn own_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+/// What is at `path`, which must be a directory.
+fn look(path: &Path, follow: bool) -> Result<Option<Metadata>, Error> {
+    let link = if follow { 0 } else { O_NOFOLLOW };
+    // O_PATH: others' directories can be looked at that can't be read.
+    let flags = O_PATH | O_DIRECTORY | link;
+    match OpenOptions::new().read(true).custom_flags(flags).open(path).and_then(|dir| dir.metadata()) {
+        Ok(found) => Ok(Some(found)),
+        Err(reason) if reason.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(reason) => match std::fs::symlink_metadata(path) {
+            Ok(found) if !found.is_dir() => Err(Error::RunDirectory {
+                path: path.to_owned(),
+                problem: format!("is no directory but a {}", if found.is_symlink() { "symbolic link" } else { "file" }),
+                remedy: format!("remove it, {ELSEWHERE}"),
+            }),
+            _ => Err(Error::io(format!("cannot look into {}{ADVICE}", path.display()))(reason)),
+        },
+    }
+}
+
+/// The way out where the directory can't be mended.
+const ELSEWHERE: &str = "or choose another place with LENO_RUN_DIR=DIR";
+
+fn foreign(path: &Path, found: &Metadata) -> Error {
+    Error::RunDirectory {
+        path: path.to_owned(),
+        problem: format!("belongs to user {}, not to you (user {})", found.uid(), own_uid()),
+        remedy: format!("have its owner or root remove it, {ELSEWHERE}"),
+    }
+}
+
+fn open(path: &Path, found: &Metadata, wanted: &str) -> Error {
+    Error::RunDirectory {
+        path: path.to_owned(),
+        problem: format!("is open to other users (mode {:o})", found.mode() & 0o7777),
+        remedy: format!(
+            "if you made it and trust what is in it, `chmod {wanted} {}`; else remove it, {ELSEWHERE}",
+            path.display()
+        ),
+    }
+}
+
+/// How a file in the run directory is opened: never through a link.
+pub(crate) fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(O_NOFOLLOW);
+    options
+}
+
+/// Opens a file of the run directory for reading.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    options().read(true).open(path)
+}
+
+#[cfg(test)]
+#[path = "run_dir_tests.rs"]
+mod tests;
