@@ -10,6 +10,7 @@ use h2::client::SendRequest;
 use h2::server::SendResponse;
 use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex as Lock;
+use tokio::io::AsyncWrite;
 
 use super::*;
 
