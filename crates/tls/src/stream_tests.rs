@@ -347,6 +347,38 @@ fn what_is_not_in_order_is_refused_alike() {
     }
 }
 
+/// What a suite of tests for TLS 1.3, tlsfuzzer, tries with them.
+#[test]
+fn key_updates_in_any_form_are_judged_alike() {
+    const ASKS: [u8; 5] = [24, 0, 0, 1, 1];
+    let part = |bytes: &[u8]| Sent::Inner([bytes, &[22]].concat());
+    let padded = |bytes: &[u8]| Sent::Inner([bytes, &[22], &[0; 100]].concat());
+    let mut cases = Vec::new();
+    for at in 1..ASKS.len() {
+        let (one, other) = ASKS.split_at(at);
+        for between in [Sent::Data(16), Sent::Padded(0, 0), Sent::Inner(vec![1, 90, 21])] {
+            cases.push(vec![part(one), between, part(other)]);
+        }
+        cases.push(vec![part(one), part(&[other, &ASKS].concat())]);
+        cases.push(vec![part(one)]);
+    }
+    for request in [2, 3, 22, 255] {
+        cases.push(vec![Sent::KeyUpdate(request)]);
+        cases.push(vec![Sent::Data(1), Sent::KeyUpdate(1), Sent::KeyUpdate(request)]);
+    }
+    for body in [&[][..], &[0, 0], &[1; 100]] {
+        cases.push(vec![part(&[&[24, 0, 0, body.len() as u8], body].concat())]);
+    }
+    cases.push(vec![part(&ASKS.repeat(2))]);
+    cases.push(vec![part(&[&ASKS[..], &[24]].concat())]);
+    cases.push(vec![padded(&ASKS[..4])]);
+    // In front, up to 32 that are in order.
+    for (n, case) in cases.into_iter().enumerate() {
+        let sent = [vec![Sent::KeyUpdate(1); n % 34], case].concat();
+        compare_with(SUITES[0], &sent, &Damage::default());
+    }
+}
+
 #[path = "flood_tests.rs"]
 mod floods;
 
