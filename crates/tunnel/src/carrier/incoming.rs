@@ -11,6 +11,7 @@ use h2::Reason;
 use leno_tls::buffer::{Buffer, ReadSize};
 use tokio::io::ReadBuf;
 
+use super::calm::{Calm, GIVEN_UP, OF_DATA, OF_HEADERS};
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
 use super::frame::{
@@ -32,6 +33,13 @@ const KEPT: usize = 1 << 10;
 /// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
 /// small frames share would be cut at each of these.
 const LARGE: usize = 16 << 10;
+
+/// Frames taken apart in one turn. A read may bring twenty thousand that bring nothing or a byte each, and others on the
+/// thread would wait for all of them: for 50 µs, so.
+pub(super) const FRAMES: u32 = 256;
+
+/// What a frame counts that is not DATA. The library takes its time, and answers.
+const OF_OTHERS: u32 = 2;
 
 /// Largest window a peer may ask for (RFC 9113 §6.9.1).
 pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
@@ -59,6 +67,11 @@ pub(super) struct Incoming {
     pub(super) received: Arc<AtomicU64>,
     /// Bytes that may still be read in this turn.
     pub(super) budget: usize,
+    /// Frames that may still be taken apart in this turn.
+    pub(super) frames: u32,
+    /// What a turn has read and not taken apart, and how much of it it has.
+    pub(super) rest: Option<Box<(Received, usize)>>,
+    pub(super) calm: Calm,
     pub(super) size: ReadSize,
     /// The connection's window.
     pub(super) credit: Credit,
@@ -81,6 +94,8 @@ struct Data {
     padded: bool,
     /// Payload without padding that has yet to come.
     left: u32,
+    /// There is such payload.
+    brings: bool,
 }
 
 /// The peer broke a rule that the library can't see broken.
@@ -114,6 +129,10 @@ impl Incoming {
             reported: false,
             received: Arc::default(),
             budget: 0,
+            // Until there is a task, by what may wait for the library.
+            frames: u32::MAX,
+            rest: None,
+            calm: Calm::default(),
             size: ReadSize::new(LARGEST_READ),
             // The library tells the peer of what exceeds the default, first thing.
             credit: Credit::new(settings.connection_window),
@@ -152,6 +171,7 @@ impl Incoming {
     }
 
     pub(super) fn forget(&mut self) {
+        self.rest = None;
         self.for_library = BytesMut::new();
         self.whole = 0;
         self.end.get_or_insert_with(|| Err(io::ErrorKind::BrokenPipe.into()));
@@ -266,11 +286,10 @@ struct Gathered {
 }
 
 impl Carrier {
-    /// Takes received bytes apart and passes them on.
-    pub(super) fn take_apart(&mut self, mut received: Received) {
+    /// Takes received bytes from `at` on apart and passes them on, as many as this turn may.
+    pub(super) fn take_apart(&mut self, mut received: Received, mut at: usize) {
         let mut gathered = Gathered::default();
-        let mut at = 0;
-        while self.incoming.violation.is_none() {
+        while self.incoming.violation.is_none() && self.incoming.frames > 0 {
             let Some(piece) = self.incoming.splitter.next(received.bytes(), &mut at) else { break };
             match piece {
                 Piece::Preface(range) => {
@@ -298,9 +317,14 @@ impl Carrier {
         }
         self.deliver(&mut received, &mut gathered);
         self.tell_connection_credit();
+        if at < received.length && self.incoming.violation.is_none() {
+            self.incoming.rest = Some(Box::new((received, at)));
+        }
     }
 
     fn frame_begins(&mut self, head: Head) {
+        let share = if head.kind == DATA { 1 } else { OF_OTHERS };
+        self.incoming.frames = self.incoming.frames.saturating_sub(share);
         if head.length > self.incoming.largest_frame {
             return self.violated(Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to");
         }
@@ -327,15 +351,21 @@ impl Carrier {
             ends: head.has(END_STREAM),
             padded: head.has(PADDED),
             left: head.length,
+            brings: head.length > 0,
         });
     }
 
     fn frame_ends(&mut self, received: &mut Received, gathered: &mut Gathered) {
         match self.incoming.current {
-            Current::Data(Data { stream, ends, padded, .. }) => {
+            Current::Data(Data { stream, ends, padded, brings, .. }) => {
                 if padded {
                     // Of length 0, without a place for the padding's length.
                     return self.bad_padding();
+                }
+                if brings {
+                    self.incoming.calm.earn(OF_DATA);
+                } else if !ends {
+                    self.brings_nothing(1);
                 }
                 if ends {
                     self.deliver(received, gathered);
@@ -353,6 +383,7 @@ impl Carrier {
                     // What came before it comes first.
                     self.deliver(received, gathered);
                 }
+                self.tell_calm(head);
                 let in_block = self.incoming.header_block.is_some();
                 if self.library_needs(head) {
                     self.incoming.library_frame_is_whole();
@@ -364,6 +395,25 @@ impl Carrier {
                     self.incoming.for_library.truncate(before);
                 }
             }
+        }
+    }
+
+    fn tell_calm(&mut self, head: Head) {
+        match head.kind {
+            HEADERS => self.incoming.calm.earn(OF_HEADERS),
+            // There are few in a block, by the library.
+            CONTINUATION => {}
+            RST_STREAM if self.role == Role::Server && self.streams.get(&head.stream).is_some_and(|s| !s.opened) => {
+                self.brings_nothing(GIVEN_UP);
+            }
+            _ => self.brings_nothing(1),
+        }
+    }
+
+    fn brings_nothing(&mut self, frames: u32) {
+        if !self.incoming.calm.spend(frames) {
+            let what = "the peer floods the connection with frames that bring nothing (ENHANCE_YOUR_CALM)";
+            self.violated(Reason::ENHANCE_YOUR_CALM, what);
         }
     }
 
@@ -384,7 +434,7 @@ impl Carrier {
             let padding = u32::from(received.bytes()[range.start]);
             range.start += 1;
             match data.left.checked_sub(1 + padding) {
-                Some(left) => data.left = left,
+                Some(left) => (data.left, data.brings) = (left, left > 0),
                 None => return self.bad_padding(),
             }
             // Nobody will ever read it.

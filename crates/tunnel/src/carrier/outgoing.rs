@@ -11,6 +11,7 @@ use h2::Reason;
 use leno_tls::buffer::Buffer;
 use tokio::io::AsyncWrite;
 
+use super::calm::OF_DATA;
 use super::frame::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, Piece, RST_STREAM, Splitter, word,
 };
@@ -393,6 +394,7 @@ impl Carrier {
         }
         stream.window -= length as i64;
         self.outgoing.window -= length as i64;
+        self.incoming.calm.earn(OF_DATA + (length >> 10) as u32);
         let (mut from, mut buffer, mut frozen) = (0, Some(buffer), Bytes::new());
         while from < length {
             let part = (length - from).min(self.outgoing.largest_frame);

@@ -360,3 +360,78 @@ async fn a_frame_of_the_largest_read_comes_in_one_piece() {
         assert!(pieces.ends_with(&[LARGE; 6]), "{pieces:?}");
     }
 }
+
+/// Bytes of a turn that the library gets.
+fn turn_for_library(bench: &mut Bench) -> usize {
+    assert!(bench.handle.begin_turn(&mut cx()).is_ok());
+    let (mut bytes, mut total) = ([0; 4096], 0);
+    loop {
+        let mut room = ReadBuf::new(&mut bytes);
+        let read = Pin::new(&mut bench.library).poll_read(&mut cx(), &mut room);
+        if read.is_pending() || room.filled().is_empty() {
+            break;
+        }
+        total += room.filled().len();
+    }
+    bench.handle.end_turn(&mut cx()).unwrap();
+    total
+}
+
+/// Others on the thread wait for no more than that.
+#[tokio::test]
+async fn a_turn_takes_so_many_frames_and_the_next_ones_the_rest() {
+    const FLOOD: usize = 5_000;
+    let mut bench = Bench::new(Role::Server, &Settings::default(), 1 << 20);
+    bench.raw.io.write_all(PREFACE).await.unwrap();
+    bench.raw.send(HEADERS, END_HEADERS, 1, CONNECT).await;
+    bench.turn();
+    let lane = bench.handle.attach(1);
+    let ping = frame(6, 0, 0, &[7; 8]);
+    bench.raw.io.write_all(&ping.repeat(FLOOD)).await.unwrap();
+    let mut turns = Vec::new();
+    while turns.iter().sum::<usize>() < FLOOD * ping.len() {
+        turns.push(turn_for_library(&mut bench));
+        assert!(turns.len() < FLOOD, "{turns:?}");
+    }
+    let most = FRAMES as usize / 2 * ping.len();
+    assert!(turns.iter().all(|bytes| *bytes <= most), "{turns:?}");
+
+    bench.raw.io.write_all(&frame(DATA, 0, 1, b"x").repeat(FLOOD)).await.unwrap();
+    let (mut received, mut most) = (0, 0);
+    for _ in 0..FLOOD {
+        bench.turn();
+        let mut of_turn = 0;
+        while let Poll::Ready(Ok(Some(chunk))) = lane.poll_chunk(&cx()) {
+            lane.release(chunk.len());
+            of_turn += chunk.len();
+        }
+        (received, most) = (received + of_turn, most.max(of_turn));
+        if received == FLOOD {
+            break;
+        }
+    }
+    assert_eq!(received, FLOOD);
+    assert!(most <= FRAMES as usize, "{most} frames in a turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_floods_is_told_to_calm_down() {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    let nothing: [(&str, Vec<u8>); 4] = [
+        ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes())),
+        ("empty DATA", frame(DATA, 0, 1, &[])),
+        ("DATA of padding", frame(DATA, PADDED, 1, &[0])),
+        ("a kind that nobody knows", frame(0x7e, 0, 0, &[])),
+    ];
+    for (what, nothing) in nothing {
+        let mut service = Service::start(small(), &[]).await;
+        let mut stream = service.open(1).await;
+        let flood = nothing.repeat(1_000);
+        // A hundred thousand in no time; whoever has closed reads on for a while.
+        for _ in 0..101 {
+            service.raw.io.write_all(&flood).await.unwrap();
+        }
+        assert!(stream.chunk().await.is_err(), "{what}");
+        service.ends_with(ENHANCE_YOUR_CALM).await;
+    }
+}
