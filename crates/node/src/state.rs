@@ -106,15 +106,21 @@ impl Feed {
     fn upsert_address(&mut self, mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
         match read_address(name, body.clone()) {
             // Whatever stood in under this name before may have been of the other kind.
+            // What is told again, as after a reconnect, stays what it is: replaced, it would scatter
+            // the mesh over twice the memory.
             Ok(Resource::Workload(workload)) => {
                 mesh.remove_service(&service_name(name));
                 self.track_local(&workload);
-                mesh.upsert_workload(Arc::new(workload));
+                if mesh.workload(name).is_none_or(|held| **held != workload) {
+                    mesh.upsert_workload(Arc::new(workload));
+                }
                 Ok(())
             }
             Ok(Resource::Service(service)) => {
                 mesh.remove_workload(name);
-                mesh.upsert_service(Arc::new(service));
+                if mesh.service(&service.id).is_none_or(|held| **held != service) {
+                    mesh.upsert_service(Arc::new(service));
+                }
                 Ok(())
             }
             Err(reason) => {

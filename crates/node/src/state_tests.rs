@@ -217,6 +217,20 @@ async fn a_name_that_turns_into_the_other_kind_leaves_nothing_open() {
 }
 
 #[tokio::test]
+async fn what_is_told_again_stays_where_it_is() {
+    const WEB: &str = "ns/web.example.com";
+    let (state, mut feed) = feed();
+    let all = || vec![upsert(POD, pod(|_| {})), upsert(WEB, web(|_| {}))];
+    feed.apply(ADDRESS_TYPE, all());
+    let before = state.load();
+    feed.apply(ADDRESS_TYPE, all());
+    let after = state.load();
+    assert!(Arc::ptr_eq(before.workload(POD).expect("a pod"), after.workload(POD).expect("a pod")));
+    let web = |mesh: &Mesh| mesh.service(&service_name(WEB)).cloned().expect("a service");
+    assert!(Arc::ptr_eq(&web(&before), &web(&after)));
+}
+
+#[tokio::test]
 async fn one_bad_resource_does_not_hold_up_the_others_and_policy_changes_are_told_apart() {
     let (state, mut feed) = feed();
     let mut changes = state.subscribe();

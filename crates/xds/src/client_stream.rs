@@ -1,16 +1,16 @@
 //! The client's half of one type's delta discovery, without the network: what is held, what to
 //! ask for, and how to answer.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
 use prost::Message;
 
 use crate::client::{Handler, Rejection, Update};
 
-/// A request that carries more than this is sent without the held versions: gRPC servers take
-/// 4 MiB unless told otherwise, Istio's among them.
-const MAX_FIRST_REQUEST: usize = 3 << 20;
+/// Largest request. gRPC servers take 4 MiB unless told otherwise, Istio's among them: held versions
+/// of some 60 000 workloads. Those that don't fit are not told, and what they are of is sent again.
+const MAX_FIRST_REQUEST: usize = 4 << 20;
 /// Reasons beyond this are cut from a NACK; it goes into logs and an HTTP/2 frame.
 const MAX_REASON: usize = 4096;
 
@@ -20,8 +20,8 @@ pub(crate) struct Subscribed {
     type_url: &'static str,
     /// Name to version of everything the handler holds; an empty version if it refused all of them.
     held: HashMap<String, String>,
-    /// The next response is the whole truth: the server was not told what is held.
-    whole: bool,
+    /// What the server was not told is held. The next response has all of it that there still is.
+    untold: HashSet<String>,
     synced: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
 
 impl Subscribed {
     pub(crate) fn new(type_url: &'static str) -> Self {
-        Self { type_url, held: HashMap::new(), whole: false, synced: false }
+        Self { type_url, held: HashMap::new(), untold: HashSet::new(), synced: false }
     }
 
     pub(crate) fn type_url(&self) -> &'static str {
@@ -51,15 +51,18 @@ impl Subscribed {
     /// The request that opens the type on a new stream: everything (no names means all), and
     /// what we still hold from before.
     pub(crate) fn first_request(&mut self, node: Node) -> DeltaDiscoveryRequest {
-        let mut request = DeltaDiscoveryRequest {
-            node: Some(node),
-            type_url: self.type_url.to_owned(),
-            initial_resource_versions: self.held.clone().into_iter().collect(),
-            ..Default::default()
-        };
-        self.whole = request.encoded_len() > MAX_FIRST_REQUEST;
-        if self.whole {
-            request.initial_resource_versions = BTreeMap::new();
+        let mut request =
+            DeltaDiscoveryRequest { node: Some(node), type_url: self.type_url.to_owned(), ..Default::default() };
+        self.untold = HashSet::new();
+        let mut room = MAX_FIRST_REQUEST.saturating_sub(request.encoded_len());
+        for (name, version) in &self.held {
+            let size = told_len(name, version);
+            if size <= room {
+                room -= size;
+                request.initial_resource_versions.insert(name.clone(), version.clone());
+            } else {
+                self.untold.insert(name.clone());
+            }
         }
         request
     }
@@ -72,10 +75,11 @@ impl Subscribed {
     ) -> (DeltaDiscoveryRequest, Outcome) {
         let mut rejections = Vec::new();
         let mut removed: Vec<String> = response.removed_resources;
-        if std::mem::take(&mut self.whole) {
-            let named: HashSet<&str> = response.resources.iter().map(|resource| &*resource.name).collect();
-            removed.extend(self.held.keys().filter(|name| !named.contains(name.as_str())).cloned());
+        let mut vanished = std::mem::take(&mut self.untold);
+        for resource in &response.resources {
+            vanished.remove(&resource.name);
         }
+        removed.extend(vanished);
         let mut outcome = Outcome {
             resources: response.resources.len(),
             removed: removed.len(),
@@ -127,6 +131,13 @@ impl Subscribed {
         };
         (request, outcome)
     }
+}
+
+/// Length of one of a request's held versions, at most: a field of two fields, each with a tag of one
+/// byte.
+fn told_len(name: &str, version: &str) -> usize {
+    let field = |length: usize| 1 + prost::length_delimiter_len(length) + length;
+    field(field(name.len()) + field(version.len()))
 }
 
 /// The refusal of a response for a type nobody subscribed to.
