@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::config_dump;
+use crate::config_dump::ConfigDump;
 use crate::pod::Context;
 use crate::pods::Pods;
 
@@ -31,7 +31,16 @@ pub(crate) async fn start(
         let (context, pods, drain) = (context.clone(), pods.clone(), drain.clone());
         let agent = agent.status();
         Routes::new()
-            .get("/config_dump", move |_| admin::json(&config_dump::dump(&context, &pods, &agent.borrow())))
+            .get("/config_dump", move |_| {
+                let dump = ConfigDump::new(&context, &pods, agent.borrow().clone());
+                let trim = context.trim;
+                admin::json(move |out| {
+                    let written = dump.write(out);
+                    drop(dump);
+                    trim();
+                    written
+                })
+            })
             .post("/quitquitquit", move |_| {
                 drain.cancel();
                 text(StatusCode::OK, "shutting down\n")

@@ -1,38 +1,105 @@
 //! `/config_dump`: everything this proxy believes, in the JSON that `istioctl ztunnel-config`
 //! reads.
 
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use leno_capture::zds::ClientStatus;
 use leno_model::{
-    Action, Authorization, GatewayAddress, GatewayDestination, Health, HealthPolicy, LoadBalancingMode, Match, Mesh,
-    NetworkMode, Scope, Service, TunnelProtocol, Visibility, Workload,
+    Action, ApplicationProtocol, ApplicationTunnel, Authorization, Endpoint, GatewayAddress, GatewayDestination,
+    Health, HealthPolicy, LoadBalancingMode, Match, Mesh, NetworkMode, Scope, Service, StringMatch, TunnelProtocol,
+    Visibility, Workload,
 };
 use leno_tls::{CertificateInfo, CertificateStatus};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::pod::{Context, Pod};
 use crate::pods::Pods;
 
-/// The whole dump.
-pub(crate) fn dump(context: &Context, pods: &Pods, agent: &ClientStatus) -> Value {
-    let mesh = context.state.load();
-    let mut workloads: Vec<&Workload> = mesh.workloads().map(|w| &**w).collect();
-    workloads.sort_by(|a, b| a.uid.cmp(&b.uid));
-    let mut services: Vec<&Service> = mesh.services().map(|s| &**s).collect();
-    services.sort_by(|a, b| a.id.cmp(&b.id));
-    let mut policies: Vec<&Authorization> = mesh.policies().map(|p| &**p).collect();
-    policies.sort_by(|a, b| a.id.cmp(&b.id));
-    json!({
-        "workloads": workloads.into_iter().map(workload).collect::<Vec<_>>(),
-        "services": services.into_iter().map(|s| service(&mesh, s)).collect::<Vec<_>>(),
-        "policies": policies.into_iter().map(policy).collect::<Vec<_>>(),
-        "certificates": context.certificates.statuses().into_iter().map(certificate).collect::<Vec<_>>(),
-        "workloadState": pods.running().iter().map(pod).chain(agent.pending.iter().map(pending)).collect::<Map<_, _>>(),
-        "version": {"version": env!("CARGO_PKG_VERSION"), "component": "leno"},
-        "config": config(context),
-    })
+/// What there is to tell at one moment. A mesh of fifty thousand workloads takes a second and 50 MB to
+/// write down: it is written one by one, where nobody waits for it.
+pub(crate) struct ConfigDump {
+    mesh: Arc<Mesh>,
+    certificates: Vec<CertificateStatus>,
+    pods: Vec<(String, Arc<Pod>)>,
+    agent: ClientStatus,
+    config: Value,
+}
+
+impl ConfigDump {
+    pub(crate) fn new(context: &Context, pods: &Pods, agent: ClientStatus) -> Self {
+        Self {
+            mesh: context.state.load(),
+            certificates: context.certificates.statuses(),
+            pods: pods.running(),
+            agent,
+            config: config(context),
+        }
+    }
+
+    /// Writes it down.
+    pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(out, self).map_err(io::Error::from)
+    }
+}
+
+impl Serialize for ConfigDump {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mesh = &*self.mesh;
+        let mut workloads: Vec<&Workload> = mesh.workloads().map(|w| &**w).collect();
+        workloads.sort_by(|a, b| a.uid.cmp(&b.uid));
+        let mut services: Vec<&Service> = mesh.services().map(|s| &**s).collect();
+        services.sort_by(|a, b| a.id.cmp(&b.id));
+        let mut policies: Vec<&Authorization> = mesh.policies().map(|p| &**p).collect();
+        policies.sort_by(|a, b| a.id.cmp(&b.id));
+        let mut dump = serializer.serialize_map(None)?;
+        dump.serialize_entry("workloads", &List(|| workloads.iter().copied().map(workload)))?;
+        dump.serialize_entry("services", &List(|| services.iter().map(|service| ServiceOf { mesh, service })))?;
+        dump.serialize_entry("policies", &List(|| policies.iter().copied().map(policy)))?;
+        dump.serialize_entry("certificates", &List(|| self.certificates.iter().map(certificate)))?;
+        let states = || self.pods.iter().map(pod).chain(self.agent.pending.iter().map(pending));
+        dump.serialize_entry("workloadState", &Named(states))?;
+        dump.serialize_entry("version", &json!({"version": env!("CARGO_PKG_VERSION"), "component": "leno"}))?;
+        dump.serialize_entry("config", &self.config)?;
+        dump.end()
+    }
+}
+
+/// A list whose members are made one by one.
+struct List<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+/// A map whose members are made one by one.
+struct Named<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item = (String, Value)>> Serialize for Named<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map((self.0)())
+    }
+}
+
+/// A service with its endpoints, of which there may be many.
+struct ServiceOf<'a> {
+    mesh: &'a Mesh,
+    service: &'a Service,
+}
+
+impl Serialize for ServiceOf<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in service(self.service) {
+            map.serialize_entry(key, &value)?;
+        }
+        map.serialize_entry("endpoints", &Named(|| self.mesh.endpoints(&self.service.id).map(endpoint)))?;
+        map.end()
+    }
 }
 
 fn workload(w: &Workload) -> Value {
@@ -55,11 +122,12 @@ fn workload(w: &Workload) -> Value {
         "workloadName": w.workload_name,
         "workloadType": w.workload_type.as_str(),
         "nativeTunnel": w.native_tunnel,
+        "applicationTunnel": w.application_tunnel.map(application_tunnel),
         "authorizationPolicies": w.authorization_policies.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "status": match w.health { Health::Healthy => "Healthy", Health::Unhealthy => "Unhealthy" },
         "clusterId": w.cluster_id,
         "locality": {"region": w.locality.region, "zone": w.locality.zone, "subzone": w.locality.subzone},
-        "services": w.services.keys().map(|id| json!({"namespace": id.namespace, "hostname": id.hostname})).collect::<Vec<_>>(),
+        "services": w.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
         "capacity": w.capacity,
         "notUnderstood": w.not_understood,
     })
@@ -67,56 +135,69 @@ fn workload(w: &Workload) -> Value {
 
 fn gateway(g: &GatewayAddress) -> Value {
     let destination = match &g.destination {
-        GatewayDestination::Hostname(id) => json!({"namespace": id.namespace, "hostname": id.hostname}),
-        GatewayDestination::Address(address) => json!(address.to_string()),
+        GatewayDestination::Hostname(id) => id.to_string(),
+        GatewayDestination::Address(address) => address.to_string(),
     };
     json!({"destination": destination, "hboneMtlsPort": g.hbone_mtls_port})
 }
 
-fn service(mesh: &Mesh, s: &Service) -> Value {
-    let ports = |ports: &[leno_model::Port]| {
-        ports.iter().map(|p| (p.service_port.to_string(), json!(p.target_port))).collect::<Map<_, _>>()
+fn application_tunnel(tunnel: ApplicationTunnel) -> Value {
+    let protocol = match tunnel.protocol {
+        ApplicationProtocol::None => "NONE",
+        ApplicationProtocol::Proxy => "PROXY",
     };
-    let endpoints: Map<String, Value> = mesh
-        .endpoints(&s.id)
-        .map(|e| {
-            let status = match e.workload.health {
-                Health::Healthy => "Healthy",
-                Health::Unhealthy => "Unhealthy",
-            };
-            let endpoint = json!({"workloadUid": e.workload.uid, "port": ports(&e.ports), "status": status});
-            (e.workload.uid.to_string(), endpoint)
-        })
-        .collect();
+    json!({"protocol": protocol, "port": tunnel.port})
+}
+
+fn ports(ports: &[leno_model::Port]) -> Value {
+    ports.iter().map(|p| (p.service_port.to_string(), json!(p.target_port))).collect::<Map<_, _>>().into()
+}
+
+fn endpoint(e: &Endpoint) -> (String, Value) {
+    let status = match e.workload.health {
+        Health::Healthy => "Healthy",
+        Health::Unhealthy => "Unhealthy",
+    };
+    let value = json!({"workloadUid": e.workload.uid, "port": ports(&e.ports), "status": status});
+    (e.workload.uid.to_string(), value)
+}
+
+/// All but its endpoints.
+fn service(s: &Service) -> [(&'static str, Value); 13] {
     let balancing = &s.load_balancing;
-    json!({
-        "name": s.name,
-        "namespace": s.id.namespace,
-        "hostname": s.id.hostname,
-        "vips": s.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "cidrVips": s.ranges.iter().map(|(network, range)| format!("{network}/{range}")).collect::<Vec<_>>(),
-        "ports": ports(&s.ports),
-        "endpoints": endpoints,
-        "subjectAltNames": s.subject_alt_names,
-        "waypoint": s.waypoint.as_ref().map(gateway),
-        "loadBalancer": {
-            "mode": match balancing.mode {
-                LoadBalancingMode::Unspecified => "Standard",
-                LoadBalancingMode::Strict => "Strict",
-                LoadBalancingMode::Failover => "Failover",
-                LoadBalancingMode::Passthrough => "Passthrough",
-            },
-            "routingPreferences": balancing.routing_preference.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>(),
-            "healthPolicy": match balancing.health_policy {
-                HealthPolicy::OnlyHealthy => "OnlyHealthy",
-                HealthPolicy::AllowAll => "AllowAll",
-            },
+    let load_balancer = json!({
+        "mode": match balancing.mode {
+            LoadBalancingMode::Unspecified => "Standard",
+            LoadBalancingMode::Strict => "Strict",
+            LoadBalancingMode::Failover => "Failover",
+            LoadBalancingMode::Passthrough => "Passthrough",
         },
-        "ipFamilies": format!("{:?}", s.ip_families),
-        "canonical": s.canonical,
-        "visibility": match s.visibility { Visibility::Public => "Public", Visibility::Namespace => "Namespace" },
-        "notUnderstood": s.not_understood,
-    })
+        "routingPreferences": balancing.routing_preference.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>(),
+        "healthPolicy": match balancing.health_policy {
+            HealthPolicy::OnlyHealthy => "OnlyHealthy",
+            HealthPolicy::AllowAll => "AllowAll",
+        },
+    });
+    let visibility = match s.visibility {
+        Visibility::Public => "Public",
+        Visibility::Namespace => "Namespace",
+    };
+    let ranges = s.ranges.iter().map(|(network, range)| format!("{network}/{range}"));
+    [
+        ("name", json!(s.name)),
+        ("namespace", json!(s.id.namespace)),
+        ("hostname", json!(s.id.hostname)),
+        ("vips", s.addresses.iter().map(ToString::to_string).collect()),
+        ("cidrVips", ranges.collect()),
+        ("ports", ports(&s.ports)),
+        ("subjectAltNames", json!(s.subject_alt_names)),
+        ("waypoint", json!(s.waypoint.as_ref().map(gateway))),
+        ("loadBalancer", load_balancer),
+        ("ipFamilies", json!(format!("{:?}", s.ip_families))),
+        ("canonical", json!(s.canonical)),
+        ("visibility", json!(visibility)),
+        ("notUnderstood", json!(s.not_understood)),
+    ]
 }
 
 fn policy(p: &Authorization) -> Value {
@@ -147,7 +228,7 @@ fn one_match(m: &Match) -> Value {
             out.insert(key.to_owned(), Value::Array(values));
         }
     };
-    let strings = |list: &[leno_model::StringMatch]| list.iter().map(|s| json!(s.to_string())).collect();
+    let strings = |list: &[StringMatch]| list.iter().map(string_match).collect();
     let nets = |list: &[ipnet::IpNet]| list.iter().map(|n| json!(n.to_string())).collect();
     let accounts = |list: &[leno_model::ServiceAccountMatch]| {
         list.iter().map(|a| json!({"namespace": a.namespace, "serviceAccount": a.service_account})).collect()
@@ -167,6 +248,15 @@ fn one_match(m: &Match) -> Value {
     Value::Object(out)
 }
 
+fn string_match(s: &StringMatch) -> Value {
+    match s {
+        StringMatch::Exact(text) => json!({"Exact": text}),
+        StringMatch::Prefix(text) => json!({"Prefix": text}),
+        StringMatch::Suffix(text) => json!({"Suffix": text}),
+        StringMatch::Presence => json!({"Presence": []}),
+    }
+}
+
 fn pod((uid, pod): &(String, Arc<Pod>)) -> (String, Value) {
     let (inbound, outbound) = pod.connections().dump();
     let inbound: Vec<Value> = inbound
@@ -179,7 +269,10 @@ fn pod((uid, pod): &(String, Arc<Pod>)) -> (String, Value) {
         .collect();
     let outbound: Vec<Value> = outbound
         .into_iter()
-        .map(|c| json!({"src": c.source, "originalDst": c.original, "actualDst": c.actual}))
+        .map(|c| {
+            let protocol = if c.tunnel { "HBONE" } else { "TCP" };
+            json!({"src": c.source, "originalDst": c.original, "actualDst": c.actual, "protocol": protocol})
+        })
         .collect();
     let value = json!({
         "state": "Up",
@@ -197,11 +290,11 @@ fn pending((uid, reason): (&String, &String)) -> (String, Value) {
     (uid.clone(), json!({"state": "Pending", "error": reason}))
 }
 
-fn certificate(status: CertificateStatus) -> Value {
+fn certificate(status: &CertificateStatus) -> Value {
     let info = |c: CertificateInfo| {
         json!({
             "pem": c.pem,
-            "serialNumber": c.serial,
+            "serialNumber": decimal(&c.serial),
             "validFrom": timestamp(c.not_before),
             "expirationTime": timestamp(c.not_after),
         })
@@ -216,6 +309,26 @@ fn certificate(status: CertificateStatus) -> Value {
         "certChain": chain.into_iter().map(info).collect::<Vec<_>>(),
         "rootCerts": roots.into_iter().map(info).collect::<Vec<_>>(),
     })
+}
+
+/// A number of any length in decimal, as `istioctl` reads serial numbers; what is no number in hex is
+/// left as it is.
+fn decimal(hex: &str) -> String {
+    // Its digits, the last first.
+    let mut digits = vec![0];
+    for nibble in hex.chars() {
+        let Some(mut carry) = nibble.to_digit(16) else { return hex.to_owned() };
+        for digit in &mut digits {
+            carry += *digit * 16;
+            *digit = carry % 10;
+            carry /= 10;
+        }
+        while carry > 0 {
+            digits.push(carry % 10);
+            carry /= 10;
+        }
+    }
+    digits.iter().rev().filter_map(|digit| char::from_digit(*digit, 10)).collect()
 }
 
 /// RFC 3339, as `istioctl` parses it.
@@ -243,3 +356,7 @@ fn config(context: &Context) -> Value {
         "dnsProxy": c.dns,
     })
 }
+
+#[cfg(test)]
+#[path = "config_dump_tests.rs"]
+mod tests;

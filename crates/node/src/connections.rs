@@ -55,6 +55,8 @@ pub(crate) struct OutboundConnection {
     pub(crate) original: SocketAddr,
     /// Where it went.
     pub(crate) actual: SocketAddr,
+    /// Whether it went there by HBONE.
+    pub(crate) tunnel: bool,
 }
 
 /// Ends one connection from outside it, with a reason.

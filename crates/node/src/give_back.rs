@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use leno_tunnel::timers::sleep;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// Connections that are worth looking for their memory: some hundred KiB.
 const BURST: usize = 64;
@@ -59,6 +60,21 @@ thread_local! {
             watched: Cell::new(false),
         }
     };
+}
+
+/// Bytes of configuration after which the thread that takes it in looks for memory.
+const MUCH_CONFIGURATION: u64 = 1 << 20;
+
+/// Gives back by `trim` what taking in configuration has needed: a moment after so much has come that
+/// it is worth a look. `heard` counts its bytes.
+pub(crate) async fn after_configuration(mut heard: watch::Receiver<u64>, trim: fn()) {
+    let mut before = 0;
+    while heard.wait_for(|bytes| bytes.wrapping_sub(before) >= MUCH_CONFIGURATION).await.is_ok() {
+        // More is likely to come, and the snapshot that it replaces is likely to be in use.
+        tokio::time::sleep(LULL).await;
+        before = *heard.borrow();
+        trim();
+    }
 }
 
 /// From now on this thread gives back its memory by `trim`.

@@ -90,7 +90,8 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
             return;
         }
     };
-    counted.list_outbound(OutboundConnection { source, original, actual });
+    let tunnel = matches!(upstream, Upstream::Tunnel(..));
+    counted.list_outbound(OutboundConnection { source, original, actual, tunnel });
     let counters = report.opened();
     let options = &pod.context().relay;
     let outcome = match upstream {

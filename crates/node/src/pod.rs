@@ -55,6 +55,8 @@ pub(crate) struct Context {
     pub(crate) relay: leno_tunnel::RelayOptions,
     /// Where DNS questions about anything but the mesh go.
     pub(crate) resolvers: Vec<SocketAddr>,
+    /// As [`crate::Host`] says.
+    pub(crate) trim: fn(),
 }
 
 /// One data-path thread as a pod sees it.

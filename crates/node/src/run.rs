@@ -16,6 +16,7 @@ use leno_xds::ca_client::CaClient;
 use leno_xds::client::{Client, NodeInfo, Observer, Termination};
 use leno_xds::{ChannelConfig, TokenSource};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +25,7 @@ use crate::pod::{self, Context};
 use crate::pods::{self, Pods};
 use crate::state::{Feed, MeshState};
 use crate::workers::Workers;
-use crate::{Config, Error, admin, dns};
+use crate::{Config, Error, admin, dns, give_back};
 
 /// Connection label sets kept at most. A node meets a few hundred peers; past this something
 /// makes up names, and memory and scrapes must not follow.
@@ -148,6 +149,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         tunnel: tunnel.clone(),
         relay: RelayOptions::default(),
         resolvers: host.resolvers,
+        trim: host.trim,
         config,
     });
     let config = &context.config;
@@ -155,7 +157,9 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
     let endpoints = admin::start(&context, &pods, &agent, &readiness, host.log.as_ref(), &ending.drain, &stop).await?;
 
-    let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(DiscoveryMetrics(metrics)));
+    let observer = DiscoveryMetrics { metrics, heard: watch::Sender::default() };
+    tokio::spawn(give_back::after_configuration(observer.heard.subscribe(), host.trim));
+    let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(observer));
     let status = client.status();
     tokio::spawn(client.run(Feed::new(context.state.clone(), certificates, config.node.clone())));
     tokio::spawn(discovery_readiness(status, readiness.clone()));
@@ -277,7 +281,7 @@ fn access_log_level() -> access_log::Level {
     filter.split(',').find_map(|part| part.trim().strip_prefix("access=")?.parse().ok()).unwrap_or_default()
 }
 
-async fn discovery_readiness(mut status: tokio::sync::watch::Receiver<leno_xds::client::Status>, readiness: Readiness) {
+async fn discovery_readiness(mut status: watch::Receiver<leno_xds::client::Status>, readiness: Readiness) {
     let mut task = readiness.task("state manager");
     loop {
         let now = status.borrow_and_update().clone();
@@ -293,15 +297,25 @@ async fn discovery_readiness(mut status: tokio::sync::watch::Receiver<leno_xds::
     }
 }
 
-struct DiscoveryMetrics(Metrics);
+struct DiscoveryMetrics {
+    metrics: Metrics,
+    /// Bytes of configuration so far, and something for each new beginning: its first request says all
+    /// that is held.
+    heard: watch::Sender<u64>,
+}
+
+/// What a new beginning counts as.
+const BEGINNING: u64 = 1 << 20;
 
 impl Observer for DiscoveryMetrics {
     fn message(&self, type_url: &str, bytes: usize, _resources: usize) {
-        self.0.xds_message(type_url, bytes as u64);
+        self.metrics.xds_message(type_url, bytes as u64);
+        self.heard.send_modify(|heard| *heard = heard.wrapping_add(bytes as u64));
     }
 
     fn terminated(&self, reason: Termination) {
-        self.0.xds_terminated(match reason {
+        self.heard.send_modify(|heard| *heard = heard.wrapping_add(BEGINNING));
+        self.metrics.xds_terminated(match reason {
             Termination::ConnectionError => XdsTermination::ConnectionError,
             Termination::GrpcError => XdsTermination::Error,
             Termination::Reconnect => XdsTermination::Reconnect,

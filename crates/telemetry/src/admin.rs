@@ -1,11 +1,13 @@
 //! A small HTTP/1 server for metrics, readiness and debugging. It serves people and scrapers,
 //! not programs in the mesh: few connections, small requests, and no request can harm it.
 
+mod body;
 mod places;
 mod routes;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::{self, Write};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,10 +26,11 @@ use places::{Place, Places};
 
 use crate::accepting;
 
+pub use body::Body;
 pub use routes::{logging, metrics, readiness};
 
 /// What a handler answers.
-pub type Answer = Response<Full<Bytes>>;
+pub type Answer = Response<Body>;
 
 /// Time for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -98,16 +101,21 @@ pub fn text(status: StatusCode, body: impl Into<String>) -> Answer {
     typed(status, "text/plain; charset=utf-8", body.into())
 }
 
-/// An answer with a JSON body.
-pub fn json(value: &impl serde::Serialize) -> Answer {
-    match serde_json::to_string_pretty(value) {
-        Ok(body) => typed(StatusCode::OK, "application/json", body),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("this has no JSON form: {error}\n")),
+/// An answer with a JSON body, which `write` writes on a thread of its own: neither its making nor its
+/// size is felt elsewhere. An error, or a panic, breaks the answer off.
+pub fn json(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Answer {
+    match Body::written(write) {
+        Ok(body) => of_type(StatusCode::OK, "application/json", body),
+        Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be had to answer: {error}\n")),
     }
 }
 
 fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    of_type(status, content_type, Body::whole(body))
+}
+
+fn of_type(status: StatusCode, content_type: &'static str, body: Body) -> Answer {
+    let mut answer = Response::new(body);
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     answer

@@ -44,7 +44,51 @@ fn routes() -> Routes {
         })
         .post("/echo", |request| text(StatusCode::OK, String::from_utf8_lossy(&request.body)))
         .get("/panic", |_| panic!("on purpose"))
-        .get("/json", |_| json(&serde_json::json!({"a": 1})))
+        .get("/json", |_| json(|out| Ok(serde_json::to_writer_pretty(out, &serde_json::json!({"a": 1}))?)))
+        .get("/long", |_| json(|out| (0..100_000).try_for_each(|number| writeln!(out, "{number}"))))
+        .get("/broken", |_| {
+            json(|out| {
+                out.write_all(&[b'x'; 100_000])?;
+                Err(io::ErrorKind::InvalidData.into())
+            })
+        })
+}
+
+#[tokio::test]
+async fn a_long_answer_comes_in_pieces_and_one_that_breaks_off_does_not_look_whole() {
+    let server = start(routes()).await;
+    let answer = get(server.address, "/long").await;
+    assert!(answer.contains("transfer-encoding: chunked") && answer.ends_with("\r\n0\r\n\r\n"), "{}", answer.len());
+    let body: String = answer.split_once("\r\n\r\n").unwrap().1.split("\r\n").skip(1).step_by(2).collect();
+    let numbers: Vec<usize> = body.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(numbers.into_iter().eq(0..100_000));
+    let answer = get(server.address, "/broken").await;
+    assert!(answer.contains("xxx") && !answer.ends_with("\r\n0\r\n\r\n"), "{}", answer.len());
+}
+
+/// A reader that goes away, or never reads, keeps neither the writer nor its memory.
+#[tokio::test]
+async fn whoever_writes_an_answer_ends_with_its_reader() {
+    let ended = Arc::new(tokio::sync::Notify::new());
+    let told = ended.clone();
+    let server = start(Routes::new().get("/endless", move |_| {
+        let told = told.clone();
+        json(move |out| {
+            let error = loop {
+                if let Err(error) = out.write_all(&[b'x'; 1000]) {
+                    break error;
+                }
+            };
+            told.notify_one();
+            Err(error)
+        })
+    }))
+    .await;
+    let mut io = TcpStream::connect(server.address).await.unwrap();
+    io.write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    io.read_exact(&mut [0; 1000]).await.unwrap();
+    drop(io);
+    timeout(Duration::from_secs(20), ended.notified()).await.unwrap();
 }
 
 #[tokio::test]

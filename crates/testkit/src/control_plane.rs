@@ -95,6 +95,17 @@ impl ControlPlane {
         self.change(|r| r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body)));
     }
 
+    /// Publishes many workloads at once.
+    pub fn publish_workloads(&self, workloads: &[Workload]) {
+        self.change(|r| {
+            for workload in workloads {
+                let body = workload_to_address(workload).encode_to_vec();
+                r.upsert(ADDRESS_TYPE, workload.uid.clone(), Resource::new(body));
+            }
+            true
+        });
+    }
+
     /// Publishes an address in any form, such as one from the future.
     pub fn publish_address(&self, name: &str, address: &leno_proto::workload::Address) {
         let body = address.encode_to_vec();

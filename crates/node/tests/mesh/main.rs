@@ -5,6 +5,7 @@
 mod bulk;
 mod carry;
 mod closed;
+mod dump;
 mod live;
 mod names;
 mod stalled;

@@ -11,6 +11,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code, which tells what it measured")]
 
+mod configuration;
 mod half_open;
 mod neighbour;
 mod process;

@@ -4,7 +4,7 @@
 //! The process is this test binary once more, or the program that `LENO_SOAK_PROXY` names.
 
 use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -56,6 +56,19 @@ pub(crate) struct Memory {
 impl Process {
     /// Starts the proxy of a node.
     pub(crate) fn proxy(node: &'static str, socket: &Path, control: &ControlPlane, size: &Size) -> Self {
+        Self::proxy_at(node, socket, control, control.address(), [0; 3], size)
+    }
+
+    /// As [`Self::proxy`], with the address at which it finds the control plane, and its ports for
+    /// admin, metrics and readiness.
+    pub(crate) fn proxy_at(
+        node: &'static str,
+        socket: &Path,
+        control: &ControlPlane,
+        address: SocketAddr,
+        ports: [u16; 3],
+        size: &Size,
+    ) -> Self {
         let mut command = match std::env::var_os("LENO_SOAK_PROXY") {
             None => this_binary_as("proxy"),
             Some(program) => {
@@ -66,7 +79,7 @@ impl Process {
         };
         command
             .env("NODE_NAME", node)
-            .env("XDS_ADDRESS", format!("https://{}", control.address()))
+            .env("XDS_ADDRESS", format!("https://{address}"))
             .env("XDS_ROOT_CA", control.root_pem())
             .env("ALT_XDS_HOSTNAME", HOST_NAME)
             .env("ALT_CA_HOSTNAME", HOST_NAME)
@@ -75,8 +88,8 @@ impl Process {
             .env("ZTUNNEL_WORKER_THREADS", WORKERS.to_string())
             .env("LENO_HANDSHAKE_TIMEOUT", format!("{}ms", size.handshake.as_millis()))
             .env("POOL_UNUSED_RELEASE_TIMEOUT", format!("{}ms", size.tunnel_kept.as_millis()));
-        for port in ["ADMIN_PORT", "STATS_PORT", "READINESS_PORT"] {
-            command.env(port, "0");
+        for (name, port) in ["ADMIN_PORT", "STATS_PORT", "READINESS_PORT"].into_iter().zip(ports) {
+            command.env(name, port.to_string());
         }
         Self::start(node, command)
     }

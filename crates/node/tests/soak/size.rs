@@ -16,6 +16,8 @@ pub(crate) struct Size {
     pub(crate) behind: bool,
     /// Connections that nobody reads, each way.
     pub(crate) stalled: usize,
+    /// Workloads of the mesh that a proxy is told of.
+    pub(crate) workloads: usize,
     /// How long a neighbour's latency is taken for.
     pub(crate) sample: Duration,
     /// How often it is taken while nothing else goes on.
@@ -51,6 +53,7 @@ impl Size {
             besieged: Duration::from_secs(4),
             behind: false,
             stalled: 8,
+            workloads: 5000,
             sample: Duration::from_secs(2),
             bases: 1,
             rounds: 3,
@@ -73,6 +76,7 @@ impl Size {
             besieged: Duration::from_secs(30),
             behind: true,
             stalled: 32,
+            workloads: 50_000,
             sample: Duration::from_secs(10),
             bases: 5,
             rounds: 5,

@@ -103,10 +103,23 @@ impl Node {
     /// The configuration dump.
     pub(crate) async fn config_dump(&self) -> serde_json::Value {
         let page = self.get(self.proxy().endpoints().admin, "/config_dump").await;
-        let (_, body) = page.split_once("\r\n\r\n").expect("a head and a body");
-        // The body may come in chunks; JSON begins and ends with a brace.
-        let (from, to) = (body.find('{').expect("JSON"), body.rfind('}').expect("JSON"));
-        serde_json::from_str(&body[from..=to]).unwrap_or_else(|e| panic!("{e}: {body}"))
+        let body = unchunked(&page);
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"))
+    }
+}
+
+/// The body of an answer that comes in chunks.
+pub(crate) fn unchunked(answer: &str) -> String {
+    let (_, mut rest) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let mut body = String::new();
+    loop {
+        let (length, chunk) = rest.split_once("\r\n").expect("a chunk");
+        let length = usize::from_str_radix(length, 16).expect("a chunk's length");
+        if length == 0 {
+            return body;
+        }
+        body.push_str(&chunk[..length]);
+        rest = &chunk[length + 2..];
     }
 }
 
