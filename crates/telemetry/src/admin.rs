@@ -22,12 +22,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
+pub use body::Body;
+pub use routes::{logging, metrics, readiness};
+
 use places::{Place, Places};
 
 use crate::accepting;
-
-pub use body::Body;
-pub use routes::{logging, metrics, readiness};
 
 /// What a handler answers.
 pub type Answer = Response<Body>;
