@@ -237,6 +237,34 @@ fn files_have_one_topic() {
     none(&violations);
 }
 
+/// Cargo runs test programs by their package's name and then their own, and documentation's examples after all of them.
+#[test]
+fn the_summary_of_skipped_tests_comes_last() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let mut programs = Vec::new();
+    let mut violations = Vec::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("a name");
+        for target in package["targets"].as_array().expect("targets") {
+            let kind = target["kind"][0].as_str().expect("a kind");
+            if kind == "lib" && target["doctest"] == true {
+                violations.push(format!("{name} lacks `[lib] doctest = false`: it would print after the summary"));
+            }
+            if kind == "test" {
+                programs.push((name.to_owned(), target["name"].as_str().expect("a name").to_owned()));
+            }
+        }
+    }
+    let last = programs.into_iter().max();
+    assert_eq!(last, Some(("xtask".to_owned(), "summary".to_owned())), "tests/summary.rs must be the last program");
+    none(&violations);
+}
+
 #[test]
 fn the_architecture_names_every_crate() {
     let architecture = read("ARCHITECTURE.md");

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use super::*;
 use crate::links;
 use crate::sockets::{ConnectOptions, ListenOptions, connector, listen_wildcard};
-use crate::test_support::{POD, Pair, at, may_run, skipped};
+use crate::test_support::{POD, Pair, at, may_run};
 
 const PORT: u16 = 15008;
 
@@ -39,7 +39,7 @@ fn a_short_path_is_not_paced_and_a_long_one_is() {
         return;
     }
     let Some(pair) = with_bbr() else {
-        skipped("a_short_path_is_not_paced_and_a_long_one_is: this kernel has no BBR");
+        leno_testkit::skips::skip("a_short_path_is_not_paced_and_a_long_one_is", "this kernel has no BBR");
         return;
     };
     let (here, there) = (ShortPath::of(&pair.peer).unwrap(), ShortPath::of(&pair.pod).unwrap());

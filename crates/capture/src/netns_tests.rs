@@ -125,7 +125,7 @@ fn ip_netns_sees_the_names() {
     let created = match NetworkNamespace::create_named(&guard.0, &name) {
         // Root of a user namespace doesn't own /run.
         Err(error) if error.errno() == Some(libc::EACCES) => {
-            crate::test_support::skipped(&format!("ip_netns_sees_the_names: {error}"));
+            leno_testkit::skips::skip("ip_netns_sees_the_names", &error.to_string());
             return;
         }
         created => created.unwrap(),

@@ -1,17 +1,13 @@
 //! What the namespace tests share.
 
-use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
+
+use leno_testkit::skips::{not_installed, skip};
 
 use crate::error::Error;
 use crate::links::{self, Route, VethOptions};
 use crate::netns::NetworkNamespace;
-
-/// Says that something was not tested; past the test runner's capture, which hides what a passing test prints.
-pub(crate) fn skipped(what: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIP {what}");
-}
 
 /// Whether namespace tests can run here. As root they must; otherwise a line says that they were skipped.
 pub(crate) fn may_run(test: &str) -> bool {
@@ -19,12 +15,12 @@ pub(crate) fn may_run(test: &str) -> bool {
         Ok(()) => true,
         // Root of a user namespace that has no network namespace of its own.
         Err(error @ Error::NoWayBack { .. }) => {
-            skipped(&format!("{test}: {error}"));
+            skip(test, &error.to_string());
             false
         }
         Err(error) if nix::unistd::geteuid().is_root() => panic!("root must be able to run {test}: {error}"),
         Err(error) => {
-            skipped(&format!("{test}: {error}"));
+            skip(test, &error.to_string());
             false
         }
     }
@@ -76,7 +72,10 @@ pub(crate) fn judge(namespace: &NetworkNamespace, program: &str, arguments: &[&s
             Some(String::from_utf8(output.stdout).unwrap())
         }
         Err(error) => {
-            skipped(&format!("part: no {program} to judge with: {error}"));
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            let reason = if missing { not_installed(program) } else { error.to_string() };
+            let test = std::thread::current();
+            skip(&format!("part of {}", test.name().unwrap_or("a test")), &reason);
             None
         }
     }

@@ -22,6 +22,7 @@ use leno_lab::run::{Progress, RunOptions, run};
 use leno_lab::scenario::{Size, find};
 use leno_lab::subject::Subject;
 use leno_local::names::StageName;
+use leno_testkit::skips::skip;
 use tokio::sync::watch;
 
 #[derive(Debug, Parser)]
@@ -71,7 +72,7 @@ fn test(filter: &str) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Err(error) = leno_local::privilege::acquire() {
-        println!("SKIP end_to_end: {error}");
+        skip("end_to_end", &error.to_string());
         return ExitCode::SUCCESS;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -177,7 +178,7 @@ fn assert_fine(report: &Report) {
 /// A program that knows nothing of the stage carries its traffic, encrypted: the run itself checks that.
 async fn envoy_as_node_proxy() {
     let Some(path) = std::env::var("LENO_ENVOY").ok() else {
-        println!("SKIP envoy_as_node_proxy: LENO_ENVOY does not name its program");
+        skip("envoy_as_node_proxy", "set LENO_ENVOY=PATH to an Envoy binary");
         return;
     };
     let envoy = Subject::parse(&format!("envoy={path}")).unwrap();

@@ -107,10 +107,9 @@ fn ours(server: SocketAddr) -> Found {
 #[test]
 fn same_rate_same_percentiles() {
     let Some(fortio) = fortio() else {
-        // Past the test runner's capture, which hides what a passing test prints.
-        let _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            b"SKIP same_rate_same_percentiles: fortio is not on the PATH, and LENO_FORTIO does not name it\n",
+        leno_testkit::skips::skip(
+            "same_rate_same_percentiles",
+            "fortio is not on the PATH, and LENO_FORTIO=PATH does not name it",
         );
         return;
     };

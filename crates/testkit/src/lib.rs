@@ -13,5 +13,6 @@ pub mod hbone;
 pub mod lines;
 #[cfg(feature = "mesh")]
 pub mod network;
+pub mod skips;
 #[cfg(feature = "mesh")]
 pub mod syscalls;

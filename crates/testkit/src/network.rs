@@ -21,11 +21,11 @@ pub fn may_run(test: &str) -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
     }
-    let _ = writeln!(io::stderr(), "SKIP {test}: needs root");
+    crate::skips::skip(test, crate::skips::NEEDS_ROOT);
     false
 }
 
-/// Not what a stage calls its own: `leno down` beside tests would take them along.
+/// Not what a stage calls its own: `leno down` beside tests would ask whose they are.
 const PREFIX: &str = "test-leno-";
 
 /// A named network namespace that is gone when this is dropped, panic or not.

@@ -1,12 +1,12 @@
 //! Drives `leno` as a person would: `up`, `ps`, `exec`, `down`.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use leno_testkit::skips;
 use serde_json::Value;
 
 /// Time for anything that should take a second or two on an idle machine; CI's is not idle.
@@ -52,19 +52,19 @@ pub(crate) fn run(command: &mut Command) -> Ran {
     }
 }
 
-/// Whether the machine lacks something the test needs; told past the test runner's capture.
+/// Whether the machine lacks something the test needs.
 pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
     let mut reasons = Vec::new();
     if !nix::unistd::geteuid().is_root() {
-        reasons.push("needs root".to_owned());
+        reasons.push(skips::NEEDS_ROOT.to_owned());
     }
     for program in programs {
         if !exists(program) {
-            reasons.push(format!("{program} is not installed"));
+            reasons.push(skips::not_installed(program));
         }
     }
     if !reasons.is_empty() {
-        let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", reasons.join(", "));
+        skips::skip(test, &reasons.join(", "));
     }
     !reasons.is_empty()
 }
@@ -73,7 +73,7 @@ pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
 pub(crate) fn ztunnel(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("LENO_ZTUNNEL").map(PathBuf::from);
     if path.is_none() {
-        let _ = writeln!(std::io::stderr(), "SKIP {test}: set LENO_ZTUNNEL=PATH to a ztunnel binary");
+        skips::skip(test, "set LENO_ZTUNNEL=PATH to a ztunnel binary");
     }
     path
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use leno_capture::NetworkNamespace;
 use leno_local::names::StageName;
 use leno_local::{Listing, Stage, StageOptions};
+use leno_testkit::skips::{NEEDS_ROOT, skip};
 
 /// Longest a stage may take to be ready. Generous: a busy machine is no failure.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -39,11 +40,11 @@ pub(crate) fn run_all(tests: &[Test]) {
             continue;
         }
         if !nix::unistd::geteuid().is_root() {
-            println!("SKIP {}: needs root", test.name);
+            skip(test.name, NEEDS_ROOT);
             continue;
         }
         if test.needs_ztunnel && ztunnel().is_none() {
-            println!("SKIP {}: needs LENO_ZTUNNEL=PATH of a ztunnel", test.name);
+            skip(test.name, "set LENO_ZTUNNEL=PATH to a ztunnel binary");
             continue;
         }
         let begun = Instant::now();
