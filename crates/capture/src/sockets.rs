@@ -25,9 +25,31 @@ pub const PROXY_MARK: u32 = 0x539;
 /// (4096 since Linux 5.4) caps it.
 pub const BACKLOG: i32 = 1024;
 
-/// Idle time before the first keep-alive probe and between probes, and the number of unanswered ones that end a connection:
-/// the values of real ztunnel. Without them a peer that vanished would hold its sockets for ever.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(180), Duration::from_secs(180), 9);
+/// How the kernel finds out that the peer of an idle connection has vanished. Without it, its sockets would be held for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probes {
+    /// Not at all. Within a namespace nothing can vanish without the kernel saying so, and the settings cost each connection
+    /// four system calls.
+    Never,
+    /// Within half an hour: the values of real ztunnel.
+    Slow,
+    /// Within two minutes, for tunnels: the proxy asks for a sign of life only where something waits for the peer, so that
+    /// idle ones keep nobody awake. The kernel's probes wake no process.
+    Tunnel,
+}
+
+impl Probes {
+    fn set(self, socket: &Socket) -> io::Result<()> {
+        // Idle time before the first probe and between probes, and the number of unanswered ones that end a connection.
+        let (time, interval, retries) = match self {
+            Self::Never => return Ok(()),
+            Self::Slow => (180, 180, 9),
+            Self::Tunnel => (60, 10, 6),
+        };
+        let [time, interval] = [time, interval].map(Duration::from_secs);
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries))
+    }
+}
 
 // linux/in6.h; not in libc for every target.
 const IPV6_TRANSPARENT: i32 = 75;
@@ -46,6 +68,8 @@ pub struct ListenOptions {
     pub transparent: bool,
     /// Accepted but not yet fetched connections.
     pub backlog: i32,
+    /// How idle peers are probed.
+    pub probes: Probes,
     /// Where connections come over short paths, what they use there.
     pub path: ShortPath,
 }
@@ -57,6 +81,7 @@ impl Default for ListenOptions {
             reuse_port: true,
             transparent: true,
             backlog: BACKLOG,
+            probes: Probes::Slow,
             path: ShortPath::default(),
         }
     }
@@ -66,7 +91,7 @@ impl ListenOptions {
     /// For servers outside any pod: no mark, no sharing of the port, no privileges needed.
     #[must_use]
     pub fn plain() -> Self {
-        Self { mark: None, reuse_port: false, transparent: false, backlog: BACKLOG, path: ShortPath::default() }
+        Self { mark: None, reuse_port: false, transparent: false, ..Self::default() }
     }
 
     /// For connections that the pod's own programs make, which come by redirection: what the proxy answers needs no mark, for
@@ -125,7 +150,7 @@ fn listen_on(socket: Socket, address: SocketAddr, options: &ListenOptions) -> io
         socket.set_mark(mark)?;
     }
     let transparent = options.transparent && set_transparent(&socket, address).is_ok();
-    set_connection_defaults(&socket)?;
+    set_connection_defaults(&socket, options.probes)?;
     options.path.assume(&socket);
     socket.bind(&address.into())?;
     socket.listen(options.backlog)?;
@@ -190,16 +215,15 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
 /// What a connecting socket is to be like.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Whether to probe an idle peer. Within a namespace nothing can vanish without the kernel saying so, and the probes'
-    /// settings would cost each connection four system calls.
-    pub keepalive: bool,
+    /// How an idle peer is probed.
+    pub probes: Probes,
     /// Where the path is short, what to use there.
     pub path: ShortPath,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { keepalive: true, path: ShortPath::default() }
+        Self { probes: Probes::Slow, path: ShortPath::default() }
     }
 }
 
@@ -224,11 +248,7 @@ pub fn connector(
     let socket = create(namespace, SocketAddr::new(destination_ip, 0), Type::STREAM, Protocol::TCP).map_err(fail)?;
     let prepare = || -> io::Result<()> {
         socket.set_mark(PROXY_MARK)?;
-        if options.keepalive {
-            set_connection_defaults(&socket)?;
-        } else {
-            socket.set_tcp_nodelay(true)?;
-        }
+        set_connection_defaults(&socket, options.probes)?;
         options.path.assume(&socket);
         let Some(source) = source else { return Ok(()) };
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
@@ -277,11 +297,29 @@ fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 }
 
 /// What connections inherit from their listener, and connectors set for themselves.
-fn set_connection_defaults(socket: &Socket) -> io::Result<()> {
+fn set_connection_defaults(socket: &Socket, probes: Probes) -> io::Result<()> {
     // The proxy writes what it read, in whole chunks; waiting for more would add up to 40 ms per exchange.
     socket.set_tcp_nodelay(true)?;
-    let (time, interval, retries) = KEEPALIVE;
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries))
+    probes.set(socket)
+}
+
+/// Offsets and length in `struct tcp_info` (linux/tcp.h) of `tcpi_unacked` (segments), `tcpi_bytes_acked` and
+/// `tcpi_notsent_bytes`.
+const UNACKED: usize = 24;
+const BYTES_ACKED: usize = 120;
+const NOTSENT: usize = 144;
+const INFO_LENGTH: usize = NOTSENT + 4;
+
+/// Bytes of a connection that the peer's system has acknowledged, and whether there are others that it has not.
+///
+/// # Errors
+/// When the socket isn't a connected TCP socket, or the kernel doesn't tell (before Linux 4.6).
+pub fn acknowledged(socket: &impl AsFd) -> io::Result<(u64, bool)> {
+    let info = get_option::<INFO_LENGTH>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&info[BYTES_ACKED..BYTES_ACKED + 8]);
+    let any = |at: usize| info[at..at + 4] != [0; 4];
+    Ok((u64::from_ne_bytes(bytes), any(UNACKED) || any(NOTSENT)))
 }
 
 /// Where the client of a connection wanted to go before a rule redirected it here; the address it arrived at if none did.

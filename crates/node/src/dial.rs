@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::sockets::{self, ConnectOptions};
+use leno_capture::sockets::{self, ConnectOptions, Probes};
 use leno_model::Identity;
 use leno_tunnel::timers::{self, timeout};
 use tokio::io::Interest;
@@ -58,7 +58,7 @@ pub(crate) async fn program(
     source: Option<IpAddr>,
     caller: Option<u16>,
 ) -> Result<TcpStream, Failure> {
-    let options = ConnectOptions { keepalive: false, path: pod.short_path().clone() };
+    let options = ConnectOptions { probes: Probes::Never, path: pod.short_path().clone() };
     // A proxy such as this one, which has not heard yet that the pod is in the mesh. One in so many of its connections would
     // meet another in the same port, and both would be reset.
     let is_proxy = caller.is_some_and(|port| OWN_PORTS.contains(&port));
@@ -119,7 +119,7 @@ pub(crate) async fn tls(
     address: SocketAddr,
     expected: &[Identity],
 ) -> Result<Link, Failure> {
-    let options = ConnectOptions { path: pod.short_path().clone(), ..ConnectOptions::default() };
+    let options = ConnectOptions { probes: Probes::Tunnel, path: pod.short_path().clone() };
     let stream = elsewhere(pod, address, &options).await?;
     pod.verify_short_path(&stream);
     let config = &pod.context().config;

@@ -57,6 +57,11 @@ pub(crate) enum Failure {
     Expired { address: SocketAddr, whose: &'static str, ago: Duration },
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel { address: SocketAddr, reason: String },
+    #[error(
+        "{address} said nothing when a connection over an idle tunnel was asked for; its pod or node may be gone, or a \
+         firewall on the way has forgotten the tunnel"
+    )]
+    SilentTunnel { address: SocketAddr },
     #[error("{address} gave up before the connection stood: {reason}")]
     GivenUp { address: SocketAddr, reason: String },
     #[error("{address} refused the connection: {}", status_meaning(*.status))]
@@ -110,6 +115,7 @@ impl Failure {
         match error {
             OpenError::Dial(failure) => failure,
             OpenError::Refused { status, .. } => Self::Refused { address, status },
+            OpenError::Tunnel(leno_tunnel::Error::Unheard) => Self::SilentTunnel { address },
             OpenError::Tunnel(error) => Self::Tunnel { address, reason: error.to_string() },
             OpenError::Program(error) => Self::GivenUp { address: source, reason: error.to_string() },
         }
@@ -120,7 +126,9 @@ impl Failure {
     /// endpoint that forgot its policy is not ours to do.
     pub(crate) fn may_try_another_endpoint(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::ConnectTimeout { .. } | Self::Tunnel { .. } => true,
+            Self::Connect { .. } | Self::ConnectTimeout { .. } | Self::Tunnel { .. } | Self::SilentTunnel { .. } => {
+                true
+            }
             Self::Handshake { source, .. } => source.is_retryable(),
             Self::Refused { status, .. } => *status != StatusCode::UNAUTHORIZED,
             _ => false,
@@ -144,7 +152,7 @@ impl Failure {
                 ResponseFlags::Deny
             }
             Self::Handshake { .. } | Self::TurnedAway { .. } | Self::Expired { .. } => ResponseFlags::TlsFailure,
-            Self::Tunnel { .. } => ResponseFlags::H2Handshake,
+            Self::Tunnel { .. } | Self::SilentTunnel { .. } => ResponseFlags::H2Handshake,
             Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
             Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => {
                 ResponseFlags::Identity

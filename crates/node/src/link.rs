@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
+use leno_capture::sockets;
 use leno_tls::{MeshIdentity, Peer, TlsStream};
-use leno_tunnel::Transport;
+use leno_tunnel::{Acknowledged, Transport};
 use rand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -68,6 +69,11 @@ impl Link {
 impl Transport for Link {
     fn drains_at(&self) -> Option<Instant> {
         Some(self.drains)
+    }
+
+    fn acknowledged(&self) -> Option<Acknowledged> {
+        let (bytes, more_is_on_its_way) = sockets::acknowledged(self.tls.get_ref()).ok()?;
+        Some(Acknowledged { bytes, more_is_on_its_way })
     }
 }
 

@@ -159,13 +159,23 @@ impl Captured<'_> {
         // Taken only where any of the attempts passes them on.
         let mut first = plan.attempts().iter().all(takes_first_bytes).then(|| FirstBytes::of(self.stream));
         let mut last = None;
-        for attempt in plan.attempts() {
+        // In the second round, those whose idle tunnel led nowhere: a fresh one is dialled only once nobody else is left, for
+        // to who is gone that takes long.
+        let count = plan.attempts().len();
+        let mut silent = [false; 8];
+        for (index, attempt) in plan.attempts().iter().chain(plan.attempts()).enumerate() {
+            if index >= count && !silent.get(index - count).is_some_and(|silent| *silent) {
+                continue;
+            }
             match self.try_route(workload, attempt, first.as_mut(), report).await {
                 Ok(connected) => return Ok(connected),
                 Err(failure)
                     if failure.may_try_another_endpoint() && !first.as_ref().is_some_and(FirstBytes::in_doubt) =>
                 {
                     tracing::debug!(original = %self.original, %failure, "connect failed; trying another endpoint");
+                    if let Some(silent) = silent.get_mut(index) {
+                        *silent = matches!(failure, Failure::SilentTunnel { .. });
+                    }
                     last = Some(failure);
                 }
                 Err(failure) => return Err(failure),

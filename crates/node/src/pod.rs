@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
-use leno_capture::sockets::{self, DnsSockets, ListenOptions};
+use leno_capture::sockets::{self, DnsSockets, ListenOptions, Probes};
 use leno_capture::zds::PodInfo;
 use leno_capture::{NetworkNamespace, ShortPath};
 use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
@@ -128,6 +128,9 @@ impl Pod {
         let listen = |port: u16| {
             let mut options =
                 if port == OUTBOUND_PORT { ListenOptions::for_programs() } else { ListenOptions::default() };
+            if port == HBONE_PORT {
+                options.probes = Probes::Tunnel;
+            }
             // Callers of the third may be anywhere, and there are many of them: the system decides.
             if port != PLAINTEXT_PORT {
                 options.path = short_path.clone();

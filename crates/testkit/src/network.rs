@@ -125,7 +125,17 @@ impl Network {
         links::set_up(pod, "eth0").unwrap();
         links::add_route(pod, &Route::default_v4().via(Self::OUTSIDE_V4)).unwrap();
         links::add_route(pod, &Route::default_v6().via(Self::OUTSIDE_V6)).unwrap();
-        PodNetwork { namespace, v4, v6 }
+        PodNetwork { namespace, port, v4, v6 }
+    }
+
+    /// Cuts a pod off without a word: what is sent to it or by it is lost.
+    pub fn unplug(&self, pod: &PodNetwork) {
+        links::set_down(self.switch.handle(), &pod.port).unwrap();
+    }
+
+    /// Undoes [`Self::unplug`].
+    pub fn plug_in(&self, pod: &PodNetwork) {
+        links::set_up(self.switch.handle(), &pod.port).unwrap();
     }
 }
 
@@ -139,6 +149,8 @@ impl Default for Network {
 #[derive(Debug)]
 pub struct PodNetwork {
     namespace: TestNamespace,
+    /// Of the switch.
+    port: String,
     /// Its IPv4 address.
     pub v4: IpAddr,
     /// Its IPv6 address.

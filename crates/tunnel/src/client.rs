@@ -3,7 +3,9 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::early::FirstBytes;
 use crate::keepalive::Keepalive;
 use crate::rarely::{Asked, rarely};
 use crate::timers::{sleep, timeout};
+use crate::waking::{Registered, Sleeper};
 use crate::window::Window;
 use crate::{Error, OpenError, Settings, Transport, TunnelStream};
 
@@ -25,7 +28,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A peer that was heard within this time is taken for alive. One that died without a word is
 /// found out by the first request, which is then made again elsewhere, unless a program's first
-/// bytes went with it.
+/// bytes went with it. A peer that was not is asked for a sign of life together with the request.
 pub(crate) const LIVELY: Duration = Duration::from_secs(1);
 
 /// What to ask the peer for.
@@ -63,6 +66,11 @@ pub(crate) struct Connection {
     was_large: AtomicBool,
     /// Milliseconds after `created` when the last stream ended.
     idle_since: AtomicU64,
+    /// The connection's task waits for the last stream to end, without a timer.
+    awaits_idle: AtomicBool,
+    task: Sleeper,
+    /// It was given up because its peer was silent.
+    pub(crate) fell_silent: AtomicBool,
     /// Milliseconds after `created` when something came from the peer.
     heard: Arc<AtomicU64>,
     /// The peer has answered a request with another status than 200.
@@ -79,7 +87,9 @@ impl Drop for Permit {
         // Before the count goes down: who then sees zero also sees since when.
         let now = self.connection.created.elapsed().as_millis() as u64;
         self.connection.idle_since.store(now, Relaxed);
-        self.connection.active.fetch_sub(1, Release);
+        if self.connection.active.fetch_sub(1, SeqCst) == 1 && self.connection.awaits_idle.swap(false, SeqCst) {
+            self.connection.task.wake();
+        }
     }
 }
 
@@ -120,8 +130,27 @@ impl Connection {
     /// moment ago. And not to one that has refused a request: bytes that reach it after a refusal
     /// may count as errors, and enough of these end the connection.
     fn takes_early_bytes(&self) -> bool {
+        self.settled.load(Acquire) && self.is_lively() && !self.has_refused.load(Relaxed)
+    }
+
+    /// Whether the peer was heard a moment ago.
+    fn is_lively(&self) -> bool {
         let heard = self.created + Duration::from_millis(self.heard.load(Relaxed));
-        self.settled.load(Acquire) && heard.elapsed() < LIVELY && !self.has_refused.load(Relaxed)
+        heard.elapsed() < LIVELY
+    }
+
+    /// Ready unless streams are open. The task of `cx` is woken when the last has ended.
+    fn poll_idle(&self, registered: &mut Registered, cx: &Context<'_>) -> Poll<()> {
+        if self.active() > 0 {
+            registered.renew(cx, &self.task);
+            self.awaits_idle.store(true, SeqCst);
+            // The last may have ended meanwhile, and found nobody to wake.
+            if self.active.load(SeqCst) > 0 {
+                return Poll::Pending;
+            }
+            self.awaits_idle.store(false, SeqCst);
+        }
+        Poll::Ready(())
     }
 
     /// Streams open now.
@@ -151,6 +180,7 @@ impl Permit {
         self,
         request: &ConnectRequest,
         mut first: Option<&mut FirstBytes<'_>>,
+        settings: &Settings,
     ) -> Result<(TunnelStream, ResponseHead), OpenError<E>> {
         let uri: Uri =
             request.authority.parse().map_err(|_| Error::InvalidAuthority(request.authority.as_str().into()))?;
@@ -164,6 +194,11 @@ impl Permit {
         let (mut answer, send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
         let lane = self.connection.carrier.attach(send.stream_id().into());
         let early = self.connection.takes_early_bytes();
+        // The kernel would take minutes to find out that an idle connection leads nowhere.
+        let mut probing = (self.connection.settled.load(Acquire) && !self.connection.is_lively()).then(|| {
+            self.connection.carrier.probe();
+            (self.connection.carrier.received_so_far(), Box::pin(sleep(settings.probe_timeout)))
+        });
         if let Some(first) = &mut first {
             first.begin();
         }
@@ -176,6 +211,14 @@ impl Permit {
                 && let Err(error) = first.poll_send(cx, &lane)
             {
                 return Poll::Ready(Err(OpenError::Program(Arc::new(error))));
+            }
+            if let Some((before, timer)) = &mut probing
+                && timer.as_mut().poll(cx).is_ready()
+            {
+                if self.connection.carrier.received_so_far() == *before {
+                    return Poll::Ready(Err(Error::Unheard.into()));
+                }
+                probing = None;
             }
             Poll::Pending
         })
@@ -229,7 +272,7 @@ where
     let guard = Guard(carrier.clone());
     let io = carrier.library_io();
     // It ends only once it is of no more use.
-    io.patience().raise(settings.ping_timeout);
+    io.patience().raise(settings.closing_timeout);
     let (send, mut driver) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
@@ -245,6 +288,9 @@ where
         created: Instant::now(),
         drains,
         idle_since: AtomicU64::new(0),
+        awaits_idle: AtomicBool::new(false),
+        task: Sleeper::default(),
+        fell_silent: AtomicBool::new(false),
         heard: Arc::default(),
         has_refused: AtomicBool::new(false),
     });
@@ -252,10 +298,11 @@ where
     let permit = connection.acquire();
     let registry = register(&connection);
     let handle = Arc::downgrade(&connection);
-    let mut keepalive =
-        Keepalive::new(driver.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout, None);
+    let mut keepalive = Keepalive::new(&carrier, driver.ping_pong(), settings, None);
     let surplus_timeout = settings.surplus_timeout.min(settings.idle_timeout).max(SHORTEST);
     let mut idle = Some(Box::pin(sleep(surplus_timeout)));
+    let mut registered = Registered::default();
+    let mut awaits_idle = false;
     let (heard, created) = (connection.heard.clone(), connection.created);
     let mut seen = 0;
     let settings = settings.clone();
@@ -263,18 +310,20 @@ where
         // Lets go of the connection when nobody needs it; ready once the peer is dead.
         let mut silent = rarely(poll_fn(|cx| {
             while let Some(timer) = &mut idle {
-                if timer.as_mut().poll(cx).is_pending() {
+                if !awaits_idle && timer.as_mut().poll(cx).is_pending() {
                     break;
                 }
                 let Some(connection) = handle.upgrade() else {
                     idle = None;
                     break;
                 };
+                awaits_idle = connection.poll_idle(&mut registered, cx).is_pending();
+                if awaits_idle {
+                    break;
+                }
                 let (now, since) = (Instant::now(), connection.idle_since());
                 let (surplus, unused) = (since + surplus_timeout, since + connection.patience(&settings));
-                let again = if connection.active() > 0 {
-                    now + surplus_timeout
-                } else if surplus > now {
+                let again = if surplus > now {
                     surplus
                 } else if registry.release_if_idle(unused > now) {
                     idle = None;
@@ -291,6 +340,9 @@ where
         let mut turns = 0u32;
         let result = poll_fn(|cx| {
             if Pin::new(&mut silent).poll(cx).is_ready() {
+                if let Some(connection) = handle.upgrade() {
+                    connection.fell_silent.store(true, Relaxed);
+                }
                 return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
             }
             if let Some(size) = window.turn(cx) {

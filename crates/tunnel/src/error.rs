@@ -33,6 +33,13 @@ pub enum Error {
     /// The peer answered nothing at all for too long.
     #[error("the HBONE peer answered no PING within {0:?}; its pod or node may be gone")]
     PingTimeout(Duration),
+    /// Not a byte came on a connection whose peer was silent when the request was made, or the connection
+    /// was given up for that while the request waited. Nothing was passed on; other peers should be tried
+    /// before this one is connected to once more.
+    #[error(
+        "the HBONE peer has said nothing since a connection over an idle tunnel was asked for; its pod or node may be gone"
+    )]
+    Unheard,
     /// The transport stands, but the peer did not start HTTP/2.
     #[error("the peer did not start HTTP/2 within {0:?}; is something else than HBONE listening there?")]
     HandshakeTimeout(Duration),
@@ -54,7 +61,7 @@ impl Error {
         match self {
             Self::Reset { code, .. } => *code == Reason::REFUSED_STREAM,
             Self::GoAway { by_peer, .. } => *by_peer,
-            Self::Lost(_) | Self::PingTimeout(_) | Self::HandshakeTimeout(_) => true,
+            Self::Lost(_) | Self::PingTimeout(_) | Self::Unheard | Self::HandshakeTimeout(_) => true,
             Self::Protocol(_) | Self::InvalidAuthority(_) => false,
         }
     }
@@ -64,7 +71,7 @@ impl Error {
     pub fn is_by_peer(&self) -> bool {
         match self {
             Self::Reset { by_peer, .. } | Self::GoAway { by_peer, .. } => *by_peer,
-            Self::Lost(_) | Self::PingTimeout(_) => true,
+            Self::Lost(_) | Self::PingTimeout(_) | Self::Unheard => true,
             Self::HandshakeTimeout(_) | Self::Protocol(_) | Self::InvalidAuthority(_) => false,
         }
     }
@@ -100,7 +107,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Reset { .. } | Error::GoAway { .. } => io::ErrorKind::ConnectionReset,
             Error::Lost(source) => source.kind(),
-            Error::PingTimeout(_) | Error::HandshakeTimeout(_) => io::ErrorKind::TimedOut,
+            Error::PingTimeout(_) | Error::Unheard | Error::HandshakeTimeout(_) => io::ErrorKind::TimedOut,
             Error::Protocol(_) => io::ErrorKind::InvalidData,
             Error::InvalidAuthority(_) => io::ErrorKind::InvalidInput,
         };

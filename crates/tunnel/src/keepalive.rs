@@ -2,14 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep};
 
+use crate::Settings;
+use crate::carrier::Handle;
 use crate::timers::sleep_until;
 
 /// What a connection's timer was for.
@@ -21,79 +21,137 @@ pub(crate) enum Due {
     Drain,
 }
 
-/// Sends PINGs on a silent connection and tells when the peer is dead. Any byte from the peer
-/// proves it alive: a PONG may queue behind megabytes of data on a slow link.
+/// Tells when the peer is dead, as long as anything waits for it. Otherwise it rests: an idle
+/// connection wakes nobody, and sends nothing.
+///
+/// Any byte from the peer proves it alive: a PONG may queue behind megabytes of data on a slow link.
+/// So does its system, where it goes on acknowledging what has yet to arrive: our PING may queue, too.
 ///
 /// Its one timer also tells when the connection has to drain.
 pub(crate) struct Keepalive {
+    carrier: Handle,
     ping: Option<PingPong>,
-    received: Arc<AtomicU64>,
-    seen: u64,
-    waiting: bool,
-    /// When it is looked at next whether the peer is alive.
-    check: Instant,
-    drains: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
     interval: Duration,
     timeout: Duration,
+    /// When it looks next; `None` while it rests.
+    check: Option<Instant>,
+    drains: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+    /// The timer stands for `check` or `drains`.
+    armed: bool,
+    /// Bytes received when it looked last.
+    seen: u64,
+    /// When that became more, as far as it has looked, or the peer's system acknowledged some.
+    heard: Instant,
+    /// Bytes acknowledged when it looked last.
+    acknowledged: u64,
 }
 
 impl Keepalive {
+    /// Boxed: the task of a connection that has another stays small.
     pub(crate) fn new(
+        carrier: &Handle,
         ping: Option<PingPong>,
-        received: Arc<AtomicU64>,
-        interval: Duration,
-        timeout: Duration,
+        settings: &Settings,
         drains: Option<Instant>,
     ) -> Box<Self> {
-        let check = Instant::now() + interval;
-        let timer = Box::pin(sleep_until(drains.map_or(check, |drains| drains.min(check))));
-        Box::new(Self { ping, received, seen: 0, waiting: false, check, drains, timer, interval, timeout })
+        let now = Instant::now();
+        Box::new(Self {
+            carrier: carrier.clone(),
+            ping,
+            interval: settings.ping_interval,
+            timeout: settings.ping_timeout,
+            check: None,
+            drains,
+            timer: Box::pin(sleep_until(drains.unwrap_or(now))),
+            armed: drains.is_some(),
+            seen: 0,
+            heard: now,
+            acknowledged: 0,
+        })
     }
 
-    /// Ready once the peer has been silent for the whole timeout after a PING, and when the connection has
-    /// to drain. To be polled again then.
+    /// Ready once the peer is dead, and when the connection has to drain. To be polled again then.
     pub(crate) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<Due> {
         loop {
-            ready!(self.timer.as_mut().poll(cx));
+            let look = self.carrier.look(cx);
             let now = Instant::now();
+            if self.check.is_none() && look.watched {
+                (self.seen, self.heard) = (look.received, now);
+                self.check_soon(now);
+            }
+            if look.probe {
+                self.ping();
+            }
+            if !self.armed {
+                return Poll::Pending;
+            }
+            ready!(self.timer.as_mut().poll(cx));
+            self.armed = false;
             if self.drains.is_some_and(|drains| drains <= now) {
                 self.drains = None;
                 self.rearm();
                 return Poll::Ready(Due::Drain);
             }
-            if self.check > now {
+            if self.check.is_none_or(|check| check > now) {
                 self.rearm();
                 continue;
             }
-            let received = self.received.load(Relaxed);
-            let alive = received != self.seen;
-            if self.waiting && !alive {
-                return Poll::Ready(Due::Dead);
+            if look.received != self.seen {
+                (self.seen, self.heard) = (look.received, now);
             }
-            self.seen = received;
-            if alive {
-                self.waiting = false;
-                self.check_after(self.interval);
+            if !self.carrier.waits_or_rests() {
+                self.check = None;
+                self.rearm();
                 continue;
             }
-            if let Some(ping) = &mut self.ping {
-                // A PONG must be taken before the next PING can be sent; nobody waits for it.
-                let _ = ping.poll_pong(&mut Context::from_waker(Waker::noop()));
-                let _ = ping.send_ping(Ping::opaque());
+            let silence = now - self.heard;
+            if silence >= self.interval {
+                if self.is_acknowledging() {
+                    self.heard = now;
+                } else if silence >= self.interval + self.timeout {
+                    return Poll::Ready(Due::Dead);
+                }
+                self.ping();
             }
-            self.waiting = true;
-            self.check_after(self.timeout);
+            self.check_soon(now);
         }
     }
 
-    fn check_after(&mut self, pause: Duration) {
-        self.check = Instant::now() + pause;
+    /// Often enough that the peer's last byte is not taken for a much later one.
+    fn check_soon(&mut self, now: Instant) {
+        self.check = Some(now + self.interval / 2);
         self.rearm();
     }
 
     fn rearm(&mut self) {
-        let next = self.drains.map_or(self.check, |drains| drains.min(self.check));
+        let next = match (self.check, self.drains) {
+            (Some(check), Some(drains)) => check.min(drains),
+            (Some(next), None) | (None, Some(next)) => next,
+            (None, None) => return,
+        };
         self.timer.as_mut().reset(next);
+        self.armed = true;
+    }
+
+    /// Unless one is under way.
+    fn ping(&mut self) {
+        if let Some(ping) = &mut self.ping {
+            // A PONG must be taken before the next PING can be sent; nobody waits for it.
+            let _ = ping.poll_pong(&mut Context::from_waker(Waker::noop()));
+            let _ = ping.send_ping(Ping::opaque());
+        }
+    }
+
+    /// Whether the peer's system has acknowledged more since this was asked last, and has yet to
+    /// acknowledge the rest. When all has arrived, it is the peer itself that is silent.
+    fn is_acknowledging(&mut self) -> bool {
+        let Some(now) = self.carrier.acknowledged() else { return false };
+        let before = std::mem::replace(&mut self.acknowledged, now.bytes);
+        now.more_is_on_its_way && now.bytes > before && before > 0
     }
 }
+
+#[cfg(test)]
+#[path = "keepalive_tests.rs"]
+mod tests;

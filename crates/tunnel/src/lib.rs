@@ -35,5 +35,5 @@ pub use relay::{Counters, Meter, RelayError, RelayOptions};
 pub use server::{InboundConnect, Served};
 pub use settings::Settings;
 pub use stream::TunnelStream;
-pub use transport::Transport;
+pub use transport::{Acknowledged, Transport};
 pub use window::WindowBudget;

@@ -138,7 +138,9 @@ where
 
     /// Opens a tunnel to the peer of `key`: on a connection that has room, else on a new one
     /// that `dial` makes (TCP and TLS). If a kept connection turns out dead before the peer
-    /// answered, tries once more on a new one: no byte of the tunnel was sent yet.
+    /// answered, tries once more on a new one: no byte of the tunnel was sent yet. But not if its
+    /// peer was merely silent ([`Error::Unheard`]): a dial to who doesn't answer takes long, and the
+    /// caller may know somebody else. Asked again, it makes a new one.
     ///
     /// Dropping the future gives up; a dial is then taken over by the next waiter. It has no
     /// time limit of its own beyond PING's.
@@ -180,17 +182,25 @@ where
         let mut newer_than = None;
         loop {
             let Lease { permit, fresh } = self.lease(key, &mut dial, newer_than).await?;
-            let connection = Arc::downgrade(permit.connection());
-            let error = match permit.connect(&request, first.as_deref_mut()).await {
+            let connection = permit.connection().clone();
+            let error = match permit.connect(&request, first.as_deref_mut(), &self.shared.settings).await {
                 Ok(opened) => return Ok(opened),
                 Err(OpenError::Tunnel(error)) => error,
                 Err(other) => return Err(other),
             };
+            let in_doubt = || first.as_ref().is_some_and(|first| first.in_doubt());
+            let is_lost = matches!(error, Error::Lost(_) | Error::GoAway { by_peer: true, .. });
+            if matches!(error, Error::Unheard)
+                || is_lost && !fresh && !in_doubt() && connection.fell_silent.load(Relaxed)
+            {
+                self.shared.remove(key, &Arc::downgrade(&connection), Removal::Always);
+                return Err(Error::Unheard.into());
+            }
             if error.is_refused_stream() && refusals < REFUSALS {
                 refusals += 1;
-            } else if matches!(error, Error::Lost(_) | Error::GoAway { by_peer: true, .. }) {
-                self.shared.remove(key, &connection, Removal::Always);
-                if fresh || newer_than.is_some() || first.as_ref().is_some_and(|first| first.in_doubt()) {
+            } else if is_lost {
+                self.shared.remove(key, &Arc::downgrade(&connection), Removal::Always);
+                if fresh || newer_than.is_some() || in_doubt() {
                     return Err(error.into());
                 }
                 newer_than = Some(Instant::now());

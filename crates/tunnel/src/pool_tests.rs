@@ -516,7 +516,7 @@ async fn a_silent_peer_is_noticed() {
     let dial = || std::future::ready(near.take().ok_or("gone"));
     let error = pool.open(&"a", dial, request()).await.map(drop).unwrap_err();
     assert!(matches!(error, OpenError::Tunnel(Error::Lost(_))), "{error:?}");
-    assert_eq!(started.elapsed().as_secs(), 30, "PING after 10 s, no answer for 20 s");
+    assert!((5..10).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
     assert_eq!(pool.stats(), PoolStats::default());
     drop(far);
 }

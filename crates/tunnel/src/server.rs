@@ -165,8 +165,7 @@ where
         Ok(Ok(connection)) => connection,
     };
     carrier.has_task();
-    let mut keepalive =
-        Keepalive::new(connection.ping_pong(), received.clone(), settings.ping_interval, settings.ping_timeout, drains);
+    let mut keepalive = Keepalive::new(&carrier, connection.ping_pong(), settings, drains);
     let mut due = rarely(poll_fn(move |cx| keepalive.poll_due(cx)));
     let drain = pin!(drain);
     let mut drain = rarely(drain);
@@ -192,7 +191,7 @@ where
             }
         }
         if last_stream && !std::mem::replace(&mut told, true) {
-            patience.raise(settings.ping_timeout);
+            patience.raise(settings.closing_timeout);
             connection.graceful_shutdown();
             library.ask();
         }

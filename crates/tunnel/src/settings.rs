@@ -35,11 +35,18 @@ pub struct Settings {
     /// few: a connection is served by one thread of the peer's. 1 by default, which is what
     /// ztunnel does.
     pub spread: usize,
-    /// Silence on a connection after which a PING is sent; up to twice as long, as the silence is
-    /// looked for this often.
+    /// How long a peer that something waits for may be silent before it is sent a PING; up to half as long
+    /// again, as the silence is looked for twice in this time. ztunnel sends one every 10 s, whether or not
+    /// anything waits, and so keeps two proxies awake for each idle connection.
     pub ping_interval: Duration,
-    /// Silence after a PING after which the connection counts as dead.
+    /// Silence after a PING after which the connection counts as dead: with `ping_interval` and what it
+    /// takes to look, 9 s at most after something was sent to a peer that is gone (ztunnel: 30 s).
     pub ping_timeout: Duration,
+    /// How long a request waits on a connection whose peer was silent when it was made, if not a byte comes
+    /// from there. Then the connection gets no more of them.
+    pub probe_timeout: Duration,
+    /// How long the peer of a connection that ends in good order may take to close its side.
+    pub closing_timeout: Duration,
     /// How long a client keeps a connection that carries no stream. ztunnel keeps it for five
     /// minutes; then a pod that got a dead pod's address meets stale connections. Half as long if
     /// it carried half of its streams at some time: the tables of many stay as large as they were.
@@ -70,8 +77,10 @@ impl Default for Settings {
             max_concurrent_streams: 200,
             streams_per_connection: 100,
             spread: 1,
-            ping_interval: Duration::from_secs(10),
-            ping_timeout: Duration::from_secs(20),
+            ping_interval: Duration::from_secs(3),
+            ping_timeout: Duration::from_millis(4500),
+            probe_timeout: Duration::from_secs(4),
+            closing_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(60),
             surplus_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),

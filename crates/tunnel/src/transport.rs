@@ -13,6 +13,12 @@ pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
         None
     }
 
+    /// What the peer's system has acknowledged; asked only of a peer that is silent for long. `None` where
+    /// that can't be told.
+    fn acknowledged(&self) -> Option<Acknowledged> {
+        None
+    }
+
     /// On the heap, where it stays.
     fn into_box(self) -> Box<dyn Transport>
     where
@@ -22,10 +28,23 @@ pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
     }
 }
 
+/// How far what was sent has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// Bytes that the peer's system has acknowledged.
+    pub bytes: u64,
+    /// There are more that it has not.
+    pub more_is_on_its_way: bool,
+}
+
 /// For who wants to keep the task of a connection small: a transport is moved about before it settles.
 impl<IO: Transport + 'static> Transport for Box<IO> {
     fn drains_at(&self) -> Option<Instant> {
         (**self).drains_at()
+    }
+
+    fn acknowledged(&self) -> Option<Acknowledged> {
+        (**self).acknowledged()
     }
 
     fn into_box(self) -> Box<dyn Transport> {

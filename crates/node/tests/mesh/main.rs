@@ -8,6 +8,7 @@ mod closed;
 mod dump;
 mod live;
 mod names;
+mod silent;
 mod stalled;
 #[path = "../support/mod.rs"]
 mod support;

@@ -37,10 +37,12 @@ mod incoming;
 mod lane;
 mod library;
 mod outgoing;
+mod pulse;
 mod stream;
 
 use incoming::{FRAMES, Incoming, Received, Violation};
 use outgoing::Outgoing;
+use pulse::Pulse;
 use stream::Stream;
 
 pub(crate) use lane::{Delivery, Lane};
@@ -92,6 +94,7 @@ pub(crate) struct Carrier {
     failure: Option<Error>,
     incoming: Incoming,
     outgoing: Outgoing,
+    pulse: Pulse,
     ledger: Arc<Ledger>,
 }
 
@@ -116,6 +119,7 @@ impl Handle {
             failure: None,
             incoming: Incoming::new(role, settings),
             outgoing: Outgoing::new(role),
+            pulse: Pulse::default(),
             ledger,
         })))
     }
@@ -204,6 +208,7 @@ impl Handle {
             carrier.incoming.forget();
             // Or lanes would keep the memory of a task that has ended.
             carrier.driver = None;
+            carrier.pulse = Pulse::default();
             carrier.io.take()
         };
         drop(io);

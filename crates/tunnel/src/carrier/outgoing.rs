@@ -246,6 +246,9 @@ impl Carrier {
                 Piece::Preface(_) => {}
                 Piece::Head(head) => {
                     self.outgoing.current = head;
+                    if matches!(head.kind, HEADERS | DATA) {
+                        self.expects_life();
+                    }
                     if head.kind == HEADERS && self.role == Role::Client {
                         self.begin(head.stream);
                     }
@@ -395,6 +398,7 @@ impl Carrier {
         stream.window -= length as i64;
         self.outgoing.window -= length as i64;
         self.incoming.calm.earn(OF_DATA + (length >> 10) as u32);
+        self.expects_life();
         let (mut from, mut buffer, mut frozen) = (0, Some(buffer), Bytes::new());
         while from < length {
             let part = (length - from).min(self.outgoing.largest_frame);
@@ -467,6 +471,7 @@ impl Carrier {
                 stream.wake_sender();
             }
             self.outgoing.window -= part as i64;
+            self.expects_life();
             let mut frame = Vec::with_capacity(HEAD + part);
             frame.extend_from_slice(&Head { length: part as u32, kind: DATA, flags: 0, stream: id }.bytes());
             frame.extend_from_slice(&bytes);

@@ -1,0 +1,93 @@
+//! Peers that are gone without a word: their node has lost its power, or its network.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use leno_testkit::network::may_run;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::support::{Mesh, Pod, pair, read_error, soon};
+
+/// What anybody may wait for a peer that is gone: ten seconds, of which the proxy needs nine, and a busy machine.
+const FOUND: Duration = Duration::from_secs(13);
+
+/// Says `name` to everybody who says something.
+fn greet(listener: TcpListener, name: u8) {
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if stream.read_exact(&mut [0]).await.is_ok() {
+                    let _ = stream.write_all(&[name]).await;
+                }
+            });
+        }
+    });
+}
+
+/// Who answers at `service`, and after how long.
+async fn ask(client: &Pod, service: std::net::SocketAddr) -> io::Result<(u8, Duration)> {
+    let begun = Instant::now();
+    let mut stream = client.host().connect(service).await?;
+    stream.write_all(b"?").await?;
+    let mut name = [0];
+    stream.read_exact(&mut name).await?;
+    Ok((name[0], begun.elapsed()))
+}
+
+#[tokio::test]
+async fn a_peer_that_is_gone_is_found_by_who_waits_for_it() {
+    if !may_run("a_peer_that_is_gone_is_found_by_who_waits_for_it") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    let (mut near, mut far) = pair(&client, &server).await;
+    mesh.network.unplug(&server);
+    let begun = Instant::now();
+    near.write_all(b"hello").await.unwrap();
+    far.write_all(b"hello").await.unwrap();
+    let (one, other) = tokio::join!(read_error(&mut near), read_error(&mut far));
+    assert_eq!((one, other), (io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionReset));
+    println!("found after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < FOUND, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn an_idle_tunnel_to_a_peer_that_is_gone_costs_a_new_connection_little() {
+    const CALLERS: usize = 10;
+    if !may_run("an_idle_tunnel_to_a_peer_that_is_gone_costs_a_new_connection_little") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let mut gone = mesh.pod("gone", "node-2").await;
+    let mut stays = mesh.pod("stays", "node-2").await;
+    let vip = "10.96.0.1".parse().unwrap();
+    mesh.service("both", &[vip], &mut [&mut gone, &mut stays]).await;
+    greet(gone.listen(), b'g');
+    greet(stays.listen(), b's');
+    let service = (vip, 80).into();
+    // A tunnel to each.
+    let mut seen = Vec::new();
+    while !(seen.contains(&b'g') && seen.contains(&b's')) {
+        seen.push(soon("an answer", ask(&client, service)).await.unwrap().0);
+    }
+    // A peer that was heard within a second is taken for alive.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    mesh.network.unplug(&gone);
+    let client = std::sync::Arc::new(client);
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let client = client.clone();
+        callers.spawn(async move { ask(&client, service).await });
+    }
+    let answers = soon("answers", callers.join_all()).await;
+    let answers: Vec<_> = answers.into_iter().map(|answer| answer.expect("no connection is lost")).collect();
+    println!("{answers:?}");
+    assert!(answers.iter().all(|(name, took)| *name == b's' && *took < FOUND), "{answers:?}");
+    assert!(answers.iter().any(|(_, took)| *took > Duration::from_secs(1)), "nobody met the dead: {answers:?}");
+}

@@ -1,0 +1,102 @@
+//! Whether anything waits for the peer: what the keepalive of a connection goes by.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Waker};
+
+use super::{Carrier, Handle, Role};
+use crate::transport::Acknowledged;
+use crate::waking::keep;
+
+/// What was sent, beside what was received.
+#[derive(Default)]
+pub(super) struct Pulse {
+    /// What had been received when a stream's frame was sent last; `None` before the first.
+    asked: Option<u64>,
+    /// The keepalive looks after the peer. It need not be told of each frame then.
+    watched: bool,
+    /// Somebody wants to know at once whether the peer is there.
+    probe: bool,
+    keepalive: Option<Waker>,
+}
+
+/// What the keepalive sees.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    /// Bytes received so far.
+    pub(crate) received: u64,
+    /// Something was sent since the keepalive came to rest.
+    pub(crate) watched: bool,
+    /// A PING is wanted. Told once.
+    pub(crate) probe: bool,
+}
+
+impl Pulse {
+    fn tell(&mut self) {
+        self.watched = true;
+        if let Some(keepalive) = &self.keepalive {
+            keepalive.wake_by_ref();
+        }
+    }
+}
+
+impl Carrier {
+    /// A frame of a stream was sent: from now on the peer should be heard.
+    pub(super) fn expects_life(&mut self) {
+        self.pulse.asked = Some(self.incoming.received.load(Relaxed));
+        if !self.pulse.watched {
+            self.pulse.tell();
+        }
+    }
+
+    /// Whether a program would wait for ever if the peer were gone: nothing has come since the last
+    /// frame was sent, a request is unanswered, or there is no room for what is to be sent. Not while the
+    /// connection is closed: that has a time limit of its own, and nobody has to say anything any more.
+    fn waits(&self) -> bool {
+        if self.leaving {
+            return false;
+        }
+        self.pulse.asked == Some(self.incoming.received.load(Relaxed))
+            || !self.outgoing.queue.is_empty()
+            || self.streams.values().any(|stream| {
+                let unanswered = self.role == Role::Client && stream.attached && stream.opened && !stream.answered;
+                let blocked = stream.window <= 0 && stream.sender.is_some();
+                stream.failure.is_none() && (unanswered || blocked || !stream.backlog.is_empty())
+            })
+    }
+}
+
+impl Handle {
+    /// Looks, and has `cx` woken when there is something to look after.
+    pub(crate) fn look(&self, cx: &Context<'_>) -> Look {
+        let mut carrier = self.0.lock();
+        let received = carrier.incoming.received.load(Relaxed);
+        let pulse = &mut carrier.pulse;
+        keep(&mut pulse.keepalive, cx);
+        Look { received, watched: pulse.watched, probe: std::mem::take(&mut pulse.probe) }
+    }
+
+    /// Whether anything waits for the peer. If not, the keepalive rests until something is sent.
+    pub(crate) fn waits_or_rests(&self) -> bool {
+        let mut carrier = self.0.lock();
+        let waits = carrier.waits();
+        carrier.pulse.watched = waits;
+        waits
+    }
+
+    /// The peer was silent for long, and somebody wants to know whether it is there.
+    pub(crate) fn probe(&self) {
+        let mut carrier = self.0.lock();
+        carrier.pulse.probe = true;
+        carrier.pulse.tell();
+    }
+
+    /// What the peer's system has acknowledged.
+    pub(crate) fn acknowledged(&self) -> Option<Acknowledged> {
+        self.0.lock().io.as_ref().and_then(|io| io.acknowledged())
+    }
+
+    /// Bytes received so far.
+    pub(crate) fn received_so_far(&self) -> u64 {
+        self.0.lock().incoming.received.load(Relaxed)
+    }
+}
