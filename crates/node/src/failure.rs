@@ -50,11 +50,11 @@ pub(crate) enum Failure {
     )]
     TurnedAway { address: SocketAddr, most: usize },
     #[error(
-        "{address} asked for a connection over a tunnel that proves nothing any more: {whose} certificate ended {} s ago. It \
+        "{address} asked for a connection over a tunnel that proves nothing any more: {} certificate ended {} s ago. It \
          was told before to open another tunnel (GOAWAY); does its proxy heed that?",
-        .ago.as_secs()
+        if *.peers { "its" } else { "this pod's own" }, .ago.as_secs()
     )]
-    Expired { address: SocketAddr, whose: &'static str, ago: Duration },
+    Expired { address: SocketAddr, peers: bool, ago: Duration },
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel { address: SocketAddr, reason: String },
     #[error(
@@ -131,6 +131,19 @@ impl Failure {
             }
             Self::Handshake { source, .. } => source.is_retryable(),
             Self::Refused { status, .. } => *status != StatusCode::UNAUTHORIZED,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing came back from there at all.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Self::ConnectTimeout { .. } | Self::SilentTunnel { .. } => true,
+            // What the kernel says when nobody on the link, or no router, knows where the address is; that takes it seconds.
+            Self::Connect { source, .. } => {
+                matches!(source.raw_os_error(), Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT))
+            }
+            Self::Handshake { source, .. } => matches!(**source, HandshakeError::Timeout(_)),
             _ => false,
         }
     }

@@ -174,13 +174,13 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         report.trace(trace);
     }
     // A handshake would be refused now, and so is what relies on one from long ago.
-    if let Some((whose, ago)) = tunnel.proof.passed(SystemTime::now()) {
+    if let Some(ago) = tunnel.proof.passed(SystemTime::now()) {
         request.turn_away();
         if let Some((mesh, workload)) = pod.workload_now() {
             report.destination_workload(&workload);
             report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
         }
-        report.failed(&Failure::Expired { address: tunnel.peer, whose, ago });
+        report.failed(&Failure::Expired { address: tunnel.peer, peers: tunnel.proof.peers, ago });
         return;
     }
     let asked = Asked {

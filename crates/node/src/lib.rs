@@ -40,6 +40,7 @@ mod proxy;
 mod report;
 mod request_headers;
 mod run;
+mod silent;
 mod state;
 mod unproven;
 mod workers;

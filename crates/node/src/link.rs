@@ -31,7 +31,7 @@ pub(crate) struct Link {
 pub(crate) struct Proof {
     end: SystemTime,
     /// It is the peer's.
-    peers: bool,
+    pub(crate) peers: bool,
 }
 
 impl Proof {
@@ -40,10 +40,9 @@ impl Proof {
         Self { end: own.min(peer.not_after), peers: peer.not_after <= own }
     }
 
-    /// Whose certificate has ended, in words, and how long ago; `None` as long as both are good.
-    pub(crate) fn passed(&self, now: SystemTime) -> Option<(&'static str, Duration)> {
-        let ago = now.duration_since(self.end).ok()?;
-        Some((if self.peers { "its" } else { "this pod's own" }, ago))
+    /// How long ago a certificate has ended; `None` as long as both are good.
+    pub(crate) fn passed(&self, now: SystemTime) -> Option<Duration> {
+        now.duration_since(self.end).ok()
     }
 }
 

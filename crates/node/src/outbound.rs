@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
-use leno_policy::{Route, RoutePlan, route};
+use leno_policy::{Route, RoutePlan, route, route_around};
 use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -123,7 +123,8 @@ impl Captured<'_> {
             let (mesh, workload) = pod.workload().await?;
             report.source_workload(&workload);
             let mut random = rand::random::<u64>;
-            let plan = route(&mesh, &workload, original, &mut random).map_err(|error| {
+            let silent = |address| pod.silent().is_avoided(address);
+            let plan = route_around(&mesh, &workload, original, &silent, &mut random).map_err(|error| {
                 report.service(error.service().and_then(|id| mesh.service(id)));
                 Failure::Route(Arc::new(error))
             })?;
@@ -167,7 +168,8 @@ impl Captured<'_> {
             if index >= count && !silent.get(index - count).is_some_and(|silent| *silent) {
                 continue;
             }
-            match self.try_route(workload, attempt, first.as_mut(), report).await {
+            let others = index + 1 < count;
+            match self.try_route(workload, attempt, others, first.as_mut(), report).await {
                 Ok(connected) => return Ok(connected),
                 Err(failure)
                     if failure.may_try_another_endpoint() && !first.as_ref().is_some_and(FirstBytes::in_doubt) =>
@@ -188,6 +190,7 @@ impl Captured<'_> {
         &self,
         workload: &Arc<Workload>,
         route: &Route,
+        others: bool,
         mut first: Option<&mut FirstBytes<'_>>,
         report: &mut Report,
     ) -> Result<(Upstream, SocketAddr), Failure> {
@@ -202,7 +205,8 @@ impl Captured<'_> {
             }
             Route::Plain { address, workload, service } => {
                 report.upstream(*address, workload.as_ref(), service.as_ref());
-                Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
+                let stream = pod.silent().dial(*address, others, dial::tcp(pod, *address)).await?;
+                Ok((Upstream::Tcp(stream), *address))
             }
             Route::Hbone { workload: peer, address, authority, expected, service, target, .. } => {
                 report.upstream(*target, Some(peer), service.as_ref());
@@ -222,7 +226,7 @@ impl Captured<'_> {
                     authority: authority.clone(),
                     headers: request_headers::request(pod.baggage(workload), self.source, service.as_deref(), &trace),
                 };
-                let dial = || dial::tls(pod, &identity, *address, expected);
+                let dial = || pod.silent().dial(*address, others, dial::tls(pod, &identity, *address, expected));
                 // Connect and handshake here, and the peer's own connect there: a peer that answers
                 // PINGs but not requests must not hold a program for ever.
                 let config = &pod.context().config;
@@ -235,7 +239,14 @@ impl Captured<'_> {
                 if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_) | OpenError::Program(_))) {
                     report.mutual_tls();
                 }
-                let (stream, _) = opened.map_err(|error| Failure::tunnel(*address, self.source, error))?;
+                let (stream, _) = opened.map_err(|error| {
+                    let failure = Failure::tunnel(*address, self.source, error);
+                    if matches!(failure, Failure::SilentTunnel { .. }) {
+                        pod.silent().has_fallen_silent(*address);
+                    }
+                    failure
+                })?;
+                pod.silent().answered(*address);
                 if let [only] = expected.as_slice() {
                     report.destination_identity(only);
                 }

@@ -25,6 +25,7 @@ use crate::connections::Connections;
 use crate::dial::TunnelKey;
 use crate::failure::Failure;
 use crate::places::Places;
+use crate::silent::Silent;
 use crate::state::MeshState;
 use crate::unproven::Unproven;
 use crate::{Config, dns, inbound, inbound_plaintext, outbound, request_headers};
@@ -101,6 +102,8 @@ pub(crate) struct Pod {
     /// The pod left the mesh, the proxy stays: live connections may take as long as they like.
     left: AtomicBool,
     unproven: Arc<Unproven>,
+    /// Endpoints that don't answer it.
+    silent: Silent,
     /// Live connections end too.
     stop: CancellationToken,
     /// Whether the kernel lets us use the caller's address towards the program.
@@ -167,6 +170,7 @@ impl Pod {
             info,
             netns,
             unproven: Unproven::new(context.config.max_unproven),
+            silent: Silent::default(),
             context,
             connections: Arc::default(),
             draining: CancellationToken::new(),
@@ -363,6 +367,11 @@ impl Pod {
         self.closing.cancel();
         self.connections.drained().await;
         self.connections.tunnels_closed().await;
+    }
+
+    /// Endpoints that don't answer the pod.
+    pub(crate) fn silent(&self) -> &Silent {
+        &self.silent
     }
 
     pub(crate) fn unproven(&self) -> &Arc<Unproven> {

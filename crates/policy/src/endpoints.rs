@@ -18,6 +18,8 @@ pub(crate) struct Candidate<'m> {
     pub(crate) target: SocketAddr,
     /// How close it is; the highest first.
     pub(crate) rank: usize,
+    /// It did not answer of late, so it comes after all others.
+    pub(crate) silent: bool,
 }
 
 /// Most services have a handful of endpoints: those need no allocation.
@@ -119,7 +121,7 @@ pub(crate) fn candidates<'m>(
             counts.weightless += 1;
             continue;
         }
-        found.push(Candidate { workload, target: SocketAddr::new(address, target_port), rank });
+        found.push(Candidate { workload, target: SocketAddr::new(address, target_port), rank, silent: false });
     }
     (found, counts)
 }
@@ -148,13 +150,15 @@ fn port_without_service(endpoint: &Endpoint, port: u16, purpose: Purpose) -> Opt
     (purpose == Purpose::Waypoint && endpoint.workload.application_tunnel.is_some()).then_some(port)
 }
 
-/// Takes one of the closest candidates, with a chance in proportion to its capacity.
+/// Takes one of the closest candidates, with a chance in proportion to its capacity; of those that don't
+/// answer only once there are no others, however far away.
 pub(crate) fn take<'m>(candidates: &mut Candidates<'m>, random: &mut dyn FnMut() -> u64) -> Option<Candidate<'m>> {
     if candidates.len() == 1 {
         return candidates.pop();
     }
-    let best = candidates.iter().map(|c| c.rank).max()?;
-    let weight = |c: &Candidate<'_>| if c.rank == best { u64::from(c.workload.capacity) } else { 0 };
+    let place = |c: &Candidate<'_>| (!c.silent, c.rank);
+    let best = candidates.iter().map(place).max()?;
+    let weight = |c: &Candidate<'_>| if place(c) == best { u64::from(c.workload.capacity) } else { 0 };
     let total: u64 = candidates.iter().map(weight).sum();
     // The sum of weights is far below 2^64, so the modulo favours no endpoint noticeably.
     let mut ticket = random().checked_rem(total)?;

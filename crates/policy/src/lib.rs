@@ -23,5 +23,5 @@ pub use authorization::{
     AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize, examine,
 };
 pub use endpoints::EndpointCounts;
-pub use routing::{Identities, NotUnderstood, Route, RouteError, RoutePlan, route};
+pub use routing::{Identities, NotUnderstood, Route, RouteError, RoutePlan, route, route_around};
 pub use waypoint::WaypointProblem;

@@ -66,7 +66,8 @@ const MAX_ATTEMPTS: usize = 3;
 
 impl RoutePlan {
     /// What to try, in order; never empty. The later ones are other endpoints for when a connect
-    /// fails, none of them preferred by the service's load balancing to the one before.
+    /// fails, none of them preferred by the service's load balancing to the one before, except that
+    /// those that don't answer ([`route_around`]) come last.
     pub fn attempts(&self) -> &[Route] {
         &self.attempts
     }
@@ -197,6 +198,21 @@ pub fn route(
     destination: SocketAddr,
     random: &mut dyn FnMut() -> u64,
 ) -> Result<RoutePlan, RouteError> {
+    route_around(mesh, source, destination, &|_| false, random)
+}
+
+/// As [`route`]. Of several endpoints, those at addresses that are `silent`, because they did not answer
+/// of late, are tried last; where there are no others, they are tried.
+///
+/// # Errors
+/// As [`route`].
+pub fn route_around(
+    mesh: &Mesh,
+    source: &Workload,
+    destination: SocketAddr,
+    silent: &dyn Fn(SocketAddr) -> bool,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<RoutePlan, RouteError> {
     let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
     let mut way = way(mesh, source, destination, random)?;
     let service = way.service().cloned();
@@ -205,6 +221,7 @@ pub fn route(
         Way::Passthrough { service } => attempts.push(passthrough(*service, destination)),
         Way::Workload(workload) => attempts.push(to_candidate(None, &direct(workload, destination))?),
         Way::Endpoints { service, candidates } => {
+            mark(candidates, |candidate| silent(connected_to(candidate)));
             let mut refused = None;
             while attempts.len() < MAX_ATTEMPTS
                 && let Some(candidate) = endpoints::take(candidates, random)
@@ -219,6 +236,7 @@ pub fn route(
             }
         }
         Way::Waypoint { service, waypoint, candidates } => {
+            mark(candidates, |candidate| silent(candidate.target));
             let mut refused = None;
             while attempts.len() < MAX_ATTEMPTS
                 && let Some(candidate) = endpoints::take(candidates, random)
@@ -234,6 +252,15 @@ pub fn route(
         }
     }
     Ok(RoutePlan { attempts, service })
+}
+
+/// Marks those candidates that are silent, where there is a choice.
+fn mark(candidates: &mut Candidates<'_>, silent: impl Fn(&Candidate<'_>) -> bool) {
+    if candidates.len() > 1 {
+        for candidate in candidates {
+            candidate.silent = silent(candidate);
+        }
+    }
 }
 
 /// What a destination is, before an endpoint is chosen.
@@ -365,7 +392,7 @@ fn way_to_service<'m>(
 
 /// The address of a workload that was addressed by it.
 pub(crate) fn direct<'m>(workload: &'m Arc<Workload>, destination: SocketAddr) -> Candidate<'m> {
-    Candidate { workload, target: destination, rank: 0 }
+    Candidate { workload, target: destination, rank: 0, silent: false }
 }
 
 /// A destination that is left as it is.
@@ -373,6 +400,14 @@ pub(crate) fn passthrough(service: Option<&Arc<Service>>, destination: SocketAdd
     match service {
         Some(service) => Route::Plain { address: destination, workload: None, service: Some(service.clone()) },
         None => Route::Passthrough { address: destination },
+    }
+}
+
+/// The address that a connection to an endpoint is made to.
+fn connected_to(to: &Candidate<'_>) -> SocketAddr {
+    match to.workload.tunnel_protocol {
+        TunnelProtocol::None => to.target,
+        TunnelProtocol::Hbone => SocketAddr::new(to.target.ip(), HBONE_PORT),
     }
 }
 
@@ -385,7 +420,7 @@ pub(crate) fn to_candidate(service: Option<&Arc<Service>>, to: &Candidate<'_>) -
         }
         TunnelProtocol::Hbone => Ok(Route::Hbone {
             workload: workload.clone(),
-            address: SocketAddr::new(to.target.ip(), HBONE_PORT),
+            address: connected_to(to),
             authority: to.target.to_string(),
             expected: expected(workload, service, service)?,
             service: service.cloned(),

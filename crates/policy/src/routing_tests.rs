@@ -350,6 +350,44 @@ fn failover_prefers_the_closest_and_falls_back() {
 }
 
 #[test]
+fn who_does_not_answer_is_tried_last() {
+    let mut web = service("web", &["10.96.0.1"]);
+    web.load_balancing.mode = LoadBalancingMode::Failover;
+    web.load_balancing.routing_preference = vec![RoutingScope::Node];
+    let near = place(endpoint("near", "10.0.1.1", &[&web]), "", "", "here");
+    let far: Vec<_> = (1..=4)
+        .map(|n| place(endpoint(&format!("far-{n}"), &format!("10.0.2.{n}"), &[&web]), "", "", "there"))
+        .collect();
+    let mut all: Vec<_> = far.iter().collect();
+    all.push(&near);
+    let mesh = mesh(&[&web], &all);
+    let client = Workload { node: "here".into(), ..client() };
+    let around = |silent: &[&str], seed| {
+        let silent = |address: SocketAddr| silent.iter().any(|ip| at(&format!("{ip}:15008")) == address);
+        targets(&route_around(&mesh, &client, at("10.96.0.1:80"), &silent, &mut numbers(seed)).expect("a route"))
+    };
+    for seed in 0..50 {
+        assert_eq!(around(&[], seed)[0], at("10.0.1.1:8080"));
+        // However close it is; it comes even after all others have had their turn.
+        assert!(!around(&["10.0.1.1"], seed).contains(&at("10.0.1.1:8080")));
+        let tried = around(&["10.0.1.1", "10.0.2.1", "10.0.2.2", "10.0.2.3"], seed);
+        assert_eq!(
+            tried[..2],
+            [at("10.0.2.4:8080"), at("10.0.1.1:8080")],
+            "of those that don't answer, the closest first"
+        );
+        // Where nobody answers, all is as it was.
+        assert_eq!(around(&["10.0.1.1", "10.0.2.1", "10.0.2.2", "10.0.2.3", "10.0.2.4"], seed), around(&[], seed));
+    }
+    // The only one there is.
+    let alone = service("alone", &["10.96.0.2"]);
+    let only = endpoint("only", "10.0.3.1", &[&alone]);
+    let mesh = self::mesh(&[&alone], &[&only]);
+    let plan = route_around(&mesh, &client, at("10.96.0.2:80"), &|_| true, &mut numbers(1)).expect("a route");
+    assert_eq!(targets(&plan), [at("10.0.3.1:8080")]);
+}
+
+#[test]
 fn strict_never_leaves_the_node() {
     let mut web = service("web", &["10.96.0.1"]);
     web.load_balancing.mode = LoadBalancingMode::Strict;

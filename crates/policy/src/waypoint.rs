@@ -62,7 +62,7 @@ pub(crate) fn resolve<'m>(
             let Some(service) = service else {
                 let workload = mesh.workload_by_address(&a.network, a.address).ok_or(WaypointProblem::NotFound)?;
                 NotUnderstood::workload(workload).map_err(Box::new)?;
-                let only = Candidate { workload, target: SocketAddr::new(a.address, port), rank: 0 };
+                let only = Candidate { workload, target: SocketAddr::new(a.address, port), rank: 0, silent: false };
                 return Ok((None, Candidates::from_iter([only])));
             };
             service

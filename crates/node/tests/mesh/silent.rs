@@ -91,3 +91,60 @@ async fn an_idle_tunnel_to_a_peer_that_is_gone_costs_a_new_connection_little() {
     assert!(answers.iter().all(|(name, took)| *name == b's' && *took < FOUND), "{answers:?}");
     assert!(answers.iter().any(|(_, took)| *took > Duration::from_secs(1)), "nobody met the dead: {answers:?}");
 }
+
+#[tokio::test]
+async fn an_endpoint_that_does_not_answer_costs_the_first_connections_only() {
+    const LATER: usize = 60;
+    /// What a new connection to nobody costs, at least: the kernel asks for three seconds who has the address.
+    const DEAR: Duration = Duration::from_secs(2);
+    /// Of the later connections, at most so many may cost more than an unoptimised handshake on a busy machine: those that
+    /// find out whether the endpoint is back.
+    const PROBES: usize = LATER / 10;
+    const CHEAP: Duration = Duration::from_millis(500);
+    if !may_run("an_endpoint_that_does_not_answer_costs_the_first_connections_only") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    let mut gone = mesh.pod("gone", "node-2").await;
+    let mut stays = mesh.pod("stays", "node-2").await;
+    let vip = "10.96.0.1".parse().unwrap();
+    mesh.service("both", &[vip], &mut [&mut gone, &mut stays]).await;
+    greet(gone.listen(), b'g');
+    greet(stays.listen(), b's');
+    let service = (vip, 80).into();
+    mesh.network.unplug(&gone);
+    let ask = async || soon("an answer", ask(&client, service)).await.expect("no connection is lost");
+    let mut first = Vec::new();
+    while !first.iter().any(|(_, took)| *took > DEAR) {
+        first.push(ask().await);
+    }
+    let mut later = Vec::new();
+    for _ in 0..LATER {
+        later.push(ask().await);
+    }
+    assert!(later.iter().all(|(name, took)| *name == b's' && *took < DEAR), "{first:?} {later:?}");
+    assert!(later.iter().filter(|(_, took)| *took > CHEAP).count() <= PROBES, "{later:?}");
+    // It is asked now and then, by one connection that does not wait long, and found when it is back.
+    mesh.network.plug_in(&gone);
+    let mut dearest = Duration::ZERO;
+    loop {
+        let (name, took) = ask().await;
+        dearest = dearest.max(took);
+        if name == b'g' {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    println!(
+        "first {first:?}, dearest of {LATER} later {:?}, dearest probe {dearest:?}",
+        later.iter().map(|l| l.1).max()
+    );
+    assert!(dearest < DEAR, "{dearest:?}");
+    // And has its share again.
+    let mut shares = [0, 0];
+    for _ in 0..LATER {
+        shares[usize::from(ask().await.0 == b'g')] += 1;
+    }
+    assert!(shares.iter().all(|share| *share > LATER / 6), "{shares:?}");
+}

@@ -1,0 +1,157 @@
+//! Endpoints that don't answer.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use leno_tunnel::timers::timeout;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+
+/// How long an endpoint that did not answer is tried last, at first and at most; twice as long each time.
+const FIRST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How long a connection that has somebody else to go to waits for an endpoint that did not answer before. One that is
+/// back answers in a fraction of that.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Who was waited for that long in vain did not answer, even if the program would not wait any longer.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Endpoints that are remembered of a pod; then the one whose time is over first is forgotten.
+const REMEMBERED: usize = 256;
+
+/// The endpoints that did not answer a pod, each of which would cost every new connection seconds. They are tried last for
+/// a while; then one connection that chooses such an endpoint finds out whether it is back.
+///
+/// Of one pod, for a policy of the network may keep one pod from an endpoint that others reach.
+#[derive(Default)]
+pub(crate) struct Silent {
+    known: Mutex<Vec<Endpoint>>,
+    /// Whether there are any, so that whoever has none takes no lock.
+    any: AtomicBool,
+}
+
+struct Endpoint {
+    address: SocketAddr,
+    /// It is tried last until then.
+    until: Instant,
+    /// How often in a row it did not answer.
+    times: u32,
+}
+
+impl Silent {
+    /// Whether the endpoint is to be tried last.
+    pub(crate) fn is_avoided(&self, address: SocketAddr) -> bool {
+        self.any.load(Relaxed) && self.until(address).is_some_and(|until| until > Instant::now())
+    }
+
+    fn until(&self, address: SocketAddr) -> Option<Instant> {
+        self.known.lock().iter().find(|known| known.address == address).map(|known| known.until)
+    }
+
+    /// Connects to an endpoint by `dialling`, and remembers whether it answered. With `others` to go to, nobody waits long
+    /// for one that did not answer before.
+    pub(crate) async fn dial<T>(
+        &self,
+        address: SocketAddr,
+        others: bool,
+        dialling: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let mut attempt = self.attempt(address);
+        let result = if attempt.known && others {
+            timeout(PROBE, dialling).await.unwrap_or(Err(Failure::ConnectTimeout { address, waited: PROBE }))
+        } else {
+            dialling.await
+        };
+        attempt.answered = Some(!matches!(&result, Err(failure) if failure.is_silence()));
+        result
+    }
+
+    fn attempt(&self, address: SocketAddr) -> Attempt<'_> {
+        let now = Instant::now();
+        let mut attempt = Attempt { silent: self, address, begun: now, known: false, decides: true, answered: None };
+        if self.any.load(Relaxed)
+            && let Some(known) = self.known.lock().iter_mut().find(|known| known.address == address)
+        {
+            attempt.known = true;
+            // The others avoid it as before until this one knows.
+            attempt.decides = known.until <= now;
+            if attempt.decides {
+                known.until = now + FIRST;
+            }
+        }
+        attempt
+    }
+
+    /// The next connection that chooses the endpoint may find out.
+    fn allow(&self, address: SocketAddr) {
+        if let Some(known) = self.known.lock().iter_mut().find(|known| known.address == address) {
+            known.until = Instant::now();
+        }
+    }
+
+    /// The endpoint has answered.
+    pub(crate) fn answered(&self, address: SocketAddr) {
+        if self.any.load(Relaxed) {
+            let mut known = self.known.lock();
+            known.retain(|known| known.address != address);
+            self.any.store(!known.is_empty(), Relaxed);
+        }
+    }
+
+    /// A tunnel to the endpoint led nowhere. All who asked for connections over it say so.
+    pub(crate) fn has_fallen_silent(&self, address: SocketAddr) {
+        if !self.is_avoided(address) {
+            self.did_not_answer(address);
+        }
+    }
+
+    /// The endpoint has not answered.
+    fn did_not_answer(&self, address: SocketAddr) {
+        let mut known = self.known.lock();
+        let now = Instant::now();
+        let index = known.iter().position(|known| known.address == address);
+        let times = index.map_or(0, |index| known.swap_remove(index).times);
+        if known.len() == REMEMBERED
+            && let Some((first, _)) = known.iter().enumerate().min_by_key(|(_, known)| known.until)
+        {
+            known.swap_remove(first);
+        }
+        let until = now + (FIRST * (1 << times.min(8))).min(LONGEST);
+        known.push(Endpoint { address, until, times: times + 1 });
+        self.any.store(true, Relaxed);
+    }
+}
+
+/// One connection on its way to an endpoint; dropped, it has been given up.
+struct Attempt<'a> {
+    silent: &'a Silent,
+    address: SocketAddr,
+    begun: Instant,
+    /// The endpoint did not answer before.
+    known: bool,
+    /// What becomes of it says more than what is known. A hundred that fail together are one failure.
+    decides: bool,
+    answered: Option<bool>,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        match self.answered.or_else(|| (self.begun.elapsed() >= SILENCE).then_some(false)) {
+            Some(true) => self.silent.answered(self.address),
+            Some(false) if self.known && self.decides => self.silent.did_not_answer(self.address),
+            Some(false) if !self.known => self.silent.has_fallen_silent(self.address),
+            // Given up before anything could be told: the next one may.
+            None if self.known && self.decides => self.silent.allow(self.address),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "silent_tests.rs"]
+mod tests;
