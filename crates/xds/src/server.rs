@@ -4,6 +4,7 @@
 //! [`Service`] and [`CaService`] put it on gRPC; [`serve`] accepts connections.
 
 mod auth;
+mod calm;
 mod certificates;
 mod discovery;
 mod listener;

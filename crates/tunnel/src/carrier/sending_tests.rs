@@ -106,6 +106,19 @@ async fn a_streams_window_that_is_opened_too_far_ends_the_stream_alone() {
     }
 }
 
+/// A peer that has its own streams reset makes work of what it may not have open at once (CVE-2025-8671).
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_has_stream_after_stream_reset_is_cut() {
+    let errors = 5;
+    let settings = Settings { max_error_reset_streams: errors as usize, ..small() };
+    let mut service = Service::start(settings, &[]).await;
+    for index in 0..=errors {
+        service.raw.send(HEADERS, END_HEADERS, 2 * index + 1, CONNECT).await;
+        service.raw.window_update(2 * index + 1, (1 << 31) - 1).await;
+    }
+    service.ends_with(11).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_too_ends_only_the_stream_whose_window_is_opened_too_far() {
     let mut remote = Remote::new(small());

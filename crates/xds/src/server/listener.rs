@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower_service::Service as _;
 
+use super::calm::Calm;
 use super::places::{Limits, Place, Places};
 use super::refusals::Refusals;
 use super::{CaService, Service};
@@ -176,7 +177,7 @@ impl Shared {
             .max_header_list_size(32 << 10)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(1 << 20)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Calm::new(stream, peer)), service);
         let mut serving = std::pin::pin!(serving);
         let ended = tokio::select! {
             ended = &mut serving => ended,

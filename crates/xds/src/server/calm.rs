@@ -1,0 +1,257 @@
+//! Between TLS and the HTTP/2 library: a client that floods takes the thread from nobody, and is sent away.
+//!
+//! The library handles frames as long as there are any, and answers them, without a bound on those that bring nothing. Whoever
+//! reaches the port can send them: clients prove who they are by a token in a request.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// What the library gets before everybody else has had a turn, bytes.
+const TURN: usize = 16 << 10;
+/// What a frame counts of it, at least: a turn is no more than 128 PINGs.
+const FRAME: usize = 128;
+/// What is read at once, bytes: frames are counted when they have been read.
+const READ: usize = 2 << 10;
+
+/// Frames that bring nothing, within [`WITHIN`] and beyond what is earned. A proxy sends one for some that it gets.
+const MOST: u32 = 20_000;
+const WITHIN: Duration = Duration::from_secs(10);
+/// What a frame of DATA earns, either way: a receiver opens two windows, or measures the delay by a PING.
+const OF_DATA: u32 = 2;
+/// What a request earns.
+const OF_HEADERS: u32 = 4;
+
+/// For the last word to arrive.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const HEAD: usize = 9;
+/// What a client begins with (RFC 9113 §3.4), bytes.
+const PREFACE: u32 = 24;
+const ENHANCE_YOUR_CALM: u8 = 11;
+
+/// A transport that counts frames.
+pub(super) struct Calm<IO> {
+    io: IO,
+    peer: SocketAddr,
+    received: Heads,
+    sent: Heads,
+    /// Bytes that may still be given in this turn.
+    turn: usize,
+    left: u32,
+    since: Instant,
+    last_stream: u32,
+    leaving: Option<Leaving>,
+}
+
+/// It has flooded.
+struct Leaving {
+    /// What is left of the last word.
+    word: Vec<u8>,
+    said: bool,
+    until: Pin<Box<Sleep>>,
+}
+
+/// Finds frames' heads in a stream of bytes.
+struct Heads {
+    head: [u8; HEAD],
+    have: usize,
+    /// Bytes before the next head.
+    skip: u32,
+}
+
+impl Heads {
+    fn behind(preface: u32) -> Self {
+        Self { head: [0; HEAD], have: 0, skip: preface }
+    }
+
+    fn is_between_frames(&self) -> bool {
+        self.have == 0 && self.skip == 0
+    }
+
+    fn find(&mut self, mut bytes: &[u8], mut found: impl FnMut(&[u8; HEAD])) {
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let length = bytes.len().min(self.skip as usize);
+                self.skip -= length as u32;
+                bytes = &bytes[length..];
+                continue;
+            }
+            let length = bytes.len().min(HEAD - self.have);
+            self.head[self.have..self.have + length].copy_from_slice(&bytes[..length]);
+            self.have += length;
+            bytes = &bytes[length..];
+            if self.have == HEAD {
+                self.have = 0;
+                self.skip = u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]);
+                found(&self.head);
+            }
+        }
+    }
+}
+
+impl<IO> Calm<IO> {
+    pub(super) fn new(io: IO, peer: SocketAddr) -> Self {
+        Self {
+            io,
+            peer,
+            received: Heads::behind(PREFACE),
+            sent: Heads::behind(0),
+            turn: TURN,
+            left: MOST,
+            since: Instant::now(),
+            last_stream: 0,
+            leaving: None,
+        }
+    }
+
+    fn came(&mut self, bytes: &[u8]) {
+        let (mut cost, mut floods) = (bytes.len(), false);
+        let (left, since, last_stream) = (&mut self.left, &mut self.since, &mut self.last_stream);
+        self.received.find(bytes, |head| {
+            let [a, b, c, kind, flags, stream @ ..] = *head;
+            let empty = [a, b, c] == [0; 3];
+            cost += FRAME.saturating_sub(HEAD);
+            match kind {
+                DATA if !empty => *left = (*left + OF_DATA).min(MOST),
+                DATA if flags & END_STREAM != 0 => {}
+                HEADERS => {
+                    *left = (*left + OF_HEADERS).min(MOST);
+                    *last_stream = (u32::from_be_bytes(stream) & (u32::MAX >> 1)).max(*last_stream);
+                }
+                // There are few in a block, by the library.
+                CONTINUATION => {}
+                _ => *left -= 1,
+            }
+            if *left == 0 {
+                let now = Instant::now();
+                *left = MOST;
+                floods |= now - std::mem::replace(since, now) < WITHIN;
+            }
+        });
+        self.turn = self.turn.saturating_sub(cost);
+        if floods && self.leaving.is_none() {
+            let peer = self.peer;
+            tracing::warn!(%peer, "a client floods the control plane with frames that bring nothing: ENHANCE_YOUR_CALM");
+            let mut word = vec![0, 0, 8, 7, 0, 0, 0, 0, 0];
+            word.extend_from_slice(&self.last_stream.to_be_bytes());
+            word.extend_from_slice(&[0, 0, 0, ENHANCE_YOUR_CALM]);
+            if !self.sent.is_between_frames() {
+                word.clear();
+            }
+            self.leaving = Some(Leaving { word, said: false, until: Box::pin(sleep(FAREWELL)) });
+        }
+    }
+
+    fn went<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>, mut length: usize) {
+        let left = &mut self.left;
+        for slice in slices {
+            let part = slice.len().min(length);
+            length -= part;
+            self.sent.find(&slice[..part], |head| {
+                if head[3] == DATA {
+                    *left = (*left + OF_DATA).min(MOST);
+                }
+            });
+        }
+    }
+}
+
+fn floods() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the client flooded the connection with frames that bring nothing")
+}
+
+impl<IO: AsyncWrite + Unpin> Calm<IO> {
+    /// Says the last word, and reads no more: what the client sends it has to keep. Ready when it is time to close; at once,
+    /// that would take the word away from who has not read it yet.
+    fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(leaving) = &mut self.leaving else { return Poll::Pending };
+        while !leaving.said && leaving.until.as_mut().poll(cx).is_pending() {
+            if leaving.word.is_empty() {
+                leaving.said = ready!(Pin::new(&mut self.io).poll_flush(cx)).is_ok();
+                if !leaving.said {
+                    return Poll::Ready(());
+                }
+            } else {
+                match ready!(Pin::new(&mut self.io).poll_write(cx, &leaving.word)) {
+                    Ok(length) if length > 0 => drop(leaving.word.drain(..length)),
+                    _ => return Poll::Ready(()),
+                }
+            }
+        }
+        leaving.until.as_mut().poll(cx)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Calm<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.leaving.is_none() {
+            if this.turn == 0 {
+                this.turn = TURN;
+                // A task that is woken at once would have sixty more turns before the kernel is asked for others.
+                let _ = pin!(tokio::task::yield_now()).poll(cx);
+                return Poll::Pending;
+            }
+            let mut scratch = [0; READ];
+            let mut part = ReadBuf::new(&mut scratch[..READ.min(buf.remaining())]);
+            ready!(Pin::new(&mut this.io).poll_read(cx, &mut part))?;
+            buf.put_slice(part.filled());
+            this.came(part.filled());
+            if this.leaving.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            buf.set_filled(buf.filled().len() - part.filled().len());
+        }
+        this.poll_leave(cx).map(|()| Err(floods()))
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Calm<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.leaving.is_some() {
+            return self.poll_leave(cx).map(|()| Err(floods()));
+        }
+        let length = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
+        self.went(std::iter::once(buf), length);
+        Poll::Ready(Ok(length))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.leaving.is_some() {
+            return self.poll_leave(cx).map(|()| Err(floods()));
+        }
+        let length = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices))?;
+        self.went(slices.iter().map(|slice| &**slice), length);
+        Poll::Ready(Ok(length))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.leaving.is_some() {
+            return self.poll_leave(cx).map(|()| Err(floods()));
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

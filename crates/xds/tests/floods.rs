@@ -1,0 +1,323 @@
+//! Anybody who reaches the control plane's port floods it with HTTP/2 frames that bring nothing, as fast as it can; another
+//! client must not notice. `LENO_SOAK=1`: for half a minute each.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use leno_model::Identity;
+use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor, ControlConnector, RootSource, TlsStream};
+use leno_xds::Resources;
+use leno_xds::server::{AuthError, Authenticator, CaService, Caller, Service, Services, SignError, Signer, serve};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Between two requests of the one that minds its own business.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Before a client that was cut off comes back. How many handshakes a second are borne is not the question here.
+const BACK: Duration = Duration::from_millis(100);
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// HPACK of `POST https://x/x`.
+const REQUEST: &[u8] = b"\x83\x87\x04\x02/x\x01\x01x";
+
+/// By number.
+type Flood = fn(u32, &mut Vec<u8>);
+
+const FLOODS: [(&str, Flood); 12] = [
+    ("PING", |_, out| frame(out, PING, 0, 0, &[0; 8])),
+    ("PING's answers", |_, out| frame(out, PING, 1, 0, &[0; 8])),
+    ("SETTINGS", |n, out| frame(out, SETTINGS, 0, 0, &[0, 4, 0, 1, (n >> 8) as u8, n as u8])),
+    ("the connection's WINDOW_UPDATE", |_, out| frame(out, WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes())),
+    ("a stream's WINDOW_UPDATE", |_, out| frame(out, WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes())),
+    ("empty DATA", |_, out| frame(out, DATA, 0, 1, &[])),
+    ("DATA of one byte", |_, out| frame(out, DATA, 0, 1, &[0])),
+    ("PRIORITY", |n, out| frame(out, 2, 0, 2 * n + 1, &[0, 0, 0, 0, 1])),
+    ("a kind that nobody knows", |_, out| frame(out, 0x7e, 0, 0, &[])),
+    ("RST_STREAM", |_, out| frame(out, RST_STREAM, 0, 1, &8u32.to_be_bytes())),
+    ("requests given up (CVE-2023-44487)", |n, out| {
+        frame(out, HEADERS, END_HEADERS, 2 * n + 3, REQUEST);
+        frame(out, RST_STREAM, 0, 2 * n + 3, &8u32.to_be_bytes());
+    }),
+    ("headers without end (CVE-2024-27316)", |n, out| {
+        frame(out, if n == 0 { HEADERS } else { CONTINUATION }, 0, 3, &[0, 1, b'a', 1, b'b']);
+    }),
+];
+
+fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// Lets nobody in: that is after what is tested here.
+struct Nobody;
+
+impl Authenticator for Nobody {
+    fn authenticate<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>> {
+        Box::pin(std::future::ready(Err(AuthError::Invalid("it has expired".to_owned()))))
+    }
+}
+
+impl Signer for Nobody {
+    fn sign<'a>(
+        &'a self,
+        _: &'a Caller,
+        _: &'a str,
+        _: Option<Identity>,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<Vec<String>, SignError>> {
+        Box::pin(std::future::ready(Err(SignError::Invalid("no identity".to_owned()))))
+    }
+}
+
+/// Something that goes on, on a thread of its own, until it is dropped.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn with<F: Future<Output = ()>>(work: impl FnOnce(Arc<AtomicBool>) -> F + Send + 'static) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work(stopped));
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // While a test fails, it may wait for an answer for ever.
+        if !std::thread::panicking()
+            && let Some(thread) = self.thread.take()
+        {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A control plane on a thread of its own, and how to reach it.
+struct Control {
+    way: Way,
+    stop: Option<oneshot::Sender<()>>,
+    _busy: Busy,
+}
+
+#[derive(Clone)]
+struct Way {
+    address: SocketAddr,
+    root: String,
+}
+
+impl Control {
+    fn start() -> Self {
+        let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap());
+        let root = authority.root_pem().to_owned();
+        let (tell, told) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let busy = Busy::with(move |_| async move {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            let acceptor =
+                ControlAcceptor::from_authority(authority, vec!["control.test".to_owned()], Vec::new()).unwrap();
+            let (_resources, watched) = watch::channel(Arc::new(Resources::default()));
+            let services = Services {
+                discovery: Service::new(watched, Arc::new(Nobody)),
+                certificates: CaService::new(Arc::new(Nobody), Arc::new(Nobody)),
+            };
+            serve(listener, acceptor, services, async { drop(stopped.await) }).await;
+        });
+        Self { way: Way { address: told.recv().unwrap(), root }, stop: Some(stop), _busy: busy }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+    }
+}
+
+impl Way {
+    /// A connection that has said how HTTP/2 begins.
+    async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect(self.address).await?;
+        tcp.set_nodelay(true)?;
+        let connector = ControlConnector::new(RootSource::Pem(self.root.clone()));
+        let tls = connector.connect(tcp, "control.test", PATIENCE).await;
+        let mut tls = tls.map_err(std::io::Error::other)?;
+        let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        frame(&mut begin, SETTINGS, 0, 0, &[]);
+        tls.write_all(&begin).await?;
+        tls.flush().await?;
+        Ok(tls)
+    }
+}
+
+/// The next frame's kind, stream and payload.
+async fn next(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> std::io::Result<(u8, u32, Vec<u8>)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await?;
+    let [a, b, c, kind, _, id @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    stream.read_exact(&mut payload).await?;
+    Ok((kind, u32::from_be_bytes(id), payload))
+}
+
+/// Asks again and again, and keeps the time until each answer.
+fn neighbour(way: Way, latencies: Arc<Mutex<Vec<Duration>>>) -> Busy {
+    Busy::with(move |stop| async move {
+        let mut tls = way.connect().await.unwrap();
+        for id in (1..).step_by(2) {
+            let mut request = Vec::new();
+            frame(&mut request, HEADERS, END_HEADERS | END_STREAM, id, REQUEST);
+            let begun = Instant::now();
+            tls.write_all(&request).await.unwrap();
+            tls.flush().await.unwrap();
+            loop {
+                let (kind, stream, _) = next(&mut tls).await.expect("an honest client is served");
+                assert_ne!(kind, GOAWAY, "an honest client is sent away");
+                if (kind, stream) == (HEADERS, id) {
+                    break;
+                }
+            }
+            latencies.lock().push(begun.elapsed());
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    })
+}
+
+/// Floods, and comes back when it is cut off. Counts connections.
+fn flooding(way: Way, flood: Flood, connections: Arc<AtomicU64>) -> Busy {
+    Busy::with(move |stop| async move {
+        while !stop.load(Ordering::Relaxed) {
+            let Ok(tls) = way.connect().await else { continue };
+            connections.fetch_add(1, Ordering::Relaxed);
+            let (mut read, mut write) = tokio::io::split(tls);
+            // What comes back is read, or the answers would fill the connection and end the flood.
+            let reading = tokio::spawn(async move {
+                let mut scratch = vec![0; 64 << 10];
+                while read.read(&mut scratch).await.is_ok_and(|length| length > 0) {}
+            });
+            let mut chunk = Vec::new();
+            frame(&mut chunk, HEADERS, END_HEADERS, 1, REQUEST);
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) && !reading.is_finished() {
+                while chunk.len() < 16 << 10 {
+                    flood(n, &mut chunk);
+                    n += 1;
+                }
+                let sent = tokio::time::timeout(2 * BACK, async {
+                    write.write_all(&chunk).await?;
+                    write.flush().await
+                });
+                if !sent.await.is_ok_and(|sent| sent.is_ok()) {
+                    break;
+                }
+                chunk.clear();
+                tokio::task::yield_now().await;
+            }
+            reading.abort();
+            tokio::time::sleep(BACK).await;
+        }
+    })
+}
+
+fn p99(latencies: &Mutex<Vec<Duration>>, sample: Duration) -> Duration {
+    latencies.lock().clear();
+    std::thread::sleep(sample);
+    let mut latencies = std::mem::take(&mut *latencies.lock());
+    latencies.sort_unstable();
+    // None at all: it waits for the first.
+    latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(Duration::MAX)
+}
+
+#[test]
+fn one_clients_flood_is_not_its_neighbours() {
+    // Twice, where there is time to tell; a busy machine shows only what stalls the thread.
+    let soak = std::env::var_os("LENO_SOAK").is_some();
+    let (sample, rounds, times, at_least) = match soak {
+        true => (Duration::from_secs(30), 1, 2, Duration::from_millis(5)),
+        false => (Duration::from_millis(250), 8, 4, Duration::from_millis(100)),
+    };
+    let control = Control::start();
+    let latencies = Arc::default();
+    let _neighbour = neighbour(control.way.clone(), Arc::clone(&latencies));
+    p99(&latencies, Duration::from_millis(200));
+    for (what, flood) in FLOODS {
+        let mut seen = Vec::new();
+        let fine = (0..rounds).any(|_| {
+            let alone = p99(&latencies, sample.min(Duration::from_secs(3)));
+            let connections = Arc::<AtomicU64>::default();
+            let beside = {
+                let _flooding = flooding(control.way.clone(), flood, connections.clone());
+                p99(&latencies, sample)
+            };
+            println!("{what}: {beside:?}, alone {alone:?}; {connections:?} connections");
+            seen.push((beside, alone));
+            beside <= alone.saturating_mul(times).clamp(at_least, sample)
+        });
+        assert!(fine, "a neighbour's p99 beside a flood of {what}, and alone: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_floods_is_told_to_calm_down() {
+    const ENHANCE_YOUR_CALM: u8 = 11;
+    let control = Control::start();
+    for (what, flood) in [FLOODS[0], FLOODS[3], FLOODS[7], FLOODS[8]] {
+        let (mut read, mut write) = tokio::io::split(control.way.connect().await.unwrap());
+        let sending = async {
+            for n in 0..30_000 {
+                let mut chunk = Vec::new();
+                flood(n, &mut chunk);
+                if write.write_all(&chunk).await.is_err() {
+                    return;
+                }
+            }
+            let _ = write.flush().await;
+            std::future::pending().await
+        };
+        let told = async {
+            loop {
+                match next(&mut read).await {
+                    Ok((GOAWAY, _, payload)) => return payload,
+                    Ok(_) => {}
+                    Err(error) => panic!("{what}: no word before the end: {error}"),
+                }
+            }
+        };
+        let told = tokio::time::timeout(PATIENCE, async {
+            tokio::select! { () = sending => panic!("{what}: closed without a word"), told = told => told }
+        });
+        assert_eq!(told.await.unwrap_or_else(|_| panic!("{what}: borne"))[7], ENHANCE_YOUR_CALM, "{what}");
+    }
+}
