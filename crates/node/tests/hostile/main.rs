@@ -5,6 +5,7 @@
 mod floods;
 mod h2spec;
 mod handshakes;
+mod neighbours;
 mod records;
 mod requests;
 #[path = "../support/mod.rs"]
