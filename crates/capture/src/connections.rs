@@ -13,9 +13,9 @@ use crate::netns::NetworkNamespace;
 // linux/sock_diag.h and inet_diag.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// Length of `struct inet_diag_sockid`: ports, addresses, interface, cookie.
-const ID: usize = 48;
+pub(crate) const ID: usize = 48;
 /// Where it begins in `struct inet_diag_msg`: after family, state, timer, retransmissions.
-const ID_IN_MESSAGE: usize = 4;
+pub(crate) const ID_IN_MESSAGE: usize = 4;
 /// Bits of the states (net/tcp_states.h) of a connection that has been asked for and not yet ended: all but TIME_WAIT (6),
 /// CLOSE (7) and LISTEN (10). Of those being asked for by a peer the kernel knows two, SYN_RECV (3) and NEW_SYN_RECV (12).
 const OPEN: u32 = 0x1ffe & !(1 << 6 | 1 << 7 | 1 << 10);
@@ -35,7 +35,7 @@ pub(crate) fn list(namespace: &NetworkNamespace) -> Result<HashSet<Connection>> 
     let mut socket = Socket::open(namespace, SockProtocol::NetlinkSockDiag)?;
     let mut connections = HashSet::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        match socket.dump(&request(family)) {
+        match socket.dump(&request(family, OPEN)) {
             Ok(answers) => connections.extend(answers.iter().filter_map(|answer| parse(answer))),
             // A kernel that doesn't have the family.
             Err(refusal) if family == libc::AF_INET6 && is_unknown(refusal.source.raw_os_error()) => {}
@@ -50,12 +50,12 @@ pub(crate) fn is_unknown(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT))
 }
 
-/// `struct inet_diag_req_v2` without conditions on addresses and ports.
-fn request(family: i32) -> Message {
+/// `struct inet_diag_req_v2` without conditions on addresses and ports, for TCP sockets in one of these states.
+pub(crate) fn request(family: i32, states: u32) -> Message {
     let mut fixed = [0; 8 + ID];
     let byte = |number: i32| u8::try_from(number).unwrap_or_default();
     (fixed[0], fixed[1]) = (byte(family), byte(libc::IPPROTO_TCP));
-    fixed[4..8].copy_from_slice(&OPEN.to_ne_bytes());
+    fixed[4..8].copy_from_slice(&states.to_ne_bytes());
     Message::new(SOCK_DIAG_BY_FAMILY, 0, &fixed)
 }
 

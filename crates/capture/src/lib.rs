@@ -6,6 +6,7 @@ mod congestion;
 mod connections;
 mod conntrack;
 mod error;
+mod listeners;
 mod netlink;
 mod netns;
 mod sys;
@@ -13,6 +14,7 @@ mod sys;
 mod test_support;
 
 pub mod nft;
+pub mod pod_hold;
 pub mod pod_rules;
 pub mod sniff;
 pub mod sockets;
@@ -20,5 +22,6 @@ pub mod zds;
 
 pub use congestion::ShortPath;
 pub use error::{Error, Result};
+pub use listeners::others_listen;
 pub use netlink::links;
 pub use netns::{NAMED_DIR, NamespaceId, NetworkNamespace};

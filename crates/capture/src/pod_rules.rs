@@ -9,7 +9,8 @@
 //!   the pod; so the connection is marked, its replies inherit the mark, and a policy route delivers marked packets locally.
 //! * Address translation decides on a connection's first packet alone. Connections that exist when the rules arrive are made
 //!   known to connection tracking first, and go on as they were.
-//! * A redirect to a port where nobody listens is refused. So a dead proxy means refused connections, not plaintext ones.
+//! * A redirect to a port where nobody listens is refused. So a dead proxy means refused connections, not plaintext ones; or,
+//!   with [`crate::pod_hold`], such as wait for the next.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -219,7 +220,7 @@ fn installed(namespace: &NetworkNamespace) -> Result<Vec<Table>> {
 }
 
 /// Whether the kernel has nf_tables but not for both families at once, as kernels built without IPv6.
-fn lacks_inet(error: &Error) -> bool {
+pub(crate) fn lacks_inet(error: &Error) -> bool {
     matches!(error, Error::Nft { entry, .. } if entry.starts_with("add table inet"))
         && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }

@@ -101,7 +101,7 @@ pub(crate) async fn assemble(
             inherited: std::env::vars().filter(|(name, _)| is_inherited(name)).collect(),
         };
         let (state, proxy) = watch::channel(ProxyState::default());
-        proxies.push(tokio::spawn(supervise(settings, state, stopped.clone())));
+        proxies.push(tokio::spawn(supervise(settings, agent.departures(), state, stopped.clone())));
         nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy }));
     }
     for node in &nodes {

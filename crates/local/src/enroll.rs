@@ -4,14 +4,20 @@
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
+use leno_capture::pod_hold;
 use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
+use tokio::sync::watch;
 
-use crate::context::{Context, Gate};
+use crate::context::{Context, Gate, Tasks};
 use crate::pod::PodPlan;
 
 /// How long one attempt waits for a proxy before the operator is told that none is there.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a pod's new connections wait for the next proxy before they are refused: longer than one takes to be started, also
+/// on a busy machine, and a program should hear soon that there is none.
+const HOLD: Duration = Duration::from_secs(10);
 
 /// One pod's enrollment.
 pub(crate) struct Enrollment {
@@ -24,6 +30,8 @@ pub(crate) struct Enrollment {
     /// Whether rules were put in place, fully or not.
     closed: bool,
     announced: bool,
+    /// Keeps what is held in step with whether there is a proxy, while the rules are in place.
+    hold: Option<Tasks>,
 }
 
 impl Enrollment {
@@ -43,6 +51,7 @@ impl Enrollment {
             node: plan.node.name.clone(),
             closed: false,
             announced: false,
+            hold: None,
         }
     }
 
@@ -63,7 +72,9 @@ impl Enrollment {
     /// of the rules stays for good: it changes nothing for connections outside the mesh, and
     /// without it a last word of a cut connection would leave in the clear.
     pub(crate) async fn open(&mut self) -> Result<(), String> {
-        self.blocking(|namespace, _| pod_rules::remove_redirect(namespace)).await?;
+        self.let_go().await;
+        self.blocking(|namespace, _| pod_rules::remove_redirect(namespace).and_then(|()| pod_hold::remove(namespace)))
+            .await?;
         self.closed = false;
         Ok(())
     }
@@ -71,7 +82,11 @@ impl Enrollment {
     /// For a pod that was never started enrolled: as if nothing had been.
     pub(crate) async fn abandon(&mut self) {
         if self.closed {
-            let _ = self.blocking(|namespace, _| pod_rules::remove(namespace)).await;
+            self.let_go().await;
+            let both = |namespace: &NetworkNamespace, _: &PodRules| {
+                pod_rules::remove(namespace).and_then(|()| pod_hold::remove(namespace))
+            };
+            let _ = self.blocking(both).await;
             self.closed = false;
         }
         self.withdraw().await;
@@ -88,10 +103,22 @@ impl Enrollment {
 
     async fn close(&mut self) -> Result<(), String> {
         if !self.closed {
-            self.blocking(pod_rules::install).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
+            let both = |namespace: &NetworkNamespace, rules: &PodRules| {
+                pod_rules::install(namespace, rules).and_then(|()| pod_hold::install(namespace))
+            };
+            self.blocking(both).await.map_err(|reason| format!("rules in the pod: {reason}"))?;
             self.closed = true;
+            let mut tasks = Tasks::default();
+            tasks.spawn(hold(self.agent.proxies(), self.namespace.clone(), self.gate.clone()));
+            self.hold = Some(tasks);
         }
         Ok(())
+    }
+
+    async fn let_go(&mut self) {
+        if let Some(tasks) = self.hold.take() {
+            tasks.end().await;
+        }
     }
 
     async fn announce(&mut self) -> Result<(), String> {
@@ -131,3 +158,32 @@ impl Enrollment {
             .map_err(|reason| reason.to_string())
     }
 }
+
+/// Has a pod's new connections wait while a proxy is there or may be back soon, and be refused once none comes.
+async fn hold(mut proxies: watch::Receiver<usize>, namespace: NetworkNamespace, gate: Gate) {
+    let set = async |held: bool| {
+        let namespace = namespace.clone();
+        let work = move || if held { pod_hold::install(&namespace) } else { pod_hold::remove(&namespace) };
+        if let Ok(Err(reason)) = gate.run(work).await {
+            tracing::debug!(%reason, held, "a pod's connections wait for a proxy, or don't, against the stage's will");
+        }
+    };
+    loop {
+        if proxies.wait_for(|count| *count == 0).await.is_err() {
+            return;
+        }
+        match tokio::time::timeout(HOLD, proxies.wait_for(|count| *count > 0)).await.map(|found| found.is_ok()) {
+            Ok(true) => continue,
+            Ok(false) => return,
+            Err(_) => set(false).await,
+        }
+        if proxies.wait_for(|count| *count > 0).await.is_err() {
+            return;
+        }
+        set(true).await;
+    }
+}
+
+#[cfg(test)]
+#[path = "enroll_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! The proxy process of a node: started, watched, and started again the moment it dies.
+//! The proxy process of a node: started, watched, and followed by the next the moment it dies or begins to drain.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::logs;
 use crate::spawn::{Spawn, Spawned, spawn};
@@ -24,6 +25,15 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_s
 const INFANT: Duration = Duration::from_secs(1);
 /// What a proxy gets to end by itself when the stage goes. Its pods are gone by then.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long one that has left the agent may take to give up its own ports before it is taken for one that comes back, and how
+/// often that is looked at.
+const GIVING_WAY: Duration = Duration::from_secs(1);
+const GIVING_WAY_LOOKS: Duration = Duration::from_millis(5);
+/// What one that has given way gets to be known as dead.
+const LAST_BREATH: Duration = Duration::from_millis(20);
+/// Most that may drain beside the one that serves; another waits for the first of them to end.
+const DRAINING: usize = 4;
 
 /// A proxy as it is now.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +117,7 @@ impl ProxySettings {
 /// Names of variables that a proxy inherits from the supervisor: those that tune a ztunnel, and
 /// what every process needs.
 pub(crate) fn is_inherited(name: &str) -> bool {
-    const EXACT: [&str; 23] = [
+    const EXACT: [&str; 24] = [
         "PATH",
         "HOME",
         "RUST_LOG",
@@ -118,6 +128,7 @@ pub(crate) fn is_inherited(name: &str) -> bool {
         "CONNECTION_TERMINATION_DEADLINE",
         "ENABLE_ORIG_SRC",
         "LENO_CONNECT_TIMEOUT",
+        "LENO_TAKEOVER_TIMEOUT",
         "LENO_HANDSHAKE_TIMEOUT",
         "LENO_WORKLOAD_TIMEOUT",
         "LENO_CERTIFICATE_TIMEOUT",
@@ -136,25 +147,45 @@ pub(crate) fn is_inherited(name: &str) -> bool {
     EXACT.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Keeps a proxy running until told to stop.
+/// Keeps a proxy running until told to stop. `departures` is how often a proxy has left the node's agent.
+///
+/// One that begins to drain is followed at once, and ends beside the next: that one is told of the pods and listens in them,
+/// too, and only then the first takes nothing new.
 pub(crate) async fn supervise(
     settings: ProxySettings,
+    mut departures: watch::Receiver<u64>,
     state: watch::Sender<ProxyState>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pause = Duration::ZERO;
+    let mut draining = JoinSet::new();
     state.send_modify(|state| state.program = settings.program.display().to_string());
     while !*stop.borrow_and_update() {
+        if draining.len() >= DRAINING {
+            tokio::select! {
+                _ = draining.join_next() => {}
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
         let born = Instant::now();
+        departures.mark_unchanged();
         let message = match start(&settings).await {
             Ok(proxy) => {
                 state.send_modify(|state| {
                     state.pid = Some(proxy.pid);
                     state.message.clear();
                 });
-                match attend(proxy, &settings, &state, &mut stop).await {
-                    Some(code) => format!("the proxy ended with {}; its log is {}", told(code), settings.log.display()),
-                    None => return,
+                let end = attend(proxy, &settings, &mut departures, &state, &mut stop).await;
+                match end {
+                    End::Exited(code) => {
+                        format!("the proxy ended with {}; its log is {}", told(code), settings.log.display())
+                    }
+                    End::Draining(proxy) => {
+                        let text = format!("the proxy (pid {}) drains, and the next one takes over", proxy.pid);
+                        draining.spawn(see_off(proxy, settings.node.clone(), stop.clone()));
+                        text
+                    }
+                    End::Stopped => break,
                 }
             }
             Err(reason) => reason,
@@ -169,6 +200,38 @@ pub(crate) async fn supervise(
         });
         let _ = tokio::time::timeout(pause, stop.wait_for(|stop| *stop)).await;
     }
+    while draining.join_next().await.is_some() {}
+}
+
+/// Waits for the end of a proxy that drains, or ends it with the stage.
+async fn see_off(mut proxy: Spawned, node: String, mut stop: watch::Receiver<bool>) {
+    let pid = proxy.pid;
+    let code = tokio::select! {
+        code = &mut proxy.ended => Some(code.unwrap_or(1)),
+        _ = stop.wait_for(|stop| *stop) => None,
+    };
+    match code {
+        Some(code) => tracing::info!(node, pid, "a proxy that drained has ended with {}", told(code)),
+        None => end(proxy).await,
+    }
+}
+
+/// Ends a proxy because the stage goes.
+async fn end(mut proxy: Spawned) {
+    proxy.handle.signal(Signal::SIGTERM);
+    if tokio::time::timeout(GRACE, &mut proxy.ended).await.is_err() {
+        proxy.handle.signal(Signal::SIGKILL);
+        let _ = proxy.ended.await;
+    }
+}
+
+/// How a proxy that served went.
+enum End {
+    Exited(i32),
+    /// It lives on with the connections that it has.
+    Draining(Spawned),
+    /// The stage goes.
+    Stopped,
 }
 
 /// The first replacement comes at once, however young the dead one was.
@@ -201,13 +264,14 @@ async fn start(settings: &ProxySettings) -> Result<Spawned, String> {
     .map_err(|reason| reason.to_string())
 }
 
-/// Watches a running proxy; its exit code, or `None` if it was ended because the stage goes.
+/// Watches a running proxy until another is to serve in its place, or the stage goes.
 async fn attend(
     mut proxy: Spawned,
     settings: &ProxySettings,
+    departures: &mut watch::Receiver<u64>,
     state: &watch::Sender<ProxyState>,
     stop: &mut watch::Receiver<bool>,
-) -> Option<i32> {
+) -> End {
     let looking = async {
         loop {
             let ready = is_ready(&settings.namespace).await;
@@ -219,21 +283,51 @@ async fn attend(
             tokio::time::sleep(if ready { LOOKS.1 } else { LOOKS.0 }).await;
         }
     };
-    tokio::select! {
-        code = &mut proxy.ended => return Some(code.unwrap_or(1)),
-        () = looking => {}
-        _ = stop.wait_for(|stop| *stop) => {}
+    let giving_way = async {
+        loop {
+            if departures.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            if gives_way(&settings.namespace).await {
+                return;
+            }
+        }
+    };
+    let gives_way = tokio::select! {
+        code = &mut proxy.ended => return End::Exited(code.unwrap_or(1)),
+        () = giving_way => true,
+        () = looking => false,
+        _ = stop.wait_for(|stop| *stop) => false,
+    };
+    if gives_way {
+        return match tokio::time::timeout(LAST_BREATH, &mut proxy.ended).await {
+            Ok(code) => End::Exited(code.unwrap_or(1)),
+            Err(_) => End::Draining(proxy),
+        };
     }
-    proxy.handle.signal(Signal::SIGTERM);
-    if tokio::time::timeout(GRACE, &mut proxy.ended).await.is_err() {
-        proxy.handle.signal(Signal::SIGKILL);
-        let _ = proxy.ended.await;
-    }
+    end(proxy).await;
     state.send_modify(|state| {
         state.pid = None;
         state.ready = false;
     });
-    None
+    End::Stopped
+}
+
+/// Whether a proxy that has left the agent has also given up its port: then it drains, or is dead. Both Leno's and ztunnel do
+/// so before anything else. One that only lost its connection keeps the port, and the next could not open it.
+async fn gives_way(namespace: &NetworkNamespace) -> bool {
+    let end = Instant::now() + GIVING_WAY;
+    while Instant::now() < end {
+        let refused = async {
+            let socket = namespace.run(TcpSocket::new_v4).ok()?.ok()?;
+            socket.connect(SocketAddr::from(([127, 0, 0, 1], READINESS_PORT))).await.err()
+        };
+        if refused.await.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        tokio::time::sleep(GIVING_WAY_LOOKS).await;
+    }
+    false
 }
 
 /// Asks the proxy in its node's namespace.

@@ -123,6 +123,11 @@ pub struct Config {
     #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", default_value = "25s", value_parser = duration)]
     pub drain_deadline: Duration,
 
+    /// After SIGTERM, how long new connections are still taken while no other proxy listens in a pod: until the next one
+    /// does, and for half of the drain deadline at most. 0 turns new ones away at once.
+    #[arg(long, env = "LENO_TAKEOVER_TIMEOUT", default_value = "5s", value_parser = duration)]
+    pub takeover_timeout: Duration,
+
     /// Give the local program the caller's own address as source: auto, true or false.
     #[arg(long, env = "ENABLE_ORIG_SRC", default_value = "auto")]
     pub original_source: OriginalSource,

@@ -349,6 +349,7 @@ fn config(context: &Context) -> Value {
         "inpodUds": c.inpod_uds,
         "secretTtlSeconds": c.secret_ttl.as_secs(),
         "drainDeadlineSeconds": c.drain_deadline.as_secs(),
+        "takeoverTimeoutSeconds": c.takeover_timeout.as_secs_f64(),
         "poolMaxStreamsPerConnection": c.pool_max_streams,
         "poolUnusedReleaseTimeoutSeconds": c.pool_idle_timeout.as_secs(),
         "windowBudgetBytes": c.window_budget,

@@ -1,7 +1,8 @@
 //! The pods' DNS: services of the mesh are answered here, everything else goes on to the
 //! resolvers of the node, asked from the pod's own namespace so that it is the pod that asks.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +10,17 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use leno_capture::sockets::{self, ListenOptions};
 use leno_policy::dns::{DnsAnswer, Family};
-use leno_telemetry::accepting;
-use leno_tunnel::timers::{sleep, timeout};
+use leno_tunnel::timers::timeout;
+use nix::sys::socket::{SockaddrStorage, recvfrom};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
+use crate::connections::Counted;
 use crate::dns_message::{self, Parsed, Question};
 use crate::pod::Pod;
+use crate::workers::accept_next;
 
 /// Questions of one pod under way at once. Past it they wait in the socket's buffer, then drop:
 /// a pod that floods its resolver slows itself, not the node.
@@ -26,53 +30,81 @@ const TCP_IDLE: Duration = Duration::from_secs(5);
 /// How long one resolver may take before the next is asked.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Answers on one UDP socket until the pod stops.
-pub(crate) async fn serve_udp(pod: Arc<Pod>, socket: UdpSocket) {
+/// Answers on one UDP socket until the pod takes no more questions, and those that wait there by then. Each counts as a
+/// connection does: whoever drains is not to go before it is answered.
+pub(crate) async fn serve_udp(pod: Arc<Pod>, _accepting: Counted, socket: UdpSocket) {
     let socket = Arc::new(socket);
     let permits = Arc::new(Semaphore::new(CONCURRENT));
     let mut packet = vec![0; 4096];
+    let mut closing = false;
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let received = tokio::select! {
-            received = socket.recv_from(&mut packet) => received,
-            () = pod.closing() => return,
+        let received = if closing {
+            already_there(&socket, &mut packet)
+        } else {
+            tokio::select! {
+                received = socket.recv_from(&mut packet) => received,
+                () = pod.closing() => {
+                    closing = true;
+                    take_no_more(&socket);
+                    continue;
+                }
+            }
         };
-        // An ICMP error of an earlier reply shows up here; it says nothing about the next query.
-        let Ok((length, client)) = received else { continue };
+        let (length, client) = match received {
+            Ok(received) => received,
+            Err(error) if closing && error.kind() == std::io::ErrorKind::WouldBlock => return,
+            // An ICMP error of an earlier reply shows up here; it says nothing about the next query.
+            Err(_) => continue,
+        };
         let query = packet[..length].to_vec();
         let (pod, socket) = (pod.clone(), socket.clone());
+        let counted = pod.connections().count();
         tokio::spawn(async move {
             if let Some(reply) = reply(&pod, &query, Transport::Udp).await {
                 let _ = socket.send_to(&reply, client).await;
             }
-            drop(permit);
+            drop((permit, counted));
         });
     }
 }
 
-/// Answers on one TCP listener until the pod stops.
-pub(crate) async fn serve_tcp(pod: Arc<Pod>, listener: TcpListener) {
+/// Has new questions go to whoever else answers on the port. A socket that is connected gets nothing from anybody but its
+/// peer, and nobody sends from the discard port of the loopback address; it can still answer what came before.
+fn take_no_more(socket: &UdpSocket) {
+    const DISCARD: u16 = 9;
+    let connected =
+        socket.local_addr().and_then(|own| SockRef::from(socket).connect(&SocketAddr::new(own.ip(), DISCARD).into()));
+    if let Err(error) = connected {
+        tracing::debug!(%error, "the last questions of a pod's DNS may be lost");
+    }
+}
+
+/// As `recv_from`, without asking the reactor, which may not have heard yet.
+fn already_there(socket: &UdpSocket, packet: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
+    let (length, client) = recvfrom::<SockaddrStorage>(socket.as_raw_fd(), packet)?;
+    let client = client.as_ref().and_then(|client| {
+        let v4 = client.as_sockaddr_in().map(|v4| SocketAddr::from(SocketAddrV4::from(*v4)));
+        v4.or_else(|| client.as_sockaddr_in6().map(|v6| SocketAddr::from(SocketAddrV6::from(*v6))))
+    });
+    client.map(|client| (length, client)).ok_or_else(|| std::io::Error::other("the client has no address"))
+}
+
+/// Answers on one TCP listener until the pod takes no more connections.
+pub(crate) async fn serve_tcp(pod: Arc<Pod>, _accepting: Counted, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CONCURRENT));
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = pod.closing() => return,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                if let Some(pause) = accepting::pause_after(&error) {
-                    sleep(pause).await;
-                }
-                continue;
-            }
-        };
+        let Some((stream, _)) = accept_next(&listener, pod.closing()).await else { return };
         let pod = pod.clone();
+        let counted = pod.connections().count();
         tokio::spawn(async move {
-            // A client that breaks off or is idle for too long ends its connection, no more.
-            let _ = serve_tcp_client(&pod, stream).await;
-            drop(permit);
+            tokio::select! {
+                // A client that breaks off or is idle for too long ends its connection, no more.
+                _ = serve_tcp_client(&pod, stream) => {}
+                () = pod.stopped() => {}
+            }
+            drop((permit, counted));
         });
     }
 }

@@ -42,6 +42,7 @@ mod request_headers;
 mod run;
 mod silent;
 mod state;
+mod takeover;
 mod unproven;
 mod workers;
 

@@ -1,6 +1,8 @@
 //! One enrolled pod: what its connections share, and the listeners in its namespace.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -109,6 +111,9 @@ pub(crate) struct Pod {
     /// Whether the kernel lets us use the caller's address towards the program.
     spoofs_source: bool,
     short_path: ShortPath,
+    /// Its TCP ports, and the inodes of the sockets that listen there: one that has another is another proxy's.
+    ports: BTreeSet<u16>,
+    listeners: BTreeSet<u64>,
     /// The workload this pod turned out to be, to find it again without a search.
     uid: Mutex<Option<WorkloadUid>>,
     /// What peers are told of it, as put together last.
@@ -166,6 +171,18 @@ impl Pod {
             }
         };
         let dns = if context.config.dns { open_dns(&netns) } else { None };
+        let mut ports = BTreeSet::from([OUTBOUND_PORT, PLAINTEXT_PORT, HBONE_PORT]);
+        let mut inodes = BTreeSet::from([inode(&hbone.socket)?]);
+        for (outbound, plaintext) in &listeners {
+            inodes.insert(inode(plaintext)?);
+            if let Some(outbound) = outbound {
+                inodes.insert(inode(outbound)?);
+            }
+        }
+        for listener in dns.iter().flat_map(|dns| &dns.tcp) {
+            ports.insert(DNS_PORT);
+            inodes.insert(inode(&listener.socket)?);
+        }
         let pod = Arc::new(Self {
             info,
             netns,
@@ -179,6 +196,8 @@ impl Pod {
             stop: CancellationToken::new(),
             spoofs_source,
             short_path,
+            ports,
+            listeners: inodes,
             uid: Mutex::new(None),
             baggage: Mutex::new(None),
         });
@@ -218,12 +237,11 @@ impl Pod {
             let _on_worker = worker.handle.enter();
             for socket in dns.udp {
                 let socket = UdpSocket::from_std(socket).map_err(|e| format!("can't register a socket: {e}"))?;
-                tokio::spawn(dns::serve_udp(pod.clone(), socket));
+                tokio::spawn(dns::serve_udp(pod.clone(), pod.connections.count(), socket));
             }
             for listener in dns.tcp {
-                let listener =
-                    TcpListener::from_std(listener.socket).map_err(|e| format!("can't register a listener: {e}"))?;
-                tokio::spawn(dns::serve_tcp(pod.clone(), listener));
+                let listener = register(listener.socket)?;
+                tokio::spawn(dns::serve_tcp(pod.clone(), pod.connections.count(), listener));
             }
         }
         Ok(())
@@ -248,6 +266,21 @@ impl Pod {
 
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         &self.connections
+    }
+
+    /// The TCP ports on which it listens.
+    pub(crate) fn ports(&self) -> &BTreeSet<u16> {
+        &self.ports
+    }
+
+    /// The inodes of the sockets that listen there.
+    pub(crate) fn listeners(&self) -> &BTreeSet<u64> {
+        &self.listeners
+    }
+
+    /// Whether the pod left the mesh.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// What connections from and to this pod use where the path is short.
@@ -378,16 +411,16 @@ impl Pod {
         &self.unproven
     }
 
-    /// Drains: waits for live connections, until the drain deadline at most, and ends what is
-    /// left then. Says whether nothing was.
-    pub(crate) async fn wind_down(&self) -> bool {
+    /// Drains: waits for live connections, until the deadline at most, and ends what is left then.
+    /// Says whether nothing was.
+    pub(crate) async fn wind_down(&self, deadline: Instant) -> bool {
         self.drain();
         let ended = async {
             self.connections.drained().await;
             // What the last ones sent may still wait in a tunnel for a peer that reads slowly.
             self.connections.tunnels_closed().await;
         };
-        let drained = tokio::time::timeout(self.context.config.drain_deadline, ended).await.is_ok();
+        let drained = tokio::time::timeout_at(deadline, ended).await.is_ok();
         self.stop();
         // A connection that is cut must look so: its task has to get at resetting it.
         let _ = tokio::time::timeout(FAREWELL, self.connections.drained()).await;
@@ -414,6 +447,11 @@ impl Pod {
     pub(crate) async fn stopped(&self) {
         self.stop.cancelled().await;
     }
+}
+
+fn inode(socket: &impl AsFd) -> Result<u64, String> {
+    let found = nix::sys::stat::fstat(socket).map_err(|e| format!("can't examine a listener: {e}"))?;
+    Ok(found.st_ino)
 }
 
 /// Opens the pod's DNS sockets. A port in use is told and left at that: DNS must not cost a pod

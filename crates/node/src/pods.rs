@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::dial::TunnelKey;
 use crate::pod::{Context, FAREWELL, Pod, Worker};
+use crate::takeover;
 
 /// The pods of this node by their Kubernetes UID.
 pub(crate) struct Pods {
@@ -69,12 +70,20 @@ impl Pods {
         }
     }
 
-    /// Drains all pods and closes all tunnels. Connections left at the drain deadline are cut.
+    /// Drains all pods, each once another proxy listens there, and closes all tunnels. Connections left at the drain deadline
+    /// are cut.
     pub(crate) async fn wind_down(&self) {
-        let deadline = Instant::now() + self.context.config.drain_deadline;
+        let config = &self.context.config;
+        let begun = Instant::now();
+        let deadline = begun + config.drain_deadline;
+        // What comes while nobody else takes it is better carried until the deadline than refused.
+        let alone_until = begun + config.takeover_timeout.min(config.drain_deadline / 2);
         let pods = self.all();
-        let outlived =
-            join_all(pods.iter().map(|pod| pod.wind_down())).await.iter().filter(|drained| !**drained).count();
+        let each = async |pod: &Arc<Pod>| {
+            takeover::taken_over(pod, alone_until).await;
+            pod.wind_down(deadline).await
+        };
+        let outlived = join_all(pods.iter().map(each)).await.iter().filter(|drained| !**drained).count();
         if outlived > 0 {
             tracing::warn!(
                 pods = outlived,

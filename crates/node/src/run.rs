@@ -110,7 +110,7 @@ pub(crate) struct Node {
     context: Arc<Context>,
     pods: Arc<Pods>,
     agent: AbortHandle,
-    /// Ends the own endpoints, last of all.
+    /// Ends the own endpoints.
     stop: CancellationToken,
 }
 
@@ -184,13 +184,17 @@ impl Node {
             () = ending.drain.cancelled() => {}
             () = ending.cut.cancelled() => {}
         }
+        // First its own ports, for the next proxy wants them, then the agent's connection: that tells the agent that this one
+        // makes way.
+        self.stop.cancel();
+        // Their tasks are on this thread, and let go of the ports at their next turn.
+        tokio::task::yield_now().await;
         self.agent.abort();
         tracing::info!(deadline = ?self.context.config.drain_deadline, "draining");
         tokio::select! {
             () = self.pods.wind_down() => {}
             () = cut => self.pods.cut().await,
         }
-        self.stop.cancel();
         self.context.access_log.flush(FLUSH);
         tracing::info!("node proxy stopped");
     }

@@ -317,6 +317,43 @@ impl Rule {
         .say(format_args!("{protocol} {field} {}{port}", not(comparison)))
     }
 
+    /// Only the kernel's answers to a SYN for which there is no listener: with RST and ACK, and numbered 0, which the reset of a
+    /// connection that exists is not but by chance. The protocol must have been chosen.
+    pub fn refusal(self) -> Self {
+        const RST_ACK: u8 = 0x14;
+        if self.protocol != Some(Protocol::Tcp) {
+            return self.fail("a refusal of a connection is TCP's");
+        }
+        self.push([
+            Expression::Payload { header: Header::Transport, offset: 13, length: 1 },
+            Expression::Bitwise { mask: vec![RST_ACK], xor: vec![0] },
+            Expression::Compare(Comparison::Equal, vec![RST_ACK]),
+            Expression::Payload { header: Header::Transport, offset: 4, length: 4 },
+            Expression::Compare(Comparison::Equal, vec![0; 4]),
+        ])
+        .say("tcp flags & (rst | ack) == rst | ack tcp sequence 0")
+    }
+
+    /// Only messages of ICMP that nobody takes datagrams at this port. The family must have been chosen.
+    pub fn udp_port_unreachable(self, port: u16) -> Self {
+        // Protocol, type and code, length of the header of IP in the message.
+        let (protocol, kind, header) = match self.ipv6 {
+            Some(false) => (1, [3, 3], 20),
+            Some(true) => (58, [1, 4], 40),
+            None => return self.fail("a message of ICMP needs a family first"),
+        };
+        // Behind the message's own header of 8 bytes, in the one of UDP behind that of IP.
+        let offset = 8 + header + 2;
+        self.compare(Expression::Meta(Meta::TransportProtocol), Comparison::Equal, [protocol])
+            .compare(Expression::Payload { header: Header::Transport, offset: 0, length: 2 }, Comparison::Equal, kind)
+            .compare(
+                Expression::Payload { header: Header::Transport, offset, length: 2 },
+                Comparison::Equal,
+                port.to_be_bytes(),
+            )
+            .say(format_args!("meta l4proto {protocol} port-unreachable udp dport {port}"))
+    }
+
     /// Only packets to this address and port. The protocol must have been chosen.
     pub fn to(self, destination: SocketAddr) -> Self {
         self.daddr(destination.ip()).dport(destination.port())

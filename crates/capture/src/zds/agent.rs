@@ -47,6 +47,8 @@ struct State {
     synced: watch::Sender<usize>,
     /// How many proxies are there at all.
     connected: watch::Sender<usize>,
+    /// How many have hung up.
+    departed: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +97,7 @@ impl Agent {
             shared: Mutex::default(),
             synced: watch::Sender::new(0),
             connected: watch::Sender::new(0),
+            departed: watch::Sender::new(0),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&state))).abort_handle();
         Ok(Self { state, listening: Arc::new(Listening { path, task }) })
@@ -178,6 +181,13 @@ impl Agent {
     pub fn proxies(&self) -> watch::Receiver<usize> {
         self.state.synced.subscribe()
     }
+
+    /// How many proxies have hung up so far, as one does that begins to drain, or has died. Those that were dropped because
+    /// they did not answer don't count.
+    #[must_use]
+    pub fn departures(&self) -> watch::Receiver<u64> {
+        self.state.departed.subscribe()
+    }
 }
 
 /// Queues a request; `None` when the proxy is gone.
@@ -225,9 +235,15 @@ async fn serve(channel: Channel, state: Arc<State>) {
     }
     let (mut listed, commands, pods) = Listed::new(&state);
     tracing::info!(proxy = listed.id, pods = pods.len(), "node proxy connected");
-    match converse(&channel, &mut listed, commands, pods).await {
-        Ok(()) => tracing::info!(proxy = listed.id, "node proxy disconnected"),
-        Err(error) => tracing::warn!(proxy = listed.id, %error, "node proxy dropped; it will reconnect"),
+    let ended = converse(&channel, &mut listed, commands, pods).await;
+    let id = listed.id;
+    drop(listed);
+    if matches!(ended, Ok(()) | Err(Error::Closed | Error::Io(_))) {
+        state.departed.send_modify(|count| *count += 1);
+    }
+    match ended {
+        Ok(()) => tracing::info!(proxy = id, "node proxy disconnected"),
+        Err(error) => tracing::warn!(proxy = id, %error, "node proxy dropped; it will reconnect"),
     }
 }
 

@@ -210,6 +210,22 @@ async fn pods_come_and_go() {
     agent.remove("a").await;
 }
 
+/// As it drains, before the next one comes.
+#[tokio::test]
+async fn a_proxy_that_hangs_up_is_noticed_once_it_is_off_the_list() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::bind(directory.path().join("zds.sock")).unwrap();
+    let mut departures = agent.departures();
+    for round in 1..=2 {
+        let proxy = Proxy::start(agent.path());
+        synced(&agent, 1).await;
+        assert!(!departures.has_changed().unwrap());
+        drop(proxy);
+        tokio::time::timeout(SOON, departures.changed()).await.expect("it was not noticed").unwrap();
+        assert_eq!((*departures.borrow_and_update(), *agent.proxies().borrow()), (round, 0));
+    }
+}
+
 #[tokio::test]
 async fn an_add_waits_for_a_proxy() {
     let directory = tempfile::tempdir().unwrap();

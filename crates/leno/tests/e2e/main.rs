@@ -20,4 +20,5 @@ mod ownership;
 mod policy;
 mod programs;
 mod stage;
+mod takeover;
 mod topology;

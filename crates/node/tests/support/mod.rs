@@ -237,6 +237,8 @@ impl Mesh {
 
     fn start_proxy(&self, name: &str, socket: PathBuf, log: Lines) -> Proxy {
         let mut config = Arguments::parse_from(["node", "--node", name]).config;
+        // Nobody comes after it.
+        config.takeover_timeout = Duration::ZERO;
         config.xds_address = format!("https://{}", self.control.address());
         config.xds_root_ca = self.control.root_pem().to_owned();
         config.alt_xds_hostname = Some(HOST_NAME.to_owned());

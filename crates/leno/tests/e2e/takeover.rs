@@ -1,0 +1,235 @@
+//! One node proxy makes way for the next, in good order or killed, while programs go on opening connections.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Child;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::stage::{PATIENCE, Stage, skip, ztunnel};
+use crate::topology::{self, Readiness, Server};
+
+const NEEDS: &[&str] = &["/usr/bin/python3"];
+
+const ECHO: Server<'static> = Server {
+    name: "echo",
+    node: "node-2",
+    port: 7000,
+    readiness: Readiness::Accepts,
+    command: r#"exec /usr/bin/python3 -c '
+import asyncio
+async def serve(r, w):
+    try:
+        while data := await r.read(4096): w.write(data); await w.drain()
+    except OSError: pass
+    w.close()
+async def main():
+    async with await asyncio.start_server(serve, port=7000, backlog=1024) as s: await s.serve_forever()
+asyncio.run(main())'"#,
+};
+
+/// Opens connections at a steady rate, each for one exchange; asks for a name all the time; keeps one connection. A word on
+/// standard input is answered with what it has seen since the last one.
+const CLIENT: &str = r#"
+import asyncio, json, socket, sys, threading, time
+name, rate = sys.argv[1], float(sys.argv[2])
+address = socket.gethostbyname(name)
+seen = dict(opened=0, failed=[], slowest=0.0, asked=0, unanswered=[], slowest_answer=0.0, kept=0, lost=[], at_once=0)
+async def one():
+    begun = time.monotonic()
+    try:
+        async with asyncio.timeout(30):
+            r, w = await asyncio.open_connection(address, 7000)
+            w.write(b"x"); assert await r.read(9) == b"x"
+            w.close()
+        seen["opened"] += 1
+    except Exception as e: seen["failed"].append(repr(e))
+    seen["slowest"] = max(seen["slowest"], time.monotonic() - begun)
+async def kept():
+    try:
+        r, w = await asyncio.open_connection(address, 7000)
+        while True:
+            w.write(b"k"); assert await r.read(9) == b"k"
+            seen["kept"] += 1; await asyncio.sleep(0.02)
+    except Exception as e: seen["lost"].append(repr(e))
+def names():
+    while True:
+        begun = time.monotonic()
+        try: socket.getaddrinfo(name, 7000, socket.AF_INET); seen["asked"] += 1
+        except OSError as e: seen["unanswered"].append(repr(e))
+        seen["slowest_answer"] = max(seen["slowest_answer"], time.monotonic() - begun)
+        time.sleep(0.01)
+def orders():
+    for _ in sys.stdin:
+        told = json.dumps(seen)
+        seen.update(opened=0, failed=[], slowest=0.0, asked=0, unanswered=[], slowest_answer=0.0, kept=0, lost=[], at_once=0)
+        print(told, flush=True)
+async def main():
+    for work in names, orders: threading.Thread(target=work, daemon=True).start()
+    keeping = asyncio.create_task(kept()); running = set()
+    due = time.monotonic()
+    while True:
+        due += 1 / rate
+        await asyncio.sleep(max(0, due - time.monotonic()))
+        task = asyncio.create_task(one()); running.add(task); task.add_done_callback(running.discard)
+        seen["at_once"] = max(seen["at_once"], len(running))
+asyncio.run(main())"#;
+
+struct Client {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Seen {
+    opened: u32,
+    failed: Vec<String>,
+    slowest: f64,
+    asked: u32,
+    unanswered: Vec<String>,
+    slowest_answer: f64,
+    kept: u32,
+    lost: Vec<String>,
+    /// Most connections open at a time, but for the kept one.
+    at_once: usize,
+}
+
+impl Client {
+    fn start(stage: &Stage) -> Self {
+        let rate = if std::env::var_os("LENO_SOAK").is_some() { "500" } else { "100" };
+        let mut child = stage.spawn("mesh/far", &["/usr/bin/python3", "-c", CLIENT, "echo.mesh", rate]);
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    /// What it has seen since it was asked last.
+    fn seen(&mut self) -> Seen {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    /// What it sees until it has opened so many more connections, got answers, and used the kept one.
+    #[track_caller]
+    fn watch(&mut self, connections: u32) -> Seen {
+        let begun = std::time::Instant::now();
+        let mut all = self.seen();
+        while all.opened < connections || all.asked < 10 || (all.kept < 10 && all.lost.is_empty()) {
+            assert!(begun.elapsed() < PATIENCE, "{all:?}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            all.add(self.seen());
+        }
+        all
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Seen {
+    fn add(&mut self, more: Self) {
+        self.opened += more.opened;
+        self.asked += more.asked;
+        self.kept += more.kept;
+        self.slowest = self.slowest.max(more.slowest);
+        self.slowest_answer = self.slowest_answer.max(more.slowest_answer);
+        self.failed.extend(more.failed);
+        self.unanswered.extend(more.unanswered);
+        self.lost.extend(more.lost);
+        self.at_once = self.at_once.max(more.at_once);
+    }
+}
+
+/// The process of a node's proxy that is ready.
+fn proxy(stage: &Stage, node: &str, but: Option<i32>) -> i32 {
+    stage.wait("the node's proxy", |ps| {
+        let found = ps["nodes"].as_array()?.iter().find(|n| n["name"] == node)?;
+        i32::try_from(found["pid"].as_i64()?).ok().filter(|pid| found["ready"] == true && Some(*pid) != but)
+    })
+}
+
+/// Ends the proxies of both nodes at once, and says what a program sees before, and from then until the next ones have served
+/// for a while.
+fn ended(stage: &Stage, client: &mut Client, signal: Signal) -> (Seen, Seen) {
+    const NODES: [&str; 2] = ["node-1", "node-2"];
+    let before = client.watch(100);
+    assert_eq!((before.failed.len(), before.unanswered.len()), (0, 0), "before anything happened: {before:?}");
+    let old = NODES.map(|node| proxy(stage, node, None));
+    for pid in old {
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+    for (node, old) in NODES.into_iter().zip(old) {
+        proxy(stage, node, Some(old));
+    }
+    let seen = client.watch(300);
+    eprintln!("{signal}: {seen:?}");
+    for node in NODES {
+        let log = stage.node_log(node);
+        log.lines().filter(|line| line.contains("error=")).for_each(|line| eprintln!("{node}: {line}"));
+    }
+    (before, seen)
+}
+
+fn in_good_order(stage: &Stage, rounds: usize) {
+    let mut client = Client::start(stage);
+    for _ in 0..rounds {
+        let (_, seen) = ended(stage, &mut client, Signal::SIGTERM);
+        assert_eq!(seen.failed, [""; 0], "connections lost: {seen:?}");
+        assert_eq!(seen.unanswered, [""; 0], "questions unanswered: {seen:?}");
+        assert_eq!(seen.lost, [""; 0], "the connection that lasts has the drain's time: {seen:?}");
+    }
+}
+
+#[test]
+fn a_proxy_that_ends_in_good_order_costs_no_connection() {
+    if skip("a_proxy_that_ends_in_good_order_costs_no_connection", NEEDS) {
+        return;
+    }
+    in_good_order(&topology::up(&[ECHO], &[]), 2);
+}
+
+#[test]
+fn a_killed_proxy_costs_next_to_nothing_new() {
+    if skip("a_killed_proxy_costs_next_to_nothing_new", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    let mut client = Client::start(&stage);
+    let (before, seen) = ended(&stage, &mut client, Signal::SIGKILL);
+    // Those that either of the dead had in its hands; a busy machine has more of them open at a time.
+    assert!(seen.failed.len() <= 5.max(2 * before.at_once), "connections lost: {seen:?}, before {before:?}");
+    assert_eq!(seen.unanswered, [""; 0], "questions unanswered: {seen:?}");
+}
+
+/// A program that is one proxy when it is started first, and another later.
+fn first_then(dir: &std::path::Path, first: &str, then: &str) -> String {
+    let (path, started) = (dir.join("proxy"), dir.join("started-$NODE_NAME"));
+    let started = started.display();
+    let text = format!("#!/bin/sh\n[ -e {started} ] && exec {then}\n: >{started}\nexec {first}\n");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_ztunnel_follows_leno_and_leno_a_ztunnel() {
+    let test = "a_ztunnel_follows_leno_and_leno_a_ztunnel";
+    let Some(path) = ztunnel(test) else { return };
+    if skip(test, NEEDS) {
+        return;
+    }
+    let (leno, ztunnel) = (env!("CARGO_BIN_EXE_leno"), path.display().to_string());
+    for (first, then) in [(leno, &*ztunnel), (&*ztunnel, leno)] {
+        let dir = tempfile::tempdir().unwrap();
+        let program = first_then(dir.path(), first, then);
+        let flags = ["node-1", "node-2"].map(|node| format!("--node-proxy={node}={program}"));
+        let stage = topology::up(&[ECHO], &[&flags[0], &flags[1]]);
+        eprintln!("{first}, then {then}");
+        in_good_order(&stage, 1);
+    }
+}
