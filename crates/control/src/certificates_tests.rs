@@ -147,7 +147,7 @@ async fn signs_what_it_allows() {
     let (key, request) = certificate_request(&web).expect("a key");
     let ttl = Duration::from_secs(3600);
     let chain = policy.sign(&proxy, &request, Some(web.clone()), ttl).await.expect("granted");
-    assert_eq!(chain.last().map(String::as_str), Some(policy.authority.root_pem()));
+    assert_eq!(chain.last(), Some(&policy.authority.root_pem()));
     let certificate = leno_tls::WorkloadCertificate::from_issued(web.clone(), key, &chain).expect("sound");
     assert_eq!(*certificate.identity(), web);
 

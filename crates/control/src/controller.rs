@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_model::{Mesh, Scope};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
 use prost::Message;
@@ -140,6 +140,23 @@ impl Controller {
         }
         if first {
             self.inner.published.send_replace(true);
+        }
+    }
+
+    /// Publishes the mesh's roots (a PEM bundle), beside whatever else is published.
+    pub fn publish_roots(&self, bundle: &str) {
+        let end = "-----END CERTIFICATE-----\n";
+        let roots = bundle.split_inclusive(end).filter(|root| root.ends_with(end)).map(str::to_owned);
+        let body = TrustBundle { ca_certificates_pem: roots.collect() }.encode_to_vec();
+        let mut state = self.inner.state.lock();
+        if !state.resources.upsert(TRUST_BUNDLE_TYPE, "trust-bundle", Resource::new(body)) {
+            return;
+        }
+        // Nothing may be said before the feed has: it would look as if there were nothing else.
+        if *self.inner.published.borrow() {
+            let generation = state.resources.generation() + 1;
+            state.resources.set_generation(generation);
+            self.inner.resources.send_replace(Arc::new(state.resources.clone()));
         }
     }
 

@@ -11,6 +11,7 @@ pub mod controller;
 pub mod lint;
 pub mod lookup;
 pub mod objects;
+pub mod roots;
 pub mod server;
 pub mod store;
 mod suggest;

@@ -65,6 +65,7 @@ impl Handler for Recorder {
 
 struct Stage {
     plane: ControlPlane,
+    authority: Arc<CertificateAuthority>,
     config: ChannelConfig,
     stop: oneshot::Sender<()>,
     serving: tokio::task::JoinHandle<()>,
@@ -82,13 +83,14 @@ async fn stage() -> Stage {
     let address = listener.local_addr().expect("bound");
     let config = ChannelConfig {
         address: format!("https://{address}").parse().expect("a URI"),
-        root: RootSource::Pem(authority.root_pem().to_owned()),
+        root: RootSource::Pem(authority.root_pem()),
         alt_hostname: None,
         token: Some(TokenSource::Literal(TOKEN.to_owned())),
         cluster_id: "Kubernetes".to_owned(),
         headers: Vec::new(),
     };
-    let acceptor = ControlAcceptor::from_authority(authority, Vec::new(), vec![address.ip()]).expect("a certificate");
+    let acceptor =
+        ControlAcceptor::from_authority(authority.clone(), Vec::new(), vec![address.ip()]).expect("a certificate");
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn({
         let plane = plane.clone();
@@ -100,7 +102,7 @@ async fn stage() -> Stage {
             }
         }
     });
-    Stage { plane, config, stop, serving }
+    Stage { plane, authority, config, stop, serving }
 }
 
 fn proxy(config: &ChannelConfig) -> (watch::Receiver<Held>, tokio::task::JoinHandle<()>) {
@@ -174,5 +176,78 @@ async fn certificates_for_pods_of_the_callers_node() {
     let stranger = ChannelConfig { token: Some(TokenSource::Literal("wrong".to_owned())), ..stage.config.clone() };
     let refused = ask(&CaClient::new(stranger), "spiffe://cluster.local/ns/shop/sa/web").await.expect_err("no token");
     assert!(refused.message.contains("token"), "{}", refused.message);
+    drop(stage.stop);
+}
+
+#[tokio::test]
+async fn a_new_root_signs_once_every_proxy_trusts_it() {
+    let stage = stage().await;
+    let (plane, authority) = (stage.plane.clone(), stage.authority.clone());
+    plane.controller().apply(upserts(OBJECTS));
+    let following = tokio::spawn(crate::roots::follow(plane.clone(), authority.clone(), Duration::ZERO));
+    let info = NodeInfo { pod_namespace: "leno-system".to_owned(), ..NodeInfo::default() };
+    let (heard, mut hearing) = watch::channel(String::new());
+    let hears = move |roots: &str| {
+        if roots.matches("BEGIN").count() == 4 {
+            return Err("that is too much".to_owned());
+        }
+        heard.send_replace(roots.to_owned());
+        Ok(())
+    };
+    let modern = Client::new(stage.config.clone(), info).trusting(hears);
+    let modern = tokio::spawn(modern.run(Recorder(watch::Sender::default())));
+    let count = |roots: &String| roots.matches("BEGIN").count();
+    tokio::time::timeout(PATIENCE, hearing.wait_for(|roots| count(roots) == 1))
+        .await
+        .expect("in time")
+        .expect("it runs");
+    // Something that keeps the old root: else it would go at once.
+    let identity: Identity = "spiffe://cluster.local/ns/shop/sa/web".parse().expect("sound");
+    let sign = || {
+        let (_, csr) = certificate_request(&identity).expect("a key");
+        authority.sign(&csr, &identity, Duration::from_secs(3600)).expect("signed")
+    };
+    let intermediate = |chain: Vec<String>| chain[1].clone();
+    let signs = async |authority: &CertificateAuthority| {
+        let mut trust = authority.trust();
+        while authority.announces_a_root() {
+            trust.changed().await.expect("it lives");
+        }
+    };
+    let old = intermediate(sign());
+    authority.rotate_root().expect("keys can be made");
+    tokio::time::timeout(PATIENCE, signs(&authority)).await.expect("in time");
+    assert_eq!(count(&hearing.borrow()), 2, "trusted first");
+    let new = intermediate(sign());
+    assert_ne!(old, new);
+
+    // A proxy that has no ear for roots, as a ztunnel: nobody knows whether it trusts the next one.
+    let config = ChannelConfig { root: RootSource::Pem(authority.root_pem()), ..stage.config.clone() };
+    let (mut held, deaf) = proxy(&config);
+    until(&mut held, |held| !held.names.is_empty()).await;
+    authority.rotate_root().expect("keys can be made");
+    tokio::time::timeout(PATIENCE, hearing.wait_for(|roots| count(roots) == 3))
+        .await
+        .expect("in time")
+        .expect("it runs");
+    tokio::time::timeout(PATIENCE, plane.settled()).await.expect("in time");
+    assert!(authority.announces_a_root() && intermediate(sign()) == new);
+    deaf.abort();
+    tokio::time::timeout(PATIENCE, signs(&authority)).await.expect("in time");
+    let third = intermediate(sign());
+    assert_ne!(third, new);
+
+    // One that refuses it.
+    authority.rotate_root().expect("keys can be made");
+    let nack = async {
+        let mut changes = plane.proxy_changes();
+        while !plane.proxies().iter().any(|proxy| proxy.types.iter().any(|of_type| of_type.last_nack.is_some())) {
+            changes.changed().await.expect("it lives");
+        }
+    };
+    tokio::time::timeout(PATIENCE, nack).await.expect("in time");
+    assert!(authority.announces_a_root() && intermediate(sign()) == third);
+    modern.abort();
+    following.abort();
     drop(stage.stop);
 }

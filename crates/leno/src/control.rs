@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use leno_cli::ControlArgs;
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, Limits, StaticTokens};
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Limits, StaticTokens, roots};
 use leno_local::{feed, raise_descriptor_limit};
 use leno_telemetry::logging;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
@@ -74,7 +74,7 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
     }
     let plane = ControlPlane::new(controller.clone(), Arc::new(tokens), Arc::new(signer)).with_limits(limits);
     let (addresses, names) = addresses_and_names(&args);
-    let acceptor = ControlAcceptor::from_authority(authority, names, addresses)?;
+    let acceptor = ControlAcceptor::from_authority(authority.clone(), names, addresses)?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
         format!(
             "can't listen on {}; is another control plane running? Choose another address with --listen",
@@ -95,10 +95,12 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
             _ = interrupt.recv() => {}
         }
     };
+    let rotating = roots::follow(plane.clone(), authority, roots::SPREAD);
     let serving = tokio::spawn(async move { plane.serve(listener, acceptor, shutdown).await });
     tokio::select! {
         served = serving => served.context("the server ended by mistake"),
         () = controller.run() => Ok(()),
+        () = rotating => Ok(()),
         watched = feed::follow(&args.files, load) => watched.context("can't watch the manifests for changes"),
     }
 }

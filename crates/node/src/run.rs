@@ -10,7 +10,7 @@ use leno_telemetry::access_log::{self, AccessLog, DEFAULT_CAPACITY};
 use leno_telemetry::logging::{self, LogHandle};
 use leno_telemetry::metrics::XdsTermination;
 use leno_telemetry::{Metrics, Readiness};
-use leno_tls::{CertificateManager, Options, RootSource};
+use leno_tls::{CertificateManager, LearntRoots, Options, RootSource};
 use leno_tunnel::{RelayOptions, Settings, WindowBudget};
 use leno_xds::ca_client::CaClient;
 use leno_xds::client::{Client, NodeInfo, Observer, Termination};
@@ -123,8 +123,9 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     let stop = CancellationToken::new();
     let readiness = Readiness::default();
     let metrics = Metrics::new("ztunnel", env!("CARGO_PKG_VERSION"), METRIC_SERIES);
-    let discovery = channel(&config, Service::Discovery)?;
-    let issuer = CaClient::new(channel(&config, Service::Certificates)?);
+    let learnt = LearntRoots::default();
+    let discovery = channel(&config, Service::Discovery, &learnt)?;
+    let issuer = CaClient::new(channel(&config, Service::Certificates, &learnt)?);
     let options =
         Options { ttl: config.secret_ttl, first_use_timeout: config.certificate_timeout, ..Options::default() };
     let certificates = Arc::new(CertificateManager::new(Arc::new(issuer), options));
@@ -159,7 +160,13 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
 
     let observer = DiscoveryMetrics { metrics, heard: watch::Sender::default() };
     tokio::spawn(give_back::after_configuration(observer.heard.subscribe(), host.trim));
-    let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(observer));
+    let believing = certificates.clone();
+    let trust = move |roots: &str| {
+        believing.trust(roots).map_err(|error| error.to_string())?;
+        learnt.set(roots.to_owned());
+        Ok(())
+    };
+    let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(observer)).trusting(trust);
     let status = client.status();
     tokio::spawn(client.run(Feed::new(context.state.clone(), certificates, config.node.clone())));
     tokio::spawn(discovery_readiness(status, readiness.clone()));
@@ -221,7 +228,7 @@ enum Service {
     Certificates,
 }
 
-fn channel(config: &Config, service: Service) -> Result<ChannelConfig, Error> {
+fn channel(config: &Config, service: Service, learnt: &LearntRoots) -> Result<ChannelConfig, Error> {
     let (name, address, root, alt_hostname) = match service {
         Service::Discovery => ("XDS_ADDRESS", &config.xds_address, &config.xds_root_ca, &config.alt_xds_hostname),
         Service::Certificates => (
@@ -235,7 +242,7 @@ fn channel(config: &Config, service: Service) -> Result<ChannelConfig, Error> {
     let Ok(root) = root.parse::<RootSource>();
     Ok(ChannelConfig {
         address: setting(name, &with_scheme)?,
-        root,
+        root: RootSource::Beside(Box::new(root), learnt.clone()),
         alt_hostname: alt_hostname.clone(),
         token: token(&config.auth_token),
         cluster_id: config.cluster_id.clone(),

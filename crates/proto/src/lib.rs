@@ -10,6 +10,7 @@ pub mod convert;
 mod convert_policy;
 mod error;
 mod stand_in;
+mod trust_bundle;
 
 #[allow(
     missing_docs,
@@ -28,6 +29,7 @@ pub use convert::{
 };
 pub use error::ConvertError;
 pub use stand_in::{address_stand_in, policy_stand_in};
+pub use trust_bundle::{TRUST_BUNDLE_TYPE, TrustBundle};
 
 /// `istio.workload`: [`Address`](workload::Address), which is a workload or a service.
 pub mod workload {

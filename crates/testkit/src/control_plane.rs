@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, authorization_to_proto, service_to_address, workload_to_address};
+use leno_proto::{
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, TrustBundle, authorization_to_proto, service_to_address,
+    workload_to_address,
+};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
 use leno_xds::{Resource, Resources};
@@ -70,8 +73,34 @@ impl ControlPlane {
     }
 
     /// The root its own certificate chains to.
-    pub fn root_pem(&self) -> &str {
+    pub fn root_pem(&self) -> String {
         self.authority.root_pem()
+    }
+
+    /// Gives the authority a new root, which signs once `proxies` proxies trust it. What the old one
+    /// signed stays good.
+    pub async fn rotate_root(&self, proxies: usize) {
+        self.authority.rotate_root().unwrap();
+        self.publish_roots();
+        self.synced(proxies).await;
+        self.authority.all_trust_it();
+        self.publish_roots();
+    }
+
+    /// How many roots are trusted, after those were dropped that nothing needs any more.
+    pub fn roots(&self) -> usize {
+        let before = self.authority.root_pem();
+        self.authority.tick();
+        let now = self.authority.root_pem();
+        if now != before {
+            self.publish_roots();
+        }
+        now.matches("BEGIN CERTIFICATE").count()
+    }
+
+    fn publish_roots(&self) {
+        let bundle = TrustBundle { ca_certificates_pem: vec![self.authority.root_pem()] };
+        self.change(|r| r.upsert(TRUST_BUNDLE_TYPE, "", Resource::new(bundle.encode_to_vec())));
     }
 
     /// From now on refuses every certificate for this reason.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leno_model::{Identity, Name};
-use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
@@ -16,13 +15,15 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use time::OffsetDateTime;
+use tokio::sync::watch;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::authority_files::{CA_CERT, CA_KEY, CERT_CHAIN, Contents, Directory, ROOT_CERT, ROOT_KEY};
+use crate::authority_files::{CA_CERT, CA_KEY, CERT_CHAIN, Contents, Directory, ROOT_CERT, ROOT_KEY, TRUSTED_ROOTS};
 use crate::certificate::{describe, parse_pem_certificates, to_pem};
 use crate::control::ServerCertificate;
+use crate::rotation::Rotation;
 use crate::{Clock, Error, PrivateKey};
 
 /// Certificates are valid from this long before they are made: the clocks of two nodes differ,
@@ -59,23 +60,23 @@ pub struct CertificateAuthority {
     trust_domain: Name,
     options: CaOptions,
     directory: Option<Directory>,
-    root: Root,
-    signing: RwLock<Arc<Signing>>,
+    rotation: Rotation,
 }
 
-struct Root {
+pub(crate) struct Root {
     /// All roots to be trusted; the first is the one `key` belongs to.
-    certificates: Vec<CertificateDer<'static>>,
-    pem: String,
-    key: Option<KeyPair>,
+    pub(crate) certificates: Vec<CertificateDer<'static>>,
+    pub(crate) key: Option<KeyPair>,
 }
 
-struct Signing {
+pub(crate) struct Signing {
     issuer: rcgen::Issuer<'static, KeyPair>,
     /// The intermediate first, then what leads to the root, without the root.
     chain: Vec<String>,
+    /// The root it leads to.
+    pub(crate) root: CertificateDer<'static>,
     not_before: SystemTime,
-    not_after: SystemTime,
+    pub(crate) not_after: SystemTime,
 }
 
 impl CertificateAuthority {
@@ -91,17 +92,31 @@ impl CertificateAuthority {
         let trust_domain = trust_domain.into();
         let directory = Directory::open(directory)?;
         let contents = directory.read()?;
+        let (root, signing) = Self::load(&directory, &contents, &trust_domain, &options)?;
+        let authority =
+            Self { trust_domain, options, directory: Some(directory), rotation: Rotation::new(root, signing) };
+        authority.remember_roots()?;
+        Ok(authority)
+    }
+
+    /// Root and signing certificate of a directory, made and written there if it is to have its own.
+    fn load(
+        directory: &Directory,
+        contents: &Contents,
+        trust_domain: &Name,
+        options: &CaOptions,
+    ) -> Result<(Root, Signing), Error> {
         // These are written after the root was complete.
         let was_complete = contents.ca_cert.is_some() || contents.ca_key.is_some() || contents.cert_chain.is_some();
         let root = match (&contents.root_cert, &contents.root_key) {
             (None, _) if !was_complete => {
                 // Either new, or a first start that was cut off before its root was complete;
                 // nobody can have trusted that one.
-                let root = Root::generate(&trust_domain, &options)?;
+                let root = Root::generate(trust_domain, options)?;
                 if let Some(key) = &root.key {
                     directory.write(ROOT_KEY, &key.serialize_pem())?;
                 }
-                directory.write(ROOT_CERT, &root.pem)?;
+                directory.write(ROOT_CERT, &bundle_pem(&root.certificates))?;
                 root
             }
             (None, _) => {
@@ -111,9 +126,9 @@ impl CertificateAuthority {
                     action: RESTORE.to_owned(),
                 });
             }
-            (Some(certificate), key) => Root::load(&directory, certificate, key.as_deref())?,
+            (Some(certificate), key) => Root::load(directory, certificate, key.as_deref())?,
         };
-        let signing = match Self::load_signing(&directory, &root, &contents) {
+        let signing = match Self::load_signing(directory, &root, contents) {
             Ok(Some(signing)) if options.clock.now() < signing.not_after => signing,
             Ok(found) => {
                 if root.key.is_none() {
@@ -126,19 +141,104 @@ impl CertificateAuthority {
                         },
                     });
                 }
-                let signing = root.new_signing(&trust_domain, &options)?;
-                signing.write(&directory)?;
+                let signing = root.new_signing(trust_domain, options)?;
+                signing.write(directory)?;
                 signing
             }
             Err(error) if root.key.is_some() => {
                 tracing::warn!(%error, "signing certificate is unusable; making a new one from the root");
-                let signing = root.new_signing(&trust_domain, &options)?;
-                signing.write(&directory)?;
+                let signing = root.new_signing(trust_domain, options)?;
+                signing.write(directory)?;
                 signing
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { trust_domain, options, directory: Some(directory), root, signing: RwLock::new(Arc::new(signing)) })
+        Ok((root, signing))
+    }
+
+    /// Takes over what the directory holds by now, if that is another root or signing certificate;
+    /// whether it is. The new one signs once every proxy trusts it ([`Self::all_trust_it`]), or when
+    /// everything has ended that was signed before it was announced; the old one stays trusted
+    /// until everything has ended that it signed.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; all stays as it was.
+    pub fn reload(&self) -> Result<bool, Error> {
+        let Some(directory) = &self.directory else { return Ok(false) };
+        let contents = directory.read()?;
+        // A root that is missing is about to be replaced: a new one of our own would be none that
+        // the operator knows of.
+        if contents.root_cert.is_none() {
+            return Err(Error::Directory {
+                path: directory.path().join(ROOT_CERT),
+                problem: "it is missing".to_owned(),
+                action: "put the new one there; the old one goes on".to_owned(),
+            });
+        }
+        let configured = contents.root_cert.as_deref().map(parse_pem_certificates).transpose()?.unwrap_or_default();
+        let signing = contents.ca_cert.as_deref().map(parse_pem_certificates).transpose()?.unwrap_or_default();
+        if self.rotation.is_of(&configured, signing.first()) {
+            return Ok(false);
+        }
+        let (root, signing) = Self::load(directory, &contents, &self.trust_domain, &self.options)?;
+        self.rotation.announce(root, signing);
+        directory.write(TRUSTED_ROOTS, &self.root_pem())?;
+        Ok(true)
+    }
+
+    /// Trusts what was trusted when the directory was last in use, though it is no longer configured,
+    /// until everything must have ended that was signed then.
+    fn remember_roots(&self) -> Result<(), Error> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        let now = self.options.clock.now();
+        let configured = parse_pem_certificates(&self.root_pem())?;
+        let (known, written) = match directory.read_dated(TRUSTED_ROOTS)? {
+            Some((pem, written)) => (parse_pem_certificates(&pem)?, written),
+            None => (Vec::new(), now),
+        };
+        let changed = configured.iter().any(|root| !known.contains(root));
+        // What the old root signed last lives for one life; the new one may have waited for one before that.
+        let since = if changed { now } else { written };
+        self.rotation.remember(known, since + 2 * self.options.max_ttl);
+        self.rotation.tick(now);
+        if changed { directory.write(TRUSTED_ROOTS, &self.root_pem()) } else { Ok(()) }
+    }
+
+    /// Makes a new root, for an authority that lives in memory; see [`Self::reload`].
+    ///
+    /// # Errors
+    /// If the crypto library can't make keys.
+    pub fn rotate_root(&self) -> Result<(), Error> {
+        let root = Root::generate(&self.trust_domain, &self.options)?;
+        let signing = root.new_signing(&self.trust_domain, &self.options)?;
+        self.rotation.announce(root, signing);
+        Ok(())
+    }
+
+    /// Changes when another root begins to sign.
+    pub(crate) fn signing_number(&self) -> u64 {
+        self.rotation.number()
+    }
+
+    /// Whether a new signing certificate waits for its root to be trusted.
+    pub fn announces_a_root(&self) -> bool {
+        self.rotation.announces()
+    }
+
+    /// Every proxy trusts [`Self::trust`] as it is now: what was announced may sign.
+    pub fn all_trust_it(&self) {
+        self.rotation.sign_with_the_next();
+    }
+
+    /// The roots to hand to everybody, as one PEM bundle, as it changes. That of the signing
+    /// certificate is the first.
+    pub fn trust(&self) -> watch::Receiver<Arc<str>> {
+        self.rotation.trust()
+    }
+
+    /// Drops roots that nothing needs any more, and lets a new one sign that has waited long enough.
+    pub fn tick(&self) {
+        self.rotation.tick(self.options.clock.now());
     }
 
     /// An authority that lives as long as this process.
@@ -149,7 +249,7 @@ impl CertificateAuthority {
         let trust_domain = trust_domain.into();
         let root = Root::generate(&trust_domain, &options)?;
         let signing = root.new_signing(&trust_domain, &options)?;
-        Ok(Self { trust_domain, options, directory: None, root, signing: RwLock::new(Arc::new(signing)) })
+        Ok(Self { trust_domain, options, directory: None, rotation: Rotation::new(root, signing) })
     }
 
     /// The trust domain this authority signs for.
@@ -158,13 +258,13 @@ impl CertificateAuthority {
     }
 
     /// The roots to hand to everybody, as one PEM bundle.
-    pub fn root_pem(&self) -> &str {
-        &self.root.pem
+    pub fn root_pem(&self) -> String {
+        self.trust().borrow().to_string()
     }
 
     /// End of the signing certificate's validity.
     pub fn signing_not_after(&self) -> SystemTime {
-        self.signing.read().not_after
+        self.rotation.signing().not_after
     }
 
     /// Signs a workload's request. The result is the leaf, the intermediates, and last the root
@@ -184,8 +284,9 @@ impl CertificateAuthority {
         let key = check_request(csr_pem, identity)?;
         let uri = identity.to_string().try_into().map_err(crypto("a workload certificate"))?;
         let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        // Before the roots are read: those that the certificate needs are among them then.
         let mut chain = self.sign_leaf(&key, vec![SanType::URI(uri)], &usages, ttl.min(self.options.max_ttl))?;
-        chain.push(self.root.pem.clone());
+        chain.push(self.root_pem());
         Ok(chain)
     }
 
@@ -212,13 +313,11 @@ impl CertificateAuthority {
     /// # Errors
     /// If the root's key is not held, the root has expired, or the files can't be written.
     pub fn rotate_intermediate(&self) -> Result<(), Error> {
-        let mut current = self.signing.write();
-        *current = Arc::new(self.renew()?);
-        Ok(())
+        self.rotation.renew(|_, _| true, |root| self.renew(root))
     }
 
-    fn renew(&self) -> Result<Signing, Error> {
-        let signing = self.root.new_signing(&self.trust_domain, &self.options)?;
+    fn renew(&self, root: &Root) -> Result<Signing, Error> {
+        let signing = root.new_signing(&self.trust_domain, &self.options)?;
         if let Some(directory) = &self.directory {
             signing.write(directory)?;
         }
@@ -229,28 +328,20 @@ impl CertificateAuthority {
     /// The signing certificate, renewed if it is past half its life.
     fn current_signing(&self) -> Result<Arc<Signing>, Error> {
         let now = self.options.clock.now();
-        let current = self.signing.read().clone();
-        if !current.wants_renewal(now) {
-            return Ok(current);
-        }
-        if self.root.key.is_some() {
-            let mut slot = self.signing.write();
-            if slot.wants_renewal(now) {
-                match self.renew() {
-                    Ok(signing) => *slot = Arc::new(signing),
-                    // The old one still signs; the next request tries again.
-                    Err(error) if now < slot.not_after => {
-                        tracing::warn!(%error, "cannot renew the signing certificate yet");
-                    }
-                    Err(error) => return Err(error),
-                }
+        self.rotation.tick(now);
+        let renewed = self
+            .rotation
+            .renew(|signing, root| root.key.is_some() && signing.wants_renewal(now), |root| self.renew(root));
+        let current = self.rotation.signing();
+        match renewed {
+            _ if now >= current.not_after => Err(renewed.err().unwrap_or(Error::AuthorityExpired { renewable: false })),
+            // The old one still signs; the next request tries again.
+            Err(error) => {
+                tracing::warn!(%error, "cannot renew the signing certificate yet");
+                Ok(current)
             }
-            return Ok(slot.clone());
+            Ok(()) => Ok(current),
         }
-        if now >= current.not_after {
-            return Err(Error::AuthorityExpired { renewable: false });
-        }
-        Ok(current)
     }
 
     fn sign_leaf(
@@ -262,7 +353,12 @@ impl CertificateAuthority {
     ) -> Result<Vec<String>, Error> {
         let signing = self.current_signing()?;
         let now = self.options.clock.now();
-        let mut params = params(now - CLOCK_SKEW, (now + ttl).min(signing.not_after));
+        let end = (now + ttl).min(signing.not_after);
+        // The control plane's own is replaced as soon as another root signs.
+        if usages.contains(&ExtendedKeyUsagePurpose::ClientAuth) {
+            self.rotation.signs_until(&signing, end);
+        }
+        let mut params = params(now - CLOCK_SKEW, end);
         params.subject_alt_names = names;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -286,18 +382,26 @@ impl CertificateAuthority {
             None => Vec::new(),
         };
         let rest: Vec<_> = rest.into_iter().filter(|c| *c != certificate && !root.certificates.contains(c)).collect();
-        let chain = if root.certificates.contains(&certificate) {
+        let mut top = &certificate;
+        let mut above: Vec<_> = rest.iter().collect();
+        while let Some(position) = above.iter().position(|issuer| signed_by(top, issuer)) {
+            top = above.swap_remove(position);
+        }
+        let of = if root.certificates.contains(&certificate) {
+            &certificate
+        } else {
+            let found = root.certificates.iter().find(|root| signed_by(top, root));
+            found.ok_or_else(|| broken(format!("it was not signed by {ROOT_CERT}")))?
+        };
+        let chain = if *of == certificate {
             Vec::new()
         } else {
-            let issuers: Vec<_> = rest.iter().chain(&root.certificates).collect();
-            if !issuers.iter().any(|issuer| signed_by(&certificate, issuer)) {
-                return Err(broken(format!("it was not signed by {ROOT_CERT}")));
-            }
             [&certificate].into_iter().chain(&rest).map(|der| to_pem(der)).collect()
         };
+        let of = of.clone();
         let issuer = rcgen::Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|e| broken(format!("it can't be used to sign ({e})")))?;
-        Ok(Some(Signing { issuer, chain, not_before: info.not_before, not_after: info.not_after }))
+        Ok(Some(Signing { issuer, chain, root: of, not_before: info.not_before, not_after: info.not_after }))
     }
 }
 
@@ -323,7 +427,7 @@ impl Root {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).map_err(&make)?;
-        Ok(Self { pem: certificate.pem(), certificates: vec![certificate.der().clone()], key: Some(key) })
+        Ok(Self { certificates: vec![certificate.der().clone()], key: Some(key) })
     }
 
     fn load(directory: &Directory, pem: &str, key: Option<&str>) -> Result<Self, Error> {
@@ -341,9 +445,7 @@ impl Root {
             }
             None => None,
         };
-        // Written anew, so that what is handed out holds certificates and nothing else.
-        let pem = certificates.iter().map(|der| to_pem(der)).collect();
-        Ok(Self { certificates, pem, key })
+        Ok(Self { certificates, key })
     }
 
     fn new_signing(&self, trust_domain: &Name, options: &CaOptions) -> Result<Signing, Error> {
@@ -366,7 +468,13 @@ impl Root {
         let (not_before, not_after) = (params.not_before.into(), params.not_after.into());
         let certificate = params.signed_by(&key, &issuer).map_err(&make)?;
         let issuer = rcgen::Issuer::from_ca_cert_der(certificate.der(), key).map_err(&make)?;
-        Ok(Signing { issuer, chain: vec![certificate.pem()], not_before, not_after })
+        Ok(Signing {
+            issuer,
+            chain: vec![certificate.pem()],
+            root: self.certificates[0].clone(),
+            not_before,
+            not_after,
+        })
     }
 }
 
@@ -377,10 +485,23 @@ impl Signing {
         directory.write(CA_CERT, &self.chain[0])
     }
 
+    /// The certificate itself.
+    pub(crate) fn is(&self, certificate: &CertificateDer<'_>) -> bool {
+        match self.chain.first() {
+            Some(own) => *own == to_pem(certificate),
+            None => self.root == *certificate,
+        }
+    }
+
     fn wants_renewal(&self, now: SystemTime) -> bool {
         let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
         now >= self.not_before + life / 2
     }
+}
+
+/// What is handed out holds certificates and nothing else that was in a file.
+pub(crate) fn bundle_pem(certificates: &[CertificateDer<'_>]) -> String {
+    certificates.iter().map(|der| to_pem(der)).collect()
 }
 
 /// Checks a PKCS#10 request and returns its key. What it asks for beyond a name is ignored.

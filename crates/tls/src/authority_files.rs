@@ -6,6 +6,7 @@
 //! | `root-key.pem` | the root's key; ours, Istio keeps it elsewhere. Without it, nothing renews the next two |
 //! | `ca-cert.pem`, `ca-key.pem` | the signing (intermediate) certificate and its key |
 //! | `cert-chain.pem` | the signing certificate and what leads from it to the root |
+//! | `trusted-roots.pem` | ours: the roots that were trusted at the last change, so that a restart does not forget them |
 //!
 //! A file is replaced by a rename, so a crash leaves the old one or the new one. Keys are
 //! written before their certificates: a key without its certificate is a write that never
@@ -15,6 +16,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::Error;
 
@@ -23,6 +25,7 @@ pub(crate) const ROOT_KEY: &str = "root-key.pem";
 pub(crate) const CA_CERT: &str = "ca-cert.pem";
 pub(crate) const CA_KEY: &str = "ca-key.pem";
 pub(crate) const CERT_CHAIN: &str = "cert-chain.pem";
+pub(crate) const TRUSTED_ROOTS: &str = "trusted-roots.pem";
 const LOCK: &str = ".lock";
 
 /// One authority's directory, held exclusively while this lives.
@@ -90,6 +93,14 @@ impl Directory {
             ca_key: self.read_key(CA_KEY)?,
             cert_chain: self.read_file(CERT_CHAIN)?,
         })
+    }
+
+    /// A file, and when it was written.
+    pub(crate) fn read_dated(&self, name: &str) -> Result<Option<(String, SystemTime)>, Error> {
+        let Some(text) = self.read_file(name)? else { return Ok(None) };
+        let path = self.path.join(name);
+        let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        written.map(|at| Some((text, at))).map_err(|source| Error::File { action: "read", path, source })
     }
 
     fn read_file(&self, name: &str) -> Result<Option<String>, Error> {

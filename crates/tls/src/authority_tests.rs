@@ -114,7 +114,7 @@ fn a_restart_keeps_the_root_and_the_modes_are_tight() {
     assert_eq!(mode(&directory.path().join("ca")), 0o700);
     assert_eq!(mode(&file(&directory, ROOT_KEY)), 0o600);
     assert_eq!(mode(&file(&directory, CA_KEY)), 0o600);
-    let (root, before) = (ca.root_pem().to_owned(), issue(&ca, HOUR));
+    let (root, before) = (ca.root_pem(), issue(&ca, HOUR));
     let busy = open(&directory, CaOptions::default()).unwrap_err();
     assert!(busy.to_string().contains("another process"), "{busy}");
     drop(ca);
@@ -139,7 +139,7 @@ fn the_intermediate_is_renewed_at_half_life() {
         assert!(!serials.contains(&new), "a new one after half its life");
         serials.push(new);
     }
-    let root = ca.root_pem().to_owned();
+    let root = ca.root_pem();
     drop(ca);
     let ca = open(&directory, options).unwrap();
     assert_eq!(ca.root_pem(), root);

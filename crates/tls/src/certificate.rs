@@ -91,6 +91,8 @@ pub struct WorkloadCertificate {
     key: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
     root_certificates: Vec<CertificateDer<'static>>,
+    /// So many of them came with it.
+    issued_roots: usize,
     leaf: CertificateInfo,
 }
 
@@ -138,7 +140,36 @@ impl WorkloadCertificate {
         let leaf = describe(leaf)?;
         let key = CertifiedKey::from_der(certificates, key.into_der(), &provider())
             .map_err(|e| issued(format!("it does not belong to the key of the request ({e})")))?;
-        Ok(Self { identity, key: Arc::new(key), roots, root_certificates, leaf })
+        let issued_roots = root_certificates.len();
+        Ok(Self { identity, key: Arc::new(key), roots, root_certificates, issued_roots, leaf })
+    }
+
+    /// The roots it came with and, after them, those of `more` that are others.
+    fn roots_with(&self, more: &[CertificateDer<'static>]) -> Vec<CertificateDer<'static>> {
+        let mut roots = self.root_certificates[..self.issued_roots].to_vec();
+        for root in more {
+            if !roots.contains(root) {
+                roots.push(root.clone());
+            }
+        }
+        roots
+    }
+
+    /// The same certificate, whose holder believes the roots it came with and `more`; `None` if
+    /// that is what it does.
+    pub(crate) fn trusting(&self, more: &[CertificateDer<'static>]) -> Result<Option<Self>, Error> {
+        let root_certificates = self.roots_with(more);
+        if root_certificates == self.root_certificates {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            identity: self.identity.clone(),
+            key: self.key.clone(),
+            roots: Arc::new(root_store(&root_certificates)?),
+            root_certificates,
+            issued_roots: self.issued_roots,
+            leaf: self.leaf.clone(),
+        }))
     }
 
     /// Who this certificate says its holder is.
@@ -189,8 +220,14 @@ impl WorkloadCertificate {
     /// What a peer with the same roots would say to it at `now`.
     #[cfg(test)]
     pub(crate) fn check_at(&self, now: SystemTime) -> Result<(), crate::HandshakeError> {
+        self.check_with(self, now)
+    }
+
+    /// What `peer` would say to it at `now`.
+    #[cfg(test)]
+    pub(crate) fn check_with(&self, peer: &Self, now: SystemTime) -> Result<(), crate::HandshakeError> {
         let (leaf, intermediates) = self.key.cert.split_first().expect("it was checked when it came");
-        verify::check_chain(&self.roots, leaf, intermediates, now, Usage::Server)
+        verify::check_chain(&peer.roots, leaf, intermediates, now, Usage::Server)
     }
 
     pub(crate) fn certified_key(&self) -> &Arc<CertifiedKey> {

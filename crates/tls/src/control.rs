@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -58,6 +59,8 @@ pub struct ControlAcceptor {
 
 struct Inner {
     state: Mutex<(Arc<ServerConfig>, SystemTime)>,
+    /// Which of the authority's roots it leads to.
+    number: AtomicU64,
     renewal: Option<Renewal>,
 }
 
@@ -74,10 +77,11 @@ impl ControlAcceptor {
     /// If the TLS library refuses the certificate or its key.
     pub fn new(certificate: ServerCertificate) -> Result<Self, Error> {
         let state = Mutex::new(server_config(certificate)?);
-        Ok(Self { inner: Arc::new(Inner { state, renewal: None }) })
+        Ok(Self { inner: Arc::new(Inner { state, number: AtomicU64::new(0), renewal: None }) })
     }
 
-    /// With certificates of the mesh's own authority, renewed at half their life.
+    /// With certificates of the mesh's own authority, renewed at half their life, and when the
+    /// authority has a new root.
     ///
     /// # Errors
     /// As [`CertificateAuthority::server_certificate`].
@@ -86,9 +90,10 @@ impl ControlAcceptor {
         dns_names: Vec<String>,
         addresses: Vec<IpAddr>,
     ) -> Result<Self, Error> {
+        let number = AtomicU64::new(authority.signing_number());
         let state = Mutex::new(server_config(authority.server_certificate(&dns_names, &addresses)?)?);
         let renewal = Some(Renewal { authority, dns_names, addresses });
-        Ok(Self { inner: Arc::new(Inner { state, renewal }) })
+        Ok(Self { inner: Arc::new(Inner { state, number, renewal }) })
     }
 
     /// Accepts a client that speaks HTTP/2.
@@ -115,8 +120,11 @@ impl Inner {
     fn config(&self) -> Arc<ServerConfig> {
         let mut state = self.state.lock();
         if let Some(renewal) = &self.renewal
-            && SystemTime::now() >= state.1
+            && (SystemTime::now() >= state.1
+                || self.number.load(Ordering::Relaxed) != renewal.authority.signing_number())
         {
+            // Before the certificate is made: a root that comes in between makes another one.
+            self.number.store(renewal.authority.signing_number(), Ordering::Relaxed);
             let renewed =
                 renewal.authority.server_certificate(&renewal.dns_names, &renewal.addresses).and_then(server_config);
             match renewed {
@@ -150,7 +158,29 @@ pub enum RootSource {
     Pem(String),
     /// The machine's own trust store.
     System,
+    /// One of these, and what the control plane has said of its roots since.
+    Beside(Box<Self>, LearntRoots),
 }
+
+/// Roots that a control plane has announced over a connection that older ones vouched for.
+/// Clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct LearntRoots(Arc<Mutex<String>>);
+
+impl LearntRoots {
+    /// Replaces them; PEM.
+    pub fn set(&self, pem: String) {
+        *self.0.lock() = pem;
+    }
+}
+
+impl PartialEq for LearntRoots {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for LearntRoots {}
 
 impl FromStr for RootSource {
     type Err = std::convert::Infallible;
@@ -188,6 +218,9 @@ impl RootSource {
         };
         match self {
             Self::Pem(pem) => Ok(pem.clone()),
+            // Who trusts the machine's store has not trusted this mesh's authority, and need not.
+            Self::Beside(base, _) if **base == Self::System => base.read(),
+            Self::Beside(base, learnt) => Ok(format!("{}\n{}", base.read()?, learnt.0.lock())),
             Self::File(path) => from_file(path),
             Self::System => {
                 let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
@@ -238,7 +271,11 @@ impl ControlConnector {
         let certificates = parse_pem_certificates(&self.roots.read()?)
             .map_err(|e| local(format!("the control plane's root certificate: {e}")))?;
         // A system's bundle may hold one this library can't read; one we were given may not.
-        let roots = if self.roots == RootSource::System {
+        let of_system = match &self.roots {
+            RootSource::Beside(base, _) => **base == RootSource::System,
+            source => *source == RootSource::System,
+        };
+        let roots = if of_system {
             let mut store = rustls::RootCertStore::empty();
             store.add_parsable_certificates(certificates);
             store

@@ -13,8 +13,9 @@ use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::certificate::{parse_pem_certificates, root_store};
 use crate::manager_entry::{Entry, Shared, State};
-use crate::{ALPN_H2, CertificateError, Clock, IssueError, MeshIdentity, WorkloadCertificate};
+use crate::{ALPN_H2, CertificateError, Clock, Error, IssueError, MeshIdentity, WorkloadCertificate};
 
 /// Whoever signs certificates: the mesh's control plane, or an authority in this process.
 pub trait Issuer: Send + Sync + 'static {
@@ -119,6 +120,7 @@ impl CertificateManager {
                 runtime: Handle::current(),
                 slots: Semaphore::new(parallel),
                 background: Semaphore::new(background),
+                trust: RwLock::new(Vec::new().into()),
             }),
             entries: Arc::default(),
         }
@@ -164,6 +166,22 @@ impl CertificateManager {
             self.entries.read().iter().map(|(identity, entry)| status(identity, &entry.state(), now)).collect();
         statuses.sort_by(|a, b| a.identity.cmp(&b.identity));
         statuses
+    }
+
+    /// Believes, from when this returns on, also peers for whom one of these roots vouches, beside
+    /// the roots that each certificate came with. The last call counts.
+    ///
+    /// # Errors
+    /// If one of them can't be read: then nothing changes.
+    pub fn trust(&self, roots_pem: &str) -> Result<(), Error> {
+        let roots = parse_pem_certificates(roots_pem)?;
+        root_store(&roots)?;
+        *self.shared.trust.write() = roots.into();
+        let entries: Vec<_> = self.entries.read().values().cloned().collect();
+        for entry in entries {
+            entry.trust(&self.shared);
+        }
+        Ok(())
     }
 
     fn entry(&self, identity: &Identity) -> Arc<Entry> {

@@ -1,15 +1,17 @@
 //! The upkeep of one identity's certificate.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use leno_model::Identity;
+use parking_lot::RwLock;
 use rand::Rng;
+use rustls_pki_types::CertificateDer;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::task::AbortHandle;
 
-use crate::{CertificateError, Issuer, MeshIdentity, Options, WorkloadCertificate, certificate_request};
+use crate::{CertificateError, Error, Issuer, MeshIdentity, Options, WorkloadCertificate, certificate_request};
 
 /// The longest a task sleeps before it looks at the wall clock again: a suspended machine or a
 /// corrected clock moves the wall clock, not the timer.
@@ -28,6 +30,27 @@ pub(crate) struct Shared {
     pub(crate) slots: Semaphore,
     /// Held in addition by requests nobody waits for.
     pub(crate) background: Semaphore,
+    /// Roots believed beside those that certificates came with.
+    pub(crate) trust: RwLock<Arc<[CertificateDer<'static>]>>,
+}
+
+impl Shared {
+    fn ready(&self, certificate: WorkloadCertificate) -> Result<Arc<MeshIdentity>, Error> {
+        let alpn: Vec<&[u8]> = self.options.alpn.iter().map(Vec::as_slice).collect();
+        MeshIdentity::with_alpn(Arc::new(certificate), &alpn).map(Arc::new)
+    }
+
+    /// The identity, believing what is believed now.
+    fn trusting(&self, identity: Arc<MeshIdentity>) -> Arc<MeshIdentity> {
+        let roots = self.trust.read().clone();
+        match identity.certificate.trusting(&roots).and_then(|fresh| fresh.map(|fresh| self.ready(fresh)).transpose()) {
+            Ok(fresh) => fresh.unwrap_or(identity),
+            Err(error) => {
+                tracing::warn!(identity = %identity.identity(), %error, "new roots can't be used with this certificate");
+                identity
+            }
+        }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -40,6 +63,8 @@ pub(crate) struct State {
 
 pub(crate) struct Entry {
     state: watch::Receiver<State>,
+    /// Gone when the upkeep has ended.
+    publish: Weak<watch::Sender<State>>,
     demand: Arc<Notify>,
     task: AbortHandle,
 }
@@ -53,10 +78,19 @@ impl Drop for Entry {
 impl Entry {
     pub(crate) fn start(shared: &Arc<Shared>, identity: &Identity) -> Arc<Self> {
         let (publish, state) = watch::channel(State::default());
+        let publish = Arc::new(publish);
+        let published = Arc::downgrade(&publish);
         let demand = Arc::new(Notify::new());
         let upkeep = Upkeep { shared: shared.clone(), identity: identity.clone(), publish, demand: demand.clone() };
         let task = shared.runtime.spawn(upkeep.run()).abort_handle();
-        Arc::new(Self { state, demand, task })
+        Arc::new(Self { state, publish: published, demand, task })
+    }
+
+    /// Brings the certificate that is held in step with [`Shared::trust`].
+    pub(crate) fn trust(&self, shared: &Shared) {
+        if let Some(publish) = self.publish.upgrade() {
+            publish.send_modify(|state| state.current = state.current.take().map(|current| shared.trusting(current)));
+        }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -113,7 +147,7 @@ impl Entry {
 struct Upkeep {
     shared: Arc<Shared>,
     identity: Identity,
-    publish: watch::Sender<State>,
+    publish: Arc<watch::Sender<State>>,
     demand: Arc<Notify>,
 }
 
@@ -126,11 +160,14 @@ impl Upkeep {
                     failures = 0;
                     let next = self.refresh_at(&fresh);
                     tracing::debug!(identity = %self.identity, serial = fresh.certificate.serial(), "new certificate");
-                    self.publish.send_replace(State {
-                        current: Some(fresh),
-                        last_error: None,
-                        failures: 0,
-                        next_attempt: Some(next),
+                    // Inside, or roots that come in this moment would be missed.
+                    self.publish.send_modify(|state| {
+                        *state = State {
+                            current: Some(self.shared.trusting(fresh)),
+                            last_error: None,
+                            failures: 0,
+                            next_attempt: Some(next),
+                        };
                     });
                     self.sleep_until(next).await;
                     continue;
@@ -167,8 +204,7 @@ impl Upkeep {
             .map_err(|e| e.to_string())?;
         let certificate = WorkloadCertificate::from_issued_at(self.identity.clone(), key, &chain, self.now())
             .map_err(|e| e.to_string())?;
-        let alpn: Vec<&[u8]> = options.alpn.iter().map(Vec::as_slice).collect();
-        MeshIdentity::with_alpn(Arc::new(certificate), &alpn).map(Arc::new).map_err(|e| e.to_string())
+        self.shared.ready(certificate).map_err(|e| e.to_string())
     }
 
     /// The right to make a request: one of the few slots, and, while nobody waits, one of the

@@ -30,6 +30,7 @@ fn clock_off_by(minutes: i64) -> Clock {
 
 struct Authority {
     ca: CertificateAuthority,
+    clock: Clock,
     requests: Mutex<Vec<(Identity, Instant)>>,
     refuse: Mutex<HashSet<Identity>>,
     latency: Mutex<Duration>,
@@ -39,8 +40,9 @@ struct Authority {
 
 impl Authority {
     fn new(clock: Clock) -> Arc<Self> {
-        let options = CaOptions { clock, ..CaOptions::default() };
+        let options = CaOptions { clock: clock.clone(), ..CaOptions::default() };
         Arc::new(Self {
+            clock,
             ca: CertificateAuthority::ephemeral("cluster.local", options).unwrap(),
             requests: Mutex::default(),
             refuse: Mutex::default(),
@@ -48,6 +50,10 @@ impl Authority {
             running: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
         })
+    }
+
+    fn ca_now(&self) -> SystemTime {
+        self.clock.now()
     }
 
     fn requests_for(&self, identity: &Identity) -> Vec<Instant> {
@@ -289,4 +295,33 @@ fn a_certificate_that_begins_in_five_minutes_is_taken_and_one_in_six_is_not() {
 
 fn clock_ahead(minutes: u64) -> Clock {
     Clock::new(move || SystemTime::now() + Duration::from_secs(60 * minutes))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_root_is_believed_at_once_and_with_every_later_certificate() {
+    let (authority, manager) = setup();
+    let (alice, bob) = (id("alice"), id("bob"));
+    let before = manager.identity(&alice).await.unwrap();
+    let mut roots = 1;
+    for rotation in 1..=3 {
+        authority.ca.rotate_root().unwrap();
+        manager.trust(&authority.ca.root_pem()).unwrap();
+        authority.ca.all_trust_it();
+        // Somebody else's, of the new root.
+        let (key, csr) = crate::certificate_request(&bob).unwrap();
+        let chain = authority.ca.sign(&csr, &bob, HOUR).unwrap();
+        let theirs = WorkloadCertificate::from_issued_at(bob.clone(), key, &chain, authority.ca_now()).unwrap();
+        let held = manager.current(&alice).unwrap();
+        assert_eq!(held.certificate.serial(), before.certificate.serial(), "no new certificate was asked for");
+        theirs.check_with(&held.certificate, authority.ca_now()).unwrap();
+        roots += 1;
+        assert_eq!(held.certificate.roots().len(), roots, "after {rotation} rotations");
+    }
+    assert!(manager.trust("no certificate").is_err());
+    tokio::time::sleep(HOUR * 14).await;
+    let renewed = manager.current(&alice).unwrap();
+    assert_ne!(renewed.certificate.serial(), before.certificate.serial());
+    assert_eq!(renewed.certificate.roots().len(), roots);
+    // An identity that comes later.
+    assert_eq!(manager.identity(&bob).await.unwrap().certificate.roots().len(), roots);
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use leno_proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE};
 use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
@@ -23,6 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use crate::client_stream::{Subscribed, refuse_unknown};
+use crate::client_trust::{self, Trust};
 use crate::{ChannelConfig, Error};
 
 /// Largest response taken, as ztunnel: a mesh of several hundred thousand workloads.
@@ -217,6 +218,7 @@ pub struct Client {
     types: Vec<Subscribed>,
     status: watch::Sender<Status>,
     observer: Option<Arc<dyn Observer>>,
+    trust: Option<Trust>,
 }
 
 impl fmt::Debug for Client {
@@ -241,7 +243,17 @@ impl Client {
             types: TYPES.map(Subscribed::new).into(),
             status: watch::Sender::default(),
             observer: None,
+            trust: None,
         }
+    }
+
+    /// Asks for the mesh's roots too, and hands them to `trust` (PEM) whenever they change; a
+    /// reason is told to the control plane. It is acknowledged that they are trusted, so they
+    /// must be when `trust` returns. A control plane that doesn't have them is no less good.
+    #[must_use]
+    pub fn trusting(mut self, trust: impl FnMut(&str) -> Result<(), String> + Send + 'static) -> Self {
+        self.trust = Some(Box::new(trust));
+        self
     }
 
     /// Tells `observer` what happens.
@@ -305,10 +317,14 @@ impl Client {
         let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE);
         // One answer per response is all that is ever queued, and it is sent before the next
         // response is read.
-        let (requests, queue) = mpsc::channel(TYPES.len() + 1);
+        let (requests, queue) = mpsc::channel(TYPES.len() + 2);
         for subscribed in &mut self.types {
             let first = subscribed.first_request(self.node.clone());
             send(&requests, first).await?;
+        }
+        if self.trust.is_some() {
+            let (node, type_url) = (Some(self.node.clone()), TRUST_BUNDLE_TYPE.to_owned());
+            send(&requests, DeltaDiscoveryRequest { node, type_url, ..Default::default() }).await?;
         }
         let mut request = tonic::Request::new(ReceiverStream::new(queue));
         self.config.identify(request.metadata_mut())?;
@@ -336,6 +352,13 @@ impl Client {
             }
             if let Some(observer) = &self.observer {
                 observer.message(&response.type_url, response.encoded_len(), response.resources.len());
+            }
+            if response.type_url == TRUST_BUNDLE_TYPE
+                && let Some(trust) = &mut self.trust
+            {
+                send(&requests, client_trust::answer(response, trust)).await?;
+                next = responses.message().await.map_err(failed)?;
+                continue;
             }
             let Some(subscribed) = self.types.iter_mut().find(|known| known.type_url() == response.type_url) else {
                 tracing::warn!(type_url = %response.type_url, "discovery: a response for a type nobody asked for");

@@ -11,6 +11,7 @@ pub mod ca_client;
 mod channel;
 pub mod client;
 mod client_stream;
+mod client_trust;
 mod error;
 mod resources;
 pub mod server;

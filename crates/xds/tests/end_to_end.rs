@@ -116,7 +116,7 @@ impl ControlPlane {
     fn config(&self, token: &str) -> ChannelConfig {
         ChannelConfig {
             address: format!("https://{}", self.address).parse().unwrap(),
-            root: RootSource::Pem(self.authority.root_pem().to_owned()),
+            root: RootSource::Pem(self.authority.root_pem()),
             alt_hostname: Some("control.test".to_owned()),
             token: Some(TokenSource::Literal(token.to_owned())),
             cluster_id: "Kubernetes".to_owned(),
@@ -386,7 +386,7 @@ async fn who_is_let_in() {
     let elsewhere = NodeInfo { pod_namespace: "other".to_owned(), ..node() };
     let (reason, retryable) = refused(control.config("good"), elsewhere).await;
     assert!(reason.contains("namespace") && !retryable, "{reason}");
-    let stranger = ChannelConfig { root: RootSource::Pem(authority().root_pem().to_owned()), ..control.config("good") };
+    let stranger = ChannelConfig { root: RootSource::Pem(authority().root_pem()), ..control.config("good") };
     let (reason, _) = refused(stranger, node()).await;
     assert!(reason.contains("certificate authority"), "{reason}");
     let wrong_name = ChannelConfig { alt_hostname: None, ..control.config("good") };
@@ -421,7 +421,7 @@ async fn certificates_for_those_who_may() {
     let alice: Identity = "spiffe://cluster.local/ns/a/sa/alice".parse().unwrap();
     let (key, csr) = certificate_request(&alice).unwrap();
     let chain = client.issue(&alice, csr.clone(), TTL).await.unwrap();
-    assert_eq!(chain.last().map(String::as_str), Some(control.authority.root_pem()));
+    assert_eq!(chain.last(), Some(&control.authority.root_pem()));
     WorkloadCertificate::from_issued(alice.clone(), key, &chain).unwrap();
 
     let bob: Identity = "spiffe://cluster.local/ns/b/sa/bob".parse().unwrap();
@@ -454,7 +454,7 @@ async fn garbage_hurts_nobody() {
     // Connects and says nothing; must not be in anybody's way.
     let _silent = TcpStream::connect(control.address).await.unwrap();
     // TLS, then no HTTP/2.
-    let connector = ControlConnector::new(RootSource::Pem(control.authority.root_pem().to_owned()));
+    let connector = ControlConnector::new(RootSource::Pem(control.authority.root_pem()));
     let dial = async || {
         let tcp = TcpStream::connect(control.address).await.unwrap();
         connector.connect(tcp, "control.test", TIMEOUT).await.unwrap()

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use leno_tls::{ControlConnector, RootSource};
+use leno_tls::{CaOptions, CertificateAuthority, ControlConnector, HandshakeError, RootSource};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -61,6 +61,33 @@ impl Control {
     }
 }
 
+/// A handshake with the control plane that believes `roots`.
+async fn handshake(control: &Control, roots: &RootSource) -> Result<(), HandshakeError> {
+    let tcp = TcpStream::connect(control.address).await.unwrap();
+    let connector = ControlConnector::new(roots.clone());
+    connector.connect(tcp, "localhost", Duration::from_secs(20)).await.map(drop)
+}
+
+#[test]
+fn another_root_in_the_directory_is_taken_over_while_it_runs() {
+    let control = Control::start();
+    let ca = control.directory.path().join("ca");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let believing = |roots: &str| runtime.block_on(handshake(&control, &RootSource::Pem(roots.to_owned())));
+    let old = std::fs::read_to_string(ca.join("root-cert.pem")).unwrap();
+    believing(&old).unwrap();
+    for rotation in 1..=3 {
+        let other = control.directory.path().join(format!("other-{rotation}"));
+        drop(CertificateAuthority::open(&other, "cluster.local", CaOptions::default()).unwrap());
+        for file in ["root-key.pem", "root-cert.pem"] {
+            std::fs::copy(other.join(file), ca.join(file)).unwrap();
+        }
+        let new = std::fs::read_to_string(other.join("root-cert.pem")).unwrap();
+        eventually("the new root to sign", || believing(&new).map_err(|error| error.to_string()));
+    }
+    assert!(matches!(believing(&old), Err(HandshakeError::UntrustedCa)));
+}
+
 #[test]
 fn several_threads_serve() {
     let cores = std::thread::available_parallelism().unwrap().get();
@@ -73,11 +100,7 @@ fn several_threads_serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     eventually("work on two threads", || {
         runtime.block_on(async {
-            let handshake = async || {
-                let tcp = TcpStream::connect(control.address).await.unwrap();
-                let connector = ControlConnector::new(roots.clone());
-                connector.connect(tcp, "localhost", Duration::from_secs(20)).await.unwrap();
-            };
+            let handshake = async || handshake(&control, &roots).await.unwrap();
             let (a, b, c, d) = (handshake(), handshake(), handshake(), handshake());
             tokio::join!(a, b, c, d);
         });

@@ -10,7 +10,7 @@ use leno_testkit::network::{Host, may_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Mesh, echo, eventually, exchange, pair, read_error, refused, soon, tunnels_of};
+use crate::support::{Mesh, Node, Pod, echo, eventually, exchange, pair, read_error, refused, soon, tunnels_of};
 
 fn deny_all(name: &str, scope: Scope) -> Authorization {
     Authorization {
@@ -250,6 +250,104 @@ async fn tunnels_are_replaced_before_their_certificates_end() {
         );
     }
     for log in [mesh.node("node-1").log.clone(), log] {
+        assert_eq!(log.count(&["error="]), 0, "{:#?}", log.all());
+    }
+}
+
+#[tokio::test]
+async fn a_root_rotates_under_traffic_before_any_certificate_does() {
+    if !may_run("a_root_rotates_under_traffic_before_any_certificate_does") {
+        return;
+    }
+    // Every connection makes a handshake. Certificates live for a day: the first two pods keep those of the first root.
+    let mut mesh = Mesh::with(|config| {
+        config.pool_max_streams = 1;
+        config.pool_idle_timeout = Duration::from_millis(1);
+    })
+    .await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let mut long = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    let attempt = async |from: &Pod, to: &Pod, what: &str| {
+        let attempt = async { exchange(from.host().connect(to.app(to.v4)).await?, b"hello").await };
+        soon("an answer", attempt).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    };
+    let serials = async |node: &Node, pod: &str| {
+        let dump = node.config_dump().await;
+        let of_pod =
+            dump["certificates"].as_array().unwrap().iter().find(|c| c["identity"].as_str().unwrap().ends_with(pod));
+        of_pod.unwrap()["certChain"].to_string()
+    };
+    attempt(&client, &server, "before all").await;
+    let first = serials(mesh.node("node-2"), "server").await;
+    for (rotation, name) in ["second", "third", "fourth"].into_iter().enumerate() {
+        let rotating = mesh.control.rotate_root(2);
+        let traffic = async {
+            loop {
+                attempt(&client, &server, "during a rotation").await;
+            }
+        };
+        tokio::select! {
+            () = rotating => {}
+            () = traffic => {}
+        }
+        // Its certificate is of the new root; the others' are not.
+        let newcomer = mesh.pod(name, if rotation == 1 { "node-2" } else { "node-1" }).await;
+        mesh.synced().await;
+        echo(newcomer.listen());
+        for _ in 0..3 {
+            attempt(&newcomer, &server, "a client with a certificate of the new root").await;
+            attempt(&client, &newcomer, "a server with a certificate of the new root").await;
+            attempt(&client, &server, "both with certificates of the old root").await;
+        }
+        long.write_all(b"still").await.unwrap();
+        soon("an answer", long.read_exact(&mut [0; 5])).await.unwrap();
+    }
+    assert_eq!(serials(mesh.node("node-2"), "server").await, first, "no certificate was renewed for it");
+    let logs = [mesh.node("node-1").log.clone(), mesh.node("node-2").log.clone()];
+    for log in logs {
+        assert_eq!(log.count(&["error="]), 0, "{:#?}", log.all());
+    }
+}
+
+/// From one root to the next until nothing is left of the first, three times, and the certificates of both nodes with it.
+#[tokio::test]
+async fn old_roots_go_under_traffic() {
+    if !may_run("old_roots_go_under_traffic") {
+        return;
+    }
+    const TTL: Duration = Duration::from_secs(3);
+    let mut mesh = Mesh::with(|config| {
+        config.secret_ttl = TTL;
+        config.pool_max_streams = 1;
+        config.pool_idle_timeout = Duration::from_millis(1);
+    })
+    .await;
+    mesh.control.limit_certificates(TTL);
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let mut long = soon("connect", client.host().connect(server.app(server.v4))).await.unwrap();
+    let first = mesh.control.root_pem();
+    for rotation in 1..=3 {
+        mesh.control.rotate_root(2).await;
+        assert_eq!(mesh.control.roots(), 2);
+        let until_gone = async {
+            while mesh.control.roots() > 1 {
+                let attempt = async { exchange(client.host().connect(server.app(server.v4)).await?, b"hello").await };
+                attempt.await.unwrap_or_else(|error| panic!("rotation {rotation}: {error}"));
+                long.write_all(b"still").await.unwrap();
+                long.read_exact(&mut [0; 5]).await.unwrap();
+            }
+        };
+        soon("the old root to go", until_gone).await;
+    }
+    assert!(!mesh.control.root_pem().contains(&first));
+    let logs = [mesh.node("node-1").log.clone(), mesh.node("node-2").log.clone()];
+    for log in logs {
         assert_eq!(log.count(&["error="]), 0, "{:#?}", log.all());
     }
 }

@@ -240,7 +240,7 @@ impl Mesh {
         // Nobody comes after it.
         config.takeover_timeout = Duration::ZERO;
         config.xds_address = format!("https://{}", self.control.address());
-        config.xds_root_ca = self.control.root_pem().to_owned();
+        config.xds_root_ca = self.control.root_pem();
         config.alt_xds_hostname = Some(HOST_NAME.to_owned());
         config.alt_ca_hostname = Some(HOST_NAME.to_owned());
         config.auth_token = TOKEN.to_owned();

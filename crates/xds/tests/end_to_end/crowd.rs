@@ -62,7 +62,7 @@ impl ControlPlane {
 
     /// A TLS connection; the control plane may end it meanwhile.
     async fn tls_from(&self, from: IpAddr) -> Option<TlsStream<TcpStream>> {
-        let connector = ControlConnector::new(RootSource::Pem(self.authority.root_pem().to_owned()));
+        let connector = ControlConnector::new(RootSource::Pem(self.authority.root_pem()));
         connector.connect(self.tcp_from(from).await, "control.test", TIMEOUT).await.ok()
     }
 

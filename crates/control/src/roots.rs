@@ -1,0 +1,72 @@
+//! A new root of the certificate authority's reaches every proxy before it signs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_proto::TRUST_BUNDLE_TYPE;
+use leno_tls::CertificateAuthority;
+use leno_xds::server::ProxyStatus;
+use tokio::time::{Instant, sleep_until};
+
+use crate::server::ControlPlane;
+
+/// How often the authority's directory is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// A new root signs no sooner than this after it was announced. A proxy that is just connecting again is not
+/// among those that are asked; after this it is, or has been away for longer than its longest pause.
+pub const SPREAD: Duration = Duration::from_secs(30);
+
+/// Keeps the proxies' roots in step with those of `authority`, and has a new root sign once it was
+/// announced for `spread` and all connected proxies trust it. Never returns.
+///
+/// A proxy that does not take roots by discovery, such as a ztunnel, gets them with its next
+/// certificate. While one is connected, a new root waits until everything has ended that was signed
+/// before it was announced.
+pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, spread: Duration) {
+    let mut trust = authority.trust();
+    let mut proxies = plane.proxy_changes();
+    let mut announced: Option<Instant> = None;
+    let mut look = Instant::now();
+    loop {
+        let now = Instant::now();
+        if now >= look {
+            look = now + LOOK;
+            match authority.reload() {
+                Ok(true) => tracing::info!("the certificate authority's files have changed and are in use"),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the certificate authority's files can't be used; what was read before goes on")
+                }
+            }
+            authority.tick();
+        }
+        let bundle = trust.borrow_and_update().clone();
+        plane.controller().publish_roots(&bundle);
+        if authority.announces_a_root() {
+            let may_sign = *announced.get_or_insert(now) + spread;
+            let wanted = plane.controller().generation();
+            proxies.mark_unchanged();
+            let connected = plane.proxies();
+            if now >= may_sign && !connected.is_empty() && connected.iter().all(|proxy| trusts(proxy, wanted)) {
+                authority.all_trust_it();
+                continue;
+            }
+            look = if now < may_sign { look.min(may_sign) } else { look };
+        } else {
+            announced = None;
+        }
+        tokio::select! {
+            _ = trust.changed() => {}
+            // The service lives in `plane`.
+            _ = proxies.changed() => {}
+            () = sleep_until(look) => {}
+        }
+    }
+}
+
+/// Whether a proxy has accepted the roots that were published with snapshot `wanted`.
+fn trusts(proxy: &ProxyStatus, wanted: u64) -> bool {
+    let roots = proxy.types.iter().find(|of_type| of_type.type_url == TRUST_BUNDLE_TYPE);
+    proxy.generation.is_some_and(|generation| generation >= wanted)
+        && roots.is_some_and(|roots| roots.in_sync && roots.last_nack.is_none())
+}
