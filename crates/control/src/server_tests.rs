@@ -187,11 +187,12 @@ async fn a_new_root_signs_once_every_proxy_trusts_it() {
     let following = tokio::spawn(crate::roots::follow(plane.clone(), authority.clone(), Duration::ZERO));
     let info = NodeInfo { pod_namespace: "leno-system".to_owned(), ..NodeInfo::default() };
     let (heard, mut hearing) = watch::channel(String::new());
-    let hears = move |roots: &str| {
+    let hears = move |body: prost::bytes::Bytes| {
+        let roots = leno_proto::TrustBundle::read(&body).expect("sound");
         if roots.matches("BEGIN").count() == 4 {
             return Err("that is too much".to_owned());
         }
-        heard.send_replace(roots.to_owned());
+        heard.send_replace(roots);
         Ok(())
     };
     let modern = Client::new(stage.config.clone(), info).trusting(hears);

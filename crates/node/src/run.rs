@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use leno_capture::zds;
+use leno_proto::TrustBundle;
 use leno_telemetry::access_log::{self, AccessLog, DEFAULT_CAPACITY};
 use leno_telemetry::logging::{self, LogHandle};
 use leno_telemetry::metrics::XdsTermination;
@@ -161,9 +163,12 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     let observer = DiscoveryMetrics { metrics, heard: watch::Sender::default() };
     tokio::spawn(give_back::after_configuration(observer.heard.subscribe(), host.trim));
     let believing = certificates.clone();
-    let trust = move |roots: &str| {
-        believing.trust(roots).map_err(|error| error.to_string())?;
-        learnt.set(roots.to_owned());
+    let trust = move |body: Bytes| {
+        let roots = TrustBundle::read(&body).map_err(|error| format!("not a ProxyConfig ({error})"))?;
+        if !roots.is_empty() {
+            believing.trust(&roots).map_err(|error| error.to_string())?;
+            learnt.set(roots);
+        }
         Ok(())
     };
     let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(observer)).trusting(trust);

@@ -11,3 +11,13 @@ pub struct TrustBundle {
     #[prost(string, repeated, tag = "34")]
     pub ca_certificates_pem: Vec<String>,
 }
+
+impl TrustBundle {
+    /// All roots of an encoded one, as one PEM bundle; empty if it says nothing about roots.
+    ///
+    /// # Errors
+    /// If it is no `ProxyConfig`.
+    pub fn read(body: &[u8]) -> Result<String, prost::DecodeError> {
+        <Self as prost::Message>::decode(body).map(|bundle| bundle.ca_certificates_pem.join("\n"))
+    }
+}

@@ -247,11 +247,11 @@ impl Client {
         }
     }
 
-    /// Asks for the mesh's roots too, and hands them to `trust` (PEM) whenever they change; a
-    /// reason is told to the control plane. It is acknowledged that they are trusted, so they
+    /// Asks for the mesh's roots too, and hands them to `trust` whenever they change, as an encoded
+    /// [`TrustBundle`](leno_proto::TrustBundle); a reason to refuse them is told to the control plane. It is acknowledged that they are trusted, so they
     /// must be when `trust` returns. A control plane that doesn't have them is no less good.
     #[must_use]
-    pub fn trusting(mut self, trust: impl FnMut(&str) -> Result<(), String> + Send + 'static) -> Self {
+    pub fn trusting(mut self, trust: impl FnMut(Bytes) -> Result<(), String> + Send + 'static) -> Self {
         self.trust = Some(Box::new(trust));
         self
     }
