@@ -117,7 +117,7 @@ impl ProxySettings {
 /// Names of variables that a proxy inherits from the supervisor: those that tune a ztunnel, and
 /// what every process needs.
 pub(crate) fn is_inherited(name: &str) -> bool {
-    const EXACT: [&str; 24] = [
+    const EXACT: [&str; 28] = [
         "PATH",
         "HOME",
         "RUST_LOG",
@@ -129,11 +129,15 @@ pub(crate) fn is_inherited(name: &str) -> bool {
         "ENABLE_ORIG_SRC",
         "LENO_CONNECT_TIMEOUT",
         "LENO_TAKEOVER_TIMEOUT",
+        "LENO_TUNNEL_MAX_AGE",
         "LENO_HANDSHAKE_TIMEOUT",
         "LENO_WORKLOAD_TIMEOUT",
         "LENO_CERTIFICATE_TIMEOUT",
         "LENO_MAX_UNPROVEN",
+        "LENO_MAX_SOCKETS_PER_POD",
+        "LENO_MAX_TUNNELS_PER_PEER",
         "LENO_WINDOW_BUDGET",
+        "LENO_UNREAD_BUDGET",
         "LENO_CONGESTION_CONTROL",
         "LOCALHOST_APP_TUNNEL",
         "ENABLE_RESPONSE_BAGGAGE",

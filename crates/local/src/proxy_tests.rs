@@ -47,6 +47,7 @@ fn only_tuning_is_inherited() {
         "HTTP2_FRAME_SIZE",
         "LENO_CONNECT_TIMEOUT",
         "LENO_WINDOW_BUDGET",
+        "LENO_UNREAD_BUDGET",
         "LENO_CONGESTION_CONTROL",
     ] {
         assert!(is_inherited(name), "{name}");

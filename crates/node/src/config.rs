@@ -105,6 +105,16 @@ pub struct Config {
     #[arg(long, env = "LENO_MAX_UNPROVEN", default_value_t = 2048, value_parser = at_least_one)]
     pub max_unproven: usize,
 
+    /// Sockets that the connections of one pod may have: one for each that goes by a tunnel, two for each in the
+    /// clear; 0 for no limit of its own. Once connections have three quarters of the descriptors that the
+    /// process may open, pods that have more than their share of these get no more.
+    #[arg(long, env = "LENO_MAX_SOCKETS_PER_POD", default_value_t = 0)]
+    pub max_sockets_per_pod: usize,
+
+    /// Tunnels that one peer, by its address, may have to one pod. Each carries a hundred connections.
+    #[arg(long, env = "LENO_MAX_TUNNELS_PER_PEER", default_value_t = 1024, value_parser = at_least_one)]
+    pub max_tunnels_per_peer: usize,
+
     /// Streams on one HBONE connection before another is opened.
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
     pub pool_max_streams: usize,
@@ -118,6 +128,11 @@ pub struct Config {
     /// for programs that don't read, so that their neighbours' bytes still arrive.
     #[arg(long, env = "LENO_WINDOW_BUDGET", default_value_t = 64 << 20, value_parser = bytes)]
     pub window_budget: usize,
+
+    /// Bytes that all HBONE connections together may hold for programs that don't read. The more is held, the
+    /// less the next such program may leave waiting, down to 512 bytes; programs that read are not held up.
+    #[arg(long, env = "LENO_UNREAD_BUDGET", default_value_t = 16 << 20, value_parser = bytes)]
+    pub unread_budget: usize,
 
     /// After SIGTERM, how long live connections may take to end before they are cut.
     #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", default_value = "25s", value_parser = duration)]

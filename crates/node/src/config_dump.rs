@@ -353,6 +353,9 @@ fn config(context: &Context) -> Value {
         "poolMaxStreamsPerConnection": c.pool_max_streams,
         "poolUnusedReleaseTimeoutSeconds": c.pool_idle_timeout.as_secs(),
         "windowBudgetBytes": c.window_budget,
+        "unreadBudgetBytes": c.unread_budget,
+        "maxSocketsPerPod": c.max_sockets_per_pod,
+        "maxTunnelsPerPeer": c.max_tunnels_per_peer,
         "ipv6Enabled": c.ipv6,
         "dnsProxy": c.dns,
     })

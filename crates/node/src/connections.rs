@@ -2,6 +2,7 @@
 //! there when the proxy drains, what `/config_dump` shows.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::failure::Failure;
+use crate::shares::Share;
+
 /// The live connections of one pod.
-#[derive(Default)]
 pub(crate) struct Connections {
     inbound: Mutex<HashMap<u64, Live>>,
     outbound: Mutex<HashMap<u64, OutboundConnection>>,
@@ -22,6 +25,10 @@ pub(crate) struct Connections {
     count: watch::Sender<usize>,
     /// Those of peers, and who accepts them.
     tunnels: watch::Sender<usize>,
+    /// How many of them each peer has.
+    peers: Mutex<HashMap<IpAddr, usize>>,
+    /// What sockets they may have.
+    share: Share,
 }
 
 struct Live {
@@ -89,9 +96,27 @@ pub(crate) struct Counted {
     connections: Arc<Connections>,
     /// Its place among those shown.
     outbound: Option<u64>,
+    /// Those of the pod's share that it has.
+    sockets: usize,
 }
 
 impl Counted {
+    /// Takes the socket that was accepted out of the pod's share.
+    ///
+    /// # Errors
+    /// If the pod has as many as it may have.
+    pub(crate) fn take_socket(&mut self) -> Result<(), Failure> {
+        self.connections.share.take()?;
+        self.sockets += 1;
+        Ok(())
+    }
+
+    /// Counts the socket of the rest of its way.
+    pub(crate) fn count_socket(&mut self) {
+        self.connections.share.count();
+        self.sockets += 1;
+    }
+
     /// Shows an outbound connection.
     pub(crate) fn list_outbound(&mut self, connection: OutboundConnection) {
         let id = self.connections.next.fetch_add(1, Ordering::Relaxed);
@@ -105,6 +130,7 @@ impl Drop for Counted {
         if let Some(id) = self.outbound {
             unlist(&mut self.connections.outbound.lock(), id);
         }
+        self.connections.share.give_back(self.sockets);
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
@@ -118,6 +144,7 @@ pub(crate) struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         unlist(&mut self.connections.inbound.lock(), self.id);
+        self.connections.share.give_back(1);
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
@@ -133,30 +160,56 @@ fn unlist<T>(live: &mut HashMap<u64, T>, id: u64) {
 /// Connections for which a map keeps room.
 const ROOM: usize = 256;
 
-/// Keeps a peer's tunnel counted while it is open.
-pub(crate) struct OpenTunnel(Arc<Connections>);
+/// Keeps a peer's tunnel counted while it is open, or who accepts them.
+pub(crate) struct OpenTunnel(Arc<Connections>, Option<IpAddr>);
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
+        if let Some(peer) = self.1
+            && let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer)
+        {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
+        }
         self.0.tunnels.send_modify(|count| *count -= 1);
     }
 }
 
 impl Connections {
-    /// Lists an inbound connection. From here on a policy change can cut it; the caller must
-    /// decide about it *after* listing, or a change in between would be missed.
-    pub(crate) fn list_inbound(self: &Arc<Self>, connection: InboundConnection) -> (Listed, Arc<Cut>) {
+    /// Those of a pod that has this share of the sockets.
+    pub(crate) fn new(share: Share) -> Arc<Self> {
+        Arc::new(Self {
+            inbound: Mutex::default(),
+            outbound: Mutex::default(),
+            next: AtomicU64::default(),
+            count: watch::Sender::default(),
+            tunnels: watch::Sender::default(),
+            peers: Mutex::default(),
+            share,
+        })
+    }
+
+    /// Lists an inbound connection, and takes the socket towards its program out of the pod's share.
+    /// From here on a policy change can cut it; the caller must decide about it *after* listing, or a
+    /// change in between would be missed.
+    ///
+    /// # Errors
+    /// If the pod has as many sockets as it may have.
+    pub(crate) fn list_inbound(self: &Arc<Self>, connection: InboundConnection) -> Result<(Listed, Arc<Cut>), Failure> {
+        self.share.take()?;
         let cut = Arc::new(Cut::default());
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.inbound.lock().insert(id, Live { connection, cut: cut.clone() });
         self.count.send_modify(|count| *count += 1);
-        (Listed { connections: self.clone(), id }, cut)
+        Ok((Listed { connections: self.clone(), id }, cut))
     }
 
     /// Counts a connection, or who listens for such.
     pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.count.send_modify(|count| *count += 1);
-        Counted { connections: self.clone(), outbound: None }
+        Counted { connections: self.clone(), outbound: None, sockets: 0 }
     }
 
     /// Asks the policies again about every inbound connection and cuts those now denied. Where the
@@ -187,10 +240,24 @@ impl Connections {
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
-    /// Counts a peer's tunnel.
-    pub(crate) fn open_tunnel(self: &Arc<Self>) -> OpenTunnel {
+    /// Counts who accepts peers' tunnels.
+    pub(crate) fn accept_tunnels(self: &Arc<Self>) -> OpenTunnel {
         self.tunnels.send_modify(|count| *count += 1);
-        OpenTunnel(self.clone())
+        OpenTunnel(self.clone(), None)
+    }
+
+    /// Counts a peer's tunnel, unless it has `most` already.
+    pub(crate) fn open_tunnel(self: &Arc<Self>, peer: IpAddr, most: usize) -> Option<OpenTunnel> {
+        {
+            let mut peers = self.peers.lock();
+            let open = peers.entry(peer).or_default();
+            if *open >= most {
+                return None;
+            }
+            *open += 1;
+        }
+        self.tunnels.send_modify(|count| *count += 1);
+        Some(OpenTunnel(self.clone(), Some(peer)))
     }
 
     /// Resolves when no peer has a tunnel open: only then has everything left that programs

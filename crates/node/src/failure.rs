@@ -55,6 +55,21 @@ pub(crate) enum Failure {
         if *.peers { "its" } else { "this pod's own" }, .ago.as_secs()
     )]
     Expired { address: SocketAddr, peers: bool, ago: Duration },
+    #[error(
+        "pod {pod} has {most} sockets in connections already, as many as one may have (LENO_MAX_SOCKETS_PER_POD); who \
+         opens so many?"
+    )]
+    TooManySockets { pod: String, most: usize },
+    #[error(
+        "{all} sockets are in connections, and pod {pod} has more than its share of them, {taken}; raise the limit on open \
+         files (ulimit -n), or find out who opens so many"
+    )]
+    NoSockets { pod: String, taken: usize, all: usize },
+    #[error(
+        "{address} has {most} tunnels to this pod already, as many as one peer may have (LENO_MAX_TUNNELS_PER_PEER); what \
+         does it need them for?"
+    )]
+    TooManyTunnels { address: SocketAddr, most: usize },
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel { address: SocketAddr, reason: String },
     #[error(
@@ -165,6 +180,9 @@ impl Failure {
                 ResponseFlags::Deny
             }
             Self::Handshake { .. } | Self::TurnedAway { .. } | Self::Expired { .. } => ResponseFlags::TlsFailure,
+            Self::TooManySockets { .. } | Self::NoSockets { .. } | Self::TooManyTunnels { .. } => {
+                ResponseFlags::ResourceLimit
+            }
             Self::Tunnel { .. } | Self::SilentTunnel { .. } => ResponseFlags::H2Handshake,
             Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
             Self::Certificate(_) | Self::NoIdentity(_) | Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => {

@@ -32,13 +32,19 @@ use crate::workers::{accept_next, hand_over};
 /// of this node open, but for bulk ([`crate::pod::workers`]).
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<Worker>, listener: TcpListener) {
     while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
+        let most = pod.context().config.max_tunnels_per_peer;
+        // From here on: whoever drains must not take a peer that proves itself for nobody.
+        let Some(open) = pod.connections().open_tunnel(peer.ip(), most) else {
+            let failure = Failure::TooManyTunnels { address: peer, most };
+            refuse(&pod, peer, stream.local_addr().ok().map(dial::canonical), &failure);
+            dial::reset(stream);
+            continue;
+        };
         let place = pod.unproven().place().await;
         let Some(worker) = workers.iter().min_by_key(|worker| (worker.served.load(Relaxed), worker.outbound)) else {
             return;
         };
         let served = Served::by(worker);
-        // From here on: whoever drains must not take a peer that proves itself for nobody.
-        let open = pod.connections().open_tunnel();
         let pod = pod.clone();
         hand_over(stream, peer, &worker.handle, move |stream| async move {
             let _served = served;
@@ -81,17 +87,7 @@ pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, p
     };
     let (stream, tunnel) = match accepted {
         Ok(accepted) => accepted,
-        Err((failure, local)) => {
-            let mut report = Report::new(&pod, Direction::Inbound, peer);
-            if let Some(local) = local {
-                report.destination_address(local);
-            }
-            if let Some((_, workload)) = pod.workload_now() {
-                report.destination_workload(&workload);
-            }
-            report.failed(&failure);
-            return;
-        }
+        Err((failure, local)) => return refuse(&pod, peer, local, &failure),
     };
     let tunnel = Arc::new(tunnel);
     let on_request = |request: InboundConnect| {
@@ -112,6 +108,18 @@ pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, p
             }
         }
     }
+}
+
+/// Tells of a peer that gets no tunnel.
+fn refuse(pod: &Arc<Pod>, peer: SocketAddr, local: Option<SocketAddr>, failure: &Failure) {
+    let mut report = Report::new(pod, Direction::Inbound, peer);
+    if let Some(local) = local {
+        report.destination_address(local);
+    }
+    if let Some((_, workload)) = pod.workload_now() {
+        report.destination_workload(&workload);
+    }
+    report.failed(failure);
 }
 
 fn tunnel_failed(tunnel: &Tunnel, error: &leno_tunnel::Error) {
@@ -276,7 +284,7 @@ pub(crate) async fn admit_and_dial(
     let (source_ip, address) = (connection.source_ip, connection.destination);
     // Listed first: a policy that arrives between the decision and the listing would otherwise
     // never be asked about this connection.
-    let (listed, cut) = pod.connections().list_inbound(connection.clone());
+    let (listed, cut) = pod.connections().list_inbound(connection.clone())?;
     let mut decision = decide(pod, &connection).await?;
     if waits(&decision) {
         decision = tokio::select! {

@@ -25,11 +25,11 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, listener: TcpList
     }
 }
 
-pub(crate) async fn carry(pod: Arc<Pod>, _counted: Counted, stream: TcpStream, peer: SocketAddr) {
+pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, stream: TcpStream, peer: SocketAddr) {
     let _lives = Lives::here();
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
-        connected = connect(&pod, &stream, peer, &mut report) => connected,
+        connected = connect(&pod, &stream, peer, &mut counted, &mut report) => connected,
         failure = dial::given_up(&stream, peer) => Err(failure),
         () = pod.stopped() => Err(Failure::Stopped),
     };
@@ -56,6 +56,7 @@ async fn connect(
     pod: &Arc<Pod>,
     stream: &TcpStream,
     peer: SocketAddr,
+    counted: &mut Counted,
     report: &mut Report,
 ) -> Result<(TcpStream, crate::connections::Listed, Arc<crate::connections::Cut>), Failure> {
     let destination =
@@ -71,6 +72,7 @@ async fn connect(
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_mapped {
         return Err(Failure::NotForUs(destination));
     }
+    counted.take_socket()?;
     let (mesh, workload) = pod.workload().await?;
     report.destination_workload(&workload);
     if !is_own(pod, &workload, ip)? {

@@ -40,6 +40,7 @@ mod proxy;
 mod report;
 mod request_headers;
 mod run;
+mod shares;
 mod silent;
 mod state;
 mod takeover;

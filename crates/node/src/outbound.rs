@@ -71,6 +71,11 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         report.failed(&Failure::ReservedPort(original));
         return;
     }
+    if let Err(failure) = counted.take_socket() {
+        dial::reset(stream);
+        report.failed(&failure);
+        return;
+    }
     // Boxed: the way to the peer takes much more state than what remains once it is found.
     let captured = Captured { pod: &pod, worker: place.worker(), stream: &stream, source, original };
     let connecting = Box::pin(captured.connect(&mut report));
@@ -99,7 +104,10 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
             counters.forward(first);
             relay::tcp_to_tunnel(stream, tunnel, &counters, options, pod.stopped()).await
         }
-        Upstream::Tcp(upstream) => relay::tcp_to_tcp(stream, upstream, &*counters, options, pod.stopped()).await,
+        Upstream::Tcp(upstream) => {
+            counted.count_socket();
+            relay::tcp_to_tcp(stream, upstream, &*counters, options, pod.stopped()).await
+        }
     };
     place.ended(original, report.bytes().iter().sum(), report.age());
     report.finished(outcome, None);

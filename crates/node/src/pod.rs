@@ -27,6 +27,7 @@ use crate::connections::Connections;
 use crate::dial::TunnelKey;
 use crate::failure::Failure;
 use crate::places::Places;
+use crate::shares::Shares;
 use crate::silent::Silent;
 use crate::state::MeshState;
 use crate::unproven::Unproven;
@@ -58,6 +59,7 @@ pub(crate) struct Context {
     pub(crate) relay: leno_tunnel::RelayOptions,
     /// Where DNS questions about anything but the mesh go.
     pub(crate) resolvers: Vec<SocketAddr>,
+    pub(crate) shares: Arc<Shares>,
     /// As [`crate::Host`] says.
     pub(crate) trim: fn(),
 }
@@ -171,6 +173,8 @@ impl Pod {
             }
         };
         let dns = if context.config.dns { open_dns(&netns) } else { None };
+        let name = format!("{}/{}", info.namespace, info.name);
+        let connections = Connections::new(context.shares.join(name, context.config.max_sockets_per_pod));
         let mut ports = BTreeSet::from([OUTBOUND_PORT, PLAINTEXT_PORT, HBONE_PORT]);
         let mut inodes = BTreeSet::from([inode(&hbone.socket)?]);
         for (outbound, plaintext) in &listeners {
@@ -187,9 +191,9 @@ impl Pod {
             info,
             netns,
             unproven: Unproven::new(context.config.max_unproven),
+            connections,
             silent: Silent::default(),
             context,
-            connections: Arc::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
             left: AtomicBool::new(false),
@@ -230,7 +234,7 @@ impl Pod {
         // Where programs of this node keep no peer waiting, but for bulk.
         if let Some(worker) = workers.iter().min_by_key(|worker| worker.outbound) {
             let _on_worker = worker.handle.enter();
-            let counted = pod.connections.open_tunnel();
+            let counted = pod.connections.accept_tunnels();
             tokio::spawn(inbound::accept(pod.clone(), counted, workers.to_vec(), register(hbone)?));
         }
         if let (Some(worker), Some(dns)) = (workers.first(), dns) {

@@ -20,6 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::connections::{Connections, Cut, InboundConnection, Listed};
+use crate::shares::Shares;
 use crate::state::{Feed, MeshState};
 
 /// What the control plane means the mesh to be.
@@ -249,7 +250,9 @@ impl Proxy {
         let mut proxy = Self {
             feed: Feed::new(state.clone(), certificates, "node-1".to_owned()),
             state,
-            connections: ["v", "w"].map(|uid| (uid, Arc::default())).into(),
+            connections: ["v", "w"]
+                .map(|uid| (uid, Connections::new(Shares::of_this_process().join(uid.to_owned(), 0))))
+                .into(),
             live: Vec::new(),
         };
         let policies: Vec<_> = before.policies.values().cloned().map(Told::Policy).collect();
@@ -287,7 +290,7 @@ impl Proxy {
                 if self.admits(uid, &connection) == Some(true) {
                     let either = meant.before[uid][peer] || meant.after[uid][peer];
                     assert!(either, "{uid} lets in {connection:?}, which neither before nor after would, {}", at());
-                    let (listed, cut) = connections.list_inbound(connection);
+                    let (listed, cut) = connections.list_inbound(connection).expect("a place");
                     self.live.push(Live { uid, peer, cut, _listed: listed });
                 }
             }

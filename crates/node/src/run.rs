@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::Endpoints;
 use crate::pod::{self, Context};
 use crate::pods::{self, Pods};
+use crate::shares::Shares;
 use crate::state::{Feed, MeshState};
 use crate::workers::Workers;
 use crate::{Config, Error, admin, dns, give_back};
@@ -136,7 +137,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         spread: TUNNELS_PER_PEER,
         idle_timeout: config.pool_idle_timeout,
         handshake_timeout: config.handshake_timeout,
-        window_budget: WindowBudget::new(config.window_budget),
+        window_budget: WindowBudget::with_unread(config.window_budget, config.unread_budget),
         ..Settings::default()
     };
     let format = setting("LOG_FORMAT", &config.log_format)?;
@@ -153,6 +154,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         relay: RelayOptions::default(),
         resolvers: host.resolvers,
         trim: host.trim,
+        shares: Shares::of_this_process(),
         config,
     });
     let config = &context.config;

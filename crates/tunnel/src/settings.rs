@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use crate::WindowBudget;
+use crate::window::FIRST;
 
 /// Parameters of HBONE connections, client and server side. The defaults are the ones ztunnel
 /// uses, so that mixed meshes behave alike; where they differ, the field says so.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Receive window of one stream, bytes: how much a stalled reader can make us hold. At least
-    /// 65 535, which peers assume before they are told otherwise, as for `connection_window`.
+    /// Largest receive window of one stream, bytes: how much a stalled reader can make us hold, as
+    /// long as few do ([`WindowBudget`]). At least 65 535, which peers assume before they are told
+    /// otherwise, as for `connection_window`.
     pub stream_window: u32,
     /// Receive window of a whole connection, bytes, as long as its programs read. Must exceed
     /// `stream_window` several times: with equal sizes, programs that read connection A only after
@@ -92,10 +94,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// What a peer is told of a stream before that is open.
+    pub(crate) fn first_stream_window(&self) -> u32 {
+        self.stream_window.min(FIRST)
+    }
+
     pub(crate) fn client(&self) -> h2::client::Builder {
         let mut builder = h2::client::Builder::new();
         builder
-            .initial_window_size(self.stream_window)
+            .initial_window_size(self.first_stream_window())
             .initial_connection_window_size(self.connection_window)
             .max_frame_size(self.max_frame_size)
             .max_header_list_size(self.client_header_list)
@@ -109,7 +116,7 @@ impl Settings {
     pub(crate) fn server(&self) -> h2::server::Builder {
         let mut builder = h2::server::Builder::new();
         builder
-            .initial_window_size(self.stream_window)
+            .initial_window_size(self.first_stream_window())
             .initial_connection_window_size(self.connection_window)
             .max_frame_size(self.max_frame_size)
             .max_header_list_size(self.server_header_list)

@@ -1,9 +1,14 @@
-//! How much a connection may receive while some of its programs don't read.
+//! How much a connection, and each of its streams, may receive while some programs don't read.
 //!
 //! HTTP/2 gives a connection one receive window for all its streams. What programs that have
 //! stopped reading leave in it, nobody else can use: a few of them fill it, and all their
 //! neighbours wait. So it grows by what its streams hold, out of a budget that all connections of
-//! the process share. How much one stream can hold is not changed by that.
+//! the process share.
+//!
+//! Each stream has a window of its own, which bounds what waits for its program. It is as large as
+//! a fast program far away needs, as long as little waits in the process. The more waits, the less
+//! the next program that stops may leave waiting: thousands of them together hold little more than
+//! [`WindowBudget::with_unread`] says. A program that reads on earns a larger window by that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -19,16 +24,70 @@ const LARGEST: usize = (1 << 31) - 1;
 #[derive(Debug, Clone)]
 pub struct WindowBudget(Arc<Shares>);
 
+/// The window of a stream that is told before anything is known of its program, bytes. The kernel
+/// takes so much for a program before that reads a byte, so nothing of it waits here.
+pub(crate) const FIRST: u32 = 64 << 10;
+
+/// What a stream may leave waiting however much there is already, bytes: without a window, its program
+/// would be asked for nothing. With the first [`MANY`] streams it is the one, with the last of very
+/// many the other; in between it falls with the square of their number, so that all of them together
+/// leave little more than the first.
+const LEAST: (usize, usize) = (256, 4 << 10);
+const MANY: usize = 512;
+
+/// What may wait for programs that don't read, unless said otherwise, bytes.
+const UNREAD: usize = 16 << 20;
+
 #[derive(Debug)]
 struct Shares {
     limit: usize,
     used: AtomicUsize,
+    /// What is to wait at most for programs that don't read.
+    unread: usize,
+    /// What waits for programs.
+    waiting: AtomicUsize,
+    /// What streams may receive beyond [`FIRST`] whose programs are not known to read.
+    promised: AtomicUsize,
+    streams: AtomicUsize,
 }
 
 impl WindowBudget {
     /// A budget of so many bytes; with 0, no window ever grows.
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Shares { limit: bytes, used: AtomicUsize::new(0) }))
+        Self::with_unread(bytes, UNREAD)
+    }
+
+    /// As [`WindowBudget::new`]; and `unread` bytes are what all streams together may hold for
+    /// programs that don't read, with little more for each.
+    pub fn with_unread(bytes: usize, unread: usize) -> Self {
+        let none = || AtomicUsize::new(0);
+        Self(Arc::new(Shares {
+            limit: bytes,
+            used: none(),
+            unread,
+            waiting: none(),
+            promised: none(),
+            streams: none(),
+        }))
+    }
+
+    /// Bytes that wait for programs.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting.load(Relaxed)
+    }
+
+    /// The window, of `largest` bytes at most, of a stream whose program is known to have read so many
+    /// bytes, and to which so many are promised.
+    fn of_stream(&self, largest: u32, read: u64, promised: u32) -> u32 {
+        let shares = &*self.0;
+        let others = shares.promised.load(Relaxed).saturating_sub(promised as usize);
+        let left = shares.unread.saturating_sub(shares.waiting.load(Relaxed) + others);
+        let many = shares.streams.load(Relaxed).max(MANY);
+        let least = (LEAST.1 * MANY * MANY / (many * many)).max(LEAST.0);
+        // A quarter of what is left: it is never used up, but for what everybody may have.
+        let window = (left / 4).max(least).max(read as usize);
+        // In few steps, or each byte would change it.
+        window.next_power_of_two().min(largest as usize) as u32
     }
 
     /// Bytes by which windows are larger now than they begin.
@@ -56,10 +115,12 @@ pub(crate) struct Ledger {
     low: AtomicUsize,
     high: AtomicUsize,
     task: Sleeper,
+    budget: WindowBudget,
 }
 
 impl Ledger {
     fn hold(&self, bytes: usize) {
+        self.budget.0.waiting.fetch_add(bytes, Relaxed);
         let held = self.held.fetch_add(bytes, SeqCst) + bytes;
         if held > self.high.load(SeqCst) && self.high.swap(usize::MAX, SeqCst) != usize::MAX {
             self.task.wake();
@@ -67,6 +128,7 @@ impl Ledger {
     }
 
     fn give_back(&self, bytes: usize) {
+        self.budget.0.waiting.fetch_sub(bytes, Relaxed);
         let held = self.held.fetch_sub(bytes, SeqCst) - bytes;
         if held < self.low.load(SeqCst) && self.low.swap(0, SeqCst) != 0 {
             self.task.wake();
@@ -80,11 +142,31 @@ pub(crate) struct Held {
     ledger: Arc<Ledger>,
     /// A stream's window bounds it.
     bytes: u32,
+    /// What of the stream's window is promised.
+    promised: u32,
 }
 
 impl Held {
     pub(crate) fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger, bytes: 0 }
+        ledger.budget.0.streams.fetch_add(1, Relaxed);
+        Self { ledger, bytes: 0, promised: 0 }
+    }
+
+    /// What the stream's window is to be, if it may be `largest` and its program has read so much.
+    pub(crate) fn window(&self, largest: u32, read: u64) -> u32 {
+        self.ledger.budget.of_stream(largest, read, self.promised)
+    }
+
+    /// So many bytes may still come for a program that is not known to read.
+    pub(crate) fn promise(&mut self, bytes: u32) {
+        let promised = bytes.saturating_sub(FIRST);
+        let before = std::mem::replace(&mut self.promised, promised);
+        let all = &self.ledger.budget.0.promised;
+        if promised > before {
+            all.fetch_add((promised - before) as usize, Relaxed);
+        } else if promised < before {
+            all.fetch_sub((before - promised) as usize, Relaxed);
+        }
     }
 
     /// So many bytes more were received.
@@ -113,6 +195,8 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.ledger.give_back(self.bytes as usize);
+        self.promise(0);
+        self.ledger.budget.0.streams.fetch_sub(1, Relaxed);
     }
 }
 
@@ -132,7 +216,8 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn new(base: u32, budget: WindowBudget) -> Self {
         let (low, high) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let ledger = Arc::new(Ledger { held: AtomicUsize::new(0), low, high, task: Sleeper::default() });
+        let (held, task) = (AtomicUsize::new(0), Sleeper::default());
+        let ledger = Arc::new(Ledger { held, low, high, task, budget: budget.clone() });
         Self { ledger, budget, base: base as usize, granted: 0, registered: Registered::default() }
     }
 

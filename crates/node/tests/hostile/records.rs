@@ -76,7 +76,7 @@ pub(crate) async fn proven(target: &Target) -> TlsStream<TcpStream> {
     let key = PrivateKey::from_pem(&certificate.key_pem).unwrap();
     let mut chain = certificate.chain();
     // The pod's own certificate is of the mesh's authority, this one is not.
-    chain.last_mut().unwrap().push_str(target.mesh.control.root_pem());
+    chain.last_mut().unwrap().push_str(&target.mesh.control.root_pem());
     let certificate = WorkloadCertificate::from_issued(GOOD.parse().unwrap(), key, &chain).unwrap();
     let identity = MeshIdentity::new(Arc::new(certificate)).unwrap();
     let expected = [target.pod.workload.identity().unwrap()];

@@ -6,6 +6,7 @@ mod bulk;
 mod carry;
 mod closed;
 mod dump;
+mod limits;
 mod live;
 mod names;
 mod silent;

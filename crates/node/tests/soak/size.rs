@@ -18,6 +18,10 @@ pub(crate) struct Size {
     pub(crate) stalled: usize,
     /// Workloads of the mesh that a proxy is told of.
     pub(crate) workloads: usize,
+    /// Connections to a program that has stopped reading, and what they may cost a proxy, bytes: what it
+    /// may hold unread, and a little for each.
+    pub(crate) stopped: usize,
+    pub(crate) stopped_cost: usize,
     /// How long a neighbour's latency is taken for.
     pub(crate) sample: Duration,
     /// How often it is taken while nothing else goes on.
@@ -54,6 +58,9 @@ impl Size {
             behind: false,
             stalled: 8,
             workloads: 5000,
+            stopped: 1000,
+            // An unoptimised proxy takes more for each. Windows alone were 16 MiB for each hundred.
+            stopped_cost: (20 << 20) + 1000 * (10 << 10),
             sample: Duration::from_secs(2),
             bases: 1,
             rounds: 3,
@@ -77,6 +84,8 @@ impl Size {
             behind: true,
             stalled: 32,
             workloads: 50_000,
+            stopped: 20_000,
+            stopped_cost: 96 << 20,
             sample: Duration::from_secs(10),
             bases: 5,
             rounds: 5,

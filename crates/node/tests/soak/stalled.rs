@@ -1,17 +1,19 @@
 //! Programs that stop reading, while what sends to them does not stop.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leno_testkit::network::may_run;
-use tokio::io::AsyncWriteExt;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::process::{MESSAGE, WORKERS, order};
 use crate::support::soon;
-use crate::{ALONE, Field, open, short};
+use crate::{ALONE, Field, LANES, open, short};
 
 /// What a proxy may hold for readers that have stopped: the receive window of a tunnel, which its
 /// streams share, for each thread has a tunnel of its own to a pod; what windows may grow by; and
@@ -100,5 +102,98 @@ async fn readers_that_stop_are_sent_a_bounded_amount_and_disturb_nobody() {
     drop((neighbour, received, field.programs.remove(0)));
     let ended = async { while senders.tasks.join_next().await.is_some() {} };
     soon("the senders to be told", ended).await;
+    field.is_given_back().await;
+}
+
+/// What a sender's own kernel takes of what it says, bytes: with the usual some MiB, thousands of
+/// senders would take all of the machine's memory.
+const SENDERS_BUFFER: usize = 32 << 10;
+
+/// A connection to a program that stops reading, and all that goes into it; none if it was refused.
+async fn stopped(field: &Field) -> Option<TcpStream> {
+    match soon("an answer", open(&field.client, field.target(), order::IGNORE)).await {
+        Ok(stream) => {
+            socket2::SockRef::from(&stream).set_send_buffer_size(SENDERS_BUFFER).unwrap();
+            push(&stream);
+            Some(stream)
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Sends as much as goes now.
+fn push(stream: &TcpStream) {
+    loop {
+        match stream.try_write(&[7; SENDERS_BUFFER]) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => panic!("a sender is cut off: {error}"),
+        }
+    }
+}
+
+/// Messages to a program that reads on, and their answers.
+async fn echoed(reader: &mut TcpStream, messages: usize) {
+    let (mut read, mut write) = reader.split();
+    let block = vec![order::ECHO; messages * MESSAGE];
+    let mut back = vec![0; block.len()];
+    let (sent, received) = tokio::join!(write.write_all(&block), read.read_exact(&mut back));
+    sent.unwrap();
+    received.unwrap();
+    assert_eq!(back, block);
+}
+
+#[tokio::test]
+async fn thousands_of_connections_to_a_stopped_reader_cost_little() {
+    if !may_run("thousands_of_connections_to_a_stopped_reader_cost_little") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    // Of this process, the proxies and the programs, which inherit it. Where that may not be raised, the proxies
+    // refuse what is beyond a pod's share.
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, soft, hard.max(60_000)).is_ok();
+    let mut field = Field::new().await;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let neighbour = field.neighbour();
+    let base = neighbour.base(&field.size).await;
+    // Others between the same pods: one that is there already, and new ones.
+    let mut reader = soon("an answer", open(&field.client, field.target(), order::ECHO)).await.unwrap();
+    let (mut held, mut refused, mut slowest) = (Vec::with_capacity(field.size.stopped), 0, Duration::ZERO);
+    while held.len() + refused < field.size.stopped {
+        let next = || stopped(&field);
+        for stream in <[_; LANES]>::from(tokio::join!(next(), next(), next(), next())) {
+            refused += usize::from(stream.is_none());
+            held.extend(stream);
+        }
+        if (held.len() + refused) % 200 == 0 {
+            held.iter().for_each(push);
+            let begun = Instant::now();
+            soon("an answer beside stopped readers", echoed(&mut reader, 1)).await;
+            if refused == 0 {
+                soon("an answer beside stopped readers", short(&field.client, field.target())).await.unwrap();
+            }
+            slowest = slowest.max(begun.elapsed());
+        }
+        if (held.len() + refused) % 2500 == 0 {
+            println!("{} stopped readers: {:?} bytes held", held.len(), field.taken());
+        }
+    }
+    let most = if raised { 0 } else { field.size.stopped.saturating_sub(hard as usize / 2) };
+    assert!(refused <= most, "{refused} connections were refused, {} not", held.len());
+    soon("bulk beside stopped readers", echoed(&mut reader, 1 << 15)).await;
+    held.iter().for_each(push);
+    let cost = field.taken();
+    println!("{} stopped, {refused} refused: {cost:?} bytes held; an answer took {slowest:.1?} at most", held.len());
+    for (node, cost) in cost.into_iter().enumerate() {
+        assert!(cost <= field.size.stopped_cost, "node-{} holds {cost} bytes", node + 1);
+    }
+    neighbour.is_undisturbed(base, "thousands of stopped readers", &field.size).await;
+    // What so many streams held lay in more pages, in some of which something lives on.
+    field.size.left *= 2;
+    // With the program, whose kernel still has what nobody read.
+    drop((neighbour, held, reader, field.programs.remove(0)));
     field.is_given_back().await;
 }

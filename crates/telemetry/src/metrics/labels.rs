@@ -67,6 +67,8 @@ pub enum ResponseFlags {
     Identity,
     /// A certificate is revoked.
     CertificateRevoked,
+    /// A pod or a peer has as many connections as it may have.
+    ResourceLimit,
 }
 
 impl ResponseFlags {
@@ -80,6 +82,7 @@ impl ResponseFlags {
             Self::NetworkPolicy => "NETWORK_POLICY",
             Self::Identity => "IDENTITY_ERROR",
             Self::CertificateRevoked => "CERT_REVOKED",
+            Self::ResourceLimit => "RESOURCE_LIMIT",
         }
     }
 }

@@ -43,6 +43,11 @@ impl Credit {
         Some(std::mem::take(&mut self.owed))
     }
 
+    /// What the peer may still send, or is to be told that it may.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.available + self.owed
+    }
+
     /// The window is to be larger, or smaller, by so many bytes.
     pub(super) fn resize(&mut self, from: u32, to: u32) {
         if to > from {

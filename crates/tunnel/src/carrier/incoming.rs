@@ -77,6 +77,8 @@ pub(super) struct Incoming {
     pub(super) credit: Credit,
     /// What that is to be.
     pub(super) target: u32,
+    /// A stream's, before it is open, and at most.
+    pub(super) first_stream_window: u32,
     pub(super) stream_window: u32,
 }
 
@@ -137,6 +139,7 @@ impl Incoming {
             // The library tells the peer of what exceeds the default, first thing.
             credit: Credit::new(settings.connection_window),
             target: settings.connection_window,
+            first_stream_window: settings.first_stream_window(),
             stream_window: settings.stream_window,
         }
     }
@@ -503,6 +506,7 @@ impl Carrier {
         self.incoming.credit.give(bytes);
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.credit.give(bytes);
+        stream.resize(self.incoming.stream_window);
         if stream.receive_ended || stream.abandoned || stream.failure.is_some() {
             return;
         }

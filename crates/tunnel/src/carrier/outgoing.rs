@@ -308,6 +308,8 @@ impl Carrier {
             stream.opened = true;
             stream.wake_sender();
             self.send_backlog(head.stream);
+            // The peer hears of the stream's own window in the same record.
+            self.consumed(head.stream, 0);
         }
         if ends {
             // Who gave up a write, and ended the stream instead, may still stand before others.

@@ -291,6 +291,10 @@ async fn one_who_stopped_reading_keeps_only_its_own() {
     bench.raw.io.write_all(&bytes).await.unwrap();
     bench.turn();
     let (stopped, reader) = (bench.handle.attach(1), bench.handle.attach(3));
+    // Once answered, a stream has its whole window.
+    for id in [1, 3] {
+        bench.library.write_all(&frame(HEADERS, END_HEADERS, id, OK)).await.unwrap();
+    }
     let mut held = 0;
     let mut kept_by_stopped: Vec<Bytes> = Vec::new();
     for _ in 0..40 {
@@ -342,6 +346,9 @@ async fn a_frame_of_the_largest_read_comes_in_one_piece() {
     }
     bench.turn();
     let lanes = [1, 3].map(|id| bench.handle.attach(id));
+    for id in [1, 3] {
+        bench.library.write_all(&frame(HEADERS, END_HEADERS, id, OK)).await.unwrap();
+    }
     for _ in 0..8 {
         for id in [1, 3] {
             bench.raw.send(DATA, 0, id, &[id as u8; LARGE]).await;
