@@ -10,6 +10,7 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 pub use body::Body;
 pub use routes::{logging, metrics, readiness};
 
+use body::Taken;
 use places::{Place, Places};
 
 use crate::accepting;
@@ -38,8 +40,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time one connection may last. Each carries one request: pods can reach the readiness and
-/// metrics ports, and must not be able to hold their places.
+/// Time one connection may last, from one piece of its answer to the next. Each carries one request:
+/// pods can reach the readiness and metrics ports, which answer at once, and must not be able to hold
+/// their places.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Largest request body, bytes.
@@ -239,9 +242,10 @@ pub async fn serve(listener: TcpListener, routes: Routes, shutdown: impl Future<
         let place = Arc::new(places.take(client.ip()));
         let (routes, stopped) = (routes.clone(), stopped.clone());
         connections.spawn(async move {
+            let taken = Taken::default();
             tokio::select! {
-                served = timeout(CONNECTION_TIMEOUT, connection(io, routes, place.clone(), stopped)) => {
-                    if served.is_err() {
+                went_on = goes_on(connection(io, routes, place.clone(), stopped, taken.clone()), &taken) => {
+                    if !went_on {
                         tracing::debug!(%client, "an admin connection took too long");
                     }
                 }
@@ -255,15 +259,34 @@ pub async fn serve(listener: TcpListener, routes: Routes, shutdown: impl Future<
     let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
 }
 
+/// Whether the connection came to its end without standing still for [`CONNECTION_TIMEOUT`].
+async fn goes_on(connection: impl Future<Output = ()>, taken: &Taken) -> bool {
+    let mut connection = pin!(connection);
+    loop {
+        let before = taken.load(Ordering::Relaxed);
+        if timeout(CONNECTION_TIMEOUT, &mut connection).await.is_ok() {
+            return true;
+        }
+        if taken.load(Ordering::Relaxed) == before {
+            return false;
+        }
+    }
+}
+
 async fn connection(
     io: tokio::net::TcpStream,
     routes: Arc<Routes>,
     place: Arc<Place>,
     mut stopped: tokio::sync::watch::Receiver<bool>,
+    taken: Taken,
 ) {
     let service = service_fn(move |request| {
-        let (routes, place) = (routes.clone(), place.clone());
-        async move { Ok::<_, Infallible>(routes.answer(request, &place).await) }
+        let (routes, place, taken) = (routes.clone(), place.clone(), taken.clone());
+        async move {
+            let mut answer = routes.answer(request, &place).await;
+            answer.body_mut().count(taken);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -66,6 +66,21 @@ async fn a_long_answer_comes_in_pieces_and_one_that_breaks_off_does_not_look_who
     assert!(answer.contains("xxx") && !answer.ends_with("\r\n0\r\n\r\n"), "{}", answer.len());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_long_answer_may_last_as_long_as_it_moves() {
+    let taken = Taken::default();
+    let moves = async {
+        for _ in 0..10 {
+            tokio::time::sleep(CONNECTION_TIMEOUT / 2).await;
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    assert!(goes_on(moves, &taken).await);
+    let begun = tokio::time::Instant::now();
+    assert!(!goes_on(std::future::pending(), &taken).await);
+    assert_eq!(begun.elapsed(), CONNECTION_TIMEOUT);
+}
+
 /// A reader that goes away, or never reads, keeps neither the writer nor its memory.
 #[tokio::test]
 async fn whoever_writes_an_answer_ends_with_its_reader() {

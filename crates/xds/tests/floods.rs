@@ -14,7 +14,9 @@ use futures_util::future::BoxFuture;
 use leno_model::Identity;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor, ControlConnector, RootSource, TlsStream};
 use leno_xds::Resources;
-use leno_xds::server::{AuthError, Authenticator, CaService, Caller, Service, Services, SignError, Signer, serve};
+use leno_xds::server::{
+    AuthError, Authenticator, CaService, Caller, Limits, Service, Services, SignError, Signer, serve,
+};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -151,7 +153,7 @@ impl Control {
                 discovery: Service::new(watched, Arc::new(Nobody)),
                 certificates: CaService::new(Arc::new(Nobody), Arc::new(Nobody)),
             };
-            serve(listener, acceptor, services, async { drop(stopped.await) }).await;
+            serve(listener, acceptor, services, Limits::default(), async { drop(stopped.await) }).await;
         });
         Self { way: Way { address: told.recv().unwrap(), root }, stop: Some(stop), _busy: busy }
     }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -17,7 +19,14 @@ const WAITING: usize = 2;
 
 /// The body of an answer.
 #[derive(Debug)]
-pub struct Body(Carries);
+pub struct Body {
+    carries: Carries,
+    /// Counts the pieces that were taken.
+    taken: Taken,
+}
+
+/// A count of pieces.
+pub(super) type Taken = Arc<AtomicUsize>;
 
 #[derive(Debug)]
 enum Carries {
@@ -28,7 +37,7 @@ enum Carries {
 
 impl Body {
     pub(super) fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self(Carries::Whole(Full::new(bytes.into())))
+        Self { carries: Carries::Whole(Full::new(bytes.into())), taken: Taken::default() }
     }
 
     /// What `write` writes, on a thread of its own, no faster than it is read.
@@ -40,7 +49,12 @@ impl Body {
                 tracing::debug!(%error, "an admin answer was broken off");
             }
         })?;
-        Ok(Self(Carries::Pieces(pieces)))
+        Ok(Self { carries: Carries::Pieces(pieces), taken: Taken::default() })
+    }
+
+    /// Has `taken` count the pieces.
+    pub(super) fn count(&mut self, taken: Taken) {
+        self.taken = taken;
     }
 }
 
@@ -49,7 +63,7 @@ impl HttpBody for Body {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let pieces = match &mut self.0 {
+        let pieces = match &mut self.carries {
             Carries::Whole(whole) => {
                 return Pin::new(whole).poll_frame(cx).map_err(|never| match never {});
             }
@@ -57,23 +71,26 @@ impl HttpBody for Body {
         };
         Poll::Ready(match std::task::ready!(pieces.poll_recv(cx)) {
             Some(piece) if piece.is_empty() => {
-                self.0 = Carries::Whole(Full::default());
+                self.carries = Carries::Whole(Full::default());
                 None
             }
-            Some(piece) => Some(Ok(Frame::data(piece))),
+            Some(piece) => {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                Some(Ok(Frame::data(piece)))
+            }
             None => Some(Err(io::Error::other("whoever wrote the answer has broken it off"))),
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.carries {
             Carries::Whole(whole) => whole.is_end_stream(),
             Carries::Pieces(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.carries {
             Carries::Whole(whole) => whole.size_hint(),
             Carries::Pieces(_) => SizeHint::default(),
         }
