@@ -124,6 +124,9 @@ fn endless() -> Vec<(&'static str, Vec<Sent>)> {
 /// Bytes that may be taken in one turn: what Tokio allows a task, and one large read.
 const TURN: usize = (1 << 20) + (256 << 10);
 
+/// Records that may be opened in one, however few bytes they have.
+const RECORDS: u64 = 129;
+
 #[test]
 fn a_flood_leaves_each_turn_to_the_others() {
     for (what, sent) in endless() {
@@ -141,12 +144,15 @@ fn a_flood_leaves_each_turn_to_the_others() {
             let mut room = vec![0; 256 << 10];
             let mut turns = Vec::new();
             let flooded = std::future::poll_fn(|cx| {
-                let before = server.io.taken;
+                let (before, opened) = (server.io.taken, server.keys.opening.sequence());
                 while let Poll::Ready(read) = Pin::new(&mut server).poll_read(cx, &mut ReadBuf::new(&mut room)) {
                     read.unwrap();
                     assert!(server.io.taken - before < 64 << 20, "{what}: a turn without end");
                 }
                 turns.push(server.io.taken - before);
+                // With new keys, they are counted anew.
+                let opened = server.keys.opening.sequence().saturating_sub(opened);
+                assert!(opened <= RECORDS, "{what}: {opened} records");
                 if turns.len() < 4 { Poll::Pending } else { Poll::Ready(()) }
             });
             // Nobody else wakes it.
