@@ -93,10 +93,12 @@ impl Keepalive {
                 self.rearm();
                 return Poll::Ready(Due::Drain);
             }
-            if self.check.is_none_or(|check| check > now) {
+            let Some(check) = self.check.filter(|check| *check <= now) else {
                 self.rearm();
                 continue;
-            }
+            };
+            // While this side was asleep (a machine that is overloaded, or was paused) it heard nobody.
+            self.heard += now - check;
             if look.received != self.seen {
                 (self.seen, self.heard) = (look.received, now);
             }

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::Transport;
 use crate::server::InboundConnect;
-use crate::test_support::{Farm, echo, request, say};
+use crate::test_support::{Farm, echo, request, say, settle};
 use crate::{Acknowledged, Error, OpenError, Pool, TunnelStream};
 
 /// What anybody may wait at most for a peer that is gone.
@@ -198,6 +198,23 @@ async fn a_slow_answer_on_an_idle_connection_is_waited_for() {
     let second = bench.open_to(handler).await.unwrap();
     assert_eq!((begun.elapsed().as_secs(), bench.lines.len()), (SLOW.as_secs(), 1));
     drop((first, second));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_asleep_does_not_take_the_peer_for_dead() {
+    let mut bench = Bench::new();
+    let mut stream = bench.open().await.unwrap();
+    say(&mut stream, "hello").await;
+    sleep(Duration::from_secs(10)).await;
+    // Something is sent and unanswered; then nothing runs here for a while.
+    bench.cut();
+    stream.write_all(b"lost").await.unwrap();
+    settle().await;
+    bench.lines[0].cut.store(false, Relaxed);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    settle().await;
+    say(&mut stream, "hello").await;
+    assert_eq!(bench.farm.dials(), 1);
 }
 
 #[tokio::test(start_paused = true)]
