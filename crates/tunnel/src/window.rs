@@ -81,11 +81,14 @@ impl WindowBudget {
     fn of_stream(&self, largest: u32, read: u64, promised: u32) -> u32 {
         let shares = &*self.0;
         let others = shares.promised.load(Relaxed).saturating_sub(promised as usize);
-        let left = shares.unread.saturating_sub(shares.waiting.load(Relaxed) + others);
+        let waiting = shares.waiting.load(Relaxed);
         let many = shares.streams.load(Relaxed).max(MANY);
         let least = (LEAST.1 * MANY * MANY / (many * many)).max(LEAST.0);
         // A quarter of what is left: it is never used up, but for what everybody may have.
-        let window = (left / 4).max(least).max(read as usize);
+        let left = shares.unread.saturating_sub(waiting + others) / 4;
+        // What is merely promised makes no window smaller than all begin with.
+        let room = if waiting < shares.unread / 4 { left.max(FIRST as usize) } else { left };
+        let window = room.max(least).max(read as usize);
         // In few steps, or each byte would change it.
         window.next_power_of_two().min(largest as usize) as u32
     }

@@ -430,3 +430,43 @@ proptest! {
         prop_assert_eq!(budget.used(), 0);
     }
 }
+
+/// Every stream is told its window, gets as much, and its program reads nothing of it.
+#[test]
+fn streams_whose_programs_stop_hold_a_bounded_sum() {
+    const UNREAD: usize = 16 << 20;
+    const LARGEST: u32 = 4 << 20;
+    let budget = WindowBudget::with_unread(64 << 20, UNREAD);
+    let window = Window::new(16 << 20, budget.clone());
+    let mut streams = Vec::new();
+    for count in 1..=20_000 {
+        let mut stream = Held::new(window.ledger().clone());
+        let bytes = stream.window(LARGEST, 0);
+        assert_eq!(bytes == LARGEST, count <= 2, "stream {count} of {bytes} bytes");
+        assert!(bytes >= 256);
+        stream.hold(bytes as usize);
+        streams.push(stream);
+    }
+    assert!(budget.waiting() <= UNREAD + (12 << 20), "{} bytes wait", budget.waiting());
+    // A program that has been seen to read gets what it needs.
+    let reader = Held::new(window.ledger().clone());
+    assert!(reader.window(LARGEST, 0) <= 4096);
+    assert_eq!(reader.window(LARGEST, 100_000), 128 << 10);
+    assert_eq!(reader.window(LARGEST, 1 << 30), LARGEST);
+    // Once they have read, others have their windows again.
+    drop(streams);
+    assert_eq!((budget.waiting(), reader.window(LARGEST, 0)), (0, LARGEST));
+    // What lies idle may come at any time.
+    let mut idle = Vec::new();
+    let mut promised = 0;
+    for _ in 0..1000 {
+        let mut stream = Held::new(window.ledger().clone());
+        let bytes = stream.window(LARGEST, 0);
+        assert!(bytes >= FIRST, "nothing waits");
+        stream.promise(bytes);
+        assert_eq!(stream.window(LARGEST, 0), bytes, "a stream does not stand in its own way");
+        promised += (bytes - FIRST) as usize;
+        idle.push(stream);
+    }
+    assert!(promised <= UNREAD, "{promised}");
+}
