@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Outcome {
     /// The stage ran and has ended.
     Stopped,
-    /// Its supervisor was gone; what it left has been removed.
+    /// Its supervisor was gone, or could not be asked; what it left has been removed.
     Cleaned,
     /// There was nothing.
     Nothing,
@@ -53,7 +53,8 @@ pub async fn run(name: &StageName) -> Result<Outcome, Error> {
             }
         }
         finish(name, &run_dir)?;
-        return Ok(Outcome::Stopped);
+        // One that could not be asked was dying already, as after a SIGKILL.
+        return Ok(if asked { Outcome::Stopped } else { Outcome::Cleaned });
     }
     if !run_dir.exists()
         && let Some(theirs) = elsewhere(name)

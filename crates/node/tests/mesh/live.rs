@@ -318,7 +318,8 @@ async fn old_roots_go_under_traffic() {
     if !may_run("old_roots_go_under_traffic") {
         return;
     }
-    const TTL: Duration = Duration::from_secs(3);
+    // A busy machine is to have time to renew them.
+    const TTL: Duration = Duration::from_secs(6);
     let mut mesh = Mesh::with(|config| {
         config.secret_ttl = TTL;
         config.pool_max_streams = 1;
@@ -338,7 +339,10 @@ async fn old_roots_go_under_traffic() {
         let until_gone = async {
             while mesh.control.roots() > 1 {
                 let attempt = async { exchange(client.host().connect(server.app(server.v4)).await?, b"hello").await };
-                attempt.await.unwrap_or_else(|error| panic!("rotation {rotation}: {error}"));
+                attempt.await.unwrap_or_else(|error| {
+                    let refused = ["node-1", "node-2"].map(|node| mesh.started(node).log.all());
+                    panic!("rotation {rotation}: {error}; {refused:#?}")
+                });
                 long.write_all(b"still").await.unwrap();
                 long.read_exact(&mut [0; 5]).await.unwrap();
             }
