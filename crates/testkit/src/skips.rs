@@ -106,6 +106,8 @@ fn sweep(dir: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -137,7 +139,9 @@ mod tests {
         }
         let this = std::env::current_exe().unwrap();
         let mut child = std::process::Command::new(this);
-        let status = child.arg("what_is_skipped").env("LENO_TEST_SKIPS", "1").status().unwrap();
+        child.arg("what_is_skipped").env("LENO_TEST_SKIPS", "1");
+        // What it says of a test that does not exist is nobody's to read: `.ci/run` would take it for a skipped one.
+        let status = child.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
         assert!(status.success());
     }
 }

@@ -92,7 +92,7 @@ fn another_root_in_the_directory_is_taken_over_while_it_runs() {
 fn several_threads_serve() {
     let cores = std::thread::available_parallelism().unwrap().get();
     if cores == 1 {
-        eprintln!("SKIP several_threads_serve: this machine has one core");
+        leno_testkit::skips::skip("several_threads_serve", "this machine has one core");
         return;
     }
     let control = Control::start();

@@ -2,12 +2,12 @@
 //!
 //! Runs where `LENO_H2SPEC` names it: `go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_testkit::hbone;
 use leno_testkit::network::may_run;
+use leno_testkit::skips::skip;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
 use tokio::process::Command;
@@ -69,7 +69,7 @@ impl Case {
 fn program(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("LENO_H2SPEC").map(PathBuf::from);
     if path.is_none() {
-        let _ = writeln!(std::io::stderr(), "SKIP {test}: needs LENO_H2SPEC=PATH of h2spec, a program of Go's");
+        skip(test, "needs LENO_H2SPEC=PATH of h2spec, a program of Go's");
     }
     path
 }

@@ -8,6 +8,7 @@ use leno_model::{
     StringMatch,
 };
 use leno_testkit::network::may_run;
+use leno_testkit::skips::skip;
 use serde_json::{Value, json};
 
 use crate::support::{Mesh, pair};
@@ -72,8 +73,9 @@ async fn istioctl_reads_the_dump() {
     assert!(serial.parse::<u128>().is_ok_and(|number| number > 0), "{serial}");
 
     let Some(decoder) = std::env::var_os("LENO_CONFIGDUMP") else {
-        println!(
-            "SKIP istioctl_reads_the_dump: set LENO_CONFIGDUMP=PATH to what is built in crates/node/tests/istioctl"
+        skip(
+            "istioctl_reads_the_dump",
+            "set LENO_CONFIGDUMP=PATH to what `go build` makes in crates/node/tests/istioctl",
         );
         return;
     };
