@@ -470,3 +470,19 @@ fn streams_whose_programs_stop_hold_a_bounded_sum() {
     }
     assert!(promised <= UNREAD, "{promised}");
 }
+
+/// What is promised to streams that lie idle, and one program that has stopped, leave a new stream what the kernel takes for
+/// its program anyway.
+#[test]
+fn one_stopped_program_beside_idle_streams_slows_nobody() {
+    const LARGEST: u32 = 4 << 20;
+    let budget = WindowBudget::with_unread(64 << 20, 16 << 20);
+    let window = Window::new(16 << 20, budget);
+    let mut idle: Vec<_> = (0..10).map(|_| Held::new(window.ledger().clone())).collect();
+    for stream in &mut idle {
+        stream.promise(stream.window(LARGEST, 0));
+    }
+    let mut stopped = Held::new(window.ledger().clone());
+    stopped.hold(LARGEST as usize);
+    assert!(Held::new(window.ledger().clone()).window(LARGEST, 0) >= FIRST);
+}
