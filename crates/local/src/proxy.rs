@@ -287,7 +287,13 @@ async fn attend(
             tokio::time::sleep(if ready { LOOKS.1 } else { LOOKS.0 }).await;
         }
     };
+    let mut served = state.subscribe();
     let giving_way = async {
+        // Before it answers, its port is refused as that of one that drains is, and what is heard of a departure may be its
+        // predecessor's, which was killed. One that ends before it was ready is seen to end.
+        if served.wait_for(|state| state.ready).await.is_err() {
+            std::future::pending::<()>().await;
+        }
         loop {
             if departures.changed().await.is_err() {
                 std::future::pending::<()>().await;
