@@ -130,7 +130,7 @@ pub struct Config {
     pub window_budget: usize,
 
     /// Bytes that all HBONE connections together may hold for programs that don't read. The more is held, the
-    /// less the next such program may leave waiting, down to 256 bytes; programs that read on are not held up.
+    /// less the next such program may leave waiting, down to 256 bytes. One that has read megabytes may leave up to 4 MiB.
     #[arg(long, env = "LENO_UNREAD_BUDGET", default_value_t = 16 << 20, value_parser = bytes)]
     pub unread_budget: usize,
 
