@@ -32,7 +32,11 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
         if now >= look {
             look = now + LOOK;
             match authority.reload() {
-                Ok(true) => tracing::info!("the certificate authority's files have changed and are in use"),
+                Ok(true) => {
+                    tracing::info!("the certificate authority's files have changed and are in use");
+                    // Who was away for the roots before may not have heard of these.
+                    announced = None;
+                }
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the certificate authority's files can't be used; what was read before goes on")

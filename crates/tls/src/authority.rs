@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leno_model::{Identity, Name};
+use parking_lot::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
@@ -61,6 +62,8 @@ pub struct CertificateAuthority {
     options: CaOptions,
     directory: Option<Directory>,
     rotation: Rotation,
+    /// Whether a root has gone that the file of trusted roots still holds. Locked while that file is written.
+    stale: Mutex<bool>,
 }
 
 pub(crate) struct Root {
@@ -92,19 +95,24 @@ impl CertificateAuthority {
         let trust_domain = trust_domain.into();
         let directory = Directory::open(directory)?;
         let contents = directory.read()?;
-        let (root, signing) = Self::load(&directory, &contents, &trust_domain, &options)?;
-        let authority =
-            Self { trust_domain, options, directory: Some(directory), rotation: Rotation::new(root, signing) };
+        let (root, signing) = Self::load(&directory, &contents, &trust_domain, &options, true)?;
+        // What a root signed for a process before this one may be new.
+        let had_root = contents.root_cert.is_some();
+        let signed_until = if had_root { options.clock.now() + options.max_ttl } else { SystemTime::UNIX_EPOCH };
+        let rotation = Rotation::new(root, signing, signed_until);
+        let authority = Self { trust_domain, options, directory: Some(directory), rotation, stale: Mutex::new(false) };
         authority.remember_roots()?;
         Ok(authority)
     }
 
     /// Root and signing certificate of a directory, made and written there if it is to have its own.
+    /// A signing certificate that can't be used is made again only if it `may_repair` that.
     fn load(
         directory: &Directory,
         contents: &Contents,
         trust_domain: &Name,
         options: &CaOptions,
+        may_repair: bool,
     ) -> Result<(Root, Signing), Error> {
         // These are written after the root was complete.
         let was_complete = contents.ca_cert.is_some() || contents.ca_key.is_some() || contents.cert_chain.is_some();
@@ -130,6 +138,13 @@ impl CertificateAuthority {
         };
         let signing = match Self::load_signing(directory, &root, contents) {
             Ok(Some(signing)) if options.clock.now() < signing.not_after => signing,
+            Ok(_) if !may_repair => {
+                return Err(Error::Directory {
+                    path: directory.path().to_owned(),
+                    problem: format!("{CA_CERT} has expired, or it or {CA_KEY} is missing"),
+                    action: "put both there; the old ones go on".to_owned(),
+                });
+            }
             Ok(found) => {
                 if root.key.is_none() {
                     return Err(match found {
@@ -145,7 +160,7 @@ impl CertificateAuthority {
                 signing.write(directory)?;
                 signing
             }
-            Err(error) if root.key.is_some() => {
+            Err(error) if may_repair && root.key.is_some() => {
                 tracing::warn!(%error, "signing certificate is unusable; making a new one from the root");
                 let signing = root.new_signing(trust_domain, options)?;
                 signing.write(directory)?;
@@ -180,9 +195,19 @@ impl CertificateAuthority {
         if self.rotation.is_of(&configured, signing.first()) {
             return Ok(false);
         }
-        let (root, signing) = Self::load(directory, &contents, &self.trust_domain, &self.options)?;
+        // Below the same root it is the operator's change, half made: one of our own would overwrite it.
+        let may_repair = !self.rotation.is_below(configured.first());
+        let (root, signing) = Self::load(directory, &contents, &self.trust_domain, &self.options, may_repair)?;
+        let _writing = self.stale.lock();
+        let mut trusted = parse_pem_certificates(&self.root_pem())?;
+        for root in &root.certificates {
+            if !trusted.contains(root) {
+                trusted.push(root.clone());
+            }
+        }
+        // First, so that the next look tries again what fails here.
+        directory.write(TRUSTED_ROOTS, &bundle_pem(&trusted))?;
         self.rotation.announce(root, signing);
-        directory.write(TRUSTED_ROOTS, &self.root_pem())?;
         Ok(true)
     }
 
@@ -200,8 +225,8 @@ impl CertificateAuthority {
         // What the old root signed last lives for one life; the new one may have waited for one before that.
         let since = if changed { now } else { written };
         self.rotation.remember(known, since + 2 * self.options.max_ttl);
-        self.rotation.tick(now);
-        if changed { directory.write(TRUSTED_ROOTS, &self.root_pem()) } else { Ok(()) }
+        let gone = self.rotation.tick(now);
+        if changed || gone { directory.write(TRUSTED_ROOTS, &self.root_pem()) } else { Ok(()) }
     }
 
     /// Makes a new root, for an authority that lives in memory; see [`Self::reload`].
@@ -238,7 +263,23 @@ impl CertificateAuthority {
 
     /// Drops roots that nothing needs any more, and lets a new one sign that has waited long enough.
     pub fn tick(&self) {
-        self.rotation.tick(self.options.clock.now());
+        self.advance(self.options.clock.now());
+        let Some(directory) = &self.directory else { return };
+        let mut stale = self.stale.lock();
+        if *stale {
+            // Else a start after the next change would trust again what has gone.
+            match directory.write(TRUSTED_ROOTS, &self.root_pem()) {
+                Ok(()) => *stale = false,
+                Err(error) => tracing::warn!(%error, "a root that is no longer trusted stays in its file for now"),
+            }
+        }
+    }
+
+    /// As [`Self::tick`], without the files.
+    fn advance(&self, now: SystemTime) {
+        if self.rotation.tick(now) {
+            *self.stale.lock() = true;
+        }
     }
 
     /// An authority that lives as long as this process.
@@ -249,7 +290,8 @@ impl CertificateAuthority {
         let trust_domain = trust_domain.into();
         let root = Root::generate(&trust_domain, &options)?;
         let signing = root.new_signing(&trust_domain, &options)?;
-        Ok(Self { trust_domain, options, directory: None, rotation: Rotation::new(root, signing) })
+        let rotation = Rotation::new(root, signing, SystemTime::UNIX_EPOCH);
+        Ok(Self { trust_domain, options, directory: None, rotation, stale: Mutex::new(false) })
     }
 
     /// The trust domain this authority signs for.
@@ -328,7 +370,7 @@ impl CertificateAuthority {
     /// The signing certificate, renewed if it is past half its life.
     fn current_signing(&self) -> Result<Arc<Signing>, Error> {
         let now = self.options.clock.now();
-        self.rotation.tick(now);
+        self.advance(now);
         let renewed = self
             .rotation
             .renew(|signing, root| root.key.is_some() && signing.wants_renewal(now), |root| self.renew(root));

@@ -45,15 +45,10 @@ struct Former {
 }
 
 impl Rotation {
-    pub(crate) fn new(root: Root, signing: Signing) -> Self {
-        let state = State {
-            root,
-            signing: Arc::new(signing),
-            signed_until: SystemTime::UNIX_EPOCH,
-            announced: None,
-            former: Vec::new(),
-            number: 0,
-        };
+    /// What `signing` has signed before ends by `signed_until`.
+    pub(crate) fn new(root: Root, signing: Signing, signed_until: SystemTime) -> Self {
+        let state =
+            State { root, signing: Arc::new(signing), signed_until, announced: None, former: Vec::new(), number: 0 };
         let trust = watch::Sender::new(state.bundle());
         Self { state: Mutex::new(state), trust }
     }
@@ -85,6 +80,11 @@ impl Rotation {
         let state = self.state.lock();
         let latest = state.announced.as_ref().map_or(&state.signing, |announced| &announced.signing);
         state.root.certificates == roots && signing.is_some_and(|signing| latest.is(signing))
+    }
+
+    /// Whether the root that signing certificates are made of is this one.
+    pub(crate) fn is_below(&self, root: Option<&CertificateDer<'_>>) -> bool {
+        self.state.lock().root.certificates.first() == root
     }
 
     /// Replaces the signing certificate by one of the same root if it is to be.
@@ -133,14 +133,18 @@ impl Rotation {
         self.publish(&state);
     }
 
-    pub(crate) fn tick(&self, now: SystemTime) {
+    /// Whether a root is no longer trusted.
+    pub(crate) fn tick(&self, now: SystemTime) -> bool {
         let mut state = self.state.lock();
         let due = state.announced.as_ref().is_some_and(|announced| announced.unknown_until <= now);
         if due || state.signing.not_after <= now {
             state.advance();
         }
+        let before = state.bundle();
         state.former.retain(|former| former.until > now);
         self.publish(&state);
+        // Nothing but the loss of a root makes it shorter.
+        state.bundle().len() < before.len()
     }
 
     /// Under the lock of `state`, so that the latest comes last.
@@ -158,7 +162,10 @@ impl State {
     fn advance(&mut self) {
         let Some(announced) = self.announced.take() else { return };
         let before = std::mem::replace(&mut self.signing, announced.signing);
-        let until = std::mem::replace(&mut self.signed_until, SystemTime::UNIX_EPOCH);
+        // It may have signed before, and what it signed then lives on.
+        let signed_before = self.former.iter().filter(|former| former.root == self.signing.root);
+        let next_until = signed_before.map(|former| former.until).max().unwrap_or(SystemTime::UNIX_EPOCH);
+        let until = std::mem::replace(&mut self.signed_until, next_until);
         tracing::info!(old_root_trusted_until = ?until, "the new root signs");
         self.number += 1;
         self.former.retain(|former| former.root != self.signing.root);

@@ -181,3 +181,120 @@ fn files_that_are_replaced_while_nothing_runs_keep_the_old_root_trusted_too() {
     let ca = CertificateAuthority::open(&path, "cluster.local", options).unwrap();
     assert!(!before.is_good_for(&ca.root_pem()));
 }
+
+#[test]
+fn a_root_replaced_after_a_restart_waits_too() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("ca");
+    let (time, options) = hand_clock();
+    let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+    let old_roots = ca.root_pem();
+    let before = issue(&ca, &options.clock);
+    drop(ca);
+    *time.lock() += HOUR / 2;
+    let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+    replace(&path, &options);
+    assert!(ca.reload().unwrap());
+    ca.tick();
+    assert!(ca.announces_a_root() && roots_in(&ca.root_pem()) == 2);
+    assert!(before.is_good_for(&ca.root_pem()));
+    assert!(issue(&ca, &options.clock).is_good_for(&old_roots));
+}
+
+/// Copies these files of one directory to another.
+fn copy(from: &Path, to: &Path, files: &[&str]) {
+    for file in files {
+        fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+}
+
+const ALL: [&str; 5] = ["root-key.pem", "root-cert.pem", "ca-key.pem", "cert-chain.pem", "ca-cert.pem"];
+
+#[test]
+fn a_root_that_comes_back_is_trusted_for_what_it_signed_at_first() {
+    let directory = TempDir::new().unwrap();
+    let (path, saved) = (directory.path().join("ca"), directory.path().join("saved"));
+    let (_time, options) = hand_clock();
+    let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+    fs::create_dir(&saved).unwrap();
+    copy(&path, &saved, &ALL);
+    let first = issue(&ca, &options.clock);
+    replace(&path, &options);
+    assert!(ca.reload().unwrap());
+    ca.all_trust_it();
+    copy(&saved, &path, &ALL);
+    assert!(ca.reload().unwrap());
+    ca.all_trust_it();
+    replace(&path, &options);
+    assert!(ca.reload().unwrap());
+    ca.tick();
+    assert!(ca.announces_a_root(), "the first root's certificates live");
+    ca.all_trust_it();
+    ca.tick();
+    assert!(first.is_good_for(&ca.root_pem()));
+}
+
+#[test]
+fn a_root_is_announced_once_it_is_written_down() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("ca");
+    let (_time, options) = hand_clock();
+    let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+    issue(&ca, &options.clock);
+    replace(&path, &options);
+    // A directory in the way of the temporary file.
+    let obstacle = path.join(".trusted-roots.pem.new");
+    fs::create_dir(&obstacle).unwrap();
+    assert!(ca.reload().is_err() && !ca.announces_a_root());
+    fs::remove_dir(obstacle).unwrap();
+    assert!(ca.reload().unwrap() && ca.announces_a_root());
+    assert_eq!(roots_in(&fs::read_to_string(path.join("trusted-roots.pem")).unwrap()), 2);
+}
+
+#[test]
+fn files_that_come_one_at_a_time_are_not_overwritten() {
+    let orders = [
+        ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem", "root-key.pem"],
+        ["cert-chain.pem", "ca-cert.pem", "root-key.pem", "ca-key.pem", "root-cert.pem"],
+    ];
+    for order in orders {
+        let directory = TempDir::new().unwrap();
+        let (path, other) = (directory.path().join("ca"), directory.path().join("other"));
+        let (_time, options) = hand_clock();
+        let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+        let old_roots = ca.root_pem();
+        drop(CertificateAuthority::open(&other, "cluster.local", options.clone()).unwrap());
+        for file in order {
+            assert!(issue(&ca, &options.clock).is_good_for(&old_roots));
+            copy(&other, &path, &[file]);
+            let _ = ca.reload();
+        }
+        assert!(ca.announces_a_root());
+        for file in ALL {
+            assert_eq!(fs::read(path.join(file)).unwrap(), fs::read(other.join(file)).unwrap(), "{file} {order:?}");
+        }
+        ca.all_trust_it();
+        assert!(!issue(&ca, &options.clock).is_good_for(&old_roots));
+    }
+}
+
+#[test]
+fn a_root_that_has_gone_is_not_written_down() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("ca");
+    let (time, options) = hand_clock();
+    let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+    let before = issue(&ca, &options.clock);
+    replace(&path, &options);
+    assert!(ca.reload().unwrap());
+    ca.all_trust_it();
+    *time.lock() += HOUR * 2;
+    // Whoever notices that it goes, the next look writes.
+    issue(&ca, &options.clock);
+    ca.tick();
+    assert_eq!(roots_in(&fs::read_to_string(path.join("trusted-roots.pem")).unwrap()), 1);
+    drop(ca);
+    replace(&path, &options);
+    let ca = CertificateAuthority::open(&path, "cluster.local", options).unwrap();
+    assert!(!before.is_good_for(&ca.root_pem()) && roots_in(&ca.root_pem()) == 2);
+}
