@@ -160,18 +160,20 @@ fn unlist<T>(live: &mut HashMap<u64, T>, id: u64) {
 /// Connections for which a map keeps room.
 const ROOM: usize = 256;
 
-/// Keeps a peer's tunnel counted while it is open, or who accepts them.
+/// Keeps a peer's tunnel counted while it is open, and its socket out of the pod's share; or keeps
+/// counted who accepts them.
 pub(crate) struct OpenTunnel(Arc<Connections>, Option<IpAddr>);
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        if let Some(peer) = self.1
-            && let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer)
-        {
-            *open.get_mut() -= 1;
-            if *open.get() == 0 {
-                open.remove();
+        if let Some(peer) = self.1 {
+            if let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer) {
+                *open.get_mut() -= 1;
+                if *open.get() == 0 {
+                    open.remove();
+                }
             }
+            self.0.share.give_back(1);
         }
         self.0.tunnels.send_modify(|count| *count -= 1);
     }
@@ -246,18 +248,23 @@ impl Connections {
         OpenTunnel(self.clone(), None)
     }
 
-    /// Counts a peer's tunnel, unless it has `most` already.
-    pub(crate) fn open_tunnel(self: &Arc<Self>, peer: IpAddr, most: usize) -> Option<OpenTunnel> {
+    /// Counts a peer's tunnel, and takes its socket out of the pod's share: many peers with few
+    /// tunnels each could take all descriptors as well.
+    ///
+    /// # Errors
+    /// If the peer has `most` already, or the pod as many sockets as it may have.
+    pub(crate) fn open_tunnel(self: &Arc<Self>, peer: SocketAddr, most: usize) -> Result<OpenTunnel, Failure> {
         {
             let mut peers = self.peers.lock();
-            let open = peers.entry(peer).or_default();
-            if *open >= most {
-                return None;
+            let open = peers.get(&peer.ip()).copied().unwrap_or_default();
+            if open >= most {
+                return Err(Failure::TooManyTunnels { address: peer, most });
             }
-            *open += 1;
+            self.share.take()?;
+            peers.insert(peer.ip(), open + 1);
         }
         self.tunnels.send_modify(|count| *count += 1);
-        Some(OpenTunnel(self.clone(), Some(peer)))
+        Ok(OpenTunnel(self.clone(), Some(peer.ip())))
     }
 
     /// Resolves when no peer has a tunnel open: only then has everything left that programs
@@ -275,3 +282,7 @@ impl Connections {
         (inbound, outbound)
     }
 }
+
+#[cfg(test)]
+#[path = "connections_tests.rs"]
+mod tests;

@@ -34,11 +34,13 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<W
     while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
         let most = pod.context().config.max_tunnels_per_peer;
         // From here on: whoever drains must not take a peer that proves itself for nobody.
-        let Some(open) = pod.connections().open_tunnel(peer.ip(), most) else {
-            let failure = Failure::TooManyTunnels { address: peer, most };
-            refuse(&pod, peer, stream.local_addr().ok().map(dial::canonical), &failure);
-            dial::reset(stream);
-            continue;
+        let open = match pod.connections().open_tunnel(peer, most) {
+            Ok(open) => open,
+            Err(failure) => {
+                refuse(&pod, peer, stream.local_addr().ok().map(dial::canonical), &failure);
+                dial::reset(stream);
+                continue;
+            }
         };
         let place = pod.unproven().place().await;
         let Some(worker) = workers.iter().min_by_key(|worker| (worker.served.load(Relaxed), worker.outbound)) else {

@@ -79,8 +79,9 @@ impl Pods {
         // What comes while nobody else takes it is better carried until the deadline than refused.
         let alone_until = begun + config.takeover_timeout.min(config.drain_deadline / 2);
         let pods = self.all();
+        let looked = takeover::Looked::default();
         let each = async |pod: &Arc<Pod>| {
-            takeover::taken_over(pod, alone_until).await;
+            takeover::taken_over(pod, alone_until, &looked).await;
             pod.wind_down(deadline).await
         };
         let outlived = join_all(pods.iter().map(each)).await.iter().filter(|drained| !**drained).count();

@@ -1,6 +1,7 @@
 //! What the connections of one pod may take of the process's descriptors.
 //!
-//! Each connection holds sockets: one where the rest of its way is a tunnel, two in the clear. A pod
+//! Each connection holds sockets: one where the rest of its way is a tunnel, two in the clear; and so
+//! does each tunnel that a peer has opened to the pod, one. A pod
 //! that opens them without end, or is opened them by a peer, must leave room for the others. While
 //! there is plenty, nobody is counted out; once there is not, those that have more than their share.
 
@@ -17,7 +18,7 @@ const USUAL: usize = 1024;
 /// What all pods' connections may take together.
 pub(crate) struct Shares {
     /// Sockets that connections take before pods are held to their shares; the rest of the
-    /// descriptors is for tunnels and listeners, and for pods that have few.
+    /// descriptors is for tunnels to peers and for listeners, and for pods that have few.
     plenty: usize,
     taken: AtomicUsize,
     pods: AtomicUsize,

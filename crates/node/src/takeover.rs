@@ -5,20 +5,50 @@
 //! pods by the node agent, and need not know of this one; so it may be a ztunnel, or another version.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use leno_capture::others_listen;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::pod::Pod;
 
-/// Between two looks at who listens in a pod. The longer, the more of what is new meets a proxy that ends; each costs about a
-/// tenth of a millisecond.
+/// At least so long between two looks at who listens in a pod. The longer, the more of what is new meets a proxy that ends;
+/// each costs about a tenth of a millisecond.
 const LOOK: Duration = Duration::from_millis(25);
 
+/// The pods that are looked at, all by one thread, which has other things to do as well.
+#[derive(Default)]
+pub(crate) struct Looked(AtomicUsize);
+
+impl Looked {
+    fn another(&self) -> Looking<'_> {
+        self.0.fetch_add(1, Relaxed);
+        Looking(self)
+    }
+
+    /// How long to let a pod be after a look that took so long, for all of them together to take no more than a tenth of the
+    /// thread.
+    fn pause(&self, took: Duration) -> Duration {
+        let pods = u32::try_from(self.0.load(Relaxed)).unwrap_or(u32::MAX);
+        took.saturating_mul(pods).saturating_mul(10).max(LOOK)
+    }
+}
+
+/// One of them, for as long as it is.
+struct Looking<'a>(&'a Looked);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Resolves when another proxy listens in the pod, or nothing is to be gained by waiting longer.
-pub(crate) async fn taken_over(pod: &Arc<Pod>, until: Instant) {
+pub(crate) async fn taken_over(pod: &Arc<Pod>, until: Instant, looked: &Looked) {
+    let _looking = looked.another();
     while !pod.has_left() && Instant::now() < until {
+        let begun = std::time::Instant::now();
         match others_listen(pod.netns(), pod.ports(), pod.listeners()) {
             Ok(true) => {
                 tracing::info!(pod = %pod.name(), "another proxy has taken over the pod");
@@ -30,6 +60,26 @@ pub(crate) async fn taken_over(pod: &Arc<Pod>, until: Instant) {
                 return;
             }
         }
-        sleep(LOOK).await;
+        sleep_until(until.min(Instant::now() + looked.pause(begun.elapsed()))).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_pods_the_longer_between_two_looks_at_one() {
+        let looked = Looked::default();
+        let one = looked.another();
+        let took = Duration::from_micros(100);
+        assert_eq!(looked.pause(took), LOOK);
+        assert_eq!(looked.pause(10 * LOOK), 100 * LOOK, "a slow look");
+        let others = (0..249).map(|_| looked.another()).collect::<Vec<_>>();
+        assert_eq!(looked.pause(took), Duration::from_millis(250), "250 looks take 25 of them");
+        drop(others);
+        assert_eq!(looked.pause(took), LOOK, "those that were taken over need no more");
+        drop(one);
+        assert_eq!(looked.0.load(Relaxed), 0);
     }
 }

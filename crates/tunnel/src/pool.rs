@@ -31,8 +31,9 @@ const SPREAD_WAIT: Duration = Duration::from_millis(500);
 /// fails again and again, as with a peer too far away for [`SPREAD_WAIT`].
 const SPREAD_PAUSE: Duration = Duration::from_secs(10);
 
-/// How often a request may be refused unprocessed before that is reported: a peer may lower its
-/// limit of streams while requests are on their way.
+/// How often a request may be refused unprocessed before one last attempt on a new connection: a
+/// peer may lower its limit of streams while requests are on their way. More than that, and it takes
+/// none on this connection any more, as when the proof that it was made with has run out.
 const REFUSALS: usize = 3;
 
 /// A pool of HBONE connections. `K` says which tunnels may share a connection (source identity,
@@ -198,6 +199,14 @@ where
             }
             if error.is_refused_stream() && refusals < REFUSALS {
                 refusals += 1;
+            } else if error.is_refused_stream() {
+                // A new one is not likely to do better than one that is new itself.
+                if newer_than.is_some() {
+                    return Err(error.into());
+                }
+                // Otherwise whoever comes next would be refused as well. What is open on it goes on.
+                self.shared.remove(key, &Arc::downgrade(&connection), Removal::Always);
+                newer_than = Some(Instant::now());
             } else if is_lost {
                 self.shared.remove(key, &Arc::downgrade(&connection), Removal::Always);
                 if fresh || newer_than.is_some() || in_doubt() {

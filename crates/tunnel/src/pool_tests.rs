@@ -540,6 +540,41 @@ async fn refusals_carry_the_peers_words() {
     assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 0, dialling: 0 });
 }
 
+/// A peer that serves the first `taken` requests of its connection and turns the others away.
+fn dial_tiring(farm: &Farm, taken: usize) -> DuplexStream {
+    let mut requests = 0;
+    farm.dial_to(move |inbound| {
+        requests += 1;
+        if requests <= taken {
+            tokio::spawn(crate::test_support::echo(inbound));
+        } else {
+            inbound.turn_away();
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_no_more_requests_is_replaced_and_keeps_its_streams() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let mut old = pool.open(&"a", || std::future::ready(Ok(dial_tiring(&farm, 1))), request()).await.unwrap().0;
+    let mut new = open(&pool, &farm).await;
+    say(&mut new, "new").await;
+    say(&mut open(&pool, &farm).await, "next").await;
+    assert_eq!((farm.dials(), pool.stats().connections), (2, 1), "the one is dialled once, the other out of use");
+    say(&mut old, "old").await;
+    drop(old);
+    let served = farm.served(0).await;
+    assert!(served.end.is_ok() && served.requests == 2 + REFUSALS as u64, "{served:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_no_request_at_all_is_dialled_once_more_only() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let error = pool.open(&"a", || std::future::ready(Ok(dial_tiring(&farm, 0))), request()).await.map(drop);
+    assert!(matches!(&error, Err(OpenError::Tunnel(error)) if error.is_refused_stream()), "{error:?}");
+    assert_eq!(farm.dials(), 2);
+}
+
 #[tokio::test]
 async fn authorities_are_checked() {
     let (pool, farm) = (pool(), Farm::new(Settings::default()));

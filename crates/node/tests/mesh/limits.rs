@@ -17,13 +17,16 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     let mut mesh = Mesh::with(|config| config.max_sockets_per_pod = MOST).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
+    let second = mesh.pod("second", "node-2").await;
     let other = mesh.pod("other", "node-1").await;
     mesh.synced().await;
     echo(server.listen());
+    echo(second.listen());
     let there = server.app(server.v4);
     let mut held = Vec::new();
-    for _ in 0..MOST {
-        let mut stream = soon("connect", client.host().connect(there)).await.unwrap();
+    // The server's tunnel is one of its sockets too, so the last goes elsewhere.
+    for to in [there; MOST - 1].into_iter().chain([second.app(second.v4)]) {
+        let mut stream = soon("connect", client.host().connect(to)).await.unwrap();
         soon("an answer", tell(&mut stream)).await;
         held.push(stream);
     }
@@ -32,7 +35,7 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     mesh.node("node-1").log.line(&[reason, "LENO_MAX_SOCKETS_PER_POD", "direction=\"outbound\""]).await;
     let metrics = mesh.node("node-1").metrics().await;
     assert!(metrics.contains("response_flags=\"RESOURCE_LIMIT\""), "{metrics}");
-    // The pod that they go to has as many, and says so to whoever comes next; two sockets in the clear would not fit.
+    // The pod that most go to has as many, and says so to whoever comes next with a tunnel of its own; two sockets in the clear would not fit.
     assert_eq!(refused(other.host(), there).await.kind(), ErrorKind::ConnectionReset);
     mesh.node("node-2").log.line(&["pod default/server has 8 sockets", "direction=\"inbound\""]).await;
     let outside = mesh.network.outside();
