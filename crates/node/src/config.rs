@@ -106,7 +106,7 @@ pub struct Config {
     pub max_unproven: usize,
 
     /// Sockets that the connections of one pod may have: one for each that goes by a tunnel, two for each in the
-    /// clear; 0 for no limit of its own. Once connections have three quarters of the descriptors that the
+    /// clear, one for each tunnel of a peer; 0 for no limit of its own. Once connections have three quarters of the descriptors that the
     /// process may open, pods that have more than their share of these get no more.
     #[arg(long, env = "LENO_MAX_SOCKETS_PER_POD", default_value_t = 0)]
     pub max_sockets_per_pod: usize,
