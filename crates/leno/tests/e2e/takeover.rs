@@ -96,7 +96,7 @@ struct Seen {
 
 impl Client {
     fn start(stage: &Stage) -> Self {
-        let rate = if std::env::var_os("LENO_SOAK").is_some() { "500" } else { "100" };
+        let rate = if is_soak() { "500" } else { "100" };
         let mut child = stage.spawn("mesh/far", &["/usr/bin/python3", "-c", CLIENT, "echo.mesh", rate]);
         let said = BufReader::new(child.stdout.take().unwrap());
         Self { child, said }
@@ -143,6 +143,11 @@ impl Seen {
         self.lost.extend(more.lost);
         self.at_once = self.at_once.max(more.at_once);
     }
+}
+
+/// Whether the machine is there for this alone.
+fn is_soak() -> bool {
+    std::env::var_os("LENO_SOAK").is_some()
 }
 
 /// The process of a node's proxy that is ready.
@@ -201,8 +206,13 @@ fn a_killed_proxy_costs_next_to_nothing_new() {
     let stage = topology::up(&[ECHO], &[]);
     let mut client = Client::start(&stage);
     let (before, seen) = ended(&stage, &mut client, Signal::SIGKILL);
-    // Those that either of the dead had in its hands; a busy machine has more of them open at a time.
-    assert!(seen.failed.len() <= 5.max(2 * before.at_once), "connections lost: {seen:?}, before {before:?}");
+    // Nobody listens for a while, and nobody is refused for that.
+    let refused = seen.failed.iter().filter(|why| why.contains("Refused")).count();
+    assert_eq!(refused, 0, "connections refused: {seen:?}");
+    // Those that either of the dead had in its hands. Where other tests run beside, that is what comes while they have the
+    // processors, a quarter of a second's at most.
+    let most = if is_soak() { 5 } else { 25 };
+    assert!(seen.failed.len() <= most, "connections lost: {seen:?}, before {before:?}");
     assert_eq!(seen.unanswered, [""; 0], "questions unanswered: {seen:?}");
 }
 
