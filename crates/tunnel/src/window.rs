@@ -86,8 +86,8 @@ impl WindowBudget {
         let least = (LEAST.1 * MANY * MANY / (many * many)).max(LEAST.0);
         // A quarter of what is left: it is never used up, but for what everybody may have.
         let left = shares.unread.saturating_sub(waiting + others) / 4;
-        // What is merely promised makes no window smaller than all begin with; what waits does.
-        let room = left.max((FIRST as usize).min(shares.unread.saturating_sub(waiting) / 4));
+        // What is merely promised makes no window smaller than all begin with, nor do a few programs that have stopped.
+        let room = if waiting < shares.unread / 2 { left.max(FIRST as usize) } else { left };
         let window = room.max(least).max(read as usize);
         // In few steps, or each byte would change it.
         window.next_power_of_two().min(largest as usize) as u32

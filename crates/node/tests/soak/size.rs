@@ -60,7 +60,8 @@ impl Size {
             workloads: 5000,
             stopped: 1000,
             // An unoptimised proxy takes more for each. Windows alone were 16 MiB for each hundred.
-            stopped_cost: (20 << 20) + 1000 * (10 << 10),
+            // And what waits lies in buffers that hold more than that.
+            stopped_cost: (28 << 20) + 1000 * (10 << 10),
             sample: Duration::from_secs(2),
             bases: 1,
             rounds: 3,
