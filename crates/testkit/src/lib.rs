@@ -1,5 +1,6 @@
 //! Fakes, clocks and builders for the other crates' tests.
 
+pub mod busy;
 pub mod certs;
 
 #[cfg(feature = "mesh")]

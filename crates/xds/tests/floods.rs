@@ -5,13 +5,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use leno_model::Identity;
+use leno_testkit::busy::Busy;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor, ControlConnector, RootSource, TlsStream};
 use leno_xds::Resources;
 use leno_xds::server::{
@@ -95,35 +95,6 @@ impl Signer for Nobody {
     }
 }
 
-/// Something that goes on, on a thread of its own, until it is dropped.
-struct Busy {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Busy {
-    fn with<F: Future<Output = ()>>(work: impl FnOnce(Arc<AtomicBool>) -> F + Send + 'static) -> Self {
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || {
-            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work(stopped));
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // While a test fails, it may wait for an answer for ever.
-        if !std::thread::panicking()
-            && let Some(thread) = self.thread.take()
-        {
-            thread.join().unwrap();
-        }
-    }
-}
-
 /// A control plane on a thread of its own, and how to reach it.
 struct Control {
     way: Way,
@@ -140,7 +111,7 @@ struct Way {
 impl Control {
     fn start() -> Self {
         let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap());
-        let root = authority.root_pem().to_owned();
+        let root = authority.root_pem();
         let (tell, told) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let busy = Busy::with(move |_| async move {

@@ -3,12 +3,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leno_capture::NetworkNamespace;
+use leno_testkit::busy::Busy;
 use leno_testkit::certs::TestCertificate;
 use leno_testkit::frames::{Frames, kind};
 use leno_testkit::hbone::{self, Peer};
@@ -81,35 +81,6 @@ impl Way {
         tcp.set_nodelay(true)?;
         tcp.set_nonblocking(true)?;
         hbone::tls(TcpStream::from_std(tcp)?, Some(&self.certificate)).await
-    }
-}
-
-/// Something that goes on, on a thread of its own, until it is dropped.
-struct Busy {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Busy {
-    fn with<F: Future<Output = ()>>(work: impl FnOnce(Arc<AtomicBool>) -> F + Send + 'static) -> Self {
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || {
-            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work(stopped));
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // While a test fails, it may wait for an answer for ever.
-        if !std::thread::panicking()
-            && let Some(thread) = self.thread.take()
-        {
-            thread.join().unwrap();
-        }
     }
 }
 
