@@ -143,14 +143,15 @@ impl Controller {
         }
     }
 
-    /// Publishes the mesh's roots (a PEM bundle), beside whatever else is published.
-    pub fn publish_roots(&self, bundle: &str) {
+    /// Publishes the mesh's roots (a PEM bundle), beside whatever else is published; whether they are others
+    /// than before.
+    pub fn publish_roots(&self, bundle: &str) -> bool {
         let end = "-----END CERTIFICATE-----\n";
         let roots = bundle.split_inclusive(end).filter(|root| root.ends_with(end)).map(str::to_owned);
         let body = TrustBundle { ca_certificates_pem: roots.collect() }.encode_to_vec();
         let mut state = self.inner.state.lock();
         if !state.resources.upsert(TRUST_BUNDLE_TYPE, "trust-bundle", Resource::new(body)) {
-            return;
+            return false;
         }
         // Nothing may be said before the feed has: it would look as if there were nothing else.
         if *self.inner.published.borrow() {
@@ -158,6 +159,7 @@ impl Controller {
             state.resources.set_generation(generation);
             self.inner.resources.send_replace(Arc::new(state.resources.clone()));
         }
+        true
     }
 
     /// Returns once the first state is published.

@@ -26,6 +26,8 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
     let mut trust = authority.trust();
     let mut proxies = plane.proxy_changes();
     let mut announced: Option<Instant> = None;
+    // The snapshot that the present roots came with. What is published after it need not be waited for.
+    let mut told = 0;
     let mut look = Instant::now();
     loop {
         let now = Instant::now();
@@ -45,13 +47,14 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
             authority.tick();
         }
         let bundle = trust.borrow_and_update().clone();
-        plane.controller().publish_roots(&bundle);
+        if plane.controller().publish_roots(&bundle) {
+            told = plane.controller().generation();
+        }
         if authority.announces_a_root() {
             let may_sign = *announced.get_or_insert(now) + spread;
-            let wanted = plane.controller().generation();
             proxies.mark_unchanged();
             let connected = plane.proxies();
-            if now >= may_sign && !connected.is_empty() && connected.iter().all(|proxy| trusts(proxy, wanted)) {
+            if now >= may_sign && !connected.is_empty() && connected.iter().all(|proxy| trusts(proxy, told)) {
                 authority.all_trust_it();
                 continue;
             }
@@ -68,9 +71,9 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
     }
 }
 
-/// Whether a proxy has accepted the roots that were published with snapshot `wanted`.
-fn trusts(proxy: &ProxyStatus, wanted: u64) -> bool {
+/// Whether a proxy has accepted the roots that were published with snapshot `told`.
+fn trusts(proxy: &ProxyStatus, told: u64) -> bool {
     let roots = proxy.types.iter().find(|of_type| of_type.type_url == TRUST_BUNDLE_TYPE);
-    proxy.generation.is_some_and(|generation| generation >= wanted)
+    proxy.generation.is_some_and(|generation| generation >= told)
         && roots.is_some_and(|roots| roots.in_sync && roots.last_nack.is_none())
 }
