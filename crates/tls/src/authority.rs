@@ -10,51 +10,26 @@ use std::time::{Duration, SystemTime};
 use leno_model::{Identity, Name};
 use parking_lot::Mutex;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+    SubjectPublicKeyInfo,
 };
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use time::OffsetDateTime;
 use tokio::sync::watch;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::FromDer;
 
-use crate::authority_files::{CA_CERT, CA_KEY, CERT_CHAIN, Contents, Directory, ROOT_CERT, ROOT_KEY, TRUSTED_ROOTS};
-use crate::certificate::{describe, parse_pem_certificates, to_pem};
+use crate::authority_files::{CA_CERT, CA_KEY, Contents, Directory, ROOT_CERT, ROOT_KEY, TRUSTED_ROOTS};
+use crate::certificate::parse_pem_certificates;
 use crate::control::ServerCertificate;
 use crate::rotation::Rotation;
-use crate::{Clock, Error, PrivateKey};
+use crate::signing::{CLOCK_SKEW, CaOptions, RESTORE, Root, Signing, bundle_pem, crypto, params};
+use crate::{Error, PrivateKey};
 
-/// Certificates are valid from this long before they are made: the clocks of two nodes differ,
-/// and a certificate that is new to its holder must not be of the future to a peer. Clocks five
-/// minutes apart are not rare; twice that leaves a margin.
-const CLOCK_SKEW: Duration = Duration::from_secs(600);
-const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Life of the control plane's own certificate, renewed while it runs.
 const SERVER_TTL: Duration = Duration::from_secs(90 * 24 * 3600);
 /// A request is a key and a name; the largest sane one (RSA 4096) has 2 KiB.
 const MAX_REQUEST: usize = 16 * 1024;
-
-/// How long things live.
-#[derive(Debug, Clone)]
-pub struct CaOptions {
-    /// Life of the root; ten years, as Istio's self-signed one.
-    pub root_ttl: Duration,
-    /// Life of the signing certificate; one year, renewed at half.
-    pub intermediate_ttl: Duration,
-    /// The most a workload gets, whatever it asks for; a day, which is what proxies ask for.
-    pub max_ttl: Duration,
-    /// What tells the time.
-    pub clock: Clock,
-}
-
-impl Default for CaOptions {
-    fn default() -> Self {
-        Self { root_ttl: DAY * 3650, intermediate_ttl: DAY * 365, max_ttl: DAY, clock: Clock::system() }
-    }
-}
 
 /// A root and an intermediate, on disk or in memory.
 pub struct CertificateAuthority {
@@ -64,22 +39,8 @@ pub struct CertificateAuthority {
     rotation: Rotation,
     /// Whether a root has gone that the file of trusted roots still holds. Locked while that file is written.
     stale: Mutex<bool>,
-}
-
-pub(crate) struct Root {
-    /// All roots to be trusted; the first is the one `key` belongs to.
-    pub(crate) certificates: Vec<CertificateDer<'static>>,
-    pub(crate) key: Option<KeyPair>,
-}
-
-pub(crate) struct Signing {
-    issuer: rcgen::Issuer<'static, KeyPair>,
-    /// The intermediate first, then what leads to the root, without the root.
-    chain: Vec<String>,
-    /// The root it leads to.
-    pub(crate) root: CertificateDer<'static>,
-    not_before: SystemTime,
-    pub(crate) not_after: SystemTime,
+    /// What the directory says that signs. Locked while that is written.
+    in_use: Mutex<Option<Arc<Signing>>>,
 }
 
 impl CertificateAuthority {
@@ -99,9 +60,25 @@ impl CertificateAuthority {
         // What a root signed for a process before this one may be new.
         let had_root = contents.root_cert.is_some();
         let signed_until = if had_root { options.clock.now() + options.max_ttl } else { SystemTime::UNIX_EPOCH };
-        let rotation = Rotation::new(root, signing, signed_until);
-        let authority = Self { trust_domain, options, directory: Some(directory), rotation, stale: Mutex::new(false) };
+        let rotation = match Self::still_signing(&directory, &signing, &options) {
+            Some(before) => {
+                let announced = Self::announced_at(&directory, &signing)?.unwrap_or_else(|| options.clock.now());
+                let rotation = Rotation::new(root, before, signed_until);
+                rotation.announce_again(signing, announced + options.max_ttl);
+                rotation
+            }
+            None => Rotation::new(root, signing, signed_until),
+        };
+        let authority = Self {
+            trust_domain,
+            options,
+            directory: Some(directory),
+            rotation,
+            stale: Mutex::new(false),
+            in_use: Mutex::new(None),
+        };
         authority.remember_roots()?;
+        authority.write_in_use();
         Ok(authority)
     }
 
@@ -136,7 +113,7 @@ impl CertificateAuthority {
             }
             (Some(certificate), key) => Root::load(directory, certificate, key.as_deref())?,
         };
-        let signing = match Self::load_signing(directory, &root, contents) {
+        let signing = match Signing::load(directory, &root, contents) {
             Ok(Some(signing)) if options.clock.now() < signing.not_after => signing,
             Ok(_) if !may_repair => {
                 return Err(Error::Directory {
@@ -169,6 +146,41 @@ impl CertificateAuthority {
             Err(error) => return Err(error),
         };
         Ok((root, signing))
+    }
+
+    /// What signed last below another root than `configured`, and goes on until that root is trusted.
+    fn still_signing(directory: &Directory, configured: &Signing, options: &CaOptions) -> Option<Signing> {
+        match Signing::read_in_use(directory) {
+            Ok(before) => {
+                before.filter(|before| before.root != configured.root && options.clock.now() < before.not_after)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what signed before can't be read, so the configured root signs at once");
+                None
+            }
+        }
+    }
+
+    /// Since when a root is among those that are written down as trusted; `None` if it isn't.
+    fn announced_at(directory: &Directory, of: &Signing) -> Result<Option<SystemTime>, Error> {
+        let Some((pem, written)) = directory.read_dated(TRUSTED_ROOTS)? else { return Ok(None) };
+        Ok(parse_pem_certificates(&pem)?.contains(&of.root).then_some(written))
+    }
+
+    /// Writes down what signs now, unless it is.
+    fn write_in_use(&self) {
+        let Some(directory) = &self.directory else { return };
+        let mut written = self.in_use.lock();
+        let signing = self.rotation.signing();
+        if written.as_ref().is_some_and(|written| Arc::ptr_eq(written, &signing)) {
+            return;
+        }
+        match signing.write_in_use(directory) {
+            Ok(()) => *written = Some(signing),
+            Err(error) => {
+                tracing::warn!(%error, "what signs can't be written down yet; a restart would let another root wait again")
+            }
+        }
     }
 
     /// Takes over what the directory holds by now, if that is another root or signing certificate;
@@ -253,6 +265,7 @@ impl CertificateAuthority {
     /// Every proxy trusts [`Self::trust`] as it is now: what was announced may sign.
     pub fn all_trust_it(&self) {
         self.rotation.sign_with_the_next();
+        self.write_in_use();
     }
 
     /// The roots to hand to everybody, as one PEM bundle, as it changes. That of the signing
@@ -264,6 +277,7 @@ impl CertificateAuthority {
     /// Drops roots that nothing needs any more, and lets a new one sign that has waited long enough.
     pub fn tick(&self) {
         self.advance(self.options.clock.now());
+        self.write_in_use();
         let Some(directory) = &self.directory else { return };
         let mut stale = self.stale.lock();
         if *stale {
@@ -291,7 +305,14 @@ impl CertificateAuthority {
         let root = Root::generate(&trust_domain, &options)?;
         let signing = root.new_signing(&trust_domain, &options)?;
         let rotation = Rotation::new(root, signing, SystemTime::UNIX_EPOCH);
-        Ok(Self { trust_domain, options, directory: None, rotation, stale: Mutex::new(false) })
+        Ok(Self {
+            trust_domain,
+            options,
+            directory: None,
+            rotation,
+            stale: Mutex::new(false),
+            in_use: Mutex::new(None),
+        })
     }
 
     /// The trust domain this authority signs for.
@@ -409,42 +430,6 @@ impl CertificateAuthority {
         let leaf = params.signed_by(key, &signing.issuer).map_err(crypto("a certificate"))?;
         Ok([leaf.pem()].into_iter().chain(signing.chain.iter().cloned()).collect())
     }
-
-    fn load_signing(directory: &Directory, root: &Root, contents: &Contents) -> Result<Option<Signing>, Error> {
-        let (Some(certificate), Some(key)) = (&contents.ca_cert, &contents.ca_key) else { return Ok(None) };
-        let path = directory.path().join(CA_CERT);
-        let broken = |problem: String| Error::Directory { path: path.clone(), problem, action: RESTORE.to_owned() };
-        let certificate = parse_pem_certificates(certificate).map_err(|e| broken(e.to_string()))?.swap_remove(0);
-        let key = key_pair(key).map_err(|e| broken(format!("{CA_KEY} can't be read ({e})")))?;
-        check_authority(&certificate, &key).map_err(&broken)?;
-        let info = describe(&certificate)?;
-        // Istio's chain file holds the signing certificate and the root as well.
-        let rest = match &contents.cert_chain {
-            Some(chain) => parse_pem_certificates(chain).map_err(|e| broken(format!("{CERT_CHAIN}: {e}")))?,
-            None => Vec::new(),
-        };
-        let rest: Vec<_> = rest.into_iter().filter(|c| *c != certificate && !root.certificates.contains(c)).collect();
-        let mut top = &certificate;
-        let mut above: Vec<_> = rest.iter().collect();
-        while let Some(position) = above.iter().position(|issuer| signed_by(top, issuer)) {
-            top = above.swap_remove(position);
-        }
-        let of = if root.certificates.contains(&certificate) {
-            &certificate
-        } else {
-            let found = root.certificates.iter().find(|root| signed_by(top, root));
-            found.ok_or_else(|| broken(format!("it was not signed by {ROOT_CERT}")))?
-        };
-        let chain = if *of == certificate {
-            Vec::new()
-        } else {
-            [&certificate].into_iter().chain(&rest).map(|der| to_pem(der)).collect()
-        };
-        let of = of.clone();
-        let issuer = rcgen::Issuer::from_ca_cert_der(&certificate, key)
-            .map_err(|e| broken(format!("it can't be used to sign ({e})")))?;
-        Ok(Some(Signing { issuer, chain, root: of, not_before: info.not_before, not_after: info.not_after }))
-    }
 }
 
 impl fmt::Debug for CertificateAuthority {
@@ -454,96 +439,6 @@ impl fmt::Debug for CertificateAuthority {
             .field("directory", &self.directory.as_ref().map(Directory::path))
             .finish_non_exhaustive()
     }
-}
-
-const RESTORE: &str = "restore it from a backup, or remove the directory to start a new authority (every workload then gets a new \
-     certificate, and until it has, peers refuse each other)";
-
-impl Root {
-    fn generate(trust_domain: &Name, options: &CaOptions) -> Result<Self, Error> {
-        let make = crypto("the root certificate");
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(&make)?;
-        let now = options.clock.now();
-        let mut params = params(now - CLOCK_SKEW, now + options.root_ttl);
-        params.distinguished_name = name(trust_domain, "Leno root");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params.self_signed(&key).map_err(&make)?;
-        Ok(Self { certificates: vec![certificate.der().clone()], key: Some(key) })
-    }
-
-    fn load(directory: &Directory, pem: &str, key: Option<&str>) -> Result<Self, Error> {
-        let broken = |problem: String| Error::Directory {
-            path: directory.path().join(ROOT_CERT),
-            problem,
-            action: RESTORE.to_owned(),
-        };
-        let certificates = parse_pem_certificates(pem).map_err(|e| broken(e.to_string()))?;
-        let key = match key {
-            Some(key) => {
-                let key = key_pair(key).map_err(|e| broken(format!("{ROOT_KEY} beside it can't be read ({e})")))?;
-                check_authority(&certificates[0], &key).map_err(|e| broken(format!("with {ROOT_KEY}: {e}")))?;
-                Some(key)
-            }
-            None => None,
-        };
-        Ok(Self { certificates, key })
-    }
-
-    fn new_signing(&self, trust_domain: &Name, options: &CaOptions) -> Result<Signing, Error> {
-        let make = crypto("a signing certificate");
-        let Some(root_key) = &self.key else { return Err(Error::AuthorityExpired { renewable: false }) };
-        let now = options.clock.now();
-        let root_end = describe(&self.certificates[0])?.not_after;
-        if now >= root_end {
-            return Err(Error::AuthorityExpired { renewable: true });
-        }
-        let issuer = rcgen::Issuer::from_ca_cert_der(&self.certificates[0], root_key).map_err(&make)?;
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(&make)?;
-        let mut params = params(now - CLOCK_SKEW, (now + options.intermediate_ttl).min(root_end));
-        params.distinguished_name = name(trust_domain, "Leno intermediate");
-        // It signs leaves only: a stolen one can't make further authorities.
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages =
-            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        params.use_authority_key_identifier_extension = true;
-        let (not_before, not_after) = (params.not_before.into(), params.not_after.into());
-        let certificate = params.signed_by(&key, &issuer).map_err(&make)?;
-        let issuer = rcgen::Issuer::from_ca_cert_der(certificate.der(), key).map_err(&make)?;
-        Ok(Signing {
-            issuer,
-            chain: vec![certificate.pem()],
-            root: self.certificates[0].clone(),
-            not_before,
-            not_after,
-        })
-    }
-}
-
-impl Signing {
-    fn write(&self, directory: &Directory) -> Result<(), Error> {
-        directory.write(CA_KEY, &self.issuer.key().serialize_pem())?;
-        directory.write(CERT_CHAIN, &self.chain.concat())?;
-        directory.write(CA_CERT, &self.chain[0])
-    }
-
-    /// The certificate itself.
-    pub(crate) fn is(&self, certificate: &CertificateDer<'_>) -> bool {
-        match self.chain.first() {
-            Some(own) => *own == to_pem(certificate),
-            None => self.root == *certificate,
-        }
-    }
-
-    fn wants_renewal(&self, now: SystemTime) -> bool {
-        let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
-        now >= self.not_before + life / 2
-    }
-}
-
-/// What is handed out holds certificates and nothing else that was in a file.
-pub(crate) fn bundle_pem(certificates: &[CertificateDer<'_>]) -> String {
-    certificates.iter().map(|der| to_pem(der)).collect()
 }
 
 /// Checks a PKCS#10 request and returns its key. What it asks for beyond a name is ignored.
@@ -567,55 +462,6 @@ fn check_request(csr_pem: &str, identity: &Identity) -> Result<SubjectPublicKeyI
     }
     SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw)
         .map_err(|e| refused(format!("its key can't be used ({e}); use ECDSA P-256")))
-}
-
-/// A key as any tool writes it: PKCS#8, SEC1 (also after its parameters, as OpenSSL does), PKCS#1.
-fn key_pair(pem: &str) -> Result<KeyPair, Error> {
-    let key = PrivateKey::from_pem(pem)?.into_der();
-    KeyPair::try_from(&key).map_err(crypto("use of the key"))
-}
-
-fn check_authority(certificate: &CertificateDer<'_>, key: &KeyPair) -> Result<(), String> {
-    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|e| format!("it can't be read ({e})"))?;
-    if !parsed.is_ca() {
-        return Err("it is not a certificate authority's (CA:TRUE is missing)".to_owned());
-    }
-    if parsed.public_key().raw != key.subject_public_key_info() {
-        return Err("it does not belong to its key".to_owned());
-    }
-    Ok(())
-}
-
-fn signed_by(certificate: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {
-    let (Ok((_, certificate)), Ok((_, issuer))) =
-        (X509Certificate::from_der(certificate), X509Certificate::from_der(issuer))
-    else {
-        return false;
-    };
-    certificate.issuer() == issuer.subject() && certificate.verify_signature(Some(issuer.public_key())).is_ok()
-}
-
-fn params(not_before: SystemTime, not_after: SystemTime) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.not_before = OffsetDateTime::from(not_before);
-    params.not_after = OffsetDateTime::from(not_after);
-    params.distinguished_name = DistinguishedName::new();
-    // RFC 5280 §4.1.2.2 wants it positive and at most 20 bytes; 127 random bits never repeat.
-    let mut serial: [u8; 16] = rand::random();
-    serial[0] &= 0x7f;
-    params.serial_number = Some(SerialNumber::from_slice(&serial));
-    params
-}
-
-fn name(trust_domain: &Name, common: &str) -> DistinguishedName {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::OrganizationName, trust_domain.to_string());
-    name.push(DnType::CommonName, common);
-    name
-}
-
-fn crypto(what: &'static str) -> impl Fn(rcgen::Error) -> Error {
-    move |source| Error::Crypto { what, source }
 }
 
 #[cfg(test)]

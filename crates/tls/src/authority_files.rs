@@ -6,6 +6,7 @@
 //! | `root-key.pem` | the root's key; ours, Istio keeps it elsewhere. Without it, nothing renews the next two |
 //! | `ca-cert.pem`, `ca-key.pem` | the signing (intermediate) certificate and its key |
 //! | `cert-chain.pem` | the signing certificate and what leads from it to the root |
+//! | `in-use-key.pem` | ours: what signs now, key first, root last, while the files above name a root that waits to be trusted |
 //! | `trusted-roots.pem` | ours: the roots that were trusted at the last change, so that a restart does not forget them |
 //!
 //! A file is replaced by a rename, so a crash leaves the old one or the new one. Keys are
@@ -26,6 +27,8 @@ pub(crate) const CA_CERT: &str = "ca-cert.pem";
 pub(crate) const CA_KEY: &str = "ca-key.pem";
 pub(crate) const CERT_CHAIN: &str = "cert-chain.pem";
 pub(crate) const TRUSTED_ROOTS: &str = "trusted-roots.pem";
+/// Holds a key: its name says so, and gives it a key's mode.
+pub(crate) const IN_USE: &str = "in-use-key.pem";
 const LOCK: &str = ".lock";
 
 /// One authority's directory, held exclusively while this lives.
@@ -93,6 +96,10 @@ impl Directory {
             ca_key: self.read_key(CA_KEY)?,
             cert_chain: self.read_file(CERT_CHAIN)?,
         })
+    }
+
+    pub(crate) fn read_in_use(&self) -> Result<Option<String>, Error> {
+        self.read_key(IN_USE)
     }
 
     /// A file, and when it was written.

@@ -2,11 +2,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams};
 use tempfile::TempDir;
+use x509_parser::prelude::X509Certificate;
 
 use super::*;
-use crate::{WorkloadCertificate, certificate_request};
+use crate::authority_files::CERT_CHAIN;
+use crate::certificate::to_pem;
+use crate::signing::name;
+use crate::{Clock, WorkloadCertificate, certificate_request};
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn id(uri: &str) -> Identity {

@@ -12,7 +12,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::authority::{Root, Signing, bundle_pem};
+use crate::signing::{Root, Signing, bundle_pem};
 
 pub(crate) struct Rotation {
     state: Mutex<State>,
@@ -113,17 +113,27 @@ impl Rotation {
         }
     }
 
+    /// Trusts `root`, and has `signing` sign once all do.
     pub(crate) fn announce(&self, root: Root, signing: Signing) {
         let mut state = self.state.lock();
         tracing::info!(roots = root.certificates.len(), "the certificate authority has new certificates");
-        let unknown_until = state.signed_until;
         state.root = root;
         if state.signing.root == signing.root {
             state.signing = Arc::new(signing);
             state.announced = None;
         } else {
+            let unknown_until = state.signed_until;
             state.announced = Some(Announced { signing: Arc::new(signing), unknown_until });
         }
+        self.publish(&state);
+    }
+
+    /// As [`Self::announce`], of a signing certificate below the root that is configured already. Until
+    /// `unknown_until`, somebody may have a certificate that came without that root.
+    pub(crate) fn announce_again(&self, signing: Signing, unknown_until: SystemTime) {
+        let mut state = self.state.lock();
+        tracing::info!("a root waited to be trusted when this process began, and goes on to");
+        state.announced = Some(Announced { signing: Arc::new(signing), unknown_until });
         self.publish(&state);
     }
 

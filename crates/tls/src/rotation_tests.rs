@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -177,9 +178,61 @@ fn files_that_are_replaced_while_nothing_runs_keep_the_old_root_trusted_too() {
         assert!(before.is_good_for(&ca.root_pem()));
         *time.lock() += HOUR;
     }
-    *time.lock() += HOUR * 48;
+    *time.lock() += HOUR * 23;
     let ca = CertificateAuthority::open(&path, "cluster.local", options).unwrap();
+    assert!(!ca.announces_a_root(), "whoever has a certificate got the new root with it");
+    // The process before may have signed until just now.
+    *time.lock() += HOUR * 25;
+    ca.tick();
+    assert_eq!(roots_in(&ca.root_pem()), 1);
     assert!(!before.is_good_for(&ca.root_pem()));
+}
+
+#[test]
+fn a_root_that_waits_to_be_trusted_waits_on_after_a_restart() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("ca");
+    let (_time, options) = hand_clock();
+    let open = || CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+    let ca = open();
+    let old_roots = ca.root_pem();
+    replace(&path, &options);
+    assert!(ca.reload().unwrap() && ca.announces_a_root());
+    drop(ca);
+    for _ in 0..2 {
+        let ca = open();
+        assert!(ca.announces_a_root() && roots_in(&ca.root_pem()) == 2);
+        assert!(!ca.reload().unwrap());
+        assert!(issue(&ca, &options.clock).is_good_for(&old_roots), "who trusts the old root alone is still served");
+    }
+    let ca = open();
+    ca.all_trust_it();
+    assert!(!issue(&ca, &options.clock).is_good_for(&old_roots));
+    drop(ca);
+    let ca = open();
+    assert!(!ca.announces_a_root());
+    let after = issue(&ca, &options.clock);
+    assert!(!after.is_good_for(&old_roots) && after.is_good_for(&ca.root_pem()));
+    let mode = fs::metadata(path.join("in-use-key.pem")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn without_what_signed_before_the_configured_root_signs_at_once() {
+    for damage in [|path: &Path| fs::remove_file(path).unwrap(), |path: &Path| fs::write(path, "torn").unwrap()] {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("ca");
+        let (_time, options) = hand_clock();
+        let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+        let old_roots = ca.root_pem();
+        let before = issue(&ca, &options.clock);
+        replace(&path, &options);
+        drop(ca);
+        damage(&path.join("in-use-key.pem"));
+        let ca = CertificateAuthority::open(&path, "cluster.local", options.clone()).unwrap();
+        assert!(!ca.announces_a_root() && before.is_good_for(&ca.root_pem()));
+        assert!(!issue(&ca, &options.clock).is_good_for(&old_roots));
+    }
 }
 
 #[test]
