@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use leno_tls::TlsStream;
 use leno_tls::fuzzing::AnyRecords;
 
+use crate::busy::give_way;
+
 /// The content type of data (RFC 8446 §5.1).
 const DATA: u8 = 23;
 
@@ -141,13 +143,6 @@ impl Drop for Flooder {
             let _ = thread.join();
         }
     }
-}
-
-fn give_way() {
-    // SAFETY: takes numbers only. It speaks of this thread alone, on Linux, and nobody is refused a
-    // lower priority.
-    #[allow(unsafe_code, reason = "no safe wrapper")]
-    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
 /// How long each flood lasts: one second, or thirty with `LENO_SOAK=1`.

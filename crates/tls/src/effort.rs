@@ -9,10 +9,14 @@ use tokio::task::coop::poll_proceed;
 /// tunnel reads in its turn, a quarter of all shares.
 const SHARE: u32 = 8 << 10;
 
-/// What a record costs at least, bytes, however few it has: at most 128 records in a turn, about
-/// 0.1 ms. Of 512, a neighbour was seen to wait for milliseconds: each step of a request's way waits for
-/// a turn.
+/// What a record costs at least, bytes: at most 128 records in a turn.
 const RECORD: u32 = SHARE;
+
+/// What a record costs that has less than [`SMALL`] bytes: at most 32 in a turn, for each is taken apart by
+/// itself. Of 512, a neighbour was seen to wait for milliseconds, of 128 for one: each step of a request's
+/// way waits for a turn.
+const SMALL_RECORD: u32 = 4 * SHARE;
+const SMALL: usize = 256;
 
 /// What a handshake message costs, in bytes: keys are derived for it. At most 25 in a turn.
 const MESSAGE: u32 = 4 * SHARE;
@@ -28,7 +32,7 @@ impl Effort {
     /// A record was opened that took so many bytes.
     pub(crate) fn record(&mut self, length: usize) {
         // No record has more than MAX_RECORD.
-        self.0 += RECORD.max(length as u32);
+        self.0 += if length < SMALL { SMALL_RECORD } else { RECORD.max(length as u32) };
     }
 
     /// So many handshake messages were understood.

@@ -190,7 +190,7 @@ fn neighbour(way: Way, latencies: Arc<Mutex<Vec<Duration>>>) -> Busy {
 
 /// Floods, and comes back when it is cut off. Counts connections.
 fn flooding(way: Way, flood: Flood, connections: Arc<AtomicU64>) -> Busy {
-    Busy::with(move |stop| async move {
+    Busy::elsewhere(move |stop| async move {
         while !stop.load(Ordering::Relaxed) {
             let Ok(tls) = way.connect().await else { continue };
             connections.fetch_add(1, Ordering::Relaxed);
@@ -238,13 +238,14 @@ fn one_clients_flood_is_not_its_neighbours() {
     // Twice, where there is time to tell; a busy machine shows only what stalls the thread.
     let soak = std::env::var_os("LENO_SOAK").is_some();
     let (sample, rounds, times, at_least) = match soak {
-        true => (Duration::from_secs(30), 1, 2, Duration::from_millis(5)),
+        true => (Duration::from_secs(30), 2, 2, Duration::from_millis(2)),
         false => (Duration::from_millis(250), 8, 4, Duration::from_millis(100)),
     };
     let control = Control::start();
     let latencies = Arc::default();
     let _neighbour = neighbour(control.way.clone(), Arc::clone(&latencies));
     p99(&latencies, Duration::from_millis(200));
+    let mut bad = Vec::new();
     for (what, flood) in FLOODS {
         let mut seen = Vec::new();
         let fine = (0..rounds).any(|_| {
@@ -258,8 +259,11 @@ fn one_clients_flood_is_not_its_neighbours() {
             seen.push((beside, alone));
             beside <= alone.saturating_mul(times).clamp(at_least, sample)
         });
-        assert!(fine, "a neighbour's p99 beside a flood of {what}, and alone: {seen:?}");
+        if !fine {
+            bad.push((what, seen));
+        }
     }
+    assert!(bad.is_empty(), "a neighbour's p99 beside a flood, and alone: {bad:?}");
 }
 
 #[tokio::test]

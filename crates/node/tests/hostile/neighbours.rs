@@ -121,7 +121,7 @@ impl Neighbour {
 
 /// A peer that floods, and comes back when it is cut off. Counts connections.
 fn flooding(way: Way, program: String, flood: Flood, connections: Arc<AtomicU64>) -> Busy {
-    Busy::with(move |stop| async move {
+    Busy::elsewhere(move |stop| async move {
         while !stop.load(Ordering::Relaxed) {
             let Ok(tls) = way.tls().await else { continue };
             connections.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +163,7 @@ async fn one_peers_flood_is_not_its_neighbours() {
     // Twice, where there is time to tell; a busy machine shows only what stalls the thread.
     let soak = std::env::var_os("LENO_SOAK").is_some();
     let (sample, rounds, times, at_least) = match soak {
-        true => (Duration::from_secs(30), 1, 2, Duration::from_millis(5)),
+        true => (Duration::from_secs(30), 2, 2, Duration::from_millis(2)),
         false => (Duration::from_millis(250), 8, 4, Duration::from_millis(100)),
     };
     let target = Target::new().await;
@@ -181,6 +181,7 @@ async fn one_peers_flood_is_not_its_neighbours() {
     let discard = SocketAddr::new(target.pod.v4, DISCARD).to_string();
     let neighbour = Neighbour::start(way.clone(), target.authority());
     neighbour.p99(Duration::from_millis(200)).await;
+    let mut bad = Vec::new();
     for (what, flood) in FLOODS {
         let (mut seen, mut fine) = (Vec::new(), false);
         for _ in 0..rounds {
@@ -197,8 +198,11 @@ async fn one_peers_flood_is_not_its_neighbours() {
                 break;
             }
         }
-        assert!(fine, "a neighbour's p99 beside a flood of {what}, and alone: {seen:?}");
+        if !fine {
+            bad.push((what, seen));
+        }
     }
+    assert!(bad.is_empty(), "a neighbour's p99 beside a flood, and alone: {bad:?}");
     drop(neighbour);
     target.is_unharmed().await;
 }

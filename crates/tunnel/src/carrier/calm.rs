@@ -21,6 +21,9 @@ pub(super) const OF_HEADERS: u32 = 4;
 /// destination, and connected to it. Honest peers give up 500 a second at most.
 pub(super) const GIVEN_UP: u32 = 20;
 
+/// What a request costs by which its peer breaks a rule. Honest peers break none.
+pub(super) const BROKEN: u32 = 500;
+
 /// Counts what one peer sends.
 pub(super) struct Calm {
     left: u32,

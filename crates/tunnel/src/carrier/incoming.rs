@@ -11,7 +11,7 @@ use h2::Reason;
 use leno_tls::buffer::{Buffer, ReadSize};
 use tokio::io::ReadBuf;
 
-use super::calm::{Calm, GIVEN_UP, OF_DATA, OF_HEADERS};
+use super::calm::{BROKEN, Calm, GIVEN_UP, OF_DATA, OF_HEADERS};
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
 use super::frame::{
@@ -38,8 +38,12 @@ const LARGE: usize = 16 << 10;
 /// thread would wait for all of them: for 50 µs, so.
 pub(super) const FRAMES: u32 = 256;
 
-/// What a frame counts that is not DATA. The library takes its time, and answers.
-const OF_OTHERS: u32 = 2;
+/// What a frame counts that begins or ends a request. With more, requests that are given up at once would
+/// be handed out before there are enough in one turn for the library to tell.
+const OF_REQUESTS: u32 = 2;
+
+/// What another frame counts that is not DATA. The library takes its time, and answers.
+pub(super) const OF_OTHERS: u32 = 4;
 
 /// Largest window a peer may ask for (RFC 9113 §6.9.1).
 pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
@@ -326,7 +330,11 @@ impl Carrier {
     }
 
     fn frame_begins(&mut self, head: Head) {
-        let share = if head.kind == DATA { 1 } else { OF_OTHERS };
+        let share = match head.kind {
+            DATA => 1,
+            HEADERS | RST_STREAM => OF_REQUESTS,
+            _ => OF_OTHERS,
+        };
         self.incoming.frames = self.incoming.frames.saturating_sub(share);
         if head.length > self.incoming.largest_frame {
             return self.violated(Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to");
@@ -410,6 +418,14 @@ impl Carrier {
                 self.brings_nothing(GIVEN_UP);
             }
             _ => self.brings_nothing(1),
+        }
+    }
+
+    /// A client's request was reset by the library, with this reason. A client may have as many served and
+    /// reset as it likes by breaking a rule in each (CVE-2025-8671).
+    pub(super) fn was_reset_for(&mut self, reason: Reason) {
+        if self.role == Role::Server && matches!(reason, Reason::PROTOCOL_ERROR | Reason::FLOW_CONTROL_ERROR) {
+            self.brings_nothing(BROKEN);
         }
     }
 

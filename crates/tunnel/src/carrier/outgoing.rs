@@ -260,6 +260,7 @@ impl Carrier {
                     let head = self.outgoing.current;
                     if head.kind == RST_STREAM && range.len() == 4 {
                         let code = Reason::from(word(bytes, range.start));
+                        self.was_reset_for(code);
                         self.stream_fails(head.stream, Error::Reset { code, by_peer: false });
                     }
                     if head.kind == GOAWAY && range.len() >= 8 {

@@ -1,6 +1,7 @@
 //! What a peer sends that must not reach programs, and the windows it is held to.
 
 use super::super::frame::{CONTINUATION, PADDED};
+use super::incoming::OF_OTHERS;
 use super::*;
 
 const FLOW_CONTROL_ERROR: u32 = 3;
@@ -400,7 +401,7 @@ async fn a_turn_takes_so_many_frames_and_the_next_ones_the_rest() {
         turns.push(turn_for_library(&mut bench));
         assert!(turns.len() < FLOOD, "{turns:?}");
     }
-    let most = FRAMES as usize / 2 * ping.len();
+    let most = (FRAMES / OF_OTHERS) as usize * ping.len();
     assert!(turns.iter().all(|bytes| *bytes <= most), "{turns:?}");
 
     bench.raw.io.write_all(&frame(DATA, 0, 1, b"x").repeat(FLOOD)).await.unwrap();
