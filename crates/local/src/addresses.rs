@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::names::fnv;
+use crate::stable_hash::fnv;
 
 /// Most nodes a stage can have: a node's number is one byte of its pods' addresses.
 pub const MAX_NODES: usize = 250;

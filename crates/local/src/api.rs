@@ -7,8 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::listing::Listing;
 
-/// Name of the socket in the run directory.
-pub(crate) const SOCKET: &str = "stage.sock";
 /// Longest line. The listing of a full stage is a few hundred kilobytes.
 pub(crate) const MAX_LINE: usize = 8 * 1024 * 1024;
 

@@ -13,16 +13,16 @@ use crate::Error;
 use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
 use crate::context::{Context, Gate, Tasks};
 use crate::core::{Core, Request};
-use crate::error::{make_dir, write_file};
+use crate::run_dir::{make_dir, write_file};
 use crate::feed::{self, Manifests};
 use crate::listing::Listing;
 use crate::network::{Named, Networks};
 use crate::node::{Node, keep_services, serve_dns};
 use crate::plane::Plane;
 use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
-use crate::record::Record;
+use crate::run_dir::record::Record;
 use crate::stage::{Stage, StageHandle, StageOptions};
-use crate::state::Lock;
+use crate::run_dir::lock::Lock;
 use crate::watch::Watcher;
 
 /// What `assemble` made, before it is known to be whole.

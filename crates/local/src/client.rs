@@ -10,13 +10,14 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
-use crate::api::{Answer, Request, SOCKET};
+use crate::api::{Answer, Request};
 pub use crate::api::{Explained, LogFiles};
 use crate::error::name_flag;
 use crate::listing::Listing;
 use crate::names::StageName;
 pub use crate::print_logs::print_logs;
-use crate::state::{Holder, Lock};
+use crate::run_dir::lock::{Holder, Lock};
+use crate::run_dir::{self, SOCKET};
 
 /// A connection to a running stage.
 pub struct Client {
@@ -34,7 +35,7 @@ impl Client {
     /// [`Error::NotRunning`] if nobody listens; [`Error::RunDirectory`] if it may be somebody else who does; [`Error::Io`] if it
     /// can't be reached.
     pub async fn connect(name: &StageName) -> Result<Self, Error> {
-        let path = crate::run_dir::check(name)?.join(SOCKET);
+        let path = run_dir::check(name)?.join(SOCKET);
         match UnixStream::connect(&path).await {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream), name: name.clone() }),
             Err(reason) if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {

@@ -1,6 +1,6 @@
 //! Which pods a Deployment should have next: a pure function of what it wants and what there is.
 
-use crate::names::fnv;
+use crate::stable_hash::fnv;
 
 /// A pod of a Deployment, as the decision needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]

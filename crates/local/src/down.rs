@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 use crate::Error;
 use crate::client::{Client, elsewhere};
 use crate::names::StageName;
-use crate::record::State;
+use crate::run_dir::record::State;
 use crate::run_dir;
-use crate::state::{Holder, Lock};
+use crate::run_dir::lock::{Holder, Lock};
 
 /// Longest a supervisor gets to end in order. Pods have at most three seconds each, all at once.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
 //! What can go wrong on the stage, in words an operator can act on.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Why the stage could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -132,29 +132,4 @@ impl Error {
         let what = what.into();
         move |source| Self::Io { what, source: source.into() }
     }
-}
-
-/// Writes a whole file with the given mode, naming the path in the error.
-pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let attempt = || -> io::Result<()> {
-        let mut file = crate::run_dir::options().write(true).create(true).truncate(true).mode(mode).open(path)?;
-        file.write_all(content)
-    };
-    attempt().map_err(Error::io(format!("cannot write {}", path.display())))
-}
-
-/// What to do about a directory that can't be made.
-pub(crate) const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
-
-/// Creates a directory of the run directory, and those between, mode 0700.
-pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let what = || format!("cannot create the directory {}{ADVICE}", path.display());
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(what()))?;
-    if std::fs::symlink_metadata(path).map_err(Error::io(what()))?.is_symlink() {
-        return Err(Error::io(what())(io::Error::other("a symbolic link has its name")));
-    }
-    Ok(path.to_owned())
 }

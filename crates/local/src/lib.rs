@@ -43,15 +43,13 @@ mod print_logs;
 pub mod privilege;
 mod probes;
 mod proxy;
-mod readiness;
-mod record;
 mod run_dir;
 mod sandbox;
 mod server;
 mod services;
 mod spawn;
+mod stable_hash;
 mod stage;
-mod state;
 pub mod up;
 mod watch;
 

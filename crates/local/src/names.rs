@@ -1,9 +1,9 @@
-//! Names of what a stage makes outside its own process: network namespaces and the run
-//! directory. Everything `leno down` has to find again is found by these names.
+//! The name of a stage, and those of the network namespaces that it makes outside its own process. Everything `leno down` has
+//! to find again is found by these names.
 
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use crate::stable_hash::fnv;
 
 /// Name of the stage when none is given.
 pub const DEFAULT_STAGE: &str = "default";
@@ -11,12 +11,17 @@ pub const DEFAULT_STAGE: &str = "default";
 /// Longest file name Linux takes; a network namespace is a file.
 const NAME_MAX: usize = 255;
 
+/// What can't name a stage.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot name a stage: use 1 to 32 lower-case letters, digits and inner dashes")]
+pub struct NotAName(String);
+
 /// Name of a stage and what is derived from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageName {
     name: String,
     /// Where run directories are, if not where the environment says.
-    base: Option<PathBuf>,
+    pub(crate) base: Option<PathBuf>,
 }
 
 impl StageName {
@@ -24,8 +29,8 @@ impl StageName {
     /// be part of a namespace's name.
     ///
     /// # Errors
-    /// [`Error::Usage`] naming the rule.
-    pub fn new(name: &str) -> Result<Self, Error> {
+    /// [`NotAName`], naming the rule.
+    pub fn new(name: &str) -> Result<Self, NotAName> {
         let sound = !name.is_empty()
             && name.len() <= 32
             && !name.starts_with('-')
@@ -34,9 +39,7 @@ impl StageName {
         if sound {
             Ok(Self { name: name.to_owned(), base: None })
         } else {
-            Err(Error::Usage(format!(
-                "{name:?} cannot name a stage: use 1 to 32 lower-case letters, digits and inner dashes"
-            )))
+            Err(NotAName(name.to_owned()))
         }
     }
 
@@ -91,82 +94,6 @@ impl StageName {
     fn prefix(&self) -> String {
         if self.name == DEFAULT_STAGE { "leno-".to_owned() } else { format!("leno-{}.", self.name) }
     }
-
-    /// Directory with this stage's sockets, logs and state: `LENO_RUN_DIR`, else `/run/leno` for
-    /// the machine's root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
-    pub fn run_dir(&self) -> PathBuf {
-        self.base().join(&self.name)
-    }
-
-    /// Where the run directories of all stages are.
-    pub(crate) fn base(&self) -> PathBuf {
-        self.chosen_base().unwrap_or_else(default_base)
-    }
-
-    /// Whether somebody has said where run directories are.
-    pub(crate) fn is_chosen(&self) -> bool {
-        self.chosen_base().is_some()
-    }
-
-    /// Names of the stages other than this one that run, or have left something behind.
-    #[must_use]
-    pub fn others(&self) -> Vec<String> {
-        if crate::run_dir::check_base(self).is_err() {
-            return Vec::new();
-        }
-        let entries = std::fs::read_dir(self.base()).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let mut names: Vec<_> = names.filter(|name| *name != self.name && Self::new(name).is_ok()).collect();
-        names.sort();
-        names
-    }
-
-    /// Removes the run directory, and the one above if that was Leno's choice and is empty now.
-    pub(crate) fn remove_run_dir(&self) -> std::io::Result<()> {
-        match std::fs::remove_dir_all(self.run_dir()) {
-            // `leno down` waits for a supervisor whose own end removes it as well.
-            Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {}
-            removed => removed?,
-        }
-        if self.chosen_base().is_none() {
-            // Other stages may be there.
-            let _ = std::fs::remove_dir(default_base());
-        }
-        Ok(())
-    }
-
-    /// Directories that pods must not see into: those of all stages, or where somebody has chosen
-    /// the directory, and so may keep other things there, only this one's.
-    pub(crate) fn hidden(&self) -> Vec<PathBuf> {
-        let mut hidden = vec![default_base()];
-        if self.chosen_base().is_some() {
-            hidden.push(self.run_dir());
-        }
-        hidden
-    }
-
-    fn chosen_base(&self) -> Option<PathBuf> {
-        let chosen = || std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        let base = self.base.clone().or_else(chosen)?;
-        // Proxies and pods are told of it, and begin in other directories.
-        Some(std::path::absolute(&base).unwrap_or(base))
-    }
-}
-
-fn default_base() -> PathBuf {
-    if crate::privilege::is_machine_root() {
-        PathBuf::from("/run/leno")
-    } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        PathBuf::from(dir).join("leno")
-    } else {
-        PathBuf::from(format!("/tmp/leno-{}", crate::privilege::outer_uid()))
-    }
-}
-
-/// FNV-1a, 64 bits: names that must stay the same from run to run need a hash that does too,
-/// which the standard library's hasher doesn't promise.
-pub(crate) fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -191,23 +118,6 @@ mod tests {
         for foreign in ["cni-1", "leno", "lenox-node-1"] {
             assert!(!default.owns(foreign), "{foreign}");
         }
-    }
-
-    #[test]
-    fn a_run_directory_is_the_same_wherever_it_is_asked_for() {
-        let stage = StageName { base: Some("stages".into()), ..stage("default") };
-        assert_eq!(stage.run_dir(), std::env::current_dir().unwrap().join("stages/default"));
-    }
-
-    #[test]
-    fn others_are_found_by_their_directories() {
-        let base = tempfile::tempdir().unwrap();
-        let stage = stage("default").in_dir(base.path());
-        assert!(stage.others().is_empty());
-        for name in ["lab", "default", "a", "Not a stage"] {
-            std::fs::create_dir(base.path().join(name)).unwrap();
-        }
-        assert_eq!(stage.others(), ["a", "lab"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::addresses::{
     CLUSTER_DNS, NODE_LINK, NodeAddresses, POD_GATEWAY_V6, POD_LINK, PROBE_SOURCE_V4, PROBE_SOURCE_V6, control_plane,
 };
 use crate::names::StageName;
-use crate::record::Record;
+use crate::run_dir::record::Record;
 
 /// Bridge that joins the nodes.
 const BRIDGE: &str = "nodes0";

@@ -9,7 +9,7 @@ use leno_control::objects::{
 };
 use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
 
-use crate::names::fnv;
+use crate::stable_hash::fnv;
 use crate::node::Node;
 use crate::pod::{PodPlan, Report};
 

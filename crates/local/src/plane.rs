@@ -21,7 +21,7 @@ use crate::Error;
 use crate::addresses::{CONTROL_PORT, control_plane};
 use crate::api::Explained;
 use crate::context::Tasks;
-use crate::error::write_file;
+use crate::run_dir::write_file;
 use crate::network::Named;
 use crate::stage::StageOptions;
 

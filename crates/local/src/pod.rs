@@ -14,7 +14,7 @@ use crate::container::{News, Runner, Running, State};
 use crate::context::Context;
 use crate::enroll::Enrollment;
 use crate::environment::{Facts, command_line, variables};
-use crate::error::{make_dir, write_file};
+use crate::run_dir::{make_dir, write_file};
 use crate::init::PodFiles;
 use crate::network::Named;
 use crate::node::Node;

@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use crate::Error;
 use crate::init::{FILES, PodFiles, ROLE};
 use crate::init_protocol::{FromInit, ToInit, receive, send};
-use crate::readiness;
+use crate::descriptors;
 use crate::spawn::{Isolated, ProcessHandle, Spawn, spawn};
 
 /// A program to run in a pod.
@@ -108,7 +108,7 @@ impl Sandbox {
             stderr: Stdio::inherit(),
         })
         .await?;
-        let socket = readiness::socket(ours).map_err(Error::io(what.clone()))?;
+        let socket = descriptors::socket(ours).map_err(Error::io(what.clone()))?;
         let inner = Arc::new(Inner {
             socket,
             next: AtomicU64::new(1),

@@ -10,9 +10,10 @@ use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::Error;
-use crate::api::{Answer, LogFiles, MAX_LINE, Request, SOCKET};
+use crate::api::{Answer, LogFiles, MAX_LINE, Request};
 use crate::init_protocol::receive_bytes;
 use crate::logs;
+use crate::run_dir::SOCKET;
 use crate::sandbox::{NotStarted, Process, Program};
 use crate::stage::StageHandle;
 

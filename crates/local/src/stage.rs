@@ -18,15 +18,15 @@ use crate::assemble::{assemble, netns_dir, remove_netns_dir};
 use crate::context::{Context, Tasks};
 use crate::core::Request;
 use crate::descriptors::raise_descriptor_limit;
-use crate::error::make_dir;
+use crate::run_dir::make_dir;
 use crate::feed::{self, Manifests};
 use crate::listing::Listing;
 use crate::names::StageName;
 use crate::network::Named;
 use crate::node::Node;
 use crate::pod::{PodPlan, Report};
-use crate::record::Record;
-use crate::state::Lock;
+use crate::run_dir::record::Record;
+use crate::run_dir::lock::Lock;
 
 /// What processes get to end by themselves that are still in a node's namespace when the stage goes: a capture is written to its
 /// end.

@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::listing::Listing;
 use crate::names::StageName;
 use crate::stage::{Stage, StageEvent, StageOptions};
-use crate::state::{Holder, Lock};
+use crate::run_dir::lock::{Holder, Lock};
 
 /// Environment variable that tells a detached supervisor to show progress nowhere.
 const DETACHED: &str = "LENO_DETACHED";

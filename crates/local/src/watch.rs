@@ -9,7 +9,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
 use crate::Error;
-use crate::readiness::{self, Watching};
+use crate::descriptors::{self, Watching};
 
 /// How long files must be left alone before they are read: an editor writes in several steps.
 const QUIET: Duration = Duration::from_millis(80);
@@ -30,7 +30,7 @@ impl Watcher {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(Error::errno(
             "cannot watch files (raise `sysctl fs.inotify.max_user_instances` if that is the limit)",
         ))?;
-        let inotify = readiness::inotify(inotify).map_err(Error::io("cannot watch files"))?;
+        let inotify = descriptors::inotify(inotify).map_err(Error::io("cannot watch files"))?;
         Ok(Self { inotify })
     }
 

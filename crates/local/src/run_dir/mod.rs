@@ -4,21 +4,99 @@
 //! in it that lead to the user's own files, or with a socket in it that takes what `leno exec` hands over. So owner and mode are
 //! looked at before anything in it is, and no file in it is opened through a link.
 
+pub(crate) mod lock;
+pub(crate) mod record;
+
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use libc::{O_DIRECTORY, O_NOFOLLOW, O_PATH};
 
 use crate::Error;
-use crate::error::ADVICE;
 use crate::names::StageName;
+use crate::privilege;
+
+/// Name of the supervisor's socket in the run directory.
+pub(crate) const SOCKET: &str = "stage.sock";
 
 /// Who may write into a directory besides its owner: group and others.
 const OTHERS_WRITE: u32 = 0o022;
 /// Nobody but its owner may remove or rename what lies in a directory of this mode.
 const STICKY: u32 = 0o1000;
+
+impl StageName {
+    /// Directory with this stage's sockets, logs and state: `LENO_RUN_DIR`, else `/run/leno` for
+    /// the machine's root, else `leno` in `XDG_RUNTIME_DIR`, else `/tmp/leno-<uid>`; then the stage's name.
+    pub fn run_dir(&self) -> PathBuf {
+        self.base().join(self.as_str())
+    }
+
+    /// Where the run directories of all stages are.
+    pub(crate) fn base(&self) -> PathBuf {
+        self.chosen_base().unwrap_or_else(default_base)
+    }
+
+    /// Whether somebody has said where run directories are.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.chosen_base().is_some()
+    }
+
+    /// Names of the stages other than this one that run, or have left something behind.
+    #[must_use]
+    pub fn others(&self) -> Vec<String> {
+        if check_base(self).is_err() {
+            return Vec::new();
+        }
+        let entries = std::fs::read_dir(self.base()).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<_> = names.filter(|name| *name != self.as_str() && Self::new(name).is_ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// Removes the run directory, and the one above if that was Leno's choice and is empty now.
+    pub(crate) fn remove_run_dir(&self) -> std::io::Result<()> {
+        match std::fs::remove_dir_all(self.run_dir()) {
+            // `leno down` waits for a supervisor whose own end removes it as well.
+            Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        if self.chosen_base().is_none() {
+            // Other stages may be there.
+            let _ = std::fs::remove_dir(default_base());
+        }
+        Ok(())
+    }
+
+    /// Directories that pods must not see into: those of all stages, or where somebody has chosen
+    /// the directory, and so may keep other things there, only this one's.
+    pub(crate) fn hidden(&self) -> Vec<PathBuf> {
+        let mut hidden = vec![default_base()];
+        if self.chosen_base().is_some() {
+            hidden.push(self.run_dir());
+        }
+        hidden
+    }
+
+    fn chosen_base(&self) -> Option<PathBuf> {
+        let chosen = || std::env::var_os("LENO_RUN_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let base = self.base.clone().or_else(chosen)?;
+        // Proxies and pods are told of it, and begin in other directories.
+        Some(std::path::absolute(&base).unwrap_or(base))
+    }
+}
+
+fn default_base() -> PathBuf {
+    if privilege::is_machine_root() {
+        PathBuf::from("/run/leno")
+    } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        PathBuf::from(dir).join("leno")
+    } else {
+        PathBuf::from(format!("/tmp/leno-{}", privilege::outer_uid()))
+    }
+}
 
 /// Makes the run directory of a stage if it is not there, and checks it.
 ///
@@ -130,6 +208,28 @@ pub(crate) fn options() -> OpenOptions {
 /// Opens a file of the run directory for reading.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     options().read(true).open(path)
+}
+
+/// Writes a whole file with the given mode, naming the path in the error.
+pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
+    let attempt = || -> io::Result<()> {
+        let mut file = options().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        file.write_all(content)
+    };
+    attempt().map_err(Error::io(format!("cannot write {}", path.display())))
+}
+
+/// What to do about a directory that can't be made.
+pub(crate) const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
+
+/// Creates a directory of the run directory, and those between, mode 0700.
+pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
+    let what = || format!("cannot create the directory {}{ADVICE}", path.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(what()))?;
+    if std::fs::symlink_metadata(path).map_err(Error::io(what()))?.is_symlink() {
+        return Err(Error::io(what())(io::Error::other("a symbolic link has its name")));
+    }
+    Ok(path.to_owned())
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ const LAST_BREATH: Duration = Duration::from_secs(3);
 /// Whether a supervisor listens. One that is only just starting does not; then the one who asks
 /// waits in vain for a little while.
 fn answers(run_dir: &Path) -> bool {
-    std::os::unix::net::UnixStream::connect(run_dir.join(crate::api::SOCKET)).is_ok()
+    std::os::unix::net::UnixStream::connect(run_dir.join(crate::run_dir::SOCKET)).is_ok()
 }
 
 impl std::fmt::Debug for Lock {

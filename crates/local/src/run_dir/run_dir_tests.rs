@@ -1,7 +1,7 @@
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
 use super::*;
-use crate::state::Lock;
+use crate::run_dir::lock::Lock;
 
 fn stage(base: &Path) -> StageName {
     StageName::new("x").unwrap().in_dir(base)
@@ -66,9 +66,26 @@ fn no_file_is_opened_through_a_link() {
     }
     assert!(Lock::take(&dir, &name).is_err());
     assert!(open_file(&dir.join("state.json")).is_err());
-    assert!(crate::error::write_file(&dir.join("state.json"), b"x", 0o600).is_err());
+    assert!(write_file(&dir.join("state.json"), b"x", 0o600).is_err());
     assert!(crate::logs::Log::open(&dir.join("log")).is_err());
     symlink(base.path(), dir.join("node-1")).unwrap();
-    assert!(crate::error::make_dir(&dir.join("node-1")).is_err());
+    assert!(make_dir(&dir.join("node-1")).is_err());
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+}
+
+#[test]
+fn a_run_directory_is_the_same_wherever_it_is_asked_for() {
+    let stage = stage(Path::new("stages"));
+    assert_eq!(stage.run_dir(), std::env::current_dir().unwrap().join("stages/x"));
+}
+
+#[test]
+fn others_are_found_by_their_directories() {
+    let base = tempfile::tempdir().unwrap();
+    let stage = stage(base.path());
+    assert!(stage.others().is_empty());
+    for name in ["lab", "x", "a", "Not a stage"] {
+        std::fs::create_dir(base.path().join(name)).unwrap();
+    }
+    assert_eq!(stage.others(), ["a", "lab"]);
 }

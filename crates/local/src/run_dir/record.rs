@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::error::write_file;
-use crate::run_dir::open_file;
+use crate::run_dir::{open_file, write_file};
 
 const FILE: &str = "state.json";
 
