@@ -355,7 +355,7 @@ mod tests {
     fn manifests_are_readable() {
         let scenario = find("mixed", Size::Quick).unwrap();
         let text = scenario.manifests(Path::new("/opt/a $b/leno"), true).unwrap();
-        let manifests = leno_local::feed::parse("lab", &text).unwrap();
+        let manifests = leno_local::files::parse("lab", &text).unwrap();
         assert_eq!(manifests.warnings, Vec::<String>::new());
         assert_eq!(manifests.objects.len(), 1 + 2 * (3 + 10));
         assert!(text.contains("/opt/a $$b/leno") && text.contains("istio.io/dataplane-mode: ambient"));

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use leno_cli::ControlArgs;
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, Limits, StaticTokens, roots};
-use leno_local::{feed, raise_descriptor_limit};
+use leno_local::{files, raise_descriptor_limit};
 use leno_telemetry::logging;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use tokio::net::TcpListener;
@@ -29,7 +29,7 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
         cluster_domain: args.cluster_domain.as_str().into(),
         ..Options::default()
     });
-    let load = |read: Result<feed::Manifests, leno_local::Error>| match read {
+    let load = |read: Result<files::Manifests, leno_local::Error>| match read {
         Ok(manifests) => {
             for warning in &manifests.warnings {
                 tracing::warn!("{warning}");
@@ -39,7 +39,7 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
         }
         Err(error) => tracing::error!("the edit is refused as a whole, the last good state stays: {error}"),
     };
-    load(Ok(feed::read(&args.files)?));
+    load(Ok(files::read(&args.files)?));
 
     // Who may ask, and who signs.
     let tokens = std::fs::read_to_string(&args.tokens)
@@ -101,7 +101,7 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
         served = serving => served.context("the server ended by mistake"),
         () = controller.run() => Ok(()),
         () = rotating => Ok(()),
-        watched = feed::follow(&args.files, load) => watched.context("can't watch the manifests for changes"),
+        watched = files::follow(&args.files, load) => watched.context("can't watch the manifests for changes"),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
 use crate::context::{Context, Gate, Tasks};
 use crate::core::{Core, Request};
 use crate::run_dir::{make_dir, write_file};
-use crate::feed::{self, Manifests};
+use crate::files::{self, Manifests};
 use crate::listing::Listing;
 use crate::network::{Named, Networks};
 use crate::node::{Node, keep_services, serve_dns};
@@ -23,7 +23,7 @@ use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
 use crate::run_dir::record::Record;
 use crate::stage::{Stage, StageHandle, StageOptions};
 use crate::run_dir::lock::Lock;
-use crate::watch::Watcher;
+use crate::files::watch::Watcher;
 
 /// What `assemble` made, before it is known to be whole.
 pub(crate) struct Parts {
@@ -173,7 +173,7 @@ async fn follow(watcher: Watcher, paths: Vec<PathBuf>, requests: mpsc::Sender<Re
             tracing::warn!(%reason, "some edits may go unnoticed");
         }
         let paths = paths.clone();
-        let Ok(read) = tokio::task::spawn_blocking(move || feed::read(&paths)).await else { return };
+        let Ok(read) = tokio::task::spawn_blocking(move || files::read(&paths)).await else { return };
         if requests.send(Request::Reload(read)).await.is_err() {
             return;
         }

@@ -13,7 +13,7 @@ use leno_model::RESERVED_PORTS;
 
 use crate::Error;
 use crate::addresses::{CLUSTER_DNS, VirtualAddresses};
-use crate::feed::{Manifests, Sourced};
+use crate::files::{Manifests, Sourced};
 
 /// Namespaces every cluster has without anybody declaring them.
 const GIVEN: [&str; 3] = ["default", "istio-system", "kube-system"];

@@ -1,5 +1,5 @@
 use super::*;
-use crate::feed::parse;
+use crate::files::parse;
 
 fn completed(text: &str) -> Result<(Manifests, Vec<String>), String> {
     let mut manifests = parse("a.yaml", text).map_err(|e| e.to_string())?;

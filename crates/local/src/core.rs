@@ -14,7 +14,7 @@ use crate::addresses::Slots;
 use crate::check;
 use crate::context::Context;
 use crate::deployments::{Replica, choose_node, reconcile, template_hash};
-use crate::feed::{Manifests, Sourced};
+use crate::files::{Manifests, Sourced};
 use crate::listing::{Listing, NodeListing, PodListing};
 use crate::node::Node;
 use crate::observed::{is_enrolled, node_object, observed, replica, unique_id};

@@ -1,6 +1,6 @@
 //! One machine as feed and stage: manifests from a directory, pods as processes in network namespaces.
 //!
-//! A [`Stage`] reads Kubernetes manifests ([`feed`]), checks them as a whole, and plays them: each
+//! A [`Stage`] reads Kubernetes manifests ([`files`]), checks them as a whole, and plays them: each
 //! node and each pod is a network namespace, each container a local process, each node has a
 //! proxy process, a DNS server and rules for services. `core` is its one decision maker; a `pod`
 //! actor carries one pod from its network to its last process; `proxy` keeps a node's proxy
@@ -28,7 +28,7 @@ pub mod down;
 mod enroll;
 mod environment;
 mod error;
-pub mod feed;
+pub mod files;
 pub mod init;
 mod init_protocol;
 mod listing;
@@ -51,7 +51,6 @@ mod spawn;
 mod stable_hash;
 mod stage;
 pub mod up;
-mod watch;
 
 pub use descriptors::raise_descriptor_limit;
 pub use error::Error;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use crate::Error;
 use crate::api::LogFiles;
 use crate::run_dir::open_file;
-use crate::watch::Watcher;
+use crate::files::watch::Watcher;
 
 /// Writes logs to `out`, one after the other; with `follow` until their pod or the stage is gone.
 ///

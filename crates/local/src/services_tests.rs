@@ -95,7 +95,7 @@ fn rules_come_after_the_proxies_know_a_service_and_go_before() {
 
 #[test]
 fn ports_come_from_the_objects_and_rules_from_those_of_udp() {
-    let manifests = crate::feed::parse(
+    let manifests = crate::files::parse(
         "a.yaml",
         "apiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: shop}\nspec:\n  ports:\n  - {name: a, port: 53, \
          protocol: UDP, targetPort: q}\n  - {name: b, port: 54, protocol: UDP}\n  - {name: c, port: 80}\n---\napiVersion: \

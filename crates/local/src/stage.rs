@@ -19,7 +19,7 @@ use crate::context::{Context, Tasks};
 use crate::core::Request;
 use crate::descriptors::raise_descriptor_limit;
 use crate::run_dir::make_dir;
-use crate::feed::{self, Manifests};
+use crate::files::{self, Manifests};
 use crate::listing::Listing;
 use crate::names::StageName;
 use crate::network::Named;
@@ -135,7 +135,7 @@ impl Stage {
                 return Err(Error::Usage(format!("--node-proxy: there is no node {node}; the nodes are {known}")));
             }
         }
-        let files = feed::read(&options.manifests)?;
+        let files = files::read(&options.manifests)?;
         // Refuse what can't be played before anything is made.
         let mut trial = files.clone();
         crate::check::complete(&mut trial, &names, true)?;
@@ -294,7 +294,7 @@ impl StageHandle {
     /// # Errors
     /// As [`Self::apply`], and for text that can't be read.
     pub async fn apply_yaml(&self, name: &str, text: &str) -> Result<Vec<String>, Error> {
-        let Manifests { objects, warnings } = feed::parse(name, text)?;
+        let Manifests { objects, warnings } = files::parse(name, text)?;
         self.apply(objects.into_values().map(|sourced| (*sourced.object).clone()).collect()).await?;
         Ok(warnings)
     }

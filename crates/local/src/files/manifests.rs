@@ -86,7 +86,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Manifests, Error> {
 /// # Errors
 /// If the kernel can't watch (more).
 pub async fn follow(paths: &[PathBuf], mut load: impl FnMut(Result<Manifests, Error>)) -> Result<(), Error> {
-    let watcher = crate::watch::Watcher::new()?;
+    let watcher = crate::files::watch::Watcher::new()?;
     watcher.cover(paths)?;
     loop {
         watcher.changed().await?;
@@ -308,5 +308,5 @@ fn documents(text: &str) -> Vec<(usize, String)> {
 }
 
 #[cfg(test)]
-#[path = "feed_tests.rs"]
+#[path = "manifests_tests.rs"]
 mod tests;
