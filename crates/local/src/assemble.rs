@@ -10,7 +10,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::Error;
-use crate::addresses::{MAX_NODES, NodeAddresses, control_plane};
+use crate::cluster::addresses::{MAX_NODES, NodeAddresses, control_plane};
 use crate::context::{Context, Gate, Tasks};
 use crate::core::{Core, Request};
 use crate::run_dir::{make_dir, write_file};
@@ -79,7 +79,7 @@ pub(crate) async fn assemble(
             Agent::bind(&socket).map_err(Error::network(format!("cannot announce pods to the proxy of {name}")))?;
         let domain = &options.cluster_domain;
         let resolv =
-            format!("nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n", crate::addresses::CLUSTER_DNS);
+            format!("nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n", crate::cluster::addresses::CLUSTER_DNS);
         write_file(&dir.join("resolv.conf"), resolv.as_bytes(), 0o644)?;
         let token = dir.join("token");
         write_file(&token, plane.token(name)?.as_bytes(), 0o600)?;
@@ -89,7 +89,7 @@ pub(crate) async fn assemble(
             node: name.clone(),
             namespace: network.namespace.clone(),
             node_ip: IpAddr::from(addresses.fabric_v4()),
-            control: SocketAddr::new(control_plane().0.into(), crate::addresses::CONTROL_PORT),
+            control: SocketAddr::new(control_plane().0.into(), crate::cluster::addresses::CONTROL_PORT),
             root_cert: run_dir.join(crate::plane::ROOT_CERT),
             token,
             zds_socket: socket,

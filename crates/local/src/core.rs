@@ -10,16 +10,16 @@ use leno_control::objects::{Deployment, Kind, Labels, Node as NodeObject, Object
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;
-use crate::addresses::Slots;
-use crate::check;
+use crate::cluster::addresses::Slots;
+use crate::cluster::admission;
 use crate::context::Context;
-use crate::deployments::{Replica, choose_node, reconcile, template_hash};
+use crate::cluster::deployments::{Replica, choose_node, reconcile, template_hash};
 use crate::files::{Manifests, Sourced};
 use crate::listing::{Listing, NodeListing, PodListing};
 use crate::node::Node;
-use crate::observed::{is_enrolled, node_object, observed, replica, unique_id};
+use crate::cluster::objects::{Seen, is_enrolled, node_object, observed, replica, unique_id};
 use crate::pod::{PodActor, PodEvent, PodPlan, Report, Stop, Wish};
-use crate::services::{DeclaredPorts, declared_ports};
+use crate::cluster::services::{DeclaredPorts, declared_ports};
 use crate::stage::StageEvent;
 
 /// Longest a pod may take to end when the whole stage ends.
@@ -70,6 +70,12 @@ struct Entry {
 impl Entry {
     fn leaving(&self) -> bool {
         self.wish.borrow().stop.is_some()
+    }
+
+    /// As the API server would hold it.
+    fn observed(&self) -> Pod {
+        let Report { phase, ready, enrolled, .. } = self.report;
+        observed(&self.pod, &Seen { ips: &self.plan.ips, phase, ready, enrolled })
     }
 }
 
@@ -238,7 +244,7 @@ impl Core {
         }
         let names: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
         let mut warnings = all.warnings.clone();
-        warnings.extend(check::complete(&mut all, &names, self.ctx.networks.ipv6)?);
+        warnings.extend(admission::complete(&mut all, &names, self.ctx.networks.ipv6)?);
         self.files = files;
         self.applied = applied;
         self.loaded = true;
@@ -515,7 +521,7 @@ impl Core {
         if !self.loaded {
             return;
         }
-        let pods: Vec<Pod> = self.pods.values().map(|entry| observed(&entry.pod, &entry.plan, &entry.report)).collect();
+        let pods: Vec<Pod> = self.pods.values().map(Entry::observed).collect();
         let declared = self.wanted.values().map(|object| &**object);
         let ports = declared_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
         let mut all: BTreeMap<ObjectKey, Object> = self
@@ -524,10 +530,10 @@ impl Core {
             .filter(|(key, _)| !matches!(key.kind, Kind::Pod | Kind::Node))
             .map(|(key, object)| (key.clone(), (**object).clone()))
             .collect();
-        for (number, node) in self.nodes.iter().enumerate() {
+        for node in &self.nodes {
             let declared = self.wanted.get(&ObjectKey::new(Kind::Node, "", &node.name));
-            let object =
-                Object::Node(node_object(node, number + 1, declared.and_then(|object| NodeObject::of(object))));
+            let declared = declared.and_then(|object| NodeObject::of(object));
+            let object = Object::Node(node_object(&node.name, node.addresses, declared));
             all.insert(object.key(), object);
         }
         all.extend(

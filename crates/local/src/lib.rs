@@ -11,19 +11,15 @@
 //! makes is written down before it is made (`record`), and found again by that. It restarts what dies, and that is all the
 //! orchestration it does.
 
-pub mod addresses;
 mod api;
 mod assemble;
-mod check;
 pub mod client;
+mod cluster;
 mod confine;
 mod container;
 mod context;
 mod core;
-mod deployments;
 mod descriptors;
-mod dns;
-mod dns_server;
 pub mod down;
 mod enroll;
 mod environment;
@@ -36,7 +32,6 @@ mod logs;
 pub mod names;
 mod network;
 mod node;
-mod observed;
 mod plane;
 mod pod;
 mod print_logs;
@@ -46,12 +41,12 @@ mod proxy;
 mod run_dir;
 mod sandbox;
 mod server;
-mod services;
 mod spawn;
 mod stable_hash;
 mod stage;
 pub mod up;
 
+pub use cluster::addresses;
 pub use descriptors::raise_descriptor_limit;
 pub use error::Error;
 pub use listing::{Listing, NodeListing, PodListing};

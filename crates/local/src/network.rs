@@ -14,7 +14,7 @@ use leno_capture::NetworkNamespace;
 use leno_capture::links::{self, Route, VethOptions};
 
 use crate::Error;
-use crate::addresses::{
+use crate::cluster::addresses::{
     CLUSTER_DNS, NODE_LINK, NodeAddresses, POD_GATEWAY_V6, POD_LINK, PROBE_SOURCE_V4, PROBE_SOURCE_V6, control_plane,
 };
 use crate::names::StageName;

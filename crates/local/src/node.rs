@@ -10,11 +10,12 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::addresses::{CLUSTER_DNS, NodeAddresses};
+use crate::cluster::addresses::{CLUSTER_DNS, NodeAddresses};
+use crate::cluster::dns_server;
 use crate::context::SETTLE;
 use crate::network::Named;
 use crate::proxy::ProxyState;
-use crate::services::{self, DeclaredPorts, ServiceRule};
+use crate::cluster::services::{self, DeclaredPorts, ServiceRule};
 
 /// A node.
 pub(crate) struct Node {
@@ -40,13 +41,12 @@ pub(crate) fn serve_dns(
     let what = "cannot open the cluster's DNS server";
     let (udp, tcp) = network
         .namespace
-        .run(|| crate::dns_server::bind(SocketAddr::new(CLUSTER_DNS.into(), 53)))
+        .run(|| dns_server::bind(SocketAddr::new(CLUSTER_DNS.into(), 53)))
         .map_err(Error::network(what))?
         .map_err(Error::io(what))?;
     let udp = UdpSocket::from_std(udp).map_err(Error::io(what))?;
     let tcp = TcpListener::from_std(tcp).map_err(Error::io(what))?;
-    use crate::dns_server::Names;
-    Ok(crate::dns_server::serve(udp, tcp, Names { mesh, ports, cluster_domain }))
+    Ok(dns_server::serve(udp, tcp, dns_server::Names { mesh, ports, cluster_domain }))
 }
 
 /// Keeps the node's service rules as the mesh says, until the mesh's publisher is gone. Tells

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::addresses::{CONTROL_PORT, control_plane};
+use crate::cluster::addresses::{CONTROL_PORT, control_plane};
 use crate::api::Explained;
 use crate::context::Tasks;
 use crate::run_dir::write_file;

@@ -204,7 +204,7 @@ impl PodActor {
         let plan = self.plan.clone();
         make_dir(&plan.dir.join("work"))?;
         let metadata = &plan.pod.metadata;
-        let mut resolv = format!("nameserver {}\n", crate::addresses::CLUSTER_DNS);
+        let mut resolv = format!("nameserver {}\n", crate::cluster::addresses::CLUSTER_DNS);
         let domain = &self.ctx.cluster_domain;
         resolv
             .push_str(&format!("search {}.svc.{domain} svc.{domain} {domain}\noptions ndots:5\n", metadata.namespace));

@@ -10,7 +10,7 @@ use leno_control::objects::{Container, HttpGetAction, HttpScheme, IntOrString, P
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::addresses::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
+use crate::cluster::addresses::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
 use crate::sandbox::{Program, Sandbox};
 
 /// How much of an answer is read, as the kubelet does.

@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::Error;
-use crate::addresses::MAX_NODES;
+use crate::cluster::addresses::MAX_NODES;
 use crate::api::Explained;
 use crate::assemble::{assemble, netns_dir, remove_netns_dir};
 use crate::context::{Context, Tasks};
@@ -138,7 +138,7 @@ impl Stage {
         let files = files::read(&options.manifests)?;
         // Refuse what can't be played before anything is made.
         let mut trial = files.clone();
-        crate::check::complete(&mut trial, &names, true)?;
+        crate::cluster::admission::complete(&mut trial, &names, true)?;
 
         raise_descriptor_limit();
         let run_dir = crate::run_dir::make(&options.name)?;
@@ -188,7 +188,7 @@ impl Stage {
     }
 
     /// The network namespace of a node, for instance to watch its link
-    /// ([`crate::addresses::NODE_LINK`]).
+    /// ([`crate::cluster::addresses::NODE_LINK`]).
     pub fn node_namespace(&self, node: &str) -> Option<NetworkNamespace> {
         self.nodes.iter().find(|known| known.name == node).map(|node| node.network.namespace.clone())
     }

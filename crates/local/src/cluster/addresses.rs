@@ -46,6 +46,11 @@ impl NodeAddresses {
         Some(Self { number })
     }
 
+    /// Which node it is, from 1.
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
     /// On the link to the other nodes.
     pub fn fabric_v4(&self) -> Ipv4Addr {
         Ipv4Addr::new(172, 30, 1, self.number)

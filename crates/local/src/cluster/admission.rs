@@ -12,7 +12,7 @@ use leno_control::objects::{
 use leno_model::RESERVED_PORTS;
 
 use crate::Error;
-use crate::addresses::{CLUSTER_DNS, VirtualAddresses};
+use crate::cluster::addresses::{CLUSTER_DNS, VirtualAddresses};
 use crate::files::{Manifests, Sourced};
 
 /// Namespaces every cluster has without anybody declaring them.
@@ -244,5 +244,5 @@ fn families(spec: &ServiceSpec, ipv6: bool) -> Vec<IpFamily> {
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
+#[path = "admission_tests.rs"]
 mod tests;

@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 
-use crate::dns::{Domain, respond};
-use crate::services::DeclaredPorts;
+use crate::cluster::dns::{Domain, respond};
+use crate::cluster::services::DeclaredPorts;
 
 /// Connections over TCP at a time; a resolver that holds more is broken.
 const CONNECTIONS: usize = 128;

@@ -5,7 +5,7 @@ use leno_control::objects::Protocol;
 use leno_model::{AppProtocol, NetworkAddress, Port, ServiceName, Workload};
 
 use super::*;
-use crate::services::PortTarget;
+use crate::cluster::services::PortTarget;
 
 const DOMAIN: &str = "cluster.local";
 

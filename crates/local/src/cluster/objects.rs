@@ -1,6 +1,7 @@
 //! The objects that a cluster's own controllers would write: pods of a Deployment, the state of
 //! pods and nodes.
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use leno_control::objects::{
@@ -9,9 +10,8 @@ use leno_control::objects::{
 };
 use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
 
+use crate::cluster::addresses::NodeAddresses;
 use crate::stable_hash::fnv;
-use crate::node::Node;
-use crate::pod::{PodPlan, Report};
 
 /// Label that brings pods into the mesh, on a namespace or a pod.
 const MODE_LABEL: &str = "istio.io/dataplane-mode";
@@ -48,21 +48,31 @@ pub(crate) fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name
     Pod { metadata, spec: template.spec.clone(), status: PodStatus::default() }
 }
 
+/// What the kubelet and the node agent see of a pod.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub ips: &'a [IpAddr],
+    pub phase: PodPhase,
+    pub ready: bool,
+    /// Whether the node's proxy has it and the rules are in place.
+    pub enrolled: bool,
+}
+
 /// The pod object as the API server would hold it now.
-pub(crate) fn observed(pod: &Pod, plan: &PodPlan, report: &Report) -> Pod {
+pub(crate) fn observed(pod: &Pod, seen: &Seen<'_>) -> Pod {
     let mut pod = pod.clone();
-    if report.enrolled {
+    if seen.enrolled {
         pod.metadata.annotations.insert(REDIRECTION_ANNOTATION.to_owned(), REDIRECTION_ENABLED.to_owned());
     } else {
         // Nobody enters the mesh by writing it into a manifest.
         pod.metadata.annotations.remove(REDIRECTION_ANNOTATION);
     }
-    let over = matches!(report.phase, PodPhase::Succeeded | PodPhase::Failed);
-    let ready = if report.ready { "True" } else { "False" };
+    let over = matches!(seen.phase, PodPhase::Succeeded | PodPhase::Failed);
+    let ready = if seen.ready { "True" } else { "False" };
     pod.status = PodStatus {
-        phase: report.phase,
-        pod_ip: plan.ips.first().copied(),
-        pod_ips: plan.ips.iter().map(|ip| PodIp { ip: Some(*ip) }).collect(),
+        phase: seen.phase,
+        pod_ip: seen.ips.first().copied(),
+        pod_ips: seen.ips.iter().map(|ip| PodIp { ip: Some(*ip) }).collect(),
         conditions: vec![Condition {
             kind: "Ready".to_owned(),
             status: if over { "False" } else { ready }.to_owned(),
@@ -72,18 +82,19 @@ pub(crate) fn observed(pod: &Pod, plan: &PodPlan, report: &Report) -> Pod {
     pod
 }
 
-pub(crate) fn node_object(node: &Node, number: usize, declared: Option<&NodeObject>) -> NodeObject {
-    let mut metadata = ObjectMeta { name: node.name.clone(), ..ObjectMeta::default() };
+/// The node object as the API server would hold it; `declared` is what a manifest says of it.
+pub(crate) fn node_object(name: &str, addresses: NodeAddresses, declared: Option<&NodeObject>) -> NodeObject {
+    let mut metadata = ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() };
     let mut label = |key: &str, value: String| metadata.labels.insert(key.to_owned(), value);
-    label("kubernetes.io/hostname", node.name.clone());
+    label("kubernetes.io/hostname", name.to_owned());
     label("topology.kubernetes.io/region", "local".to_owned());
     // A zone per node: preferences between zones can be seen with two of them.
-    label("topology.kubernetes.io/zone", format!("zone-{number}"));
+    label("topology.kubernetes.io/zone", format!("zone-{}", addresses.number()));
     if let Some(declared) = declared {
         metadata.labels.extend(declared.metadata.labels.clone());
         metadata.annotations.clone_from(&declared.metadata.annotations);
     }
-    let address = NodeAddress { kind: "InternalIP".to_owned(), address: node.addresses.fabric_v4().to_string() };
+    let address = NodeAddress { kind: "InternalIP".to_owned(), address: addresses.fabric_v4().to_string() };
     let ready = Condition { kind: "Ready".to_owned(), status: "True".to_owned(), ..Condition::default() };
     NodeObject { metadata, status: NodeStatus { addresses: vec![address], conditions: vec![ready] } }
 }
@@ -104,5 +115,5 @@ pub(crate) fn unique_id(metadata: &ObjectMeta, number: u64) -> String {
 }
 
 #[cfg(test)]
-#[path = "observed_tests.rs"]
+#[path = "objects_tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use leno_capture::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, R
 use leno_control::objects::{self, IntOrString, Object, Pod};
 use leno_model::{Endpoint, Health, HealthPolicy, LoadBalancingMode, Mesh, RoutingScope, Service, ServiceName};
 
-use crate::addresses::NodeAddresses;
+use crate::cluster::addresses::NodeAddresses;
 
 /// Name of the table in the node's namespace.
 const TABLE: &str = "leno-services";

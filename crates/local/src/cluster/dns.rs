@@ -8,7 +8,7 @@ use hickory_proto::rr::rdata::{A, AAAA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use leno_model::{Endpoint, Health, HealthPolicy, IpFamilies, Mesh, Service};
 
-use crate::services::DeclaredPort;
+use crate::cluster::services::DeclaredPort;
 
 /// Seconds an answer may be kept: kube-dns' own, short enough that a replaced pod is noticed.
 const TTL: u32 = 5;
