@@ -67,7 +67,7 @@ fn no_file_is_opened_through_a_link() {
     assert!(Lock::take(&dir, &name).is_err());
     assert!(open_file(&dir.join("state.json")).is_err());
     assert!(write_file(&dir.join("state.json"), b"x", 0o600).is_err());
-    assert!(crate::logs::Log::open(&dir.join("log")).is_err());
+    assert!(crate::stage::logs::Log::open(&dir.join("log")).is_err());
     symlink(base.path(), dir.join("node-1")).unwrap();
     assert!(make_dir(&dir.join("node-1")).is_err());
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");

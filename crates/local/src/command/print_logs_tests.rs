@@ -38,7 +38,7 @@ impl Page {
 fn log(dir: &std::path::Path, name: &str, prefixed: bool) -> LogFiles {
     let current = dir.join(format!("{name}.log"));
     let container = prefixed.then(|| name.to_owned());
-    LogFiles { container, previous: crate::logs::previous(&current), current }
+    LogFiles { container, previous: crate::stage::logs::previous(&current), current }
 }
 
 #[tokio::test]

@@ -16,10 +16,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
-use crate::init::{FILES, PodFiles, ROLE};
-use crate::init_protocol::{FromInit, ToInit, receive, send};
+use crate::stage::pod::init::{FILES, PodFiles, ROLE};
+use crate::stage::pod::init_protocol::{FromInit, ToInit, receive, send};
 use crate::descriptors;
-use crate::spawn::{Isolated, ProcessHandle, Spawn, spawn};
+use crate::stage::spawn::{Isolated, ProcessHandle, Spawn, spawn};
 
 /// A program to run in a pod.
 pub(crate) struct Program {
@@ -65,6 +65,12 @@ struct Inner {
 struct Waiting {
     started: Option<oneshot::Sender<Result<(), NotStarted>>>,
     ended: oneshot::Sender<i32>,
+}
+
+impl std::fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sandbox({})", self.pid())
+    }
 }
 
 impl Sandbox {

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::cluster::addresses::{CLUSTER_DNS, NodeAddresses};
 use crate::cluster::dns_server;
-use crate::context::SETTLE;
-use crate::network::Named;
-use crate::proxy::ProxyState;
+use crate::stage::context::SETTLE;
+use crate::stage::network::Named;
+use crate::stage::proxy::ProxyState;
 use crate::cluster::services::{self, DeclaredPorts, ServiceRule};
 
 /// A node.

@@ -1,148 +1,31 @@
 //! The life of one pod: network, enrollment, processes, and the way out.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_control::objects::{self, PodPhase};
+use leno_control::objects::PodPhase;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::Error;
-use crate::container::{News, Runner, Running, State};
-use crate::context::Context;
-use crate::enroll::Enrollment;
-use crate::environment::{Facts, command_line, variables};
+use crate::stage::pod::container::{News, Runner, Running, State};
+use crate::stage::context::Context;
+use crate::stage::pod::enroll::Enrollment;
+use crate::stage::pod::environment::command_line;
 use crate::run_dir::{make_dir, write_file};
-use crate::init::PodFiles;
-use crate::network::Named;
-use crate::node::Node;
-use crate::probes::Surroundings;
-use crate::sandbox::Sandbox;
+use crate::stage::pod::init::PodFiles;
+use crate::stage::network::Named;
+use crate::stage::pod::plan::PodPlan;
+use crate::stage::pod::report::{PodEvent, Report, Stop, Wish};
+use crate::stage::pod::probes::Surroundings;
+use crate::stage::pod::sandbox::Sandbox;
 
 /// How long to wait before trying again what the node or its proxy refused.
 const RETRY: Duration = Duration::from_millis(300);
 
 /// What requests that run through the proxy get to end when a pod leaves the mesh.
 const DRAIN: Duration = Duration::from_secs(1);
-
-/// What the stage wants of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
-    pub in_mesh: bool,
-    pub stop: Option<Stop>,
-}
-
-/// How a pod is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stop {
-    /// Time between SIGTERM and SIGKILL.
-    pub grace: Duration,
-    /// Whether others go on, and so must have stopped sending before it ends.
-    pub drain: bool,
-}
-
-/// What is known of a pod.
-#[derive(Debug, Clone)]
-pub(crate) struct Report {
-    pub phase: PodPhase,
-    pub ready: bool,
-    /// Whether the node's proxy has it and the rules are in place.
-    pub enrolled: bool,
-    pub restarts: u32,
-    /// One word, as `kubectl get pods` shows it.
-    pub status: String,
-    /// Why it isn't what it should be.
-    pub message: String,
-    /// Its processes, while there are any.
-    pub sandbox: Option<Sandbox>,
-}
-
-impl Default for Report {
-    fn default() -> Self {
-        Self {
-            phase: PodPhase::Pending,
-            ready: false,
-            enrolled: false,
-            restarts: 0,
-            status: "Pending".to_owned(),
-            message: String::new(),
-            sandbox: None,
-        }
-    }
-}
-
-/// News of a pod for the stage.
-#[derive(Debug)]
-pub(crate) enum PodEvent {
-    Changed {
-        uid: String,
-        report: Box<Report>,
-    },
-    Gone {
-        uid: String,
-    },
-    /// Everything told before is published when this is answered.
-    Barrier {
-        reached: oneshot::Sender<()>,
-    },
-}
-
-impl std::fmt::Debug for Sandbox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sandbox({})", self.pid())
-    }
-}
-
-/// A pod that is bound to a node.
-pub(crate) struct PodPlan {
-    pub pod: objects::Pod,
-    pub uid: String,
-    pub node: Arc<Node>,
-    pub slot: u8,
-    pub ips: Vec<IpAddr>,
-    /// Logs and scratch directory.
-    pub dir: PathBuf,
-}
-
-impl PodPlan {
-    fn label(&self) -> String {
-        format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
-    }
-
-    /// Environment of a container, also for what is run in it later.
-    pub(crate) fn environment(
-        &self,
-        container: &objects::Container,
-        ctx: &Context,
-    ) -> Result<Vec<(String, String)>, String> {
-        let facts = Facts {
-            metadata: &self.pod.metadata,
-            uid: &self.uid,
-            spec: &self.pod.spec,
-            node: &self.node.name,
-            node_ip: self.node.addresses.fabric_v4().into(),
-            ips: &self.ips,
-        };
-        variables(container, &facts, &ctx.programs, |name| std::env::var(name).ok())
-    }
-
-    /// Directory a container starts in: its own scratch directory unless it says otherwise, so
-    /// that what programs drop there doesn't litter the machine.
-    pub(crate) fn directory(&self, container: &objects::Container, ctx: &Context) -> PathBuf {
-        if container.working_dir.is_empty() {
-            self.dir.join("work")
-        } else {
-            ctx.started_in.join(&container.working_dir)
-        }
-    }
-
-    /// Log of a container.
-    pub(crate) fn log(&self, container: &str) -> PathBuf {
-        self.dir.join(format!("{container}.log"))
-    }
-}
 
 pub(crate) struct PodActor {
     pub plan: Arc<PodPlan>,

@@ -10,12 +10,13 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
-use crate::api::{Answer, Request};
-pub use crate::api::{Explained, LogFiles};
+use crate::stage::api::{Answer, Request};
+pub use crate::stage::api::LogFiles;
+pub use crate::stage::plane::Explained;
 use crate::error::name_flag;
-use crate::listing::Listing;
+use crate::stage::listing::Listing;
 use crate::names::StageName;
-pub use crate::print_logs::print_logs;
+pub use crate::command::print_logs::print_logs;
 use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::{self, SOCKET};
 

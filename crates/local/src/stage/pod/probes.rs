@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::cluster::addresses::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
-use crate::sandbox::{Program, Sandbox};
+use crate::stage::pod::sandbox::{Program, Sandbox};
 
 /// How much of an answer is read, as the kubelet does.
 const ANSWER: usize = 10 * 1024;
@@ -181,7 +181,7 @@ async fn run(command: &[String], around: &Surroundings) -> Outcome {
     if code == 0 { Ok(()) } else { Err(format!("{:?} ended with {code}", command.join(" "))) }
 }
 
-struct KillOnDrop(Option<crate::sandbox::Killer>);
+struct KillOnDrop(Option<crate::stage::pod::sandbox::Killer>);
 
 impl KillOnDrop {
     fn disarm(mut self) {

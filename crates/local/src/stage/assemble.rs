@@ -11,36 +11,31 @@ use tokio::task::JoinHandle;
 
 use crate::Error;
 use crate::cluster::addresses::{MAX_NODES, NodeAddresses, control_plane};
-use crate::context::{Context, Gate, Tasks};
-use crate::core::{Core, Request};
+use crate::stage::context::Context;
+use crate::stage::tasks::{Gate, Tasks};
+use crate::stage::core::Core;
+use crate::stage::request::Request;
 use crate::run_dir::{make_dir, write_file};
 use crate::files::{self, Manifests};
-use crate::listing::Listing;
-use crate::network::{Named, Networks};
-use crate::node::{Node, keep_services, serve_dns};
-use crate::plane::Plane;
-use crate::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
+use crate::stage::listing::Listing;
+use crate::stage::network::{Named, Networks};
+use crate::stage::node::{Node, keep_services, serve_dns};
+use crate::stage::plane::Plane;
+use crate::stage::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
 use crate::run_dir::record::Record;
-use crate::stage::{Stage, StageHandle, StageOptions};
-use crate::run_dir::lock::Lock;
+use crate::stage::handle::StageHandle;
+use crate::stage::options::StageOptions;
 use crate::files::watch::Watcher;
 
 /// What `assemble` made, before it is known to be whole.
 pub(crate) struct Parts {
-    handle: StageHandle,
-    nodes: Vec<Arc<Node>>,
-    fabric: Named,
-    core: JoinHandle<()>,
-    proxies: Vec<JoinHandle<()>>,
-    stop_proxies: watch::Sender<bool>,
-    tasks: Tasks,
-}
-
-impl Parts {
-    pub(crate) fn into_stage(self, lock: Lock, run_dir: PathBuf) -> Stage {
-        let Self { handle, nodes, fabric, core, proxies, stop_proxies, tasks } = self;
-        Stage { handle, nodes, fabric, core, proxies, stop_proxies, tasks, run_dir, _lock: lock }
-    }
+    pub handle: StageHandle,
+    pub nodes: Vec<Arc<Node>>,
+    pub fabric: Named,
+    pub core: JoinHandle<()>,
+    pub proxies: Vec<JoinHandle<()>>,
+    pub stop_proxies: watch::Sender<bool>,
+    pub tasks: Tasks,
 }
 
 pub(crate) async fn assemble(
@@ -90,7 +85,7 @@ pub(crate) async fn assemble(
             namespace: network.namespace.clone(),
             node_ip: IpAddr::from(addresses.fabric_v4()),
             control: SocketAddr::new(control_plane().0.into(), crate::cluster::addresses::CONTROL_PORT),
-            root_cert: run_dir.join(crate::plane::ROOT_CERT),
+            root_cert: run_dir.join(crate::stage::plane::ROOT_CERT),
             token,
             zds_socket: socket,
             resolv_conf: dir.join("resolv.conf"),
@@ -148,7 +143,7 @@ pub(crate) async fn assemble(
         watcher.cover(&watched)?;
         tasks.spawn(follow(watcher, watched, requests));
     }
-    tasks.spawn(crate::server::serve(crate::server::bind(run_dir)?, handle.clone()));
+    tasks.spawn(crate::stage::server::serve(crate::stage::server::bind(run_dir)?, handle.clone()));
     Ok(Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks })
 }
 

@@ -17,8 +17,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::confine;
-use crate::init_protocol::{FromInit, ToInit, receive, send};
+use crate::stage::pod::confine;
+use crate::stage::pod::init_protocol::{FromInit, ToInit, receive, send};
 
 /// Value of `LENO_ROLE` that makes this program a pod's first process.
 pub const ROLE: &str = "pod-init";

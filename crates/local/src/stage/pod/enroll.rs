@@ -9,8 +9,9 @@ use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
 use tokio::sync::watch;
 
-use crate::context::{Context, Gate, Tasks};
-use crate::pod::PodPlan;
+use crate::stage::context::Context;
+use crate::stage::tasks::{Gate, Tasks};
+use crate::stage::pod::plan::PodPlan;
 
 /// How long one attempt waits for a proxy before the operator is told that none is there.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -12,9 +12,9 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::logs;
-use crate::probes::{Counter, Surroundings, ask, pause};
-use crate::sandbox::{Killer, Process, Program, Sandbox};
+use crate::stage::logs;
+use crate::stage::pod::probes::{Counter, Surroundings, ask, pause};
+use crate::stage::pod::sandbox::{Killer, Process, Program, Sandbox};
 
 /// First pause after a failure; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

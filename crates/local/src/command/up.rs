@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::Error;
-use crate::client::Client;
-use crate::listing::Listing;
+use crate::command::client::Client;
+use crate::stage::listing::Listing;
 use crate::names::StageName;
 use crate::stage::{Stage, StageEvent, StageOptions};
 use crate::run_dir::lock::{Holder, Lock};
@@ -43,7 +43,7 @@ pub async fn run_foreground(options: StageOptions) -> Result<(), Error> {
             _ = terminate.recv() => None,
         };
         if stage.is_none() {
-            crate::down::sweep_abandoned(&id)?;
+            crate::stage::sweep::sweep_abandoned(&id)?;
         }
         stage
     };

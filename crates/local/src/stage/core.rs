@@ -12,49 +12,21 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use crate::Error;
 use crate::cluster::addresses::Slots;
 use crate::cluster::admission;
-use crate::context::Context;
+use crate::stage::context::Context;
 use crate::cluster::deployments::{Replica, choose_node, reconcile, template_hash};
 use crate::files::{Manifests, Sourced};
-use crate::listing::{Listing, NodeListing, PodListing};
-use crate::node::Node;
+use crate::stage::listing::{Listing, NodeListing, PodListing};
+use crate::stage::node::Node;
 use crate::cluster::objects::{Seen, is_enrolled, node_object, observed, replica, unique_id};
-use crate::pod::{PodActor, PodEvent, PodPlan, Report, Stop, Wish};
+use crate::stage::pod::actor::PodActor;
+use crate::stage::pod::plan::PodPlan;
+use crate::stage::pod::report::{PodEvent, Report, Stop, Wish};
 use crate::cluster::services::{DeclaredPorts, declared_ports};
-use crate::stage::StageEvent;
+use crate::stage::pod::sandbox::Sandbox;
+use crate::stage::request::{Request, StageEvent};
 
 /// Longest a pod may take to end when the whole stage ends.
 const LAST_GRACE: Duration = Duration::from_secs(3);
-
-/// What the stage is asked.
-pub(crate) enum Request {
-    /// New manifests from the files, or why they can't be used.
-    Reload(Result<Manifests, Error>),
-    /// Objects from the program: they add to those of the files, and win.
-    Apply(Vec<Object>, oneshot::Sender<Result<(), Error>>),
-    /// Takes an object of [`Request::Apply`] back.
-    Withdraw(ObjectKey, oneshot::Sender<Result<(), Error>>),
-    /// Sets a label of a namespace; `None` removes it.
-    Label {
-        namespace: String,
-        key: String,
-        value: Option<String>,
-        done: oneshot::Sender<Result<(), Error>>,
-    },
-    Scale {
-        namespace: String,
-        name: String,
-        replicas: u32,
-        done: oneshot::Sender<Result<(), Error>>,
-    },
-    /// The plan and state of a running pod.
-    Find {
-        namespace: String,
-        name: String,
-        found: oneshot::Sender<Result<(Arc<PodPlan>, Report), Error>>,
-    },
-    /// Ends everything; answered when nothing is left.
-    Shutdown(oneshot::Sender<()>),
-}
 
 /// A pod that exists.
 struct Entry {
@@ -601,7 +573,7 @@ impl Core {
             message: entry.report.message.clone(),
             wants_mesh: entry.wish.borrow().in_mesh,
             netns: self.ctx.networks.names.pod(&metadata.namespace, &metadata.name),
-            pid: entry.report.sandbox.as_ref().map(crate::sandbox::Sandbox::pid),
+            pid: entry.report.sandbox.as_ref().map(Sandbox::pid),
         }
     }
 

@@ -48,7 +48,7 @@ pub(crate) struct Spawn {
 /// What a pod's first process gets besides a network namespace.
 pub(crate) struct Isolated {
     pub hostname: String,
-    /// Becomes descriptor [`crate::init::SOCKET`].
+    /// Becomes descriptor [`crate::stage::pod::init::SOCKET`].
     pub socket: OwnedFd,
 }
 
@@ -185,7 +185,7 @@ fn enter(prepared: &Prepared) -> io::Result<()> {
     if let Some((hostname, socket)) = &prepared.isolated {
         unshare(CloneFlags::CLONE_NEWUTS)?;
         set_hostname(hostname)?;
-        place(socket, crate::init::SOCKET)?;
+        place(socket, crate::stage::pod::init::SOCKET)?;
     } else {
         // A group of its own: Ctrl-C in the operator's terminal is for the supervisor, which
         // then ends its children in order.

@@ -14,8 +14,8 @@ use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::logs;
-use crate::spawn::{Spawn, Spawned, spawn};
+use crate::stage::logs;
+use crate::stage::spawn::{Spawn, Spawned, spawn};
 
 /// Port of a proxy's readiness answer, as ztunnel's.
 const READINESS_PORT: u16 = 15021;

@@ -14,16 +14,16 @@ use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lo
 use leno_model::Mesh;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Caller, Limits};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::Error;
 use crate::cluster::addresses::{CONTROL_PORT, control_plane};
-use crate::api::Explained;
-use crate::context::Tasks;
+use crate::stage::tasks::Tasks;
 use crate::run_dir::write_file;
-use crate::network::Named;
-use crate::stage::StageOptions;
+use crate::stage::network::Named;
+use crate::stage::options::StageOptions;
 
 /// File in the run directory with the root certificates that proxies trust.
 pub(crate) const ROOT_CERT: &str = "root-cert.pem";
@@ -32,6 +32,15 @@ pub(crate) const ROOT_CERT: &str = "root-cert.pem";
 /// over from the other. The descriptors are for pods.
 const LIMITS: Limits =
     Limits { unproven: 128, unproven_per_address: 32, proven: 512, first_request: Duration::from_secs(10) };
+
+/// The answer to "what would happen to a connection?".
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explained {
+    /// In words.
+    pub text: String,
+    /// The same for programs.
+    pub json: serde_json::Value,
+}
 
 /// Controller, authority and server of one stage.
 pub(crate) struct Plane {

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::Error;
-use crate::api::LogFiles;
+use crate::stage::api::LogFiles;
 use crate::run_dir::open_file;
 use crate::files::watch::Watcher;
 

@@ -10,12 +10,13 @@ use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::Error;
-use crate::api::{Answer, LogFiles, MAX_LINE, Request};
-use crate::init_protocol::receive_bytes;
-use crate::logs;
+use crate::stage::api::{Answer, LogFiles, MAX_LINE, Request};
+use crate::stage::pod::init_protocol::receive_bytes;
+use crate::stage::logs;
 use crate::run_dir::SOCKET;
-use crate::sandbox::{NotStarted, Process, Program};
-use crate::stage::StageHandle;
+use crate::stage::exec::{Order, container_of};
+use crate::stage::handle::StageHandle;
+use crate::stage::pod::sandbox::Process;
 
 /// Opens the control socket, for the owner only.
 ///
@@ -49,8 +50,8 @@ async fn converse(stream: UnixStream, stage: StageHandle) {
     while let Ok(Some(request)) = connection.next().await {
         let answer = match request {
             Request::Exec { namespace, name, container, argv, env } => {
-                let fds = std::mem::take(&mut connection.fds);
-                match exec(&stage, &namespace, &name, container.as_deref(), argv, env, fds).await {
+                let stdio = std::mem::take(&mut connection.fds);
+                match stage.exec(&namespace, &name, Order { container, argv, env, stdio }).await {
                     Ok(process) => match attend(&mut connection, process).await {
                         Ok(code) => Answer::Exited(code),
                         Err(_) => return,
@@ -94,51 +95,6 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
         }
         Request::Exec { .. } | Request::Signal(_) => Err(Error::Refused("nothing runs on this connection".to_owned())),
     }
-}
-
-fn container_of<'a>(pod: &'a objects::Pod, wanted: Option<&str>) -> Result<&'a objects::Container, Error> {
-    let containers = &pod.spec.containers;
-    let found = match wanted {
-        Some(name) => containers.iter().find(|container| container.name == name),
-        None => containers.first(),
-    };
-    found.ok_or_else(|| {
-        let known: Vec<_> = containers.iter().map(|container| container.name.as_str()).collect();
-        let wanted = wanted.unwrap_or_default();
-        Error::NotFound(format!("pod {} has no container {wanted}; it has: {}", pod.metadata.name, known.join(", ")))
-    })
-}
-
-/// Runs a program in a container of a pod, the first if none is named.
-pub(crate) async fn exec(
-    stage: &StageHandle,
-    namespace: &str,
-    name: &str,
-    container: Option<&str>,
-    argv: Vec<String>,
-    extra: Vec<(String, String)>,
-    fds: Vec<OwnedFd>,
-) -> Result<Process, Error> {
-    let Ok(stdio) = <[OwnedFd; 3]>::try_from(fds) else {
-        return Err(Error::Refused("exec needs standard input, output and error".to_owned()));
-    };
-    let (plan, report) = stage.find(namespace, name).await?;
-    let container = container_of(&plan.pod, container)?;
-    let Some(sandbox) = report.sandbox else {
-        let why = if report.message.is_empty() { String::new() } else { format!(": {}", report.message) };
-        return Err(Error::Refused(format!(
-            "pod {namespace}/{} is not running ({}){why}",
-            plan.pod.metadata.name, report.status
-        )));
-    };
-    let mut env = plan.environment(container, &stage.ctx).map_err(Error::Refused)?;
-    for (name, value) in extra {
-        env.retain(|(known, _)| *known != name);
-        env.push((name, value));
-    }
-    let cwd = Some(plan.directory(container, &stage.ctx).display().to_string());
-    let started = sandbox.run(Program { argv, env, cwd, stdio }).await;
-    started.map_err(|NotStarted { code, reason }| Error::NotStarted { code, reason })
 }
 
 /// Waits for a process's end while passing signals on; a caller that goes away takes it along.

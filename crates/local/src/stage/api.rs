@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::listing::Listing;
+use crate::stage::listing::Listing;
+use crate::stage::plane::Explained;
 
 /// Longest line. The listing of a full stage is a few hundred kilobytes.
 pub(crate) const MAX_LINE: usize = 8 * 1024 * 1024;
@@ -73,13 +74,4 @@ pub struct LogFiles {
     pub previous: PathBuf,
     /// Newer part, which grows.
     pub current: PathBuf,
-}
-
-/// The answer to "what would happen to a connection?".
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Explained {
-    /// In words.
-    pub text: String,
-    /// The same for programs.
-    pub json: serde_json::Value,
 }

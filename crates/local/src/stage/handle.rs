@@ -1,0 +1,190 @@
+//! A way to talk to a running stage.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_control::objects::{Object, ObjectKey};
+use leno_model::Mesh;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use crate::Error;
+use crate::files::{self, Manifests};
+use crate::stage::context::Context;
+use crate::stage::exec::{Order, exec};
+use crate::stage::listing::Listing;
+use crate::stage::plane::Explained;
+use crate::stage::pod::plan::PodPlan;
+use crate::stage::pod::report::Report;
+use crate::stage::pod::sandbox::Process;
+use crate::stage::request::{Request, StageEvent};
+
+/// A way to talk to a running stage. Cheap to clone.
+#[derive(Clone)]
+pub struct StageHandle {
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) listing: watch::Receiver<Listing>,
+    pub(crate) news: broadcast::Sender<StageEvent>,
+    pub(crate) down: Arc<watch::Sender<bool>>,
+    pub(crate) ctx: Arc<Context>,
+}
+
+impl StageHandle {
+    /// The stage as it is now.
+    pub fn listing(&self) -> Listing {
+        self.listing.borrow().clone()
+    }
+
+    /// Sees every change of the listing.
+    pub fn watch_listing(&self) -> watch::Receiver<Listing> {
+        self.listing.clone()
+    }
+
+    /// News from now on.
+    pub fn events(&self) -> broadcast::Receiver<StageEvent> {
+        self.news.subscribe()
+    }
+
+    /// The mesh as the control plane publishes it.
+    pub fn mesh(&self) -> Arc<Mesh> {
+        self.ctx.plane.mesh().borrow().clone()
+    }
+
+    /// Waits until every proxy and every pod is ready.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] that says what is missing.
+    pub async fn wait_ready(&self, limit: Duration) -> Result<(), Error> {
+        self.wait_for(limit, Listing::is_ready).await
+    }
+
+    /// Waits until the listing is as described.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] that says what is missing.
+    pub async fn wait_for(&self, limit: Duration, mut enough: impl FnMut(&Listing) -> bool) -> Result<(), Error> {
+        let mut listing = self.listing.clone();
+        let waited = tokio::time::timeout(limit, listing.wait_for(|now| enough(now))).await;
+        match waited {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => {
+                let missing = self.listing.borrow().missing();
+                let missing =
+                    if missing.is_empty() { "the expected state was not reached".to_owned() } else { missing };
+                Err(Error::Timeout(format!("not ready after {limit:?}: {missing}")))
+            }
+        }
+    }
+
+    /// Adds objects to those of the files, or replaces objects added before; of two with one key
+    /// these win.
+    ///
+    /// # Errors
+    /// [`Error::Manifest`] if the whole would not be sound; then nothing changes.
+    pub async fn apply(&self, objects: Vec<Object>) -> Result<(), Error> {
+        self.ask(|done| Request::Apply(objects, done)).await?
+    }
+
+    /// Adds the objects of a YAML text; its warnings are returned.
+    ///
+    /// # Errors
+    /// As [`Self::apply`], and for text that can't be read.
+    pub async fn apply_yaml(&self, name: &str, text: &str) -> Result<Vec<String>, Error> {
+        let Manifests { objects, warnings } = files::parse(name, text)?;
+        self.apply(objects.into_values().map(|sourced| (*sourced.object).clone()).collect()).await?;
+        Ok(warnings)
+    }
+
+    /// Takes back an object that was added by [`Self::apply`].
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it was not.
+    pub async fn withdraw(&self, key: ObjectKey) -> Result<(), Error> {
+        self.ask(|done| Request::Withdraw(key, done)).await?
+    }
+
+    /// Sets a label of a namespace, or removes it with `None`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such namespace.
+    pub async fn set_label(&self, namespace: &str, key: &str, value: Option<&str>) -> Result<(), Error> {
+        let (namespace, key, value) = (namespace.to_owned(), key.to_owned(), value.map(str::to_owned));
+        self.ask(|done| Request::Label { namespace, key, value, done }).await?
+    }
+
+    /// Changes a Deployment's number of pods until its file says another one.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such Deployment.
+    pub async fn scale(&self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.ask(|done| Request::Scale { namespace, name, replicas, done }).await?
+    }
+
+    /// Runs a program in a pod without input; its exit code and what it printed on standard output
+    /// and error together.
+    ///
+    /// # Errors
+    /// If there is no such pod, it doesn't run, or the program can't be started.
+    pub async fn output(&self, namespace: &str, name: &str, argv: Vec<String>) -> Result<(i32, String), Error> {
+        let what = "cannot run a program in a pod";
+        let (writer, mut reader) = tokio::net::unix::pipe::pipe().map_err(Error::io(what))?;
+        let stdio = || -> std::io::Result<[std::os::fd::OwnedFd; 3]> {
+            let output = writer.into_blocking_fd()?;
+            Ok([std::fs::File::open("/dev/null")?.into(), output.try_clone()?, output])
+        };
+        let stdio = stdio().map_err(Error::io(what))?;
+        let order = Order { container: None, argv, env: Vec::new(), stdio: stdio.into() };
+        let mut process = self.exec(namespace, name, order).await?;
+        let mut text = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut text).await.map_err(Error::io(what))?;
+        Ok((process.ended().await, String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// Runs a program in a pod.
+    ///
+    /// # Errors
+    /// If there is no such pod or container, it doesn't run, or the program can't be started.
+    pub(crate) async fn exec(&self, namespace: &str, name: &str, order: Order) -> Result<Process, Error> {
+        let (plan, report) = self.find(namespace, name).await?;
+        exec(&self.ctx, &plan, report, order).await
+    }
+
+    /// Resolves when somebody asked for the end with `leno down`.
+    pub fn down_requested(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut asked = self.down.subscribe();
+        async move {
+            if asked.wait_for(|asked| *asked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    pub(crate) fn request_down(&self) {
+        self.down.send_replace(true);
+    }
+
+    /// What would happen to a connection from `source` (`NS/POD`) to `destination`
+    /// (`NS/NAME:PORT`).
+    ///
+    /// # Errors
+    /// If either is unknown.
+    pub fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
+        self.ctx.plane.explain(source, destination)
+    }
+
+    pub(crate) async fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.ask(|found| Request::Find { namespace, name, found }).await?
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())
+    }
+}
+
+fn gone() -> Error {
+    Error::Refused("the stage is shutting down".to_owned())
+}

@@ -1,0 +1,180 @@
+//! The machine that plays a cluster: put together, kept running, taken apart without a trace.
+//!
+//! `core` is its one decision maker; a `pod` actor carries one pod from its network to its last process; `proxy` keeps a node's
+//! proxy running; `plane` is the control plane inside the supervisor.
+
+mod assemble;
+mod context;
+mod core;
+mod exec;
+mod handle;
+mod network;
+mod node;
+mod options;
+mod proxy;
+mod request;
+mod server;
+mod spawn;
+mod tasks;
+
+pub(crate) mod api;
+pub(crate) mod listing;
+pub(crate) mod logs;
+pub(crate) mod plane;
+pub(crate) mod pod;
+pub(crate) mod sweep;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_capture::NetworkNamespace;
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::cluster::addresses::MAX_NODES;
+use crate::cluster::admission;
+use crate::descriptors::raise_descriptor_limit;
+use crate::files;
+use crate::names::StageName;
+use crate::run_dir::lock::Lock;
+use crate::run_dir::record::Record;
+use crate::run_dir::{self, make_dir};
+use crate::stage::assemble::{Parts, assemble, netns_dir, remove_netns_dir};
+use crate::stage::request::Request;
+
+pub use handle::StageHandle;
+pub use options::StageOptions;
+pub use proxy::ProxyState;
+pub use request::StageEvent;
+
+/// What processes get to end by themselves that are still in a node's namespace when the stage goes: a capture is written to its
+/// end.
+const GUESTS_GRACE: Duration = Duration::from_millis(500);
+
+/// A running stage. Call [`Stage::shutdown`] to end it; if the process ends without, the kernel
+/// ends all of its processes and `leno down` removes the rest.
+pub struct Stage {
+    parts: Parts,
+    run_dir: PathBuf,
+    // Last: as long as it is held nobody else takes the directory.
+    _lock: Lock,
+}
+
+impl Stage {
+    /// Makes the nodes, starts control plane and proxies, and begins to play the manifests.
+    /// Leftovers of a stage of this name that was killed are removed first.
+    ///
+    /// # Errors
+    /// Manifests that can't be used, a stage of this name that runs already, missing privileges,
+    /// or whatever the kernel refuses. Nothing is left behind then.
+    pub async fn start(options: StageOptions) -> Result<Self, Error> {
+        if options.nodes == 0 || options.nodes > MAX_NODES {
+            return Err(Error::Usage(format!("--nodes must be from 1 to {MAX_NODES}, not {}", options.nodes)));
+        }
+        let names: Vec<String> = (1..=options.nodes).map(|number| format!("node-{number}")).collect();
+        for node in options.proxies.keys() {
+            if !names.contains(node) {
+                let known = names.join(", ");
+                return Err(Error::Usage(format!("--node-proxy: there is no node {node}; the nodes are {known}")));
+            }
+        }
+        let files = files::read(&options.manifests)?;
+        // Refuse what can't be played before anything is made.
+        let mut trial = files.clone();
+        admission::complete(&mut trial, &names, true)?;
+
+        raise_descriptor_limit();
+        let run_dir = run_dir::make(&options.name)?;
+        let lock = Lock::take(&run_dir, &options.name)?;
+        let assembled = match netns_dir(&run_dir) {
+            Ok(netns_dir) => {
+                sweep::sweep(&run_dir);
+                let assembling = async {
+                    let record = Arc::new(Record::begin(&run_dir, &netns_dir)?);
+                    assemble(&options, names, files, &run_dir, &netns_dir, record).await
+                };
+                let assembled = assembling.await;
+                if assembled.is_err() {
+                    sweep::sweep(&run_dir);
+                    remove_netns_dir(&netns_dir);
+                }
+                assembled
+            }
+            Err(reason) => Err(reason),
+        };
+        match assembled {
+            Ok(parts) => Ok(Self { parts, run_dir, _lock: lock }),
+            Err(reason) => {
+                let _ = options.name.remove_run_dir();
+                Err(reason)
+            }
+        }
+    }
+
+    /// An empty directory for manifests that a program writes for a stage it will start next. It
+    /// goes when the stage does; after a crash, with the next stage of this name or `leno down`.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRunning`], or what the file system refuses.
+    pub fn manifest_dir(name: &StageName) -> Result<PathBuf, Error> {
+        let run_dir = run_dir::make(name)?;
+        // Given back at once: `start` takes it again, and refuses whoever came second.
+        drop(Lock::take(&run_dir, name)?);
+        let dir = run_dir.join("manifests");
+        let _ = std::fs::remove_dir_all(&dir);
+        make_dir(&dir)
+    }
+
+    /// A way to talk to it.
+    pub fn handle(&self) -> StageHandle {
+        self.parts.handle.clone()
+    }
+
+    /// The network namespace of a node, for instance to watch its link
+    /// ([`crate::cluster::addresses::NODE_LINK`]).
+    pub fn node_namespace(&self, node: &str) -> Option<NetworkNamespace> {
+        self.parts.nodes.iter().find(|known| known.name == node).map(|node| node.network.namespace.clone())
+    }
+
+    /// Directory of the stage's sockets, logs and state.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// Ends every process and removes everything the stage made.
+    pub async fn shutdown(self) {
+        let Self { parts, run_dir, _lock } = self;
+        let Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks } = parts;
+        let (done, finished) = oneshot::channel();
+        if handle.requests.send(Request::Shutdown(done)).await.is_ok() {
+            let _ = finished.await;
+        }
+        let _ = core.await;
+        stop_proxies.send_replace(true);
+        for proxy in proxies {
+            let _ = proxy.await;
+        }
+        tasks.end().await;
+        // A proxy that made itself a daemon, and whoever watches a node's link: nobody could find them any more.
+        let namespaces = nodes.iter().map(|node| node.network.namespace.id()).collect();
+        let _ = tokio::task::spawn_blocking(move || sweep::end_inside(&namespaces, GUESTS_GRACE)).await;
+        let networks = &handle.ctx.networks;
+        for node in &nodes {
+            networks.remove(&node.network);
+        }
+        networks.remove(&fabric);
+        remove_netns_dir(networks.dir());
+        if let Err(reason) = networks.names.remove_run_dir() {
+            tracing::warn!(%reason, "cannot remove {}", run_dir.display());
+        }
+    }
+}
+
+impl std::ops::Deref for Stage {
+    type Target = StageHandle;
+
+    fn deref(&self) -> &StageHandle {
+        &self.parts.handle
+    }
+}

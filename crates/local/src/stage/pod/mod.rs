@@ -1,0 +1,14 @@
+//! One pod on the stage: what it is to be, its first process, its containers, and the actor that leads it from its network to
+//! its last process.
+
+pub(crate) mod actor;
+mod confine;
+mod container;
+mod enroll;
+mod environment;
+pub mod init;
+pub(crate) mod init_protocol;
+pub(crate) mod plan;
+mod probes;
+pub(crate) mod report;
+pub(crate) mod sandbox;

@@ -1,0 +1,60 @@
+//! A pod that is bound to a node: what is known of it before it runs, and does not change.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use leno_control::objects;
+
+use crate::stage::context::Context;
+use crate::stage::node::Node;
+use crate::stage::pod::environment::{Facts, variables};
+
+/// A pod that is bound to a node.
+pub(crate) struct PodPlan {
+    pub pod: objects::Pod,
+    pub uid: String,
+    pub node: Arc<Node>,
+    pub slot: u8,
+    pub ips: Vec<IpAddr>,
+    /// Logs and scratch directory.
+    pub dir: PathBuf,
+}
+
+impl PodPlan {
+    pub(crate) fn label(&self) -> String {
+        format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
+    }
+
+    /// Environment of a container, also for what is run in it later.
+    pub(crate) fn environment(
+        &self,
+        container: &objects::Container,
+        ctx: &Context,
+    ) -> Result<Vec<(String, String)>, String> {
+        let facts = Facts {
+            metadata: &self.pod.metadata,
+            uid: &self.uid,
+            spec: &self.pod.spec,
+            node: &self.node.name,
+            node_ip: self.node.addresses.fabric_v4().into(),
+            ips: &self.ips,
+        };
+        variables(container, &facts, &ctx.programs, |name| std::env::var(name).ok())
+    }
+
+    /// Directory a container starts in: its own scratch directory unless it says otherwise, so
+    /// that what programs drop there doesn't litter the machine.
+    pub(crate) fn directory(&self, container: &objects::Container, ctx: &Context) -> PathBuf {
+        if container.working_dir.is_empty() {
+            self.dir.join("work")
+        } else {
+            ctx.started_in.join(&container.working_dir)
+        }
+    }
+
+    /// Log of a container.
+    pub(crate) fn log(&self, container: &str) -> PathBuf {
+        self.dir.join(format!("{container}.log"))
+    }
+}
