@@ -1,4 +1,5 @@
-//! How is traffic brought in? Network namespaces, nf_tables rules, pod sockets, the CNI-to-proxy protocol.
+//! How is traffic brought in? Network namespaces, nf_tables rules, pod sockets, the CNI-to-proxy protocol, and the enrollment of
+//! a pod, for whoever makes pods.
 //!
 //! Everything here talks to the kernel directly: no `ip`, `nft` or `iptables` needs to be installed.
 
@@ -6,6 +7,7 @@ mod congestion;
 mod connections;
 mod conntrack;
 mod error;
+mod gate;
 mod listeners;
 mod netlink;
 mod netns;
@@ -13,6 +15,7 @@ mod sys;
 #[cfg(test)]
 mod test_support;
 
+pub mod enroll;
 pub mod nft;
 pub mod pod_hold;
 pub mod pod_rules;
@@ -22,6 +25,7 @@ pub mod zds;
 
 pub use congestion::ShortPath;
 pub use error::{Error, Result};
+pub use gate::{Gate, Stopped};
 pub use listeners::others_listen;
 pub use netlink::links;
 pub use netns::{NAMED_DIR, NamespaceId, NetworkNamespace};

@@ -92,6 +92,12 @@ pub(crate) fn name_flag(name: &str) -> String {
     if name == crate::names::DEFAULT_STAGE { String::new() } else { format!(" --name {name}") }
 }
 
+impl From<leno_capture::Stopped> for Error {
+    fn from(_: leno_capture::Stopped) -> Self {
+        Self::Refused("the stage is shutting down".to_owned())
+    }
+}
+
 impl Error {
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retryable(&self) -> bool {

@@ -36,11 +36,7 @@ impl StageName {
             && !name.starts_with('-')
             && !name.ends_with('-')
             && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        if sound {
-            Ok(Self { name: name.to_owned(), base: None })
-        } else {
-            Err(NotAName(name.to_owned()))
-        }
+        if sound { Ok(Self { name: name.to_owned(), base: None }) } else { Err(NotAName(name.to_owned())) }
     }
 
     /// The name itself.

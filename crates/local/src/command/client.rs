@@ -10,15 +10,15 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
-use crate::stage::api::{Answer, Request};
-pub use crate::stage::api::LogFiles;
-pub use crate::stage::plane::Explained;
-use crate::error::name_flag;
-use crate::stage::listing::Listing;
-use crate::names::StageName;
 pub use crate::command::print_logs::print_logs;
+use crate::error::name_flag;
+use crate::names::StageName;
 use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::{self, SOCKET};
+pub use crate::stage::api::LogFiles;
+use crate::stage::api::{Answer, Request};
+use crate::stage::listing::Listing;
+pub use crate::stage::plane::Explained;
 
 /// A connection to a running stage.
 pub struct Client {

@@ -4,7 +4,7 @@ use super::*;
 async fn a_supervisor_that_does_not_answer_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let name = StageName::new("stuck").unwrap().in_dir(dir.path());
-    crate::run_dir::make(&name).unwrap();
+    run_dir::make(&name).unwrap();
     // It accepts, as the kernel does for a stopped process, and says nothing.
     let _listener = tokio::net::UnixListener::bind(name.run_dir().join(SOCKET)).unwrap();
     let _lock = Lock::take(&name.run_dir(), &name).unwrap();

@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 use crate::Error;
 use crate::command::client::{Client, elsewhere};
 use crate::names::StageName;
-use crate::run_dir::record::State;
 use crate::run_dir;
 use crate::run_dir::lock::{Holder, Lock};
+use crate::run_dir::record::State;
 use crate::stage::sweep::finish;
 
 /// Longest a supervisor gets to end in order. Pods have at most three seconds each, all at once.

@@ -5,9 +5,9 @@ use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::Error;
-use crate::stage::api::LogFiles;
-use crate::run_dir::open_file;
 use crate::files::watch::Watcher;
+use crate::run_dir::open_file;
+use crate::stage::api::LogFiles;
 
 /// Writes logs to `out`, one after the other; with `follow` until their pod or the stage is gone.
 ///

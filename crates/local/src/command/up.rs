@@ -13,10 +13,10 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::Error;
 use crate::command::client::Client;
-use crate::stage::listing::Listing;
 use crate::names::StageName;
-use crate::stage::{Stage, StageEvent, StageOptions};
 use crate::run_dir::lock::{Holder, Lock};
+use crate::stage::listing::Listing;
+use crate::stage::{Stage, StageEvent, StageOptions};
 
 /// Environment variable that tells a detached supervisor to show progress nowhere.
 const DETACHED: &str = "LENO_DETACHED";

@@ -57,10 +57,10 @@ impl StageName {
     }
 
     /// Removes the run directory, and the one above if that was Leno's choice and is empty now.
-    pub(crate) fn remove_run_dir(&self) -> std::io::Result<()> {
+    pub(crate) fn remove_run_dir(&self) -> io::Result<()> {
         match std::fs::remove_dir_all(self.run_dir()) {
             // `leno down` waits for a supervisor whose own end removes it as well.
-            Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {}
+            Err(reason) if reason.kind() == io::ErrorKind::NotFound => {}
             removed => removed?,
         }
         if self.chosen_base().is_none() {

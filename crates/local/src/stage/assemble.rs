@@ -4,28 +4,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_capture::NAMED_DIR;
 use leno_capture::zds::Agent;
+use leno_capture::{Gate, NAMED_DIR};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::Error;
 use crate::cluster::addresses::{MAX_NODES, NodeAddresses, control_plane};
-use crate::stage::context::Context;
-use crate::stage::tasks::{Gate, Tasks};
-use crate::stage::core::Core;
-use crate::stage::request::Request;
-use crate::run_dir::{make_dir, write_file};
+use crate::files::watch::Watcher;
 use crate::files::{self, Manifests};
+use crate::run_dir::record::Record;
+use crate::run_dir::{make_dir, write_file};
+use crate::stage::context::Context;
+use crate::stage::core::Core;
+use crate::stage::handle::StageHandle;
 use crate::stage::listing::Listing;
 use crate::stage::network::{Named, Networks};
 use crate::stage::node::{Node, keep_services, serve_dns};
+use crate::stage::options::StageOptions;
 use crate::stage::plane::Plane;
 use crate::stage::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
-use crate::run_dir::record::Record;
-use crate::stage::handle::StageHandle;
-use crate::stage::options::StageOptions;
-use crate::files::watch::Watcher;
+use crate::stage::request::Request;
+use crate::stage::tasks::Tasks;
 
 /// What `assemble` made, before it is known to be whole.
 pub(crate) struct Parts {
@@ -73,8 +73,10 @@ pub(crate) async fn assemble(
         let agent =
             Agent::bind(&socket).map_err(Error::network(format!("cannot announce pods to the proxy of {name}")))?;
         let domain = &options.cluster_domain;
-        let resolv =
-            format!("nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n", crate::cluster::addresses::CLUSTER_DNS);
+        let resolv = format!(
+            "nameserver {}\nsearch svc.{domain} {domain}\noptions ndots:5\n",
+            crate::cluster::addresses::CLUSTER_DNS
+        );
         write_file(&dir.join("resolv.conf"), resolv.as_bytes(), 0o644)?;
         let token = dir.join("token");
         write_file(&token, plane.token(name)?.as_bytes(), 0o600)?;
@@ -121,7 +123,7 @@ pub(crate) async fn assemble(
         run_dir: run_dir.to_owned(),
         cluster_domain,
         nsswitch,
-        gate: Gate::new(),
+        gate: Gate::default(),
         in_force,
     });
     let listing =

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_capture::Gate;
 use leno_model::Mesh;
 use tokio::sync::watch;
 
 use crate::stage::network::Networks;
 use crate::stage::plane::Plane;
-use crate::stage::tasks::Gate;
 
 /// Longest to wait for proxies to confirm a change before going on: a proxy that hangs must not
 /// keep pods from ending.

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::cluster::addresses::{CLUSTER_DNS, NodeAddresses};
 use crate::cluster::dns_server;
+use crate::cluster::services::{self, DeclaredPorts, ServiceRule};
 use crate::stage::context::SETTLE;
 use crate::stage::network::Named;
 use crate::stage::proxy::ProxyState;
-use crate::cluster::services::{self, DeclaredPorts, ServiceRule};
 
 /// A node.
 pub(crate) struct Node {

@@ -20,10 +20,10 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::cluster::addresses::{CONTROL_PORT, control_plane};
-use crate::stage::tasks::Tasks;
 use crate::run_dir::write_file;
 use crate::stage::network::Named;
 use crate::stage::options::StageOptions;
+use crate::stage::tasks::Tasks;
 
 /// File in the run directory with the root certificates that proxies trust.
 pub(crate) const ROOT_CERT: &str = "root-cert.pem";

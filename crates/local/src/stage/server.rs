@@ -10,12 +10,12 @@ use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::Error;
-use crate::stage::api::{Answer, LogFiles, MAX_LINE, Request};
-use crate::stage::pod::init_protocol::receive_bytes;
-use crate::stage::logs;
 use crate::run_dir::SOCKET;
+use crate::stage::api::{Answer, LogFiles, MAX_LINE, Request};
 use crate::stage::exec::{Order, container_of};
 use crate::stage::handle::StageHandle;
+use crate::stage::logs;
+use crate::stage::pod::init_protocol::receive_bytes;
 use crate::stage::pod::sandbox::Process;
 
 /// Opens the control socket, for the owner only.

@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 
 use crate::Error;
 use crate::names::StageName;
+use crate::run_dir;
 use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::record::State;
-use crate::run_dir;
 
 /// Removes what a start that was given up left behind, unless somebody else has the stage by now.
 pub(crate) fn sweep_abandoned(name: &StageName) -> Result<(), Error> {

@@ -4,21 +4,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_capture::enroll::Enrollment;
+use leno_capture::pod_rules::PodRules;
 use leno_control::objects::PodPhase;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::Error;
-use crate::stage::pod::container::{News, Runner, Running, State};
-use crate::stage::context::Context;
-use crate::stage::pod::enroll::Enrollment;
-use crate::stage::pod::environment::command_line;
 use crate::run_dir::{make_dir, write_file};
-use crate::stage::pod::init::PodFiles;
+use crate::stage::context::Context;
 use crate::stage::network::Named;
+use crate::stage::pod::container::{News, Runner, Running, State};
+use crate::stage::pod::environment::command_line;
+use crate::stage::pod::init::PodFiles;
 use crate::stage::pod::plan::PodPlan;
-use crate::stage::pod::report::{PodEvent, Report, Stop, Wish};
 use crate::stage::pod::probes::Surroundings;
+use crate::stage::pod::report::{PodEvent, Report, Stop, Wish};
 use crate::stage::pod::sandbox::Sandbox;
 
 /// How long to wait before trying again what the node or its proxy refused.
@@ -104,7 +105,9 @@ impl PodActor {
             networks.create_pod(&plan.node.network, plan.node.addresses, plan.slot, &metadata.namespace, &metadata.name)
         };
         let made = self.ctx.gate.run(work).await??;
-        self.enrollment = Some(Enrollment::new(&self.plan, made.namespace.clone(), &self.ctx));
+        let rules = PodRules { ipv6: self.ctx.networks.ipv6, ..PodRules::default() };
+        let (info, agent) = (self.plan.info(), self.plan.node.agent.clone());
+        self.enrollment = Some(Enrollment::new(made.namespace.clone(), info, rules, agent, self.ctx.gate.clone()));
         self.network = Some(made);
         Ok(())
     }
@@ -123,15 +126,15 @@ impl PodActor {
                 break false;
             }
             let reason = tokio::select! {
-                done = enrollment.close_and_announce() => match done {
-                    Ok(()) => {
+                done = enrollment.capture_and_announce() => match done {
+                    Ok(_) => {
                         self.report.enrolled = true;
                         self.say("ContainerCreating", String::new());
                         // Peers that still take it for a pod outside would talk to it in the clear.
                         self.settled().await;
                         break false;
                     }
-                    Err(reason) => reason,
+                    Err(reason) => self.plan.told(&reason),
                 },
                 _ = wish.changed() => continue,
             };
@@ -237,12 +240,12 @@ impl PodActor {
         let Some(mut enrollment) = self.enrollment.take() else { return };
         if in_mesh {
             // The proxy listens before the rules send it anything: nothing is refused meanwhile.
-            match enrollment.announce_and_close().await {
-                Ok(()) => {
+            match enrollment.announce_and_capture().await {
+                Ok(_) => {
                     self.report.enrolled = true;
                     self.report.message.clear();
                 }
-                Err(reason) => self.report.message = format!("not in the mesh yet: {reason}"),
+                Err(reason) => self.report.message = format!("not in the mesh yet: {}", self.plan.told(&reason)),
             }
             self.tell();
         } else {
@@ -250,8 +253,8 @@ impl PodActor {
             self.report.enrolled = false;
             self.tell();
             self.settled().await;
-            match enrollment.open().await {
-                Ok(()) => {
+            match enrollment.release().await {
+                Ok(_) => {
                     // What is under way through the proxy may end; nothing new comes.
                     let mut wish = self.wish.clone();
                     let other = wish.wait_for(|wish| wish.in_mesh || wish.stop.is_some());

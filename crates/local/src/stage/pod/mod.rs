@@ -4,7 +4,6 @@
 pub(crate) mod actor;
 mod confine;
 mod container;
-mod enroll;
 mod environment;
 pub mod init;
 pub(crate) mod init_protocol;

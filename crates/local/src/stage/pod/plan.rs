@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use leno_capture::enroll;
+use leno_capture::zds::PodInfo;
 use leno_control::objects;
 
 use crate::stage::context::Context;
@@ -24,6 +26,25 @@ pub(crate) struct PodPlan {
 impl PodPlan {
     pub(crate) fn label(&self) -> String {
         format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
+    }
+
+    /// Whose identity its connections have.
+    pub(crate) fn info(&self) -> PodInfo {
+        let metadata = &self.pod.metadata;
+        PodInfo {
+            uid: self.uid.clone(),
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            service_account: self.pod.spec.account().to_owned(),
+        }
+    }
+
+    /// Why it is not enrolled, for the operator; whose proxy is meant is said.
+    pub(crate) fn told(&self, reason: &enroll::Error) -> String {
+        match reason {
+            enroll::Error::Proxy(reason) => format!("{}: {reason}", self.node.name),
+            reason => reason.to_string(),
+        }
     }
 
     /// Environment of a container, also for what is run in it later.

@@ -16,9 +16,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
+use crate::descriptors;
 use crate::stage::pod::init::{FILES, PodFiles, ROLE};
 use crate::stage::pod::init_protocol::{FromInit, ToInit, receive, send};
-use crate::descriptors;
 use crate::stage::spawn::{Isolated, ProcessHandle, Spawn, spawn};
 
 /// A program to run in a pod.
