@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The crates. An arrow may only point at one that stands further up.
-const ROOMS: [&str; 14] = [
+const ROOMS: [&str; 15] = [
     "model",
     "policy",
     "proto",
@@ -17,6 +17,7 @@ const ROOMS: [&str; 14] = [
     "tunnel",
     "xds",
     "capture",
+    "proxy",
     "node",
     "control",
     "local",
@@ -42,13 +43,14 @@ const TLS_LIBRARIES: [&str; 9] = [
 ];
 
 /// What a crate must never need, because of what it never does.
-const NEVER: [(&str, &[&str]); 8] = [
+const NEVER: [(&str, &[&str]); 9] = [
     ("model", &["tokio", "prost", "tonic", "nix", "libc", "serde-saphyr", "rand"]),
     ("policy", &["tokio", "prost", "tonic", "nix", "libc", "rand", "time", "tracing"]),
     ("tunnel", &["leno-model", "leno-policy", "leno-proto"]),
     ("telemetry", &["leno-policy", "leno-proto", "tonic"]),
     ("xds", &["leno-policy", "leno-capture", "serde-saphyr", "nix"]),
     ("capture", &["leno-model", "leno-policy", "leno-tunnel", "leno-tls", "h2"]),
+    ("proxy", &["leno-control", "serde-saphyr", "tonic", "hickory-proto"]),
     ("node", &["leno-control", "serde-saphyr", "tonic"]),
     ("control", &["leno-node", "leno-capture", "leno-tunnel", "nix", "serde-saphyr"]),
 ];

@@ -10,11 +10,10 @@ use http::StatusCode;
 use leno_model::HBONE_PORT;
 use leno_policy::inbound::InboundRefusal;
 use leno_policy::{DenyReason, NotUnderstood, RouteError};
+use leno_proxy::mesh::MOMENT;
 use leno_telemetry::metrics::ResponseFlags;
 use leno_tls::{CertificateError, HandshakeError};
 use leno_tunnel::OpenError;
-
-use crate::departed::MOMENT;
 
 /// Why one connection could not be carried. Cheap to clone: everybody who waited for the same
 /// tunnel is told the same.

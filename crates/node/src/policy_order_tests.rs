@@ -13,6 +13,7 @@ use leno_model::{
 };
 use leno_policy::{DenyReason, Verdict, authorize};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, authorization_to_proto, workload_to_address};
+use leno_proxy::mesh::{Feed, MeshState};
 use leno_tls::{CertificateManager, IssueError, Issuer, Options};
 use leno_xds::client::{Handler, Update};
 use prost::Message as _;
@@ -21,7 +22,6 @@ use rand::{Rng, SeedableRng};
 
 use crate::connections::{Connections, Cut, InboundConnection, Listed};
 use crate::shares::Shares;
-use crate::state::{Feed, MeshState};
 
 /// What the control plane means the mesh to be.
 #[derive(Debug, Clone, Default)]

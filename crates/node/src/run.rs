@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leno_capture::zds;
 use leno_proto::TrustBundle;
+use leno_proxy::mesh::{Feed, MeshState};
 use leno_telemetry::access_log::{self, AccessLog, DEFAULT_CAPACITY};
 use leno_telemetry::logging::{self, LogHandle};
 use leno_telemetry::metrics::XdsTermination;
@@ -26,7 +27,6 @@ use crate::admin::Endpoints;
 use crate::pod::{self, Context};
 use crate::pods::{self, Pods};
 use crate::shares::Shares;
-use crate::state::{Feed, MeshState};
 use crate::workers::Workers;
 use crate::{Config, Error, admin, dns, give_back};
 

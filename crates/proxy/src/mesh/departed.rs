@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// How long they are refused. Rules follow within milliseconds on one machine and within a second
 /// or two in a busy cluster.
-pub(crate) const MOMENT: Duration = Duration::from_secs(5);
+pub const MOMENT: Duration = Duration::from_secs(5);
 
 /// The addresses, and when each left.
 #[derive(Default)]

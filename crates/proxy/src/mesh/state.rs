@@ -17,12 +17,12 @@ use leno_xds::client::{Handler, Rejection, Update};
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::departed::Departed;
+use super::departed::Departed;
 
 /// The mesh as this node knows it. Readers take one snapshot and keep it for a connection's
 /// decisions, so that they see one consistent mesh.
 #[derive(Default)]
-pub(crate) struct MeshState {
+pub struct MeshState {
     mesh: ArcSwap<Mesh>,
     changes: watch::Sender<Changes>,
     departed: Departed,
@@ -30,29 +30,29 @@ pub(crate) struct MeshState {
 
 /// What the latest snapshots changed, for those who must look at live connections again.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Changes {
+pub struct Changes {
     /// Counts snapshots.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// The last generation that changed a policy.
-    pub(crate) policies: u64,
+    pub policies: u64,
     /// Which types the control plane has answered at least once: addresses, policies.
     answered: (bool, bool),
 }
 
 impl MeshState {
     /// Whether an address that nobody has was part of the mesh a moment ago.
-    pub(crate) fn has_just_left(&self, address: IpAddr) -> bool {
+    pub fn has_just_left(&self, address: IpAddr) -> bool {
         self.departed.contains(address, Instant::now())
     }
 
     /// The current snapshot.
-    pub(crate) fn load(&self) -> Arc<Mesh> {
+    pub fn load(&self) -> Arc<Mesh> {
         self.mesh.load_full()
     }
 
     /// Whether the control plane has told all it has, once. Before that, a workload may be known
     /// and the policies that guard it not: nothing may pass.
-    pub(crate) fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.changes.borrow().answered == (true, true)
     }
 
@@ -64,7 +64,7 @@ impl MeshState {
     }
 
     /// Wakes at every new snapshot.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Changes> {
+    pub fn subscribe(&self) -> watch::Receiver<Changes> {
         self.changes.subscribe()
     }
 
@@ -81,7 +81,7 @@ impl MeshState {
 
 /// Applies discovery responses to a [`MeshState`] and keeps certificates warm for the pods of
 /// this node.
-pub(crate) struct Feed {
+pub struct Feed {
     state: Arc<MeshState>,
     certificates: Arc<CertificateManager>,
     node: String,
@@ -98,7 +98,8 @@ struct Local {
 }
 
 impl Feed {
-    pub(crate) fn new(state: Arc<MeshState>, certificates: Arc<CertificateManager>, node: String) -> Self {
+    /// A feed that keeps `state`, and certificates for the pods of `node`.
+    pub fn new(state: Arc<MeshState>, certificates: Arc<CertificateManager>, node: String) -> Self {
         Self { state, certificates, node, local: HashMap::new() }
     }
 

@@ -1,0 +1,7 @@
+//! What every proxy is made of, whatever it carries.
+//!
+//! Here is what a node's proxy and a waypoint have in common. It never knows L4 from L7: what a
+//! connection or a request is, where it comes from and where it goes is the business of the crate
+//! that is built on this one.
+
+pub mod mesh;
