@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use leno_capture::sockets::{self, ConnectOptions, Probes};
 use leno_model::Identity;
+use leno_proxy::peers::{Link, Proof};
 use leno_tunnel::timers::{self, timeout};
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::failure::Failure;
-use crate::link::{Link, Proof};
 use crate::pod::Pod;
 
 /// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that

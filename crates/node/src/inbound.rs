@@ -10,6 +10,7 @@ use http::{HeaderMap, Method};
 use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_policy::{Decision, DenyReason, Verdict};
+use leno_proxy::peers::{Link, Place, Proof};
 use leno_tunnel::server::{self, InboundConnect, ServeError};
 use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,11 +19,9 @@ use crate::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::dial;
 use crate::failure::Failure;
 use crate::give_back::Lives;
-use crate::link::{Link, Proof};
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers;
-use crate::unproven::Place;
 use crate::workers::{accept_next, hand_over};
 
 /// Accepts HBONE connections until the pod takes no more.

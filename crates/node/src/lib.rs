@@ -28,7 +28,6 @@ mod footprint_tests;
 mod give_back;
 mod inbound;
 mod inbound_plaintext;
-mod link;
 mod outbound;
 mod places;
 mod pod;
@@ -42,7 +41,6 @@ mod run;
 mod shares;
 mod silent;
 mod takeover;
-mod unproven;
 mod workers;
 
 pub use admin::Endpoints;

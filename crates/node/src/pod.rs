@@ -14,6 +14,7 @@ use leno_capture::{NetworkNamespace, ShortPath};
 use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
 use leno_policy::NotUnderstood;
 use leno_proxy::mesh::MeshState;
+use leno_proxy::peers::Unproven;
 use leno_telemetry::{AccessLog, Metrics};
 use leno_tls::{CertificateManager, MeshIdentity};
 use leno_tunnel::{Pool, timers};
@@ -30,7 +31,6 @@ use crate::failure::Failure;
 use crate::places::Places;
 use crate::shares::Shares;
 use crate::silent::Silent;
-use crate::unproven::Unproven;
 use crate::{Config, dns, inbound, inbound_plaintext, outbound, request_headers};
 
 /// Ports opened in each pod's namespace.

@@ -5,3 +5,4 @@
 //! that is built on this one.
 
 pub mod mesh;
+pub mod peers;

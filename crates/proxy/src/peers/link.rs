@@ -21,39 +21,40 @@ const DIALLED: std::ops::Range<f64> = 0.75..0.85;
 const ACCEPTED: std::ops::Range<f64> = 0.85..0.95;
 
 /// A peer's proven connection.
-pub(crate) struct Link {
+pub struct Link {
     tls: TlsStream<TcpStream>,
     drains: Instant,
 }
 
 /// When the first of the two certificates ends that prove a tunnel's sides.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Proof {
+pub struct Proof {
     end: SystemTime,
     /// It is the peer's.
-    pub(crate) peers: bool,
+    pub peers: bool,
 }
 
 impl Proof {
-    pub(crate) fn of(own: &MeshIdentity, peer: &Peer) -> Self {
+    /// Of a tunnel between `own` and `peer`.
+    pub fn of(own: &MeshIdentity, peer: &Peer) -> Self {
         let own = own.certificate.not_after();
         Self { end: own.min(peer.not_after), peers: peer.not_after <= own }
     }
 
     /// How long ago a certificate has ended; `None` as long as both are good.
-    pub(crate) fn passed(&self, now: SystemTime) -> Option<Duration> {
+    pub fn passed(&self, now: SystemTime) -> Option<Duration> {
         now.duration_since(self.end).ok()
     }
 }
 
 impl Link {
     /// One that this side has opened.
-    pub(crate) fn dialled(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
+    pub fn dialled(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
         Self::new(tls, proof, max_age, DIALLED)
     }
 
     /// One that the peer has opened.
-    pub(crate) fn accepted(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
+    pub fn accepted(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
         Self::new(tls, proof, max_age, ACCEPTED)
     }
 

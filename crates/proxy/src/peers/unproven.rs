@@ -16,7 +16,7 @@ const UNDISTURBED: Duration = Duration::from_secs(1);
 /// So many may be at it at a time, of one pod: whoever opens connections and says nothing takes no more of the node's
 /// descriptors and memory than that. He does not take the way into the pod either: who comes when all places are taken
 /// gets the one that was taken longest, and waits for it at most until that one's [`UNDISTURBED`] time is over.
-pub(crate) struct Unproven {
+pub struct Unproven {
     most: usize,
     taken: Mutex<Taken>,
     freed: Notify,
@@ -30,11 +30,13 @@ struct Taken {
 }
 
 impl Unproven {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
+    /// `most` places, and one at least.
+    pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most: most.max(1), taken: Mutex::default(), freed: Notify::new() })
     }
 
-    pub(crate) async fn place(self: &Arc<Self>) -> Place {
+    /// Waits for a place.
+    pub async fn place(self: &Arc<Self>) -> Place {
         loop {
             let free_at = match self.take() {
                 Ok(place) => return place,
@@ -68,7 +70,7 @@ impl Unproven {
 }
 
 /// Dropped, it is free.
-pub(crate) struct Place {
+pub struct Place {
     unproven: Arc<Unproven>,
     number: u64,
     turned_away: Arc<Notify>,
@@ -76,12 +78,12 @@ pub(crate) struct Place {
 
 impl Place {
     /// Resolves once it is another's.
-    pub(crate) async fn turned_away(&self) {
+    pub async fn turned_away(&self) {
         self.turned_away.notified().await;
     }
 
     /// Of how many it is one.
-    pub(crate) fn among(&self) -> usize {
+    pub fn among(&self) -> usize {
         self.unproven.most
     }
 }
