@@ -2,13 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use leno_capture::sockets::{self, ConnectOptions, Probes};
 use leno_model::Identity;
 use leno_proxy::peers::{Link, Proof};
 use leno_tunnel::timers::{self, timeout};
-use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::failure::Failure;
@@ -126,32 +124,4 @@ pub(crate) async fn tls(
     let connected = timers::entered(identity.connect(stream, expected, config.handshake_timeout)).await;
     let (stream, peer) = connected.map_err(|e| Failure::Handshake { address, source: Arc::new(e) })?;
     Ok(Link::dialled(stream, Proof::of(identity, &peer), config.tunnel_max_age))
-}
-
-/// Resolves when the program or peer at the other end of a connection has reset it; for while
-/// something else has to be waited for before its bytes are read. An orderly end does not count:
-/// a caller may have said all before its answer comes.
-pub(crate) async fn given_up(stream: &TcpStream, address: SocketAddr) -> Failure {
-    let reason = match stream.ready(Interest::ERROR).await {
-        Ok(_) => stream.take_error(),
-        Err(error) => Err(error),
-    };
-    let reason = match reason {
-        Ok(None) => std::future::pending().await,
-        Ok(Some(error)) | Err(error) => error.to_string(),
-    };
-    Failure::GivenUp { address, reason }
-}
-
-/// An IPv4 address as such, however a dual-stack socket shows it.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-/// Closes a connection so that the program at its other end sees a reset, not the end of a
-/// complete answer.
-pub(crate) fn reset(stream: TcpStream) {
-    if let Err(error) = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
-        tracing::debug!(%error, "connection can't be closed with a reset");
-    }
 }

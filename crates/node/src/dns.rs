@@ -10,6 +10,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use leno_capture::sockets::{self, ListenOptions};
 use leno_policy::dns::{DnsAnswer, Family};
+use leno_proxy::streams::accept_next;
 use leno_tunnel::timers::timeout;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
 use socket2::SockRef;
@@ -20,7 +21,6 @@ use tokio::sync::Semaphore;
 use crate::connections::Counted;
 use crate::dns_message::{self, Parsed, Question};
 use crate::pod::Pod;
-use crate::workers::accept_next;
 
 /// Questions of one pod under way at once. Past it they wait in the socket's buffer, then drop:
 /// a pod that floods its resolver slows itself, not the node.

@@ -1,6 +1,7 @@
 //! Why one connection could not be carried: the words in its log line, the flag in its metric,
 //! and whether another endpoint might do.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -131,8 +132,13 @@ impl Failure {
             OpenError::Refused { status, .. } => Self::Refused { address, status },
             OpenError::Tunnel(leno_tunnel::Error::Unheard) => Self::SilentTunnel { address },
             OpenError::Tunnel(error) => Self::Tunnel { address, reason: error.to_string() },
-            OpenError::Program(error) => Self::GivenUp { address: source, reason: error.to_string() },
+            OpenError::Program(error) => Self::given_up(source, &error),
         }
+    }
+
+    /// Of the one at `address`, before the connection stood.
+    pub(crate) fn given_up(address: SocketAddr, error: &dyn fmt::Display) -> Self {
+        Self::GivenUp { address, reason: error.to_string() }
     }
 
     /// Whether the connection may be tried on another endpoint, as long as no byte of the program's

@@ -11,6 +11,8 @@ use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_policy::{Decision, DenyReason, Verdict};
 use leno_proxy::peers::{Link, Place, Proof};
+use leno_proxy::streams::{accept_next, canonical, hand_over, reset};
+use leno_proxy::threads::Lives;
 use leno_tunnel::server::{self, InboundConnect, ServeError};
 use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,11 +20,9 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::dial;
 use crate::failure::Failure;
-use crate::give_back::Lives;
 use crate::pod::{Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers;
-use crate::workers::{accept_next, hand_over};
 
 /// Accepts HBONE connections until the pod takes no more.
 ///
@@ -36,8 +36,8 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<W
         let open = match pod.connections().open_tunnel(peer, most) {
             Ok(open) => open,
             Err(failure) => {
-                refuse(&pod, peer, stream.local_addr().ok().map(dial::canonical), &failure);
-                dial::reset(stream);
+                refuse(&pod, peer, stream.local_addr().ok().map(canonical), &failure);
+                reset(stream);
                 continue;
             }
         };
@@ -145,7 +145,7 @@ async fn prove(
 ) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
     let local = stream.local_addr().map_err(|e| (Failure::OriginalDestination(Arc::new(e)), None))?;
     pod.verify_short_path(&stream);
-    let (local, peer) = (dial::canonical(local), dial::canonical(peer));
+    let (local, peer) = (canonical(local), canonical(peer));
     let proving = async {
         let (_, workload) = pod.workload().await?;
         let identity = pod.identity(&workload).await?;
@@ -203,7 +203,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         connected = connecting => connected,
         // Otherwise a peer that asks and gives up in a row, each time freeing its place among
         // the streams, could have us hold any number of sockets that wait for the program.
-        error = request.cancelled() => Err(Failure::GivenUp { address: tunnel.peer, reason: error.to_string() }),
+        error = request.cancelled() => Err(Failure::given_up(tunnel.peer, &error)),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let Connected { program, cut, listed: _listed } = match connected {
@@ -222,7 +222,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
     let stream = match request.accept(headers) {
         Ok(stream) => stream,
         Err(error) => {
-            dial::reset(program);
+            reset(program);
             report.failed(&Failure::Tunnel { address: tunnel.peer, reason: error.to_string() });
             return;
         }

@@ -6,17 +6,16 @@ use std::sync::Arc;
 
 use leno_capture::{links, sockets};
 use leno_model::{RESERVED_PORTS, Workload};
+use leno_proxy::streams::{accept_next, given_up, reset};
+use leno_proxy::threads::Lives;
 use leno_tunnel::relay;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::{Counted, InboundConnection};
-use crate::dial;
 use crate::failure::Failure;
-use crate::give_back::Lives;
 use crate::inbound::admit_and_dial;
 use crate::pod::Pod;
 use crate::report::{Direction, Report};
-use crate::workers::accept_next;
 
 /// Accepts captured plaintext connections until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, listener: TcpListener) {
@@ -30,13 +29,13 @@ pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, stream: TcpStream
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
         connected = connect(&pod, &stream, peer, &mut counted, &mut report) => connected,
-        failure = dial::given_up(&stream, peer) => Err(failure),
+        error = given_up(&stream) => Err(Failure::given_up(peer, &error)),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let (program, _listed, cut) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
-            dial::reset(stream);
+            reset(stream);
             report.failed(&failure);
             return;
         }

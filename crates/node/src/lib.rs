@@ -8,8 +8,8 @@
 //! ```
 //!
 //! All listeners live in the pod's own network namespace; [`pods`] opens them when the node
-//! agent hands the namespace over. Discovery ([`state`]), certificates and the admin endpoint
-//! run on one control thread; connections run on [`workers`], which nothing else may use: a
+//! agent hands the namespace over. Discovery ([`leno_proxy::mesh`]), certificates and the admin endpoint
+//! run on one control thread; connections run on [`leno_proxy::threads`], which nothing else may use: a
 //! metrics scrape or a burst of configuration must not move a connection's tail latency.
 //!
 //! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
@@ -21,11 +21,9 @@ mod connections;
 mod dial;
 mod dns;
 pub mod dns_message;
-mod error;
 mod failure;
 #[cfg(test)]
 mod footprint_tests;
-mod give_back;
 mod inbound;
 mod inbound_plaintext;
 mod outbound;
@@ -41,10 +39,9 @@ mod run;
 mod shares;
 mod silent;
 mod takeover;
-mod workers;
 
 pub use admin::Endpoints;
 pub use config::{Config, OriginalSource};
-pub use error::Error;
+pub use leno_proxy::Error;
 pub use proxy::Proxy;
 pub use run::{Host, init_log, run};

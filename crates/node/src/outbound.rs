@@ -7,6 +7,8 @@ use std::time::Duration;
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route, route_around};
+use leno_proxy::streams::{accept_next, given_up, hand_over, reset};
+use leno_proxy::threads::Lives;
 use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -14,12 +16,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::connections::{Counted, OutboundConnection};
 use crate::dial::{self, TunnelKey};
 use crate::failure::Failure;
-use crate::give_back::Lives;
 use crate::places::{Place, Places};
 use crate::pod::{OUTBOUND_PORT, Pod, Worker};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
-use crate::workers::{accept_next, hand_over};
 
 /// Accepts captured connections on worker `own` until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Places>, own: usize, listener: TcpListener) {
@@ -58,7 +58,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     let (original, redirected) = match original {
         Ok(original) => original,
         Err(error) => {
-            dial::reset(stream);
+            reset(stream);
             report.failed(&Failure::OriginalDestination(Arc::new(error)));
             return;
         }
@@ -67,12 +67,12 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     // A program that dials this very port. Carried on to where it wants to go, it would arrive
     // here again, and again, until no descriptor is left.
     if !redirected {
-        dial::reset(stream);
+        reset(stream);
         report.failed(&Failure::ReservedPort(original));
         return;
     }
     if let Err(failure) = counted.take_socket() {
-        dial::reset(stream);
+        reset(stream);
         report.failed(&failure);
         return;
     }
@@ -81,7 +81,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     let connecting = Box::pin(captured.connect(&mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
-        failure = dial::given_up(&stream, source) => Err(failure),
+        error = given_up(&stream) => Err(Failure::given_up(source, &error)),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let (upstream, actual) = match connected {
@@ -89,7 +89,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         Err(failure) => {
             // The program's connect has long succeeded; a reset is the nearest thing to the
             // refusal it would have seen without us.
-            dial::reset(stream);
+            reset(stream);
             place.failed(original);
             report.failed(&failure);
             return;
@@ -150,7 +150,7 @@ impl Captured<'_> {
             };
             match tried {
                 Some((Upstream::Tcp(stream), actual)) if !may_stay_in_the_clear(pod, &mesh, actual).await? => {
-                    dial::reset(stream);
+                    reset(stream);
                 }
                 Some(connected) => return Ok(connected),
                 None => {}

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use leno_proxy::threads::Workers;
+
 use crate::run::{Ending, Host, control_runtime, launch};
-use crate::workers::Workers;
 use crate::{Config, Endpoints, Error};
 
 /// A node proxy on threads of its own, inside another program. Installs no signal handlers.

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use leno_model::{Identity, Mesh, Service, Workload};
 use leno_policy::DryRun;
+use leno_proxy::threads::give_back;
 use leno_telemetry::access_log::{Endpoint, HboneAddress, Level, Record};
 use leno_telemetry::metrics::{ConnectionLabels, ConnectionMetrics, OpenSocket, Reporter, SecurityPolicy};
 use leno_tunnel::{Counters, Meter, RelayError};
 
 use crate::failure::Failure;
-use crate::give_back;
 use crate::pod::Pod;
 
 pub(crate) use leno_telemetry::access_log::Direction;

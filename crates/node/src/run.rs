@@ -9,6 +9,7 @@ use bytes::Bytes;
 use leno_capture::zds;
 use leno_proto::TrustBundle;
 use leno_proxy::mesh::{Feed, MeshState};
+use leno_proxy::threads::{Workers, give_back};
 use leno_telemetry::access_log::{self, AccessLog, DEFAULT_CAPACITY};
 use leno_telemetry::logging::{self, LogHandle};
 use leno_telemetry::metrics::XdsTermination;
@@ -27,8 +28,7 @@ use crate::admin::Endpoints;
 use crate::pod::{self, Context};
 use crate::pods::{self, Pods};
 use crate::shares::Shares;
-use crate::workers::Workers;
-use crate::{Config, Error, admin, dns, give_back};
+use crate::{Config, Error, admin, dns};
 
 /// Connection label sets kept at most. A node meets a few hundred peers; past this something
 /// makes up names, and memory and scrapes must not follow.

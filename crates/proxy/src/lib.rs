@@ -4,5 +4,10 @@
 //! connection or a request is, where it comes from and where it goes is the business of the crate
 //! that is built on this one.
 
+mod error;
 pub mod mesh;
 pub mod peers;
+pub mod streams;
+pub mod threads;
+
+pub use error::Error;

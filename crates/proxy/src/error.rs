@@ -1,19 +1,16 @@
-//! What can go wrong with the node proxy as a whole. What goes wrong with one connection is a
-//! [`crate::report::Failure`].
+//! What can go wrong with a proxy as a whole. What goes wrong with one connection is the business of who carries it.
 
 use std::io;
 use std::net::SocketAddr;
 
-/// Why the node proxy can't start or go on.
+/// Why a proxy can't start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A thread or runtime could not be made.
     #[error("can't start a thread or runtime: {0}; check the process and memory limits (ulimit -u, cgroup)")]
     Runtime(#[source] io::Error),
     /// An own endpoint's port is not free.
-    #[error(
-        "can't listen on {address} for {purpose}: {source}; is another node proxy running in this network namespace?"
-    )]
+    #[error("can't listen on {address} for {purpose}: {source}; is another proxy running in this network namespace?")]
     Listen {
         /// What for.
         purpose: &'static str,

@@ -67,7 +67,7 @@ const MUCH_CONFIGURATION: u64 = 1 << 20;
 
 /// Gives back by `trim` what taking in configuration has needed: a moment after so much has come that
 /// it is worth a look. `heard` counts its bytes.
-pub(crate) async fn after_configuration(mut heard: watch::Receiver<u64>, trim: fn()) {
+pub async fn after_configuration(mut heard: watch::Receiver<u64>, trim: fn()) {
     let mut before = 0;
     while heard.wait_for(|bytes| bytes.wrapping_sub(before) >= MUCH_CONFIGURATION).await.is_ok() {
         // More is likely to come, and the snapshot that it replaces is likely to be in use.
@@ -78,17 +78,17 @@ pub(crate) async fn after_configuration(mut heard: watch::Receiver<u64>, trim: f
 }
 
 /// From now on this thread gives back its memory by `trim`.
-pub(crate) fn by(trim: fn()) {
+pub fn by(trim: fn()) {
     LOAD.with(|load| load.trim.set(Some(trim)));
 }
 
 /// A connection or a tunnel that lives on this thread, from its first moment to its last: what
 /// fails before it stands, or never gets as far, has needed memory as well.
-pub(crate) struct Lives(());
+pub struct Lives(());
 
 impl Lives {
     /// Begins.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         begun();
         Self(())
     }
@@ -101,7 +101,7 @@ impl Drop for Lives {
 }
 
 /// One that is about to end has carried so many bytes.
-pub(crate) fn carried(bytes: u64) {
+pub fn carried(bytes: u64) {
     if bytes >= MUCH {
         let _ = LOAD.try_with(|load| load.much.set(true));
     }

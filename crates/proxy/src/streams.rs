@@ -1,0 +1,106 @@
+//! How a TCP connection comes to a worker, and how it leaves one other than in good order.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leno_telemetry::accepting;
+use leno_tunnel::timers;
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+
+/// Moves a connection to a worker, which goes on with it by `then`. A failure is that connection's: it is closed.
+pub fn hand_over<F>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    worker: &Handle,
+    then: impl FnOnce(TcpStream) -> F + Send + 'static,
+) where
+    F: Future<Output = ()> + Send,
+{
+    match stream.into_std() {
+        Ok(stream) => drop(worker.spawn(async move {
+            match TcpStream::from_std(stream) {
+                Ok(stream) => then(stream).await,
+                Err(error) => tracing::warn!(%error, %peer, "a connection can't be taken over by another thread"),
+            }
+        })),
+        Err(error) => tracing::warn!(%error, %peer, "a connection can't be handed over to another thread"),
+    }
+}
+
+/// As `accept`, without asking the reactor, which may not have heard yet.
+fn already_there(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, peer) = SockRef::from(listener).accept()?;
+    stream.set_nonblocking(true)?;
+    let peer = peer.as_socket().ok_or_else(|| io::Error::other("the peer has no address"))?;
+    Ok((TcpStream::from_std(stream.into())?, peer))
+}
+
+/// The next connection, or `None` once `stopping` resolves and none waits any more: closing a
+/// listener resets what its queue holds. A failure to accept is that connection's, never the
+/// listener's.
+pub async fn accept_next(
+    listener: &TcpListener,
+    stopping: impl Future<Output = ()>,
+) -> Option<(TcpStream, SocketAddr)> {
+    tokio::pin!(stopping);
+    let mut stopped = false;
+    loop {
+        let accepted = if stopped {
+            already_there(listener)
+        } else {
+            tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut stopping => {
+                    stopped = true;
+                    continue;
+                }
+            }
+        };
+        match accepted {
+            Err(error) if stopped && error.kind() == io::ErrorKind::WouldBlock => return None,
+            Ok((stream, peer)) => return Some((stream, canonical(peer))),
+            Err(error) => match accepting::pause_after(&error) {
+                // It may come for ever, and whoever waits for the listener to close with it.
+                Some(_) if stopped && !accepting::is_shortage(&error) => return None,
+                Some(pause) => timers::sleep(pause).await,
+                // There are no more of these than there are connections in the queue.
+                None => {}
+            },
+        }
+    }
+}
+
+/// Resolves when the program or peer at the other end of a connection has reset it; for while
+/// something else has to be waited for before its bytes are read. An orderly end does not count:
+/// a caller may have said all before its answer comes.
+pub async fn given_up(stream: &TcpStream) -> io::Error {
+    let reason = match stream.ready(Interest::ERROR).await {
+        Ok(_) => stream.take_error(),
+        Err(error) => Err(error),
+    };
+    match reason {
+        Ok(None) => std::future::pending().await,
+        Ok(Some(error)) | Err(error) => error,
+    }
+}
+
+/// An IPv4 address as such, however a dual-stack socket shows it.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Closes a connection so that the program at its other end sees a reset, not the end of a
+/// complete answer.
+pub fn reset(stream: TcpStream) {
+    if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "connection can't be closed with a reset");
+    }
+}
+
+#[cfg(test)]
+#[path = "streams_tests.rs"]
+mod tests;
