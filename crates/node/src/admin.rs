@@ -49,7 +49,7 @@ pub(crate) async fn start(
     if let Some(log) = log {
         admin = admin.merge(admin::logging(log));
     }
-    let everywhere = if config.ipv6 {
+    let everywhere = if config.proxy.ipv6 {
         [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))].to_vec()
     } else {
         [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))].to_vec()
@@ -58,9 +58,9 @@ pub(crate) async fn start(
     let stats = admin::metrics(&context.metrics);
     let ready = admin::readiness(readiness);
     Ok(Endpoints {
-        admin: serve_any("the admin endpoint", &loopback, config.admin_port, Each::All, &admin, stop).await?,
-        metrics: serve_any("metrics", &everywhere, config.stats_port, Each::First, &stats, stop).await?,
-        readiness: serve_any("readiness", &everywhere, config.readiness_port, Each::First, &ready, stop).await?,
+        admin: serve_any("the admin endpoint", &loopback, config.proxy.admin_port, Each::All, &admin, stop).await?,
+        metrics: serve_any("metrics", &everywhere, config.proxy.stats_port, Each::First, &stats, stop).await?,
+        readiness: serve_any("readiness", &everywhere, config.proxy.readiness_port, Each::First, &ready, stop).await?,
     })
 }
 

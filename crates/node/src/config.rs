@@ -1,109 +1,26 @@
-//! Settings of the node proxy: one declaration for flag, environment variable, default and help.
-//!
-//! The environment variables are ztunnel's, so that whatever starts a ztunnel can start this.
+//! Settings of the node proxy: what every proxy has, and how pods are served.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Settings of the node proxy. Durations are given as `10s`, `5m`, `24h`.
+use leno_proxy::config::at_least_one;
+
+/// Settings of the node proxy.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Config {
-    /// Name of the node whose pods this proxy carries.
-    #[arg(long, env = "NODE_NAME")]
-    pub node: String,
+    /// What every proxy has.
+    #[command(flatten)]
+    pub proxy: leno_proxy::Config,
+    /// How pods are served.
+    #[command(flatten)]
+    pub pods: PodConfig,
+}
 
-    /// Control plane for discovery (delta ADS over TLS).
-    #[arg(long, env = "XDS_ADDRESS", default_value = "https://istiod.istio-system.svc:15012")]
-    pub xds_address: String,
-
-    /// Control plane for certificates; the discovery address unless given.
-    #[arg(long, env = "CA_ADDRESS")]
-    pub ca_address: Option<String>,
-
-    /// Roots that the control plane's certificate must chain to: a path, inline PEM, or SYSTEM.
-    #[arg(long, env = "XDS_ROOT_CA", default_value = "./var/run/secrets/istio/root-cert.pem")]
-    pub xds_root_ca: String,
-
-    /// Roots for the certificate service; those of discovery unless given.
-    #[arg(long, env = "CA_ROOT_CA")]
-    pub ca_root_ca: Option<String>,
-
-    /// Name the discovery server's certificate must carry instead of the address's host.
-    #[arg(long, env = "ALT_XDS_HOSTNAME")]
-    pub alt_xds_hostname: Option<String>,
-
-    /// Name the certificate server's certificate must carry instead of the address's host.
-    #[arg(long, env = "ALT_CA_HOSTNAME")]
-    pub alt_ca_hostname: Option<String>,
-
-    /// Bearer token for the control plane: a path, read anew for each request, or the token; empty for none.
-    #[arg(long, env = "AUTH_TOKEN", default_value = "./var/run/secrets/tokens/istio-token", hide_env_values = true)]
-    pub auth_token: String,
-
-    /// This cluster's id.
-    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
-    pub cluster_id: String,
-
-    /// DNS suffix of the cluster's services.
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
-    pub cluster_domain: String,
-
-    /// Network id of this node; empty for the default network.
-    #[arg(long, env = "NETWORK", default_value = "")]
-    pub network: String,
-
-    /// Name of the pod this proxy runs as.
-    #[arg(long, env = "POD_NAME", default_value = "")]
-    pub pod_name: String,
-
-    /// Namespace of the pod this proxy runs as.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "")]
-    pub pod_namespace: String,
-
-    /// Address of the pod this proxy runs as.
-    #[arg(long, env = "INSTANCE_IP", default_value = "1.1.1.1")]
-    pub instance_ip: IpAddr,
-
+/// How pods are served.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PodConfig {
     /// Socket on which the node agent hands pods over.
     #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
     pub inpod_uds: PathBuf,
-
-    /// Data-path threads: a number; 0 for one per core. All take connections in, every second one also those that go out,
-    /// and all carry bulk.
-    #[arg(long, env = "ZTUNNEL_WORKER_THREADS", default_value_t = 0, value_parser = threads)]
-    pub worker_threads: usize,
-
-    /// Lifetime asked for in certificate requests.
-    #[arg(long, env = "SECRET_TTL", default_value = "24h", value_parser = duration)]
-    pub secret_ttl: Duration,
-
-    /// How long a connection waits for discovery to tell of its own pod, or of a policy that the pod is under.
-    #[arg(long, env = "LENO_WORKLOAD_TIMEOUT", default_value = "5s", value_parser = duration)]
-    pub workload_timeout: Duration,
-
-    /// How long a connection waits for its pod's first certificate.
-    #[arg(long, env = "LENO_CERTIFICATE_TIMEOUT", default_value = "10s", value_parser = duration)]
-    pub certificate_timeout: Duration,
-
-    /// How long a TCP connect may take, to a peer or to the local program.
-    #[arg(long, env = "LENO_CONNECT_TIMEOUT", default_value = "10s", value_parser = duration)]
-    pub connect_timeout: Duration,
-
-    /// How old a tunnel between two pods gets before new connections go over a fresh one; earlier where a certificate
-    /// that proves it ends earlier, and up to a quarter earlier, so that not all are replaced together. Connections that
-    /// are open in it go on.
-    #[arg(long, env = "LENO_TUNNEL_MAX_AGE", default_value = "1h", value_parser = a_second_or_more)]
-    pub tunnel_max_age: Duration,
-
-    /// How long a TLS handshake may take.
-    #[arg(long, env = "LENO_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration)]
-    pub handshake_timeout: Duration,
-
-    /// Peers of one pod that may be in the middle of proving who they are. Whoever comes when there are so
-    /// many takes the place of the one that has taken longest, if that is a second or more.
-    #[arg(long, env = "LENO_MAX_UNPROVEN", default_value_t = 2048, value_parser = at_least_one)]
-    pub max_unproven: usize,
 
     /// Sockets that the connections of one pod may have: one for each that goes by a tunnel, two for each in the
     /// clear, one for each tunnel of a peer; 0 for no limit of its own. Once connections have three quarters of the descriptors that the
@@ -115,34 +32,6 @@ pub struct Config {
     #[arg(long, env = "LENO_MAX_TUNNELS_PER_PEER", default_value_t = 1024, value_parser = at_least_one)]
     pub max_tunnels_per_peer: usize,
 
-    /// Streams on one HBONE connection before another is opened.
-    #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
-    pub pool_max_streams: usize,
-
-    /// How long an HBONE connection without streams is kept: half as long if it was full once, and
-    /// ten seconds at most beside others to the same peer.
-    #[arg(long, env = "POOL_UNUSED_RELEASE_TIMEOUT", default_value = "60s", value_parser = duration)]
-    pub pool_idle_timeout: Duration,
-
-    /// Bytes that all HBONE connections together may receive beyond their own windows of 16 MiB,
-    /// for programs that don't read, so that their neighbours' bytes still arrive.
-    #[arg(long, env = "LENO_WINDOW_BUDGET", default_value_t = 64 << 20, value_parser = bytes)]
-    pub window_budget: usize,
-
-    /// Bytes that all HBONE connections together may hold for programs that don't read. The more is held, the
-    /// less the next such program may leave waiting, down to 256 bytes. One that has read megabytes may leave up to 4 MiB.
-    #[arg(long, env = "LENO_UNREAD_BUDGET", default_value_t = 16 << 20, value_parser = bytes)]
-    pub unread_budget: usize,
-
-    /// After SIGTERM, how long live connections may take to end before they are cut.
-    #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", default_value = "25s", value_parser = duration)]
-    pub drain_deadline: Duration,
-
-    /// After SIGTERM, how long new connections are still taken while no other proxy listens in a pod: until the next one
-    /// does, and for half of the drain deadline at most. 0 turns new ones away at once.
-    #[arg(long, env = "LENO_TAKEOVER_TIMEOUT", default_value = "5s", value_parser = duration)]
-    pub takeover_timeout: Duration,
-
     /// Give the local program the caller's own address as source: auto, true or false.
     #[arg(long, env = "ENABLE_ORIG_SRC", default_value = "auto")]
     pub original_source: OriginalSource,
@@ -152,10 +41,6 @@ pub struct Config {
     #[arg(long, env = "LENO_CONGESTION_CONTROL", default_value = "auto")]
     pub congestion_control: CongestionControl,
 
-    /// Whether pods may use IPv6.
-    #[arg(long, env = "IPV6_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
-    pub ipv6: bool,
-
     /// Whether the pods' DNS is answered here.
     #[arg(long, env = "ISTIO_META_DNS_CAPTURE", default_value_t = true, action = clap::ArgAction::Set)]
     pub dns: bool,
@@ -163,22 +48,6 @@ pub struct Config {
     /// Tell the caller in the response headers which workload it reached.
     #[arg(long, env = "ENABLE_RESPONSE_BAGGAGE", default_value_t = true, action = clap::ArgAction::Set)]
     pub response_baggage: bool,
-
-    /// Log lines as `plain` text or `json`.
-    #[arg(long, env = "LOG_FORMAT", default_value = "plain")]
-    pub log_format: String,
-
-    /// Port of the admin endpoint, on loopback.
-    #[arg(long, env = "ADMIN_PORT", default_value_t = 15000)]
-    pub admin_port: u16,
-
-    /// Port of the metrics endpoint.
-    #[arg(long, env = "STATS_PORT", default_value_t = 15020)]
-    pub stats_port: u16,
-
-    /// Port of the readiness endpoint.
-    #[arg(long, env = "READINESS_PORT", default_value_t = 15021)]
-    pub readiness_port: u16,
 }
 
 /// Whether the local program sees the caller's address.
@@ -199,87 +68,4 @@ pub enum CongestionControl {
     Auto,
     /// The pod's namespace.
     System,
-}
-
-/// More threads than this carry no more than as many as there are cores, and each takes descriptors and memory.
-const THREADS_MAX: usize = 1024;
-
-/// A number of data-path threads; 0 for one per core.
-fn threads(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count @ 0..=THREADS_MAX) => Ok(count),
-        _ => Err(format!("write a number of threads from 1 to {THREADS_MAX}, or 0 for one per core")),
-    }
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
-}
-
-fn bytes(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "write a number of bytes, for example 67108864 for 64 MiB".to_owned())
-}
-
-/// A duration that is no threat: less would make a handshake of nearly every connection.
-fn a_second_or_more(text: &str) -> Result<Duration, String> {
-    let given = duration(text)?;
-    if given >= Duration::from_secs(1) { Ok(given) } else { Err("write a duration of 1s or more".to_owned()) }
-}
-
-/// `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is not a duration; write for example 250ms, 10s, 5m or 24h");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| bad())?;
-    let seconds = |n: u64| number.checked_mul(n).map(Duration::from_secs).ok_or_else(bad);
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "" | "s" => seconds(1),
-        "m" => seconds(60),
-        "h" => seconds(3600),
-        _ => Err(bad()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        config: Config,
-    }
-
-    #[test]
-    fn a_node_name_is_enough() {
-        let cli = <Cli as clap::Parser>::try_parse_from(["node", "--node", "a"]).expect("parses");
-        assert_eq!(cli.config.secret_ttl, Duration::from_secs(24 * 3600));
-        assert!(cli.config.ipv6 && cli.config.dns);
-    }
-
-    #[test]
-    fn numbers_have_bounds_and_say_so() {
-        assert_eq!((threads("0"), threads("1024")), (Ok(0), Ok(1024)));
-        for bad in ["1025", "100000", "-1", "two", "99999999999999999999"] {
-            assert!(threads(bad).is_err_and(|hint| hint.contains("from 1 to 1024")), "{bad}");
-        }
-        assert_eq!(bytes("0"), Ok(0));
-        assert_eq!(at_least_one("1"), Ok(1));
-        assert!(at_least_one("0").is_err() && at_least_one("many").is_err());
-        assert_eq!(a_second_or_more("1h"), Ok(Duration::from_secs(3600)));
-        assert!(a_second_or_more("999ms").is_err() && a_second_or_more("0").is_err());
-        assert!(bytes("64M").is_err_and(|hint| hint.contains("67108864")));
-    }
-
-    #[test]
-    fn durations() {
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
-        for bad in ["", "s", "5 s", "-1s", "5d", "99999999999999999999s", "9999999999999999999h"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 }

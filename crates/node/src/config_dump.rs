@@ -338,7 +338,7 @@ fn timestamp(time: SystemTime) -> Option<String> {
 
 /// The settings in force, without the token.
 fn config(context: &Context) -> Value {
-    let c = &context.config;
+    let (c, pods) = (&context.config.proxy, &context.config.pods);
     json!({
         "localNode": c.node,
         "clusterId": c.cluster_id,
@@ -346,7 +346,7 @@ fn config(context: &Context) -> Value {
         "network": c.network,
         "xdsAddress": c.xds_address,
         "caAddress": c.ca_address,
-        "inpodUds": c.inpod_uds,
+        "inpodUds": pods.inpod_uds,
         "secretTtlSeconds": c.secret_ttl.as_secs(),
         "drainDeadlineSeconds": c.drain_deadline.as_secs(),
         "takeoverTimeoutSeconds": c.takeover_timeout.as_secs_f64(),
@@ -354,10 +354,10 @@ fn config(context: &Context) -> Value {
         "poolUnusedReleaseTimeoutSeconds": c.pool_idle_timeout.as_secs(),
         "windowBudgetBytes": c.window_budget,
         "unreadBudgetBytes": c.unread_budget,
-        "maxSocketsPerPod": c.max_sockets_per_pod,
-        "maxTunnelsPerPeer": c.max_tunnels_per_peer,
+        "maxSocketsPerPod": pods.max_sockets_per_pod,
+        "maxTunnelsPerPeer": pods.max_tunnels_per_peer,
         "ipv6Enabled": c.ipv6,
-        "dnsProxy": c.dns,
+        "dnsProxy": pods.dns,
     })
 }
 

@@ -41,7 +41,7 @@ mod silent;
 mod takeover;
 
 pub use admin::Endpoints;
-pub use config::{Config, OriginalSource};
+pub use config::{Config, CongestionControl, OriginalSource, PodConfig};
 pub use leno_proxy::Error;
 pub use proxy::Proxy;
 pub use run::{Host, init_log, run};

@@ -238,7 +238,7 @@ impl Captured<'_> {
                 // Connect and handshake here, and the peer's own connect there: a peer that answers
                 // PINGs but not requests must not hold a program for ever.
                 let config = &pod.context().config;
-                let wait = config.connect_timeout * 2 + config.handshake_timeout;
+                let wait = config.proxy.connect_timeout * 2 + config.proxy.handshake_timeout;
                 let opened =
                     timers::timeout(wait, self.worker.tunnels.open_with(&key, dial, request, first.as_deref_mut()))
                         .await;

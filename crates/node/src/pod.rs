@@ -134,7 +134,7 @@ impl Pod {
         context: Arc<Context>,
         workers: &[Worker],
     ) -> Result<Arc<Self>, String> {
-        let short_path = short_path(&netns, context.config.congestion_control);
+        let short_path = short_path(&netns, context.config.pods.congestion_control);
         let listen = |port: u16| {
             let mut options =
                 if port == OUTBOUND_PORT { ListenOptions::for_programs() } else { ListenOptions::default() };
@@ -145,7 +145,7 @@ impl Pod {
             if port != PLAINTEXT_PORT {
                 options.path = short_path.clone();
             }
-            let listener = if context.config.ipv6 {
+            let listener = if context.config.proxy.ipv6 {
                 sockets::listen_wildcard(&netns, port, &options)
             } else {
                 sockets::listen(&netns, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), &options)
@@ -162,7 +162,7 @@ impl Pod {
         }
         let hbone = listen(HBONE_PORT)?;
         transparent &= hbone.transparent;
-        let spoofs_source = match context.config.original_source {
+        let spoofs_source = match context.config.pods.original_source {
             OriginalSource::False => false,
             OriginalSource::Auto => transparent,
             OriginalSource::True if transparent => true,
@@ -172,9 +172,9 @@ impl Pod {
                     .to_owned());
             }
         };
-        let dns = if context.config.dns { open_dns(&netns) } else { None };
+        let dns = if context.config.pods.dns { open_dns(&netns) } else { None };
         let name = format!("{}/{}", info.namespace, info.name);
-        let connections = Connections::new(context.shares.join(name, context.config.max_sockets_per_pod));
+        let connections = Connections::new(context.shares.join(name, context.config.pods.max_sockets_per_pod));
         let mut ports = BTreeSet::from([OUTBOUND_PORT, PLAINTEXT_PORT, HBONE_PORT]);
         let mut inodes = BTreeSet::from([inode(&hbone.socket)?]);
         for (outbound, plaintext) in &listeners {
@@ -190,7 +190,7 @@ impl Pod {
         let pod = Arc::new(Self {
             info,
             netns,
-            unproven: Unproven::new(context.config.max_unproven),
+            unproven: Unproven::new(context.config.proxy.max_unproven),
             connections,
             silent: Silent::default(),
             context,
@@ -316,7 +316,7 @@ impl Pod {
     }
 
     async fn workload_soon(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
-        let wait = self.context.config.workload_timeout;
+        let wait = self.context.config.proxy.workload_timeout;
         let mut changes = self.context.state.subscribe();
         let found = timers::timeout(wait, async {
             loop {
@@ -340,7 +340,7 @@ impl Pod {
             *w.name == *self.info.name
                 && *w.namespace == *self.info.namespace
                 && *w.service_account == *self.info.service_account
-                && *w.node == *self.context.config.node
+                && *w.node == *self.context.config.proxy.node
         };
         let known = self.uid.lock().clone();
         if let Some(workload) = known.and_then(|uid| mesh.workload(&uid)).filter(|w| is_ours(w)) {
@@ -349,7 +349,7 @@ impl Pod {
         }
         let workload = mesh
             .workload_on_node(
-                &self.context.config.node,
+                &self.context.config.proxy.node,
                 &self.info.namespace,
                 &self.info.name,
                 &self.info.service_account,
@@ -392,7 +392,7 @@ impl Pod {
     pub(crate) async fn draining(&self) -> Instant {
         self.draining.cancelled().await;
         let left = self.left.load(Ordering::Relaxed);
-        Instant::now() + if left { UNHURRIED } else { self.context.config.drain_deadline }
+        Instant::now() + if left { UNHURRIED } else { self.context.config.proxy.drain_deadline }
     }
 
     /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go

@@ -75,9 +75,9 @@ impl Pods {
     pub(crate) async fn wind_down(&self) {
         let config = &self.context.config;
         let begun = Instant::now();
-        let deadline = begun + config.drain_deadline;
+        let deadline = begun + config.proxy.drain_deadline;
         // What comes while nobody else takes it is better carried until the deadline than refused.
-        let alone_until = begun + config.takeover_timeout.min(config.drain_deadline / 2);
+        let alone_until = begun + config.proxy.takeover_timeout.min(config.proxy.drain_deadline / 2);
         let pods = self.all();
         let looked = takeover::Looked::default();
         let each = async |pod: &Arc<Pod>| {
@@ -88,7 +88,7 @@ impl Pods {
         if outlived > 0 {
             tracing::warn!(
                 pods = outlived,
-                deadline = ?self.context.config.drain_deadline,
+                deadline = ?self.context.config.proxy.drain_deadline,
                 "connections outlived the drain deadline and were cut (CONNECTION_TERMINATION_DEADLINE)"
             );
         }

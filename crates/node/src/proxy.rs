@@ -32,7 +32,7 @@ impl Proxy {
                 let ending = ending.clone();
                 move || {
                     let started = control_runtime().and_then(|control| {
-                        let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
+                        let workers = Workers::start(config.proxy.worker_threads, host.trim, control.handle())?;
                         Ok((control, workers))
                     });
                     // In this order: the workers' timers are kept by the control thread.

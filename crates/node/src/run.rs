@@ -73,7 +73,7 @@ pub fn run(config: Config, log: &LogHandle, trim: fn()) -> Result<(), Error> {
     // One thread for everything that is not a connection; it keeps the timers of those, too, so it
     // ends last.
     let control = control_runtime()?;
-    let workers = Workers::start(config.worker_threads, trim, control.handle())?;
+    let workers = Workers::start(config.proxy.worker_threads, trim, control.handle())?;
     control.block_on(async {
         let ending = Ending::default();
         stop_on_signals(&ending.drain)?;
@@ -129,18 +129,21 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     let learnt = LearntRoots::default();
     let discovery = channel(&config, Service::Discovery, &learnt)?;
     let issuer = CaClient::new(channel(&config, Service::Certificates, &learnt)?);
-    let options =
-        Options { ttl: config.secret_ttl, first_use_timeout: config.certificate_timeout, ..Options::default() };
+    let options = Options {
+        ttl: config.proxy.secret_ttl,
+        first_use_timeout: config.proxy.certificate_timeout,
+        ..Options::default()
+    };
     let certificates = Arc::new(CertificateManager::new(Arc::new(issuer), options));
     let tunnel = Settings {
-        streams_per_connection: config.pool_max_streams,
+        streams_per_connection: config.proxy.pool_max_streams,
         spread: TUNNELS_PER_PEER,
-        idle_timeout: config.pool_idle_timeout,
-        handshake_timeout: config.handshake_timeout,
-        window_budget: WindowBudget::with_unread(config.window_budget, config.unread_budget),
+        idle_timeout: config.proxy.pool_idle_timeout,
+        handshake_timeout: config.proxy.handshake_timeout,
+        window_budget: WindowBudget::with_unread(config.proxy.window_budget, config.proxy.unread_budget),
         ..Settings::default()
     };
-    let format = setting("LOG_FORMAT", &config.log_format)?;
+    let format = setting("LOG_FORMAT", &config.proxy.log_format)?;
     let level = access_log_level();
     let dropped = metrics.access_log_dropped().clone();
     let access_log = AccessLog::new(host.access_log, format, level, DEFAULT_CAPACITY, dropped)
@@ -159,7 +162,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     });
     let config = &context.config;
     let pods = Pods::new(context.clone(), pod::workers(workers.handles(), &tunnel));
-    let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
+    let agent = Arc::new(zds::Client::new(config.pods.inpod_uds.clone()));
     let endpoints = admin::start(&context, &pods, &agent, &readiness, host.log.as_ref(), &ending.drain, &stop).await?;
 
     let observer = DiscoveryMetrics { metrics, heard: watch::Sender::default() };
@@ -175,7 +178,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
     };
     let client = Client::new(discovery, node_info(config)).observed_by(Arc::new(observer)).trusting(trust);
     let status = client.status();
-    tokio::spawn(client.run(Feed::new(context.state.clone(), certificates, config.node.clone())));
+    tokio::spawn(client.run(Feed::new(context.state.clone(), certificates, config.proxy.node.clone())));
     tokio::spawn(discovery_readiness(status, readiness.clone()));
     tokio::spawn(pods.clone().reevaluate());
     // At once, not after the first answer of discovery: until then pods wait, and their
@@ -186,7 +189,7 @@ pub(crate) async fn launch(config: Config, workers: &Workers, host: Host, ending
         async move { agent.run(&*pods).await }
     })
     .abort_handle();
-    tracing::info!(node = %config.node, workers = workers.handles().len(), "node proxy started");
+    tracing::info!(node = %config.proxy.node, workers = workers.handles().len(), "node proxy started");
     Ok(Node { endpoints, context, pods, agent, stop })
 }
 
@@ -204,7 +207,7 @@ impl Node {
         // Their tasks are on this thread, and let go of the ports at their next turn.
         tokio::task::yield_now().await;
         self.agent.abort();
-        tracing::info!(deadline = ?self.context.config.drain_deadline, "draining");
+        tracing::info!(deadline = ?self.context.config.proxy.drain_deadline, "draining");
         tokio::select! {
             () = self.pods.wind_down() => {}
             () = cut => self.pods.cut().await,
@@ -237,12 +240,14 @@ enum Service {
 
 fn channel(config: &Config, service: Service, learnt: &LearntRoots) -> Result<ChannelConfig, Error> {
     let (name, address, root, alt_hostname) = match service {
-        Service::Discovery => ("XDS_ADDRESS", &config.xds_address, &config.xds_root_ca, &config.alt_xds_hostname),
+        Service::Discovery => {
+            ("XDS_ADDRESS", &config.proxy.xds_address, &config.proxy.xds_root_ca, &config.proxy.alt_xds_hostname)
+        }
         Service::Certificates => (
             "CA_ADDRESS",
-            config.ca_address.as_ref().unwrap_or(&config.xds_address),
-            config.ca_root_ca.as_ref().unwrap_or(&config.xds_root_ca),
-            &config.alt_ca_hostname,
+            config.proxy.ca_address.as_ref().unwrap_or(&config.proxy.xds_address),
+            config.proxy.ca_root_ca.as_ref().unwrap_or(&config.proxy.xds_root_ca),
+            &config.proxy.alt_ca_hostname,
         ),
     };
     let with_scheme = if address.contains("://") { address.clone() } else { format!("https://{address}") };
@@ -251,8 +256,8 @@ fn channel(config: &Config, service: Service, learnt: &LearntRoots) -> Result<Ch
         address: setting(name, &with_scheme)?,
         root: RootSource::Beside(Box::new(root), learnt.clone()),
         alt_hostname: alt_hostname.clone(),
-        token: token(&config.auth_token),
-        cluster_id: config.cluster_id.clone(),
+        token: token(&config.proxy.auth_token),
+        cluster_id: config.proxy.cluster_id.clone(),
         headers: headers(match service {
             Service::Discovery => "XDS_HEADER_",
             Service::Certificates => "CA_HEADER_",
@@ -282,12 +287,12 @@ fn node_info(config: &Config) -> NodeInfo {
         .filter_map(|(key, value)| Some((key.strip_prefix("ISTIO_META_")?.to_owned(), value)))
         .collect();
     NodeInfo {
-        instance_ip: config.instance_ip.to_string(),
-        pod_name: config.pod_name.clone(),
-        pod_namespace: config.pod_namespace.clone(),
-        node_name: config.node.clone(),
-        cluster_id: config.cluster_id.clone(),
-        cluster_domain: config.cluster_domain.clone(),
+        instance_ip: config.proxy.instance_ip.to_string(),
+        pod_name: config.proxy.pod_name.clone(),
+        pod_namespace: config.proxy.pod_namespace.clone(),
+        node_name: config.proxy.node.clone(),
+        cluster_id: config.proxy.cluster_id.clone(),
+        cluster_domain: config.proxy.cluster_domain.clone(),
         metadata,
     }
 }
@@ -347,7 +352,7 @@ impl Observer for DiscoveryMetrics {
 /// # Errors
 /// If the format or the filter in `RUST_LOG` has no meaning.
 pub fn init_log(config: &Config) -> Result<LogHandle, Error> {
-    let format: logging::Format = setting("LOG_FORMAT", &config.log_format)?;
+    let format: logging::Format = setting("LOG_FORMAT", &config.proxy.log_format)?;
     logging::init(format, logging::Target::Stdout, "info").map_err(|e| Error::Setting {
         setting: "RUST_LOG",
         value: std::env::var("RUST_LOG").unwrap_or_default(),

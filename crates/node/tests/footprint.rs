@@ -54,7 +54,7 @@ async fn an_idle_connection_is_cheap_and_given_back() {
         return;
     }
     // Tunnels go in time for the second look, not for the third.
-    let mut mesh = Mesh::with(|config| config.pool_idle_timeout = Duration::from_secs(5)).await;
+    let mut mesh = Mesh::with(|config| config.proxy.pool_idle_timeout = Duration::from_secs(5)).await;
     (mesh.trim, mesh.discard_logs) = (trim, true);
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;

@@ -103,7 +103,7 @@ async fn what_is_not_tls_and_http2_is_refused() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let target = Target::with(|config| config.handshake_timeout = HANDSHAKE).await;
+    let target = Target::with(|config| config.proxy.handshake_timeout = HANDSHAKE).await;
     // In the clear.
     for bytes in [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0; 64], &[0xff; 64]]
     {
@@ -141,7 +141,7 @@ async fn peers_that_say_nothing_keep_nobody_out() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let target = Target::with(|config| config.max_unproven = PLACES).await;
+    let target = Target::with(|config| config.proxy.max_unproven = PLACES).await;
     let mut silent = Vec::new();
     for _ in 0..PLACES * 3 {
         silent.push(target.tcp().await);
@@ -161,7 +161,7 @@ async fn half_handshakes_are_ended() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let target = Target::with(|config| config.handshake_timeout = HANDSHAKE).await;
+    let target = Target::with(|config| config.proxy.handshake_timeout = HANDSHAKE).await;
     let before = memory();
     // Record header of a ClientHello that never comes in full, cut at various places.
     let hello = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
@@ -192,7 +192,7 @@ async fn a_drip_is_no_handshake() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let target = Target::with(|config| config.handshake_timeout = HANDSHAKE).await;
+    let target = Target::with(|config| config.proxy.handshake_timeout = HANDSHAKE).await;
     let mut tcp = target.tcp().await;
     let begun = Instant::now();
     let mut drip = tokio::time::interval(Duration::from_millis(50));

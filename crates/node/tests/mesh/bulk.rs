@@ -12,7 +12,7 @@ async fn bulk_is_spread_over_threads_and_arrives() {
     if !may_run("bulk_is_spread_over_threads_and_arrives") {
         return;
     }
-    let mut mesh = Mesh::with(|config| config.worker_threads = 2).await;
+    let mut mesh = Mesh::with(|config| config.proxy.worker_threads = 2).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
     mesh.synced().await;

@@ -66,7 +66,7 @@ async fn a_burst_goes_over_all_workers_and_tunnels() {
         return;
     }
     const CONNECTIONS: usize = 100;
-    let mut mesh = Mesh::with(|config| config.worker_threads = 3).await;
+    let mut mesh = Mesh::with(|config| config.proxy.worker_threads = 3).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
     mesh.synced().await;

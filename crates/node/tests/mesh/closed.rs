@@ -35,7 +35,7 @@ async fn a_policy_that_never_came_denies() {
     if !may_run("a_policy_that_never_came_denies") {
         return;
     }
-    let mut mesh = Mesh::with(|config| config.workload_timeout = Duration::from_millis(300)).await;
+    let mut mesh = Mesh::with(|config| config.proxy.workload_timeout = Duration::from_millis(300)).await;
     let client = mesh.pod("client", "node-1").await;
     let mut server = mesh.pod("server", "node-2").await;
     echo(server.listen());
@@ -82,7 +82,7 @@ async fn what_is_meant_for_others_is_not_passed_on() {
         return;
     }
     // From the caller's own address the answers of a neighbour would not find back to the proxy.
-    let mut mesh = Mesh::with(|config| config.original_source = OriginalSource::False).await;
+    let mut mesh = Mesh::with(|config| config.pods.original_source = OriginalSource::False).await;
     let pod = mesh.pod("pod", "node-1").await;
     let other = mesh.uncaptured_pod("other", "node-1");
     let outside = mesh.network.outside();
@@ -118,8 +118,8 @@ async fn without_a_control_plane_nothing_passes() {
     // Nobody listens there.
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut mesh = Mesh::with(move |config| {
-        config.xds_address = format!("https://{nowhere}");
-        config.workload_timeout = WAIT;
+        config.proxy.xds_address = format!("https://{nowhere}");
+        config.proxy.workload_timeout = WAIT;
     })
     .await;
     let pod = mesh.unpublished_pod("pod", "node-1").await;
@@ -146,7 +146,7 @@ async fn a_refused_certificate_refuses_connections() {
     if !may_run("a_refused_certificate_refuses_connections") {
         return;
     }
-    let mut mesh = Mesh::with(|config| config.certificate_timeout = Duration::from_millis(300)).await;
+    let mut mesh = Mesh::with(|config| config.proxy.certificate_timeout = Duration::from_millis(300)).await;
     mesh.control.refuse_certificates("no pod of this identity runs on node-1");
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-1").await;

@@ -14,7 +14,7 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
         return;
     }
     const MOST: usize = 8;
-    let mut mesh = Mesh::with(|config| config.max_sockets_per_pod = MOST).await;
+    let mut mesh = Mesh::with(|config| config.pods.max_sockets_per_pod = MOST).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
     let second = mesh.pod("second", "node-2").await;
@@ -73,8 +73,8 @@ async fn a_peer_gets_no_more_tunnels_than_it_may_have() {
         return;
     }
     let mut mesh = Mesh::with(|config| {
-        config.pool_max_streams = 1;
-        config.max_tunnels_per_peer = 1;
+        config.proxy.pool_max_streams = 1;
+        config.pods.max_tunnels_per_peer = 1;
     })
     .await;
     let client = mesh.pod("client", "node-1").await;

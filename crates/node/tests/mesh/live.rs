@@ -129,7 +129,7 @@ async fn what_hangs_on_a_policy_that_is_to_come_waits_for_it() {
         return;
     }
     // Longer than the test's patience: what is answered was not answered because time ran out.
-    let mut mesh = Mesh::with(|config| config.workload_timeout = Duration::from_secs(600)).await;
+    let mut mesh = Mesh::with(|config| config.proxy.workload_timeout = Duration::from_secs(600)).await;
     let client = mesh.pod("client", "node-1").await;
     let mut server = mesh.pod("server", "node-2").await;
     let (mut near, mut far) = pair(&client, &server).await;
@@ -173,9 +173,9 @@ async fn certificates_rotate_under_traffic() {
     // One stream to a tunnel, which is not kept: every connection makes a handshake with the
     // certificates of the moment.
     let mut mesh = Mesh::with(|config| {
-        config.secret_ttl = TTL;
-        config.pool_max_streams = 1;
-        config.pool_idle_timeout = Duration::from_millis(1);
+        config.proxy.secret_ttl = TTL;
+        config.proxy.pool_max_streams = 1;
+        config.proxy.pool_idle_timeout = Duration::from_millis(1);
     })
     .await;
     mesh.control.limit_certificates(TTL);
@@ -217,7 +217,7 @@ async fn tunnels_are_replaced_before_their_certificates_end() {
     }
     const TTL: Duration = Duration::from_secs(4);
     const PERIOD: Duration = Duration::from_millis(20);
-    let mut mesh = Mesh::with(|config| config.secret_ttl = TTL).await;
+    let mut mesh = Mesh::with(|config| config.proxy.secret_ttl = TTL).await;
     mesh.control.limit_certificates(TTL);
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
@@ -261,8 +261,8 @@ async fn a_root_rotates_under_traffic_before_any_certificate_does() {
     }
     // Every connection makes a handshake. Certificates live for a day: the first two pods keep those of the first root.
     let mut mesh = Mesh::with(|config| {
-        config.pool_max_streams = 1;
-        config.pool_idle_timeout = Duration::from_millis(1);
+        config.proxy.pool_max_streams = 1;
+        config.proxy.pool_idle_timeout = Duration::from_millis(1);
     })
     .await;
     let client = mesh.pod("client", "node-1").await;
@@ -321,9 +321,9 @@ async fn old_roots_go_under_traffic() {
     // A busy machine is to have time to renew them.
     const TTL: Duration = Duration::from_secs(6);
     let mut mesh = Mesh::with(|config| {
-        config.secret_ttl = TTL;
-        config.pool_max_streams = 1;
-        config.pool_idle_timeout = Duration::from_millis(1);
+        config.proxy.secret_ttl = TTL;
+        config.proxy.pool_max_streams = 1;
+        config.proxy.pool_idle_timeout = Duration::from_millis(1);
     })
     .await;
     mesh.control.limit_certificates(TTL);
@@ -468,7 +468,7 @@ async fn past_the_deadline_connections_are_cut() {
     if !may_run("past_the_deadline_connections_are_cut") {
         return;
     }
-    let mut mesh = Mesh::with(|config| config.drain_deadline = Duration::from_millis(200)).await;
+    let mut mesh = Mesh::with(|config| config.proxy.drain_deadline = Duration::from_millis(200)).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
     mesh.synced().await;

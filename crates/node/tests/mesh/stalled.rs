@@ -52,7 +52,7 @@ async fn readers_that_stop_do_not_disturb_others_on_the_same_tunnel() {
         return;
     }
     // One worker each, so that all connections between the two pods share two tunnels.
-    let mut mesh = Mesh::with(|config| config.worker_threads = 1).await;
+    let mut mesh = Mesh::with(|config| config.proxy.worker_threads = 1).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
     mesh.synced().await;
@@ -115,7 +115,7 @@ async fn callers_that_reset_behind_a_stopped_reader_leave_nothing() {
     if !may_run("callers_that_reset_behind_a_stopped_reader_leave_nothing") {
         return;
     }
-    let mut mesh = Mesh::with(|config| config.worker_threads = 1).await;
+    let mut mesh = Mesh::with(|config| config.proxy.worker_threads = 1).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
     mesh.synced().await;

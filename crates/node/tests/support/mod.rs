@@ -238,15 +238,15 @@ impl Mesh {
     fn start_proxy(&self, name: &str, socket: PathBuf, log: Lines) -> Proxy {
         let mut config = Arguments::parse_from(["node", "--node", name]).config;
         // Nobody comes after it.
-        config.takeover_timeout = Duration::ZERO;
-        config.xds_address = format!("https://{}", self.control.address());
-        config.xds_root_ca = self.control.root_pem();
-        config.alt_xds_hostname = Some(HOST_NAME.to_owned());
-        config.alt_ca_hostname = Some(HOST_NAME.to_owned());
-        config.auth_token = TOKEN.to_owned();
-        config.inpod_uds = socket;
-        config.worker_threads = 1;
-        (config.admin_port, config.stats_port, config.readiness_port) = (0, 0, 0);
+        config.proxy.takeover_timeout = Duration::ZERO;
+        config.proxy.xds_address = format!("https://{}", self.control.address());
+        config.proxy.xds_root_ca = self.control.root_pem();
+        config.proxy.alt_xds_hostname = Some(HOST_NAME.to_owned());
+        config.proxy.alt_ca_hostname = Some(HOST_NAME.to_owned());
+        config.proxy.auth_token = TOKEN.to_owned();
+        config.pods.inpod_uds = socket;
+        config.proxy.worker_threads = 1;
+        (config.proxy.admin_port, config.proxy.stats_port, config.proxy.readiness_port) = (0, 0, 0);
         (self.configure)(&mut config);
         let host = leno_node::Host {
             log: None,
