@@ -6,7 +6,7 @@ use crate::memory;
 
 /// Runs until told to stop.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
-    let log = leno_node::init_log(&config)?;
+    let log = leno_proxy::init_log(&config.proxy)?;
     leno_node::run(config, &log, memory::trim)?;
     Ok(())
 }

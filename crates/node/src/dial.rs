@@ -95,7 +95,7 @@ async fn within(
     address: SocketAddr,
     connecting: impl Future<Output = Result<TcpStream, Failure>>,
 ) -> Result<TcpStream, Failure> {
-    let waited = pod.context().config.proxy.connect_timeout;
+    let waited = pod.context().core.config.connect_timeout;
     timeout(waited, connecting).await.unwrap_or(Err(Failure::ConnectTimeout { address, waited }))
 }
 
@@ -120,8 +120,8 @@ pub(crate) async fn tls(
     let options = ConnectOptions { probes: Probes::Tunnel, path: pod.short_path().clone() };
     let stream = elsewhere(pod, address, &options).await?;
     pod.verify_short_path(&stream);
-    let config = &pod.context().config;
-    let connected = timers::entered(identity.connect(stream, expected, config.proxy.handshake_timeout)).await;
+    let config = &pod.context().core.config;
+    let connected = timers::entered(identity.connect(stream, expected, config.handshake_timeout)).await;
     let (stream, peer) = connected.map_err(|e| Failure::Handshake { address, source: Arc::new(e) })?;
-    Ok(Link::dialled(stream, Proof::of(identity, &peer), config.proxy.tunnel_max_age))
+    Ok(Link::dialled(stream, Proof::of(identity, &peer), config.tunnel_max_age))
 }

@@ -154,7 +154,7 @@ async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> O
         // Who asks decides what a name means; a guess could send the pod to another's service.
         return Some(question.error(ResponseCode::ServFail));
     };
-    let domain = &pod.context().config.proxy.cluster_domain;
+    let domain = &pod.context().core.config.cluster_domain;
     let mut random = rand::random::<u64>;
     let answer = leno_policy::dns::resolve(
         &mesh,
@@ -169,7 +169,7 @@ async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> O
     match answer {
         DnsAnswer::Records { cname, addresses } => {
             let usable: Vec<IpAddr> =
-                addresses.into_iter().filter(|ip| ip.is_ipv4() || pod.context().config.proxy.ipv6).collect();
+                addresses.into_iter().filter(|ip| ip.is_ipv4() || pod.context().core.config.ipv6).collect();
             Some(question.answer(cname.as_deref(), &usable, udp))
         }
         DnsAnswer::NoData => Some(question.answer(None, &[], udp)),

@@ -31,7 +31,7 @@ use crate::request_headers;
 /// of this node open, but for bulk ([`crate::pod::workers`]).
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<Worker>, listener: TcpListener) {
     while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
-        let most = pod.context().config.pods.max_tunnels_per_peer;
+        let most = pod.context().config.max_tunnels_per_peer;
         // From here on: whoever drains must not take a peer that proves itself for nobody.
         let open = match pod.connections().open_tunnel(peer, most) {
             Ok(open) => open,
@@ -94,7 +94,7 @@ pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, p
     let on_request = |request: InboundConnect| {
         tokio::spawn(carry(tunnel.clone(), request));
     };
-    let settings = &pod.context().tunnel;
+    let settings = &pod.context().core.tunnel;
     let stopped = pin!(pod.stopped());
     tokio::select! {
         biased;
@@ -149,12 +149,12 @@ async fn prove(
     let proving = async {
         let (_, workload) = pod.workload().await?;
         let identity = pod.identity(&workload).await?;
-        let wait = pod.context().config.proxy.handshake_timeout;
+        let wait = pod.context().core.config.handshake_timeout;
         let (stream, proven) = timers::entered(identity.accept(stream, wait))
             .await
             .map_err(|source| Failure::Handshake { address: peer, source: Arc::new(source) })?;
         let proof = Proof::of(&identity, &proven);
-        let link = Link::accepted(stream, proof, pod.context().config.proxy.tunnel_max_age);
+        let link = Link::accepted(stream, proof, pod.context().core.config.tunnel_max_age);
         Ok((Box::new(link), proven.identity, proof))
     };
     let proven = tokio::select! {
@@ -214,7 +214,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
             return;
         }
     };
-    let headers = if pod.context().config.pods.response_baggage {
+    let headers = if pod.context().config.response_baggage {
         request_headers::response(report.own_workload().and_then(|workload| pod.baggage(workload)))
     } else {
         HeaderMap::new()
@@ -320,8 +320,8 @@ fn waits(decision: &Decision) -> bool {
 /// Waits for the policies that decide: the control plane may tell of a workload before those it names.
 /// If they don't come, that is the decision.
 async fn decide_soon(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
-    let mut changes = pod.context().state.subscribe();
-    let known = timers::timeout(pod.context().config.proxy.workload_timeout, async {
+    let mut changes = pod.context().core.state.subscribe();
+    let known = timers::timeout(pod.context().core.config.workload_timeout, async {
         loop {
             let decision = decide(pod, connection).await?;
             // The proxy that would change it is gone: there is nothing to wait for.

@@ -14,9 +14,7 @@
 //!
 //! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
 
-mod admin;
 mod config;
-mod config_dump;
 mod connections;
 mod dial;
 mod dns;
@@ -26,22 +24,18 @@ mod failure;
 mod footprint_tests;
 mod inbound;
 mod inbound_plaintext;
+mod node;
 mod outbound;
 mod places;
 mod pod;
 mod pods;
+mod pods_dump;
 #[cfg(test)]
 mod policy_order_tests;
-mod proxy;
 mod report;
 mod request_headers;
-mod run;
 mod shares;
 mod silent;
-mod takeover;
 
-pub use admin::Endpoints;
 pub use config::{Config, CongestionControl, OriginalSource, PodConfig};
-pub use leno_proxy::Error;
-pub use proxy::Proxy;
-pub use run::{Host, init_log, run};
+pub use node::{run, start};

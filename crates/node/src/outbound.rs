@@ -206,7 +206,7 @@ impl Captured<'_> {
         match route {
             Route::Passthrough { address } => {
                 report.upstream(*address, None, None);
-                if pod.context().state.has_just_left(address.ip()) {
+                if pod.context().core.state.has_just_left(address.ip()) {
                     return Err(Failure::JustLeft(*address));
                 }
                 Ok((Upstream::Tcp(dial::tcp(pod, *address).await?), *address))
@@ -237,8 +237,8 @@ impl Captured<'_> {
                 let dial = || pod.silent().dial(*address, others, dial::tls(pod, &identity, *address, expected));
                 // Connect and handshake here, and the peer's own connect there: a peer that answers
                 // PINGs but not requests must not hold a program for ever.
-                let config = &pod.context().config;
-                let wait = config.proxy.connect_timeout * 2 + config.proxy.handshake_timeout;
+                let config = &pod.context().core.config;
+                let wait = config.connect_timeout * 2 + config.handshake_timeout;
                 let opened =
                     timers::timeout(wait, self.worker.tunnels.open_with(&key, dial, request, first.as_deref_mut()))
                         .await;
@@ -268,7 +268,7 @@ impl Captured<'_> {
 /// Resolves when what the program asked for is to be reached by a tunnel, which it was not by
 /// what `then` said.
 async fn becomes_part_of_the_mesh(pod: &Pod, then: &Arc<Mesh>, original: SocketAddr) {
-    let mut changes = pod.context().state.subscribe();
+    let mut changes = pod.context().core.state.subscribe();
     loop {
         if let Some((now, workload)) = pod.workload_now().filter(|(now, _)| !Arc::ptr_eq(then, now)) {
             let plan = route(&now, &workload, original, &mut rand::random::<u64>);
@@ -300,7 +300,7 @@ async fn may_stay_in_the_clear(pod: &Pod, then: &Arc<Mesh>, address: SocketAddr)
     if Arc::ptr_eq(then, &now) {
         return Ok(true);
     }
-    let state = &pod.context().state;
+    let state = &pod.context().core.state;
     let in_the_clear = |route: &Route| match route {
         Route::Hbone { .. } => false,
         Route::Plain { .. } => true,

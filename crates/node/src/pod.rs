@@ -1,8 +1,7 @@
 //! One enrolled pod: what its connections share, and the listeners in its namespace.
 
-use std::collections::BTreeSet;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,10 +12,9 @@ use leno_capture::zds::PodInfo;
 use leno_capture::{NetworkNamespace, ShortPath};
 use leno_model::{HBONE_PORT, Mesh, Workload, WorkloadUid};
 use leno_policy::NotUnderstood;
-use leno_proxy::mesh::MeshState;
 use leno_proxy::peers::Unproven;
-use leno_telemetry::{AccessLog, Metrics};
-use leno_tls::{CertificateManager, MeshIdentity};
+use leno_proxy::{Core, Listeners};
+use leno_tls::MeshIdentity;
 use leno_tunnel::{Pool, timers};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -24,14 +22,14 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{CongestionControl, OriginalSource};
+use crate::config::{CongestionControl, OriginalSource, PodConfig};
 use crate::connections::Connections;
 use crate::dial::TunnelKey;
 use crate::failure::Failure;
 use crate::places::Places;
 use crate::shares::Shares;
 use crate::silent::Silent;
-use crate::{Config, dns, inbound, inbound_plaintext, outbound, request_headers};
+use crate::{dns, inbound, inbound_plaintext, outbound, request_headers};
 
 /// Ports opened in each pod's namespace.
 pub(crate) const OUTBOUND_PORT: u16 = 15001;
@@ -50,18 +48,13 @@ const UNHURRIED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What all pods of the node share.
 pub(crate) struct Context {
-    pub(crate) config: Config,
-    pub(crate) state: Arc<MeshState>,
-    pub(crate) certificates: Arc<CertificateManager>,
-    pub(crate) metrics: Metrics,
-    pub(crate) access_log: AccessLog,
-    pub(crate) tunnel: leno_tunnel::Settings,
+    /// What every proxy has.
+    pub(crate) core: Arc<Core>,
+    pub(crate) config: PodConfig,
     pub(crate) relay: leno_tunnel::RelayOptions,
     /// Where DNS questions about anything but the mesh go.
     pub(crate) resolvers: Vec<SocketAddr>,
     pub(crate) shares: Arc<Shares>,
-    /// As [`crate::Host`] says.
-    pub(crate) trim: fn(),
 }
 
 /// One data-path thread as a pod sees it.
@@ -113,9 +106,8 @@ pub(crate) struct Pod {
     /// Whether the kernel lets us use the caller's address towards the program.
     spoofs_source: bool,
     short_path: ShortPath,
-    /// Its TCP ports, and the inodes of the sockets that listen there: one that has another is another proxy's.
-    ports: BTreeSet<u16>,
-    listeners: BTreeSet<u64>,
+    /// Where it takes connections.
+    listeners: Listeners,
     /// The workload this pod turned out to be, to find it again without a search.
     uid: Mutex<Option<WorkloadUid>>,
     /// What peers are told of it, as put together last.
@@ -134,7 +126,7 @@ impl Pod {
         context: Arc<Context>,
         workers: &[Worker],
     ) -> Result<Arc<Self>, String> {
-        let short_path = short_path(&netns, context.config.pods.congestion_control);
+        let short_path = short_path(&netns, context.config.congestion_control);
         let listen = |port: u16| {
             let mut options =
                 if port == OUTBOUND_PORT { ListenOptions::for_programs() } else { ListenOptions::default() };
@@ -145,7 +137,7 @@ impl Pod {
             if port != PLAINTEXT_PORT {
                 options.path = short_path.clone();
             }
-            let listener = if context.config.proxy.ipv6 {
+            let listener = if context.core.config.ipv6 {
                 sockets::listen_wildcard(&netns, port, &options)
             } else {
                 sockets::listen(&netns, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), &options)
@@ -162,7 +154,7 @@ impl Pod {
         }
         let hbone = listen(HBONE_PORT)?;
         transparent &= hbone.transparent;
-        let spoofs_source = match context.config.pods.original_source {
+        let spoofs_source = match context.config.original_source {
             OriginalSource::False => false,
             OriginalSource::Auto => transparent,
             OriginalSource::True if transparent => true,
@@ -172,25 +164,15 @@ impl Pod {
                     .to_owned());
             }
         };
-        let dns = if context.config.pods.dns { open_dns(&netns) } else { None };
+        let dns = if context.config.dns { open_dns(&netns) } else { None };
         let name = format!("{}/{}", info.namespace, info.name);
-        let connections = Connections::new(context.shares.join(name, context.config.pods.max_sockets_per_pod));
-        let mut ports = BTreeSet::from([OUTBOUND_PORT, PLAINTEXT_PORT, HBONE_PORT]);
-        let mut inodes = BTreeSet::from([inode(&hbone.socket)?]);
-        for (outbound, plaintext) in &listeners {
-            inodes.insert(inode(plaintext)?);
-            if let Some(outbound) = outbound {
-                inodes.insert(inode(outbound)?);
-            }
-        }
-        for listener in dns.iter().flat_map(|dns| &dns.tcp) {
-            ports.insert(DNS_PORT);
-            inodes.insert(inode(&listener.socket)?);
-        }
+        let connections = Connections::new(context.shares.join(name, context.config.max_sockets_per_pod));
+        let noted = note(&netns, &listeners, &hbone.socket, dns.as_ref());
+        let noted = noted.map_err(|e| format!("can't examine a listener: {e}"))?;
         let pod = Arc::new(Self {
             info,
             netns,
-            unproven: Unproven::new(context.config.proxy.max_unproven),
+            unproven: Unproven::new(context.core.config.max_unproven),
             connections,
             silent: Silent::default(),
             context,
@@ -200,8 +182,7 @@ impl Pod {
             stop: CancellationToken::new(),
             spoofs_source,
             short_path,
-            ports,
-            listeners: inodes,
+            listeners: noted,
             uid: Mutex::new(None),
             baggage: Mutex::new(None),
         });
@@ -272,13 +253,8 @@ impl Pod {
         &self.connections
     }
 
-    /// The TCP ports on which it listens.
-    pub(crate) fn ports(&self) -> &BTreeSet<u16> {
-        &self.ports
-    }
-
-    /// The inodes of the sockets that listen there.
-    pub(crate) fn listeners(&self) -> &BTreeSet<u64> {
+    /// Where it takes connections.
+    pub(crate) fn listeners(&self) -> &Listeners {
         &self.listeners
     }
 
@@ -316,8 +292,8 @@ impl Pod {
     }
 
     async fn workload_soon(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
-        let wait = self.context.config.proxy.workload_timeout;
-        let mut changes = self.context.state.subscribe();
+        let wait = self.context.core.config.workload_timeout;
+        let mut changes = self.context.core.state.subscribe();
         let found = timers::timeout(wait, async {
             loop {
                 if let Some(found) = self.workload_now() {
@@ -332,15 +308,15 @@ impl Pod {
     /// The current mesh and this pod's workload in it, if it is known, understood or not.
     pub(crate) fn workload_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
         // After the mesh was loaded: completeness never goes away again.
-        let mesh = self.context.state.load();
-        if !self.context.state.is_complete() {
+        let mesh = self.context.core.state.load();
+        if !self.context.core.state.is_complete() {
             return None;
         }
         let is_ours = |w: &Workload| {
             *w.name == *self.info.name
                 && *w.namespace == *self.info.namespace
                 && *w.service_account == *self.info.service_account
-                && *w.node == *self.context.config.proxy.node
+                && *w.node == *self.context.core.config.node
         };
         let known = self.uid.lock().clone();
         if let Some(workload) = known.and_then(|uid| mesh.workload(&uid)).filter(|w| is_ours(w)) {
@@ -349,7 +325,7 @@ impl Pod {
         }
         let workload = mesh
             .workload_on_node(
-                &self.context.config.proxy.node,
+                &self.context.core.config.node,
                 &self.info.namespace,
                 &self.info.name,
                 &self.info.service_account,
@@ -375,11 +351,7 @@ impl Pod {
     /// The certificate the pod speaks with.
     pub(crate) async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
         let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
-        if let Some(current) = self.context.certificates.current(&identity) {
-            return Ok(current);
-        }
-        let held = timers::entered(self.context.certificates.identity(&identity)).await;
-        held.map_err(|e| Failure::Certificate(Arc::new(e)))
+        self.context.core.identity(&identity).await.map_err(|e| Failure::Certificate(Arc::new(e)))
     }
 
     /// Stops accepting and tells peers; live connections go on.
@@ -392,7 +364,7 @@ impl Pod {
     pub(crate) async fn draining(&self) -> Instant {
         self.draining.cancelled().await;
         let left = self.left.load(Ordering::Relaxed);
-        Instant::now() + if left { UNHURRIED } else { self.context.config.proxy.drain_deadline }
+        Instant::now() + if left { UNHURRIED } else { self.context.core.config.drain_deadline }
     }
 
     /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go
@@ -453,9 +425,24 @@ impl Pod {
     }
 }
 
-fn inode(socket: &impl AsFd) -> Result<u64, String> {
-    let found = nix::sys::stat::fstat(socket).map_err(|e| format!("can't examine a listener: {e}"))?;
-    Ok(found.st_ino)
+fn note(
+    netns: &NetworkNamespace,
+    listeners: &[(Option<std::net::TcpListener>, std::net::TcpListener)],
+    hbone: &std::net::TcpListener,
+    dns: Option<&DnsSockets>,
+) -> io::Result<Listeners> {
+    let mut noted = Listeners::new(netns.clone());
+    noted.note(HBONE_PORT, hbone)?;
+    for (outbound, plaintext) in listeners {
+        noted.note(PLAINTEXT_PORT, plaintext)?;
+        if let Some(outbound) = outbound {
+            noted.note(OUTBOUND_PORT, outbound)?;
+        }
+    }
+    for listener in dns.iter().flat_map(|dns| &dns.tcp) {
+        noted.note(DNS_PORT, &listener.socket)?;
+    }
+    Ok(noted)
 }
 
 /// Opens the pod's DNS sockets. A port in use is told and left at that: DNS must not cost a pod

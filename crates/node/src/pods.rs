@@ -7,14 +7,13 @@ use futures_util::future::join_all;
 use leno_capture::NetworkNamespace;
 use leno_capture::zds::{ClientStatus, PodHandler, PodInfo};
 use leno_model::Mesh;
-use leno_telemetry::Readiness;
+use leno_proxy::Looked;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::dial::TunnelKey;
 use crate::pod::{Context, FAREWELL, Pod, Worker};
-use crate::takeover;
 
 /// The pods of this node by their Kubernetes UID.
 pub(crate) struct Pods {
@@ -46,8 +45,8 @@ impl Pods {
     /// themselves, for its programs are gone.
     fn take_out(&self, uid: &str) {
         let Some(pod) = self.running.lock().remove(uid) else { return };
-        self.context.metrics.proxies_stopped().inc();
-        self.context.metrics.active_proxies().dec();
+        self.context.core.metrics.proxies_stopped().inc();
+        self.context.core.metrics.active_proxies().dec();
         tracing::info!(pod = %pod.name(), "no longer carrying traffic of pod");
         self.forget_tunnels(&pod);
         self.leaving.lock().push(pod.clone());
@@ -73,22 +72,22 @@ impl Pods {
     /// Drains all pods, each once another proxy listens there, and closes all tunnels. Connections left at the drain deadline
     /// are cut.
     pub(crate) async fn wind_down(&self) {
-        let config = &self.context.config;
+        let config = &self.context.core.config;
         let begun = Instant::now();
-        let deadline = begun + config.proxy.drain_deadline;
+        let deadline = begun + config.drain_deadline;
         // What comes while nobody else takes it is better carried until the deadline than refused.
-        let alone_until = begun + config.proxy.takeover_timeout.min(config.proxy.drain_deadline / 2);
+        let alone_until = begun + config.takeover_timeout.min(config.drain_deadline / 2);
         let pods = self.all();
-        let looked = takeover::Looked::default();
+        let looked = Looked::default();
         let each = async |pod: &Arc<Pod>| {
-            takeover::taken_over(pod, alone_until, &looked).await;
+            pod.listeners().taken_over(&pod.name(), alone_until, &looked, || pod.has_left()).await;
             pod.wind_down(deadline).await
         };
         let outlived = join_all(pods.iter().map(each)).await.iter().filter(|drained| !**drained).count();
         if outlived > 0 {
             tracing::warn!(
                 pods = outlived,
-                deadline = ?self.context.config.proxy.drain_deadline,
+                deadline = ?config.drain_deadline,
                 "connections outlived the drain deadline and were cut (CONNECTION_TERMINATION_DEADLINE)"
             );
         }
@@ -122,12 +121,12 @@ impl Pods {
     /// Asks the policies again about live connections whenever discovery changed something, and
     /// lets go of tunnels to peers that changed. Never returns.
     pub(crate) async fn reevaluate(self: Arc<Self>) {
-        let mut changes = self.context.state.subscribe();
+        let mut changes = self.context.core.state.subscribe();
         let mut seen_policies = 0;
         let mut seen = HashMap::new();
         while changes.changed().await.is_ok() {
             let policies = changes.borrow_and_update().policies;
-            self.forget_peers(&self.context.state.load());
+            self.forget_peers(&self.context.core.state.load());
             let policies_changed = policies != seen_policies;
             seen_policies = policies;
             let mut still = HashMap::new();
@@ -160,8 +159,8 @@ impl PodHandler for Pods {
             pod.stop();
             self.forget_tunnels(pod);
             running.remove(&uid);
-            self.context.metrics.proxies_stopped().inc();
-            self.context.metrics.active_proxies().dec();
+            self.context.core.metrics.proxies_stopped().inc();
+            self.context.core.metrics.active_proxies().dec();
         }
         // Back within a moment: the rules are to come, and what they lead here is for the new listeners alone. A handshake
         // that is under way when the old ones close is lost.
@@ -172,8 +171,8 @@ impl PodHandler for Pods {
             .inspect_err(|error| tracing::error!(%uid, %error, "can't carry traffic of pod; trying again"))?;
         tracing::info!(pod = %pod.name(), "carrying traffic of pod");
         running.insert(uid, pod);
-        self.context.metrics.proxies_started().inc();
-        self.context.metrics.active_proxies().inc();
+        self.context.core.metrics.proxies_started().inc();
+        self.context.core.metrics.active_proxies().inc();
         Ok(())
     }
 
@@ -190,15 +189,11 @@ impl PodHandler for Pods {
 /// Keeps readiness and metrics in step with the node agent. A pod that can't be served is told
 /// there; it doesn't make the node unready, for the others are fine. Returns when the client is
 /// gone.
-pub(crate) async fn watch_agent(
-    mut status: watch::Receiver<ClientStatus>,
-    readiness: Readiness,
-    context: Arc<Context>,
-) {
-    let mut task = readiness.task("workload proxy manager");
+pub(crate) async fn watch_agent(mut status: watch::Receiver<ClientStatus>, context: Arc<Context>) {
+    let mut task = context.core.readiness.task("workload proxy manager");
     loop {
         let now = status.borrow_and_update().clone();
-        context.metrics.pending_proxies().set(i64::try_from(now.pending.len()).unwrap_or(i64::MAX));
+        context.core.metrics.pending_proxies().set(i64::try_from(now.pending.len()).unwrap_or(i64::MAX));
         if now.synced {
             task.ready();
         } else {

@@ -67,7 +67,7 @@ impl Meter for Traffic {
 
 impl Report {
     pub(crate) fn new(pod: &Arc<Pod>, direction: Direction, source: SocketAddr) -> Self {
-        let socket = pod.context().metrics.socket(reporter(direction));
+        let socket = pod.context().core.metrics.socket(reporter(direction));
         Self {
             pod: pod.clone(),
             started: Instant::now(),
@@ -170,11 +170,11 @@ impl Report {
 
     /// The connection stands; what it carries is counted from here on.
     pub(crate) fn opened(&mut self) -> Arc<Traffic> {
-        let metrics = self.pod.context().metrics.connection(&self.labels());
+        let metrics = self.pod.context().core.metrics.connection(&self.labels());
         let traffic = Arc::new(Traffic { bytes: Counters::default(), metrics, direction: self.direction });
         self.counters = Some(traffic.clone());
-        if self.pod.context().access_log.enabled(Level::Debug) {
-            self.pod.context().access_log.opened(self.record(None));
+        if self.pod.context().core.access_log.enabled(Level::Debug) {
+            self.pod.context().core.access_log.opened(self.record(None));
         }
         traffic
     }
@@ -182,7 +182,7 @@ impl Report {
     /// The connection has ended; `cut` is the reason if it was ended by a policy.
     pub(crate) fn finished(self, outcome: Result<(), RelayError>, cut: Option<String>) {
         give_back::carried(self.bytes().into_iter().sum());
-        let log = &self.pod.context().access_log;
+        let log = &self.pod.context().core.access_log;
         let error = match outcome {
             Ok(()) => None,
             Err(error) => Some(cut.unwrap_or_else(|| error.to_string())),
@@ -195,13 +195,13 @@ impl Report {
     /// The connection never stood.
     pub(crate) fn failed(self, failure: &Failure) {
         let context = self.pod.context();
-        context.metrics.connection_failed(&self.labels(), failure.response_flags());
-        if context.access_log.enabled(Level::Error) {
+        context.core.metrics.connection_failed(&self.labels(), failure.response_flags());
+        if context.core.access_log.enabled(Level::Error) {
             let record = self.record(Some(failure.to_string()));
             if self.own_workload().is_some() {
-                context.access_log.completed(record);
+                context.core.access_log.completed(record);
             } else {
-                context.access_log.refused(record);
+                context.core.access_log.refused(record);
             }
         }
     }

@@ -5,6 +5,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::error::Error;
+
 /// Settings that every proxy has. Durations are given as `10s`, `5m`, `24h`.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
@@ -196,6 +198,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => seconds(3600),
         _ => Err(bad()),
     }
+}
+
+/// A setting whose value is text with a meaning.
+///
+/// # Errors
+/// If it has none.
+pub(crate) fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(
+    name: &'static str,
+    value: &str,
+) -> Result<T, Error> {
+    value.parse().map_err(|e: T::Err| Error::Setting { setting: name, value: value.to_owned(), reason: e.to_string() })
 }
 
 #[cfg(test)]

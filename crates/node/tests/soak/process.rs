@@ -174,7 +174,7 @@ fn role() {
     match &*role {
         "proxy" => {
             let config = Arguments::parse_from(["node"]).config;
-            let log = leno_node::init_log(&config).unwrap();
+            let log = leno_proxy::init_log(&config.proxy).unwrap();
             leno_node::run(config, &log, crate::trim).unwrap();
         }
         "program" => tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(program()),

@@ -14,7 +14,8 @@ use clap::Parser;
 use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
 use leno_model::{Name, NetworkAddress, Port, Service, TunnelProtocol, Workload};
-use leno_node::{Config, Proxy};
+use leno_node::Config;
+use leno_proxy::Proxy;
 use leno_testkit::certs::{Leaf, TestCertificate};
 use leno_testkit::control_plane::{ControlPlane, HOST_NAME, TOKEN};
 use leno_testkit::lines::Lines;
@@ -248,13 +249,13 @@ impl Mesh {
         config.proxy.worker_threads = 1;
         (config.proxy.admin_port, config.proxy.stats_port, config.proxy.readiness_port) = (0, 0, 0);
         (self.configure)(&mut config);
-        let host = leno_node::Host {
+        let host = leno_proxy::Host {
             log: None,
             access_log: if self.discard_logs { Box::new(io::sink()) } else { Box::new(log) },
-            resolvers: vec![SocketAddr::new(Network::OUTSIDE_V4, 53)],
             trim: self.trim,
         };
-        Proxy::start(config, host).expect("the proxy starts")
+        let resolvers = vec![SocketAddr::new(Network::OUTSIDE_V4, 53)];
+        leno_node::start(config, host, resolvers).expect("the proxy starts")
     }
 
     /// A pod in the mesh. The control plane knows it, its traffic is captured, and its proxy

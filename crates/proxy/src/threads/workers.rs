@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
 use super::give_back;
-use crate::Error;
+use crate::error::Error;
 
 /// The data-path threads. Dropped, they finish what they are polling and end.
 pub struct Workers {

@@ -1,15 +1,18 @@
-//! The node proxy as a part of another program.
+//! A proxy as a part of another program.
 
 use std::fmt;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use leno_proxy::threads::Workers;
-
+use crate::admin::Endpoints;
+use crate::carrier::Carrier;
+use crate::config::Config;
+use crate::core::Core;
+use crate::error::Error;
 use crate::run::{Ending, Host, control_runtime, launch};
-use crate::{Config, Endpoints, Error};
+use crate::threads::Workers;
 
-/// A node proxy on threads of its own, inside another program. Installs no signal handlers.
+/// A proxy on threads of its own, inside another program. Installs no signal handlers.
 /// Dropped, it cuts its connections and ends.
 pub struct Proxy {
     endpoints: Endpoints,
@@ -19,20 +22,24 @@ pub struct Proxy {
 
 impl Proxy {
     /// Starts a proxy; returns when its own endpoints are open. Its threads live in the network
-    /// namespace of the caller.
+    /// namespace of the caller. `make` makes what carries.
     ///
     /// # Errors
     /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
-    pub fn start(config: Config, host: Host) -> Result<Self, Error> {
+    pub fn start<C: Carrier>(
+        config: Config,
+        host: Host,
+        make: impl FnOnce(Arc<Core>) -> C + Send + 'static,
+    ) -> Result<Self, Error> {
         let ending = Ending::default();
         let (tell, told) = mpsc::channel();
         let control = std::thread::Builder::new()
-            .name("node-control".to_owned())
+            .name("control".to_owned())
             .spawn({
                 let ending = ending.clone();
                 move || {
                     let started = control_runtime().and_then(|control| {
-                        let workers = Workers::start(config.proxy.worker_threads, host.trim, control.handle())?;
+                        let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
                         Ok((control, workers))
                     });
                     // In this order: the workers' timers are kept by the control thread.
@@ -41,12 +48,12 @@ impl Proxy {
                         Err(error) => return drop(tell.send(Err(error))),
                     };
                     runtime.block_on(async {
-                        match launch(config, &workers, host, &ending).await {
+                        match launch(config, &workers, host, &ending, make).await {
                             // Nobody waits any more only if the starter's thread is gone.
                             Err(error) => drop(tell.send(Err(error))),
-                            Ok(node) => {
-                                let _ = tell.send(Ok(node.endpoints));
-                                node.serve(&ending).await;
+                            Ok(running) => {
+                                let _ = tell.send(Ok(running.endpoints));
+                                running.serve(&ending).await;
                             }
                         }
                     });

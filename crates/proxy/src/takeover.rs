@@ -1,17 +1,17 @@
-//! Making way for the next proxy of the node.
+//! Making way for the next proxy.
 //!
 //! A proxy that is told to end goes on taking a pod's new connections until another one listens there too: the kernel gives
 //! both their share of them then, and all to the other once this one has closed its listeners. The next one is told of the
 //! pods by the node agent, and need not know of this one; so it may be a ztunnel, or another version.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use leno_capture::others_listen;
+use leno_capture::{NetworkNamespace, others_listen};
 use tokio::time::{Instant, sleep_until};
-
-use crate::pod::Pod;
 
 /// At least so long between two looks at who listens in a pod. The longer, the more of what is new meets a proxy that ends;
 /// each costs about a tenth of a millisecond.
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(25);
 
 /// The pods that are looked at, all by one thread, which has other things to do as well.
 #[derive(Default)]
-pub(crate) struct Looked(AtomicUsize);
+pub struct Looked(AtomicUsize);
 
 impl Looked {
     fn another(&self) -> Looking<'_> {
@@ -44,23 +44,55 @@ impl Drop for Looking<'_> {
     }
 }
 
-/// Resolves when another proxy listens in the pod, or nothing is to be gained by waiting longer.
-pub(crate) async fn taken_over(pod: &Arc<Pod>, until: Instant, looked: &Looked) {
-    let _looking = looked.another();
-    while !pod.has_left() && Instant::now() < until {
-        let begun = std::time::Instant::now();
-        match others_listen(pod.netns(), pod.ports(), pod.listeners()) {
-            Ok(true) => {
-                tracing::info!(pod = %pod.name(), "another proxy has taken over the pod");
-                return;
+/// Where a proxy listens in one network namespace: its TCP ports, and the inodes of its sockets there. One that has another
+/// is another proxy's.
+#[derive(Debug)]
+pub struct Listeners {
+    netns: NetworkNamespace,
+    ports: BTreeSet<u16>,
+    inodes: BTreeSet<u64>,
+}
+
+impl Listeners {
+    /// None as yet.
+    pub fn new(netns: NetworkNamespace) -> Self {
+        Self { netns, ports: BTreeSet::new(), inodes: BTreeSet::new() }
+    }
+
+    /// Takes note of one that listens on `port`.
+    ///
+    /// # Errors
+    /// If the kernel does not tell which socket it is.
+    pub fn note(&mut self, port: u16, socket: &impl AsFd) -> io::Result<()> {
+        self.inodes.insert(nix::sys::stat::fstat(socket)?.st_ino);
+        self.ports.insert(port);
+        Ok(())
+    }
+
+    /// The namespace.
+    pub fn netns(&self) -> &NetworkNamespace {
+        &self.netns
+    }
+
+    /// Resolves when another proxy listens there as well, or when nothing is to be gained by waiting longer: at `until`, or
+    /// once `moot`. `name` is what they serve, for the log.
+    pub async fn taken_over(&self, name: &str, until: Instant, looked: &Looked, moot: impl Fn() -> bool) {
+        let _looking = looked.another();
+        while !moot() && Instant::now() < until {
+            let begun = std::time::Instant::now();
+            match others_listen(&self.netns, &self.ports, &self.inodes) {
+                Ok(true) => {
+                    tracing::info!(pod = name, "another proxy has taken over the pod");
+                    return;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, pod = name, "can't tell whether another proxy serves the pod; letting go of it");
+                    return;
+                }
             }
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(%error, pod = %pod.name(), "can't tell whether another proxy serves the pod; letting go of it");
-                return;
-            }
+            sleep_until(until.min(Instant::now() + looked.pause(begun.elapsed()))).await;
         }
-        sleep_until(until.min(Instant::now() + looked.pause(begun.elapsed()))).await;
     }
 }
 

@@ -1,39 +1,38 @@
 //! The proxy's own endpoints: admin on loopback (15000), metrics (15020), readiness (15021).
 
+mod config_dump;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::StatusCode;
-use leno_capture::zds;
-use leno_telemetry::Readiness;
 use leno_telemetry::admin::{self, Routes, text};
 use leno_telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
-use crate::config_dump::ConfigDump;
-use crate::pod::Context;
-use crate::pods::Pods;
+use self::config_dump::ConfigDump;
+use crate::carrier::Carrier;
+use crate::core::Core;
+use crate::error::Error;
+
+pub use self::config_dump::{List, Named};
 
 /// Opens the endpoints and serves them until `stop`. `drain` starts an orderly shutdown.
-pub(crate) async fn start(
-    context: &Arc<Context>,
-    pods: &Arc<Pods>,
-    agent: &Arc<zds::Client>,
-    readiness: &Readiness,
+pub(crate) async fn start<C: Carrier>(
+    core: &Arc<Core>,
+    carrier: &Arc<C>,
     log: Option<&LogHandle>,
     drain: &CancellationToken,
     stop: &CancellationToken,
 ) -> Result<Endpoints, Error> {
-    let config = &context.config;
+    let config = &core.config;
     let mut admin = {
-        let (context, pods, drain) = (context.clone(), pods.clone(), drain.clone());
-        let agent = agent.status();
+        let (core, carrier, drain) = (core.clone(), carrier.clone(), drain.clone());
         Routes::new()
             .get("/config_dump", move |_| {
-                let dump = ConfigDump::new(&context, &pods, agent.borrow().clone());
-                let trim = context.trim;
+                let dump = ConfigDump::new(&core, &*carrier);
+                let trim = core.trim;
                 admin::json(move |out| {
                     let written = dump.write(out);
                     drop(dump);
@@ -49,18 +48,18 @@ pub(crate) async fn start(
     if let Some(log) = log {
         admin = admin.merge(admin::logging(log));
     }
-    let everywhere = if config.proxy.ipv6 {
+    let everywhere = if config.ipv6 {
         [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))].to_vec()
     } else {
         [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))].to_vec()
     };
     let loopback = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), SocketAddr::from((Ipv6Addr::LOCALHOST, 0))];
-    let stats = admin::metrics(&context.metrics);
-    let ready = admin::readiness(readiness);
+    let stats = admin::metrics(&core.metrics);
+    let ready = admin::readiness(&core.readiness);
     Ok(Endpoints {
-        admin: serve_any("the admin endpoint", &loopback, config.proxy.admin_port, Each::All, &admin, stop).await?,
-        metrics: serve_any("metrics", &everywhere, config.proxy.stats_port, Each::First, &stats, stop).await?,
-        readiness: serve_any("readiness", &everywhere, config.proxy.readiness_port, Each::First, &ready, stop).await?,
+        admin: serve_any("the admin endpoint", &loopback, config.admin_port, Each::All, &admin, stop).await?,
+        metrics: serve_any("metrics", &everywhere, config.stats_port, Each::First, &stats, stop).await?,
+        readiness: serve_any("readiness", &everywhere, config.readiness_port, Each::First, &ready, stop).await?,
     })
 }
 

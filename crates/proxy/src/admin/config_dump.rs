@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use leno_capture::zds::ClientStatus;
 use leno_model::{
     Action, ApplicationProtocol, ApplicationTunnel, Authorization, Endpoint, GatewayAddress, GatewayDestination,
     Health, HealthPolicy, LoadBalancingMode, Match, Mesh, NetworkMode, Scope, Service, StringMatch, TunnelProtocol,
@@ -15,27 +14,28 @@ use leno_tls::{CertificateInfo, CertificateStatus};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::pod::{Context, Pod};
-use crate::pods::Pods;
+use crate::carrier::{Carried, Carrier};
+use crate::config::Config;
+use crate::core::Core;
 
 /// What there is to tell at one moment. A mesh of fifty thousand workloads takes a second and 50 MB to
 /// write down: it is written one by one, where nobody waits for it.
-pub(crate) struct ConfigDump {
+pub(crate) struct ConfigDump<C> {
     mesh: Arc<Mesh>,
     certificates: Vec<CertificateStatus>,
-    pods: Vec<(String, Arc<Pod>)>,
-    agent: ClientStatus,
+    carried: C,
     config: Value,
 }
 
-impl ConfigDump {
-    pub(crate) fn new(context: &Context, pods: &Pods, agent: ClientStatus) -> Self {
+impl<C: Carried> ConfigDump<C> {
+    pub(crate) fn new(core: &Core, carrier: &impl Carrier<Carried = C>) -> Self {
+        let mut config = settings(&core.config);
+        config.extend(carrier.settings());
         Self {
-            mesh: context.state.load(),
-            certificates: context.certificates.statuses(),
-            pods: pods.running(),
-            agent,
-            config: config(context),
+            mesh: core.state.load(),
+            certificates: core.certificates.statuses(),
+            carried: carrier.carried(),
+            config: config.into(),
         }
     }
 
@@ -45,7 +45,7 @@ impl ConfigDump {
     }
 }
 
-impl Serialize for ConfigDump {
+impl<C: Carried> Serialize for ConfigDump<C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mesh = &*self.mesh;
         let mut workloads: Vec<&Workload> = mesh.workloads().map(|w| &**w).collect();
@@ -59,8 +59,7 @@ impl Serialize for ConfigDump {
         dump.serialize_entry("services", &List(|| services.iter().map(|service| ServiceOf { mesh, service })))?;
         dump.serialize_entry("policies", &List(|| policies.iter().copied().map(policy)))?;
         dump.serialize_entry("certificates", &List(|| self.certificates.iter().map(certificate)))?;
-        let states = || self.pods.iter().map(pod).chain(self.agent.pending.iter().map(pending));
-        dump.serialize_entry("workloadState", &Named(states))?;
+        self.carried.members(&mut dump)?;
         dump.serialize_entry("version", &json!({"version": env!("CARGO_PKG_VERSION"), "component": "leno"}))?;
         dump.serialize_entry("config", &self.config)?;
         dump.end()
@@ -68,7 +67,7 @@ impl Serialize for ConfigDump {
 }
 
 /// A list whose members are made one by one.
-struct List<F>(F);
+pub struct List<F>(pub F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -77,7 +76,7 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {
 }
 
 /// A map whose members are made one by one.
-struct Named<F>(F);
+pub struct Named<F>(pub F);
 
 impl<F: Fn() -> I, I: Iterator<Item = (String, Value)>> Serialize for Named<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -257,39 +256,6 @@ fn string_match(s: &StringMatch) -> Value {
     }
 }
 
-fn pod((uid, pod): &(String, Arc<Pod>)) -> (String, Value) {
-    let (inbound, outbound) = pod.connections().dump();
-    let inbound: Vec<Value> = inbound
-        .into_iter()
-        .map(|c| {
-            let protocol = if c.source.is_some() { "HBONE" } else { "TCP" };
-            let source = c.source.map(|id| id.to_string());
-            json!({"src": c.source_ip, "srcIdentity": source, "actualDst": c.destination, "protocol": protocol})
-        })
-        .collect();
-    let outbound: Vec<Value> = outbound
-        .into_iter()
-        .map(|c| {
-            let protocol = if c.tunnel { "HBONE" } else { "TCP" };
-            json!({"src": c.source, "originalDst": c.original, "actualDst": c.actual, "protocol": protocol})
-        })
-        .collect();
-    let value = json!({
-        "state": "Up",
-        "connections": {"inbound": inbound, "outbound": outbound},
-        "info": {
-            "name": pod.info().name,
-            "namespace": pod.info().namespace,
-            "serviceAccount": pod.info().service_account,
-        },
-    });
-    (uid.clone(), value)
-}
-
-fn pending((uid, reason): (&String, &String)) -> (String, Value) {
-    (uid.clone(), json!({"state": "Pending", "error": reason}))
-}
-
 fn certificate(status: &CertificateStatus) -> Value {
     let info = |c: CertificateInfo| {
         json!({
@@ -337,28 +303,24 @@ fn timestamp(time: SystemTime) -> Option<String> {
 }
 
 /// The settings in force, without the token.
-fn config(context: &Context) -> Value {
-    let (c, pods) = (&context.config.proxy, &context.config.pods);
-    json!({
-        "localNode": c.node,
-        "clusterId": c.cluster_id,
-        "clusterDomain": c.cluster_domain,
-        "network": c.network,
-        "xdsAddress": c.xds_address,
-        "caAddress": c.ca_address,
-        "inpodUds": pods.inpod_uds,
-        "secretTtlSeconds": c.secret_ttl.as_secs(),
-        "drainDeadlineSeconds": c.drain_deadline.as_secs(),
-        "takeoverTimeoutSeconds": c.takeover_timeout.as_secs_f64(),
-        "poolMaxStreamsPerConnection": c.pool_max_streams,
-        "poolUnusedReleaseTimeoutSeconds": c.pool_idle_timeout.as_secs(),
-        "windowBudgetBytes": c.window_budget,
-        "unreadBudgetBytes": c.unread_budget,
-        "maxSocketsPerPod": pods.max_sockets_per_pod,
-        "maxTunnelsPerPeer": pods.max_tunnels_per_peer,
-        "ipv6Enabled": c.ipv6,
-        "dnsProxy": pods.dns,
-    })
+fn settings(config: &Config) -> Map<String, Value> {
+    let settings = [
+        ("localNode", json!(config.node)),
+        ("clusterId", json!(config.cluster_id)),
+        ("clusterDomain", json!(config.cluster_domain)),
+        ("network", json!(config.network)),
+        ("xdsAddress", json!(config.xds_address)),
+        ("caAddress", json!(config.ca_address)),
+        ("secretTtlSeconds", json!(config.secret_ttl.as_secs())),
+        ("drainDeadlineSeconds", json!(config.drain_deadline.as_secs())),
+        ("takeoverTimeoutSeconds", json!(config.takeover_timeout.as_secs_f64())),
+        ("poolMaxStreamsPerConnection", json!(config.pool_max_streams)),
+        ("poolUnusedReleaseTimeoutSeconds", json!(config.pool_idle_timeout.as_secs())),
+        ("windowBudgetBytes", json!(config.window_budget)),
+        ("unreadBudgetBytes", json!(config.unread_budget)),
+        ("ipv6Enabled", json!(config.ipv6)),
+    ];
+    settings.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
 #[cfg(test)]

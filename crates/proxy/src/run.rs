@@ -1,0 +1,210 @@
+//! A proxy as a whole: its parts, how they start, and how they end.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use leno_proto::TrustBundle;
+use leno_telemetry::logging::LogHandle;
+use leno_telemetry::{Metrics, Readiness};
+use leno_tls::{CertificateManager, LearntRoots, Options};
+use leno_tunnel::{Settings, WindowBudget};
+use leno_xds::ChannelConfig;
+use leno_xds::ca_client::CaClient;
+use leno_xds::client::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{self, Endpoints};
+use crate::carrier::Carrier;
+use crate::config::Config;
+use crate::control_plane::{DiscoveryMetrics, Service, channel, discovery_readiness, node_info};
+use crate::core::Core;
+use crate::error::Error;
+use crate::log::access_log;
+use crate::mesh::{Feed, MeshState};
+use crate::threads::{Workers, give_back};
+
+/// Connection label sets kept at most. A node meets a few hundred peers; past this something
+/// makes up names, and memory and scrapes must not follow.
+const METRIC_SERIES: usize = 10_000;
+
+/// How long the last log lines may take to be written.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// What the proxy takes from the program it runs in rather than from its settings.
+pub struct Host {
+    /// The process log, whose level the admin endpoint can change; without it, it can't.
+    pub log: Option<LogHandle>,
+    /// Where access log lines go.
+    pub access_log: Box<dyn Write + Send>,
+    /// Has the allocator give back what the calling thread has freed. Called on each worker once
+    /// a burst of connections has gone, never while there is much to do.
+    pub trim: fn(),
+}
+
+impl Host {
+    /// A process that does nothing else, and tells of connections on standard output.
+    pub fn process(log: &LogHandle, trim: fn()) -> Self {
+        Self { log: Some(log.clone()), access_log: Box::new(std::io::stdout()), trim }
+    }
+}
+
+/// Runs the proxy until it is told to stop by SIGTERM, SIGINT or `/quitquitquit`, and then until
+/// what it carries has ended or the drain deadline has passed. `make` makes what carries.
+///
+/// # Errors
+/// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
+pub fn run<C: Carrier>(config: Config, host: Host, make: impl FnOnce(Arc<Core>) -> C) -> Result<(), Error> {
+    raise_descriptor_limit();
+    // One thread for everything that is not a connection; it keeps the timers of those, too, so it
+    // ends last.
+    let control = control_runtime()?;
+    let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
+    control.block_on(async {
+        let ending = Ending::default();
+        stop_on_signals(&ending.drain)?;
+        let running = launch(config, &workers, host, &ending, make).await?;
+        running.serve(&ending).await;
+        Ok(())
+    })
+}
+
+/// Takes all the descriptors the kernel grants: a service manager's usual soft limit of 1024
+/// holds the listeners of a handful of pods.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit on open files can't be raised (ulimit -n); many pods or connections may exceed it");
+    }
+}
+
+pub(crate) fn control_runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)
+}
+
+/// How a running proxy is told to end.
+#[derive(Clone, Default)]
+pub(crate) struct Ending {
+    /// Take no new connections; end with the last live one.
+    pub(crate) drain: CancellationToken,
+    /// End live ones too.
+    pub(crate) cut: CancellationToken,
+}
+
+/// A proxy whose parts are all started.
+pub(crate) struct Running<C> {
+    pub(crate) endpoints: Endpoints,
+    core: Arc<Core>,
+    carrier: Arc<C>,
+    /// Ends the own endpoints.
+    stop: CancellationToken,
+}
+
+/// Tunnels that each worker spreads its connections to one peer over: a proxy has twice as many
+/// threads for those that come in as for those that go out, and a tunnel is served by one of them.
+const TUNNELS_PER_PEER: usize = 2;
+
+/// Starts all parts on the current runtime and on `workers`.
+pub(crate) async fn launch<C: Carrier>(
+    config: Config,
+    workers: &Workers,
+    host: Host,
+    ending: &Ending,
+    make: impl FnOnce(Arc<Core>) -> C,
+) -> Result<Running<C>, Error> {
+    let stop = CancellationToken::new();
+    let metrics = Metrics::new(C::COMPONENT, env!("CARGO_PKG_VERSION"), METRIC_SERIES);
+    let learnt = LearntRoots::default();
+    let discovery = channel(&config, Service::Discovery, &learnt)?;
+    let issuer = CaClient::new(channel(&config, Service::Certificates, &learnt)?);
+    let options =
+        Options { ttl: config.secret_ttl, first_use_timeout: config.certificate_timeout, ..Options::default() };
+    let tunnel = Settings {
+        streams_per_connection: config.pool_max_streams,
+        spread: TUNNELS_PER_PEER,
+        idle_timeout: config.pool_idle_timeout,
+        handshake_timeout: config.handshake_timeout,
+        window_budget: WindowBudget::with_unread(config.window_budget, config.unread_budget),
+        ..Settings::default()
+    };
+    let core = Arc::new(Core {
+        state: Arc::new(MeshState::default()),
+        certificates: Arc::new(CertificateManager::new(Arc::new(issuer), options)),
+        access_log: access_log(&config, host.access_log, &metrics)?,
+        metrics,
+        readiness: Readiness::default(),
+        tunnel,
+        workers: workers.handles().to_vec(),
+        trim: host.trim,
+        config,
+    });
+    let carrier = Arc::new(make(core.clone()));
+    let endpoints = admin::start(&core, &carrier, host.log.as_ref(), &ending.drain, &stop).await?;
+    ask_discovery(&core, discovery, learnt);
+    carrier.begin();
+    tracing::info!(node = %core.config.node, workers = core.workers.len(), "proxy started");
+    Ok(Running { endpoints, core, carrier, stop })
+}
+
+/// Keeps the mesh's state and the roots of trust as discovery tells them.
+fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots) {
+    let observer = DiscoveryMetrics { metrics: core.metrics.clone(), heard: watch::Sender::default() };
+    tokio::spawn(give_back::after_configuration(observer.heard.subscribe(), core.trim));
+    let believing = core.certificates.clone();
+    let trust = move |body: Bytes| {
+        let roots = TrustBundle::read(&body).map_err(|error| format!("not a ProxyConfig ({error})"))?;
+        if !roots.is_empty() {
+            believing.trust(&roots).map_err(|error| error.to_string())?;
+            learnt.set(roots);
+        }
+        Ok(())
+    };
+    let client = Client::new(discovery, node_info(&core.config)).observed_by(Arc::new(observer)).trusting(trust);
+    let status = client.status();
+    let feed = Feed::new(core.state.clone(), core.certificates.clone(), core.config.node.clone());
+    tokio::spawn(client.run(feed));
+    tokio::spawn(discovery_readiness(status, core.readiness.clone()));
+}
+
+impl<C: Carrier> Running<C> {
+    /// Returns once the proxy was told to end and has ended.
+    pub(crate) async fn serve(self, ending: &Ending) {
+        let cut = ending.cut.cancelled();
+        tokio::select! {
+            () = ending.drain.cancelled() => {}
+            () = ending.cut.cancelled() => {}
+        }
+        // First its own ports, for the next proxy wants them, then what tells others that this one makes way.
+        self.stop.cancel();
+        // Their tasks are on this thread, and let go of the ports at their next turn.
+        tokio::task::yield_now().await;
+        self.carrier.make_way();
+        tracing::info!(deadline = ?self.core.config.drain_deadline, "draining");
+        tokio::select! {
+            () = self.carrier.wind_down() => {}
+            () = cut => self.carrier.cut().await,
+        }
+        self.core.access_log.flush(FLUSH);
+        tracing::info!("proxy stopped");
+    }
+}
+
+fn stop_on_signals(drain: &CancellationToken) -> Result<(), Error> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind).map_err(Error::Signals)?;
+        let drain = drain.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            drain.cancel();
+            // Whoever asks twice does not want to wait.
+            signals.recv().await;
+            std::process::exit(130);
+        });
+    }
+    Ok(())
+}
