@@ -12,23 +12,6 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::failure::Failure;
 use crate::pod::Pod;
 
-/// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that
-/// must prove one of the same identities.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TunnelKey {
-    /// The pod's namespace: an address may be reused by another pod, a
-    /// namespace isn't while somebody holds it.
-    pub(crate) pod: leno_capture::NamespaceId,
-    /// Who we are. A new certificate for the same identity may use an old tunnel until that drains ([`Link`]).
-    pub(crate) source: Identity,
-    /// Who the peer must be.
-    pub(crate) expected: Vec<Identity>,
-    /// Uid of the peer's workload: an address that has passed to another pod makes another key.
-    pub(crate) peer: leno_model::WorkloadUid,
-    /// The peer's HBONE address.
-    pub(crate) address: SocketAddr,
-}
-
 /// Ports that the proxy connects from. Outside of what programs connect from by themselves (32768
 /// and up on Linux, 49152 and up elsewhere). To connection tracking, two connections between the
 /// same addresses and ports are one: a caller's next connection from the port that we have just

@@ -1,7 +1,8 @@
 //! What one connection costs before it carries a byte: the size of its task. A future that grows
 //! by a buffer grows by that for every idle connection of the node.
 
-use crate::{inbound, inbound_plaintext, outbound};
+use crate::inbound::{plaintext, tunnel};
+use crate::outbound;
 
 fn two<A, B, F>(_: fn(A, B) -> F) -> usize {
     size_of::<F>()
@@ -20,9 +21,9 @@ fn the_task_of_a_connection_is_small() {
     // Bytes, and the most there may be: a tenth more than there were (1664, 1872, 2912, 2768).
     for (task, size, most) in [
         ("outbound", five(outbound::carry), 1840),
-        ("inbound", two(inbound::carry), 2064),
-        ("inbound tunnel", five(inbound::serve), 3208),
-        ("inbound plaintext", four(inbound_plaintext::carry), 3048),
+        ("inbound", two(tunnel::carry), 2064),
+        ("inbound tunnel", five(tunnel::serve), 3208),
+        ("inbound plaintext", four(plaintext::carry), 3048),
     ] {
         println!("{task}: {size}");
         assert!(size <= most, "{task}: {size} bytes, at most {most} are meant");

@@ -15,27 +15,21 @@
 //! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
 
 mod config;
-mod connections;
+mod context;
 mod dial;
 mod dns;
-pub mod dns_message;
 mod failure;
 #[cfg(test)]
 mod footprint_tests;
 mod inbound;
-mod inbound_plaintext;
+mod lanes;
 mod node;
 mod outbound;
-mod places;
 mod pod;
 mod pods;
-mod pods_dump;
-#[cfg(test)]
-mod policy_order_tests;
 mod report;
 mod request_headers;
-mod shares;
-mod silent;
 
 pub use config::{Config, CongestionControl, OriginalSource, PodConfig};
+pub use dns::message as dns_message;
 pub use node::{run, start};

@@ -12,11 +12,12 @@ use serde_json::{Map, Value, json};
 use tokio::task::AbortHandle;
 
 use crate::config::{Config, PodConfig};
+use crate::context::Context;
 use crate::dns;
-use crate::pod::{self, Context};
+use crate::lanes::lanes;
+use crate::pod::shares::Shares;
+use crate::pods::dump::PodStates;
 use crate::pods::{self, Pods};
-use crate::pods_dump::PodStates;
-use crate::shares::Shares;
 
 /// Runs the proxy of a node as [`leno_proxy::run`] says, in a process that does nothing else. `trim` is what
 /// [`Host`] says.
@@ -48,7 +49,7 @@ struct Node {
 
 impl Node {
     fn new(core: Arc<Core>, config: PodConfig, resolvers: Vec<SocketAddr>) -> Self {
-        let workers = pod::workers(&core.workers, &core.tunnel);
+        let lanes = lanes(&core.workers, &core.tunnel);
         let agent = Arc::new(zds::Client::new(config.inpod_uds.clone()));
         let context = Arc::new(Context {
             core,
@@ -57,7 +58,7 @@ impl Node {
             resolvers,
             shares: Shares::of_this_process(),
         });
-        Self { pods: Pods::new(context.clone(), workers), context, agent, listening: Mutex::new(None) }
+        Self { pods: Pods::new(context.clone(), lanes), context, agent, listening: Mutex::new(None) }
     }
 }
 

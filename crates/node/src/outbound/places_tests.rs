@@ -8,7 +8,7 @@ const MUCH: u64 = 100 << 20;
 fn places() -> Arc<Places> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let handles = vec![runtime.handle().clone(); 2];
-    Places::new(&crate::pod::workers(&handles, &leno_tunnel::Settings::default()))
+    Places::new(&crate::lanes::lanes(&handles, &leno_tunnel::Settings::default()))
 }
 
 fn address(port: u16) -> SocketAddr {
@@ -44,7 +44,7 @@ fn bulk_is_spread_where_bulk_went_before() {
 #[test]
 fn pods_share_the_threads() {
     let places = places();
-    let other = Places::new(&places.workers);
+    let other = Places::new(&places.lanes);
     ends(&places, 1, MUCH, SECOND);
     ends(&other, 1, MUCH, SECOND);
     let _one = places.take(0, || Some(address(1)));
@@ -77,7 +77,7 @@ fn after_a_failure_the_next_one_stays() {
     place.failed(address(1));
     assert_eq!(placed(&places, 1, 2), [0, 0]);
     drop(place);
-    assert_eq!(places.workers.iter().map(|worker| worker.bulk.load(Relaxed)).sum::<usize>(), 0);
+    assert_eq!(places.lanes.iter().map(|worker| worker.bulk.load(Relaxed)).sum::<usize>(), 0);
 }
 
 #[test]

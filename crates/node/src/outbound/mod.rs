@@ -1,5 +1,7 @@
 //! Connections a pod's programs open: captured, routed, and carried to the peer.
 
+pub(crate) mod places;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +15,12 @@ use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, re
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{Counted, OutboundConnection};
-use crate::dial::{self, TunnelKey};
+use self::places::{Place, Places};
+use crate::dial;
 use crate::failure::Failure;
-use crate::places::{Place, Places};
-use crate::pod::{OUTBOUND_PORT, Pod, Worker};
+use crate::lanes::{Lane, TunnelKey};
+use crate::pod::connections::{Counted, OutboundConnection};
+use crate::pod::{OUTBOUND_PORT, Pod};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
 
@@ -32,7 +35,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Place
         }
         // Lost on its way, it must not look like one that has ended well.
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-        let (pod, handle) = (pod.clone(), place.worker().handle.clone());
+        let (pod, handle) = (pod.clone(), place.lane().handle.clone());
         hand_over(stream, source, &handle, move |stream| async move {
             let _ = SockRef::from(&stream).set_linger(None);
             carry(pod, place, counted, stream, source).await;
@@ -77,7 +80,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         return;
     }
     // Boxed: the way to the peer takes much more state than what remains once it is found.
-    let captured = Captured { pod: &pod, worker: place.worker(), stream: &stream, source, original };
+    let captured = Captured { pod: &pod, lane: place.lane(), stream: &stream, source, original };
     let connecting = Box::pin(captured.connect(&mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
@@ -116,7 +119,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
 /// A connection on its way to where it will go.
 struct Captured<'a> {
     pod: &'a Arc<Pod>,
-    worker: &'a Worker,
+    lane: &'a Lane,
     stream: &'a TcpStream,
     /// The program's address.
     source: SocketAddr,
@@ -240,8 +243,7 @@ impl Captured<'_> {
                 let config = &pod.context().core.config;
                 let wait = config.connect_timeout * 2 + config.handshake_timeout;
                 let opened =
-                    timers::timeout(wait, self.worker.tunnels.open_with(&key, dial, request, first.as_deref_mut()))
-                        .await;
+                    timers::timeout(wait, self.lane.tunnels.open_with(&key, dial, request, first.as_deref_mut())).await;
                 let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
                 // Refused by a peer is refused by one who has proved to be it.
                 if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_) | OpenError::Program(_))) {

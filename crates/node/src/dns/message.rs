@@ -167,5 +167,5 @@ fn head(packet: &[u8]) -> Option<(Header, Query)> {
 }
 
 #[cfg(test)]
-#[path = "dns_message_tests.rs"]
+#[path = "message_tests.rs"]
 mod tests;

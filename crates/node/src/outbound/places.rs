@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::pod::Worker;
+use crate::lanes::Lane;
 
 /// A connection that has carried so much, so fast, is bulk: bytes, and bytes per second of its life. A thread can do a
 /// hundred of these. Small messages over one connection are ten times below that.
@@ -30,7 +30,7 @@ const REMEMBERED: usize = 64;
 /// Nothing tells of a connection that opens which it will be. So it is taken for what those were that ended and went to the
 /// same destination.
 pub(crate) struct Places {
-    workers: Vec<Worker>,
+    lanes: Vec<Lane>,
     /// And how many connections more that are none will be waited for.
     bulk: Mutex<Vec<(SocketAddr, u8)>>,
     /// Whether there are any, so that whoever has no bulk takes no lock.
@@ -38,8 +38,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) fn new(workers: &[Worker]) -> Arc<Self> {
-        Arc::new(Self { workers: workers.to_vec(), bulk: Mutex::default(), knows_bulk: AtomicBool::new(false) })
+    pub(crate) fn new(lanes: &[Lane]) -> Arc<Self> {
+        Arc::new(Self { lanes: lanes.to_vec(), bulk: Mutex::default(), knows_bulk: AtomicBool::new(false) })
     }
 
     /// A place for a connection that worker `own` has accepted. Another worker's costs it a way to that thread.
@@ -47,10 +47,10 @@ impl Places {
     pub(crate) fn take(self: &Arc<Self>, own: usize, destination: impl FnOnce() -> Option<SocketAddr>) -> Place {
         let is_bulk =
             self.knows_bulk.load(Relaxed) && destination().is_some_and(|destination| self.is_bulk(destination));
-        let load = |index: &usize| (self.workers[*index].bulk.load(Relaxed), *index != own);
-        let index = if is_bulk { (0..self.workers.len()).min_by_key(load).unwrap_or(own) } else { own };
+        let load = |index: &usize| (self.lanes[*index].bulk.load(Relaxed), *index != own);
+        let index = if is_bulk { (0..self.lanes.len()).min_by_key(load).unwrap_or(own) } else { own };
         if is_bulk {
-            self.workers[index].bulk.fetch_add(1, Relaxed);
+            self.lanes[index].bulk.fetch_add(1, Relaxed);
         }
         Place { places: self.clone(), index, spread: is_bulk }
     }
@@ -87,8 +87,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn worker(&self) -> &Worker {
-        &self.places.workers[self.index]
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.places.lanes[self.index]
     }
 
     /// The connection has ended: so many bytes, both ways, in so much time.
@@ -113,7 +113,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.spread {
-            self.worker().bulk.fetch_sub(1, Relaxed);
+            self.lane().bulk.fetch_sub(1, Relaxed);
         }
     }
 }

@@ -9,7 +9,6 @@ use std::time::SystemTime;
 use http::{HeaderMap, Method};
 use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
-use leno_policy::{Decision, DenyReason, Verdict};
 use leno_proxy::peers::{Link, Place, Proof};
 use leno_proxy::streams::{accept_next, canonical, hand_over, reset};
 use leno_proxy::threads::Lives;
@@ -17,10 +16,11 @@ use leno_tunnel::server::{self, InboundConnect, ServeError};
 use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{Cut, InboundConnection, Listed, OpenTunnel};
-use crate::dial;
+use super::admit::admit_and_dial;
 use crate::failure::Failure;
-use crate::pod::{Pod, Worker};
+use crate::lanes::Lane;
+use crate::pod::Pod;
+use crate::pod::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::report::{Direction, Report};
 use crate::request_headers;
 
@@ -28,8 +28,8 @@ use crate::request_headers;
 ///
 /// Each tunnel is served where the fewest are: left to the kernel, two that carry all there is to
 /// carry would meet on one thread half of the time. First come those that are free of what programs
-/// of this node open, but for bulk ([`crate::pod::workers`]).
-pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<Worker>, listener: TcpListener) {
+/// of this node open, but for bulk ([`crate::lanes`]).
+pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, lanes: Vec<Lane>, listener: TcpListener) {
     while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
         let most = pod.context().config.max_tunnels_per_peer;
         // From here on: whoever drains must not take a peer that proves itself for nobody.
@@ -42,25 +42,25 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, workers: Vec<W
             }
         };
         let place = pod.unproven().place().await;
-        let Some(worker) = workers.iter().min_by_key(|worker| (worker.served.load(Relaxed), worker.outbound)) else {
+        let Some(lane) = lanes.iter().min_by_key(|lane| (lane.served.load(Relaxed), lane.outbound)) else {
             return;
         };
-        let served = Served::by(worker);
+        let served = Served::by(lane);
         let pod = pod.clone();
-        hand_over(stream, peer, &worker.handle, move |stream| async move {
+        hand_over(stream, peer, &lane.handle, move |stream| async move {
             let _served = served;
             serve(pod, open, stream, peer, place).await;
         });
     }
 }
 
-/// Keeps a tunnel counted on its worker.
+/// Keeps a tunnel counted on its lane.
 struct Served(Arc<AtomicUsize>);
 
 impl Served {
-    fn by(worker: &Worker) -> Self {
-        worker.served.fetch_add(1, Relaxed);
-        Self(worker.served.clone())
+    fn by(lane: &Lane) -> Self {
+        lane.served.fetch_add(1, Relaxed);
+        Self(lane.served.clone())
     }
 }
 
@@ -272,66 +272,4 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
     )
     .await
     .map(|(program, listed, cut)| Connected { program, cut, listed })
-}
-
-/// Lists the connection, asks the policies, and connects to the program with the caller's
-/// address as source. `caller` is the port it came from in the clear.
-pub(crate) async fn admit_and_dial(
-    pod: &Arc<Pod>,
-    connection: InboundConnection,
-    caller: Option<u16>,
-    report: &mut Report,
-) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
-    let (source_ip, address) = (connection.source_ip, connection.destination);
-    // Listed first: a policy that arrives between the decision and the listing would otherwise
-    // never be asked about this connection.
-    let (listed, cut) = pod.connections().list_inbound(connection.clone())?;
-    let mut decision = decide(pod, &connection).await?;
-    if waits(&decision) {
-        decision = tokio::select! {
-            decision = Box::pin(decide_soon(pod, &connection)) => decision?,
-            () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
-        };
-    }
-    report.dry_run(&decision.dry_run);
-    if let Verdict::Deny(reason) = decision.verdict {
-        return Err(Failure::Denied(Arc::new(reason)));
-    }
-    // A pod that reaches itself through its own service can't have its own address as a foreign
-    // source: the packets would never leave the loopback path the rules watch.
-    let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
-    let program = tokio::select! {
-        program = dial::program(pod, address, source, caller) => program?,
-        () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
-    };
-    Ok((program, listed, cut))
-}
-
-async fn decide(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
-    let (mesh, workload) = pod.workload().await?;
-    Ok(leno_policy::authorize(&mesh, &workload, &connection.for_policy()))
-}
-
-/// Whether it hangs on a policy that has not arrived.
-fn waits(decision: &Decision) -> bool {
-    matches!(decision.verdict, Verdict::Deny(DenyReason::UnknownPolicy { .. }))
-}
-
-/// Waits for the policies that decide: the control plane may tell of a workload before those it names.
-/// If they don't come, that is the decision.
-async fn decide_soon(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
-    let mut changes = pod.context().core.state.subscribe();
-    let known = timers::timeout(pod.context().core.config.workload_timeout, async {
-        loop {
-            let decision = decide(pod, connection).await?;
-            // The proxy that would change it is gone: there is nothing to wait for.
-            if !waits(&decision) || changes.changed().await.is_err() {
-                return Ok(decision);
-            }
-        }
-    });
-    match known.await {
-        Ok(known) => known,
-        Err(_) => decide(pod, connection).await,
-    }
 }

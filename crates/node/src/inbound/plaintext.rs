@@ -11,10 +11,10 @@ use leno_proxy::threads::Lives;
 use leno_tunnel::relay;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{Counted, InboundConnection};
+use super::admit::admit_and_dial;
 use crate::failure::Failure;
-use crate::inbound::admit_and_dial;
 use crate::pod::Pod;
+use crate::pod::connections::{Counted, Cut, InboundConnection, Listed};
 use crate::report::{Direction, Report};
 
 /// Accepts captured plaintext connections until the pod takes no more.
@@ -57,7 +57,7 @@ async fn connect(
     peer: SocketAddr,
     counted: &mut Counted,
     report: &mut Report,
-) -> Result<(TcpStream, crate::connections::Listed, Arc<crate::connections::Cut>), Failure> {
+) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
     let destination =
         sockets::original_destination_of(stream, peer).map_err(|e| Failure::OriginalDestination(Arc::new(e)))?;
     report.destination_address(destination);

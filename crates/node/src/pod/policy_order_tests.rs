@@ -20,8 +20,8 @@ use prost::Message as _;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::connections::{Connections, Cut, InboundConnection, Listed};
-use crate::shares::Shares;
+use super::connections::{Connections, Cut, InboundConnection, Listed};
+use super::shares::Shares;
 
 /// What the control plane means the mesh to be.
 #[derive(Debug, Clone, Default)]

@@ -1,5 +1,8 @@
 //! The pods of this node: started and stopped as the node agent says.
 
+pub(crate) mod dump;
+mod listen;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -12,21 +15,22 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::dial::TunnelKey;
-use crate::pod::{Context, FAREWELL, Pod, Worker};
+use crate::context::Context;
+use crate::lanes::{Lane, TunnelKey};
+use crate::pod::{FAREWELL, Pod};
 
 /// The pods of this node by their Kubernetes UID.
 pub(crate) struct Pods {
     context: Arc<Context>,
-    workers: Vec<Worker>,
+    lanes: Vec<Lane>,
     running: Mutex<HashMap<String, Arc<Pod>>>,
     /// Pods that left the mesh and still have connections, which policies go on governing.
     leaving: Arc<Mutex<Vec<Arc<Pod>>>>,
 }
 
 impl Pods {
-    pub(crate) fn new(context: Arc<Context>, workers: Vec<Worker>) -> Arc<Self> {
-        Arc::new(Self { context, workers, running: Mutex::default(), leaving: Arc::default() })
+    pub(crate) fn new(context: Arc<Context>, lanes: Vec<Lane>) -> Arc<Self> {
+        Arc::new(Self { context, lanes, running: Mutex::default(), leaving: Arc::default() })
     }
 
     /// All running pods and their UIDs.
@@ -51,21 +55,21 @@ impl Pods {
         self.forget_tunnels(&pod);
         self.leaving.lock().push(pod.clone());
         let leaving = self.leaving.clone();
-        let workers = self.workers.clone();
+        let lanes = self.lanes.clone();
         tokio::spawn(async move {
             pod.leave().await;
             pod.stop();
             // One that never rests could keep the namespace for as long.
-            for worker in workers {
-                worker.handle.spawn(async { NetworkNamespace::go_home() });
+            for lane in lanes {
+                lane.handle.spawn(async { NetworkNamespace::go_home() });
             }
             leaving.lock().retain(|other| !Arc::ptr_eq(other, &pod));
         });
     }
 
     fn forget_tunnels(&self, pod: &Pod) {
-        for worker in &self.workers {
-            worker.tunnels.evict(|key| key.pod == pod.netns().id());
+        for lane in &self.lanes {
+            lane.tunnels.evict(|key| key.pod == pod.netns().id());
         }
     }
 
@@ -91,7 +95,7 @@ impl Pods {
                 "connections outlived the drain deadline and were cut (CONNECTION_TERMINATION_DEADLINE)"
             );
         }
-        let closed = join_all(self.workers.iter().map(|worker| worker.tunnels.close()));
+        let closed = join_all(self.lanes.iter().map(|lane| lane.tunnels.close()));
         let _ = tokio::time::timeout_at(deadline.max(Instant::now() + FAREWELL), closed).await;
     }
 
@@ -115,7 +119,7 @@ impl Pods {
                     || peer.identity().is_none_or(|identity| !key.expected.contains(&identity))
             })
         };
-        self.workers.iter().for_each(|worker| worker.tunnels.evict(gone));
+        self.lanes.iter().for_each(|lane| lane.tunnels.evict(gone));
     }
 
     /// Asks the policies again about live connections whenever discovery changed something, and
@@ -167,7 +171,7 @@ impl PodHandler for Pods {
         let straggling =
             self.leaving.lock().iter().filter(|pod| pod.netns().id() == netns.id()).cloned().collect::<Vec<_>>();
         straggling.iter().for_each(|pod| pod.drain());
-        let pod = Pod::start(info, netns, self.context.clone(), &self.workers)
+        let pod = listen::start(info, netns, self.context.clone(), &self.lanes)
             .inspect_err(|error| tracing::error!(%uid, %error, "can't carry traffic of pod; trying again"))?;
         tracing::info!(pod = %pod.name(), "carrying traffic of pod");
         running.insert(uid, pod);

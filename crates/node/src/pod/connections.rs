@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
-use crate::shares::Share;
+use crate::pod::shares::Share;
 
 /// The live connections of one pod.
 pub(crate) struct Connections {

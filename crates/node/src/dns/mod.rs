@@ -1,6 +1,8 @@
 //! The pods' DNS: services of the mesh are answered here, everything else goes on to the
 //! resolvers of the node, asked from the pod's own namespace so that it is the pod that asks.
 
+pub mod message;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -18,9 +20,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
-use crate::connections::Counted;
-use crate::dns_message::{self, Parsed, Question};
+use self::message::{Parsed, Question};
+use crate::dial;
 use crate::pod::Pod;
+use crate::pod::connections::Counted;
 
 /// Questions of one pod under way at once. Past it they wait in the socket's buffer, then drop:
 /// a pod that floods its resolver slows itself, not the node.
@@ -130,7 +133,7 @@ enum Transport {
 }
 
 async fn reply(pod: &Pod, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
-    let question = match dns_message::parse(query) {
+    let question = match message::parse(query) {
         Parsed::Question(question) => question,
         Parsed::Refusal(refusal) => return Some(refusal),
         Parsed::Garbage => return None,
@@ -207,7 +210,7 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Resu
     let mut reply = vec![0; 4096];
     loop {
         let length = socket.recv(&mut reply).await?;
-        if dns_message::answers(query, &reply[..length]) {
+        if message::answers(query, &reply[..length]) {
             reply.truncate(length);
             return Ok(reply);
         }
@@ -215,7 +218,7 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Resu
 }
 
 async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut stream = crate::dial::tcp(pod, resolver).await.map_err(std::io::Error::other)?;
+    let mut stream = dial::tcp(pod, resolver).await.map_err(std::io::Error::other)?;
     let length = u16::try_from(query.len()).map_err(std::io::Error::other)?;
     let mut framed = length.to_be_bytes().to_vec();
     framed.extend_from_slice(query);
@@ -223,7 +226,7 @@ async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Resu
     let length = stream.read_u16().await?;
     let mut reply = vec![0; usize::from(length)];
     stream.read_exact(&mut reply).await?;
-    if dns_message::answers(query, &reply) {
+    if message::answers(query, &reply) {
         Ok(reply)
     } else {
         Err(std::io::Error::other("not an answer to the question"))

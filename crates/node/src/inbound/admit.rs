@@ -1,0 +1,75 @@
+//! Whether a connection may reach the pod's program, and the way there.
+
+use std::sync::Arc;
+
+use leno_policy::{Decision, DenyReason, Verdict};
+use leno_tunnel::timers;
+use tokio::net::TcpStream;
+
+use crate::dial;
+use crate::failure::Failure;
+use crate::pod::Pod;
+use crate::pod::connections::{Cut, InboundConnection, Listed};
+use crate::report::Report;
+
+/// Lists the connection, asks the policies, and connects to the program with the caller's
+/// address as source. `caller` is the port it came from in the clear.
+pub(crate) async fn admit_and_dial(
+    pod: &Arc<Pod>,
+    connection: InboundConnection,
+    caller: Option<u16>,
+    report: &mut Report,
+) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
+    let (source_ip, address) = (connection.source_ip, connection.destination);
+    // Listed first: a policy that arrives between the decision and the listing would otherwise
+    // never be asked about this connection.
+    let (listed, cut) = pod.connections().list_inbound(connection.clone())?;
+    let mut decision = decide(pod, &connection).await?;
+    if waits(&decision) {
+        decision = tokio::select! {
+            decision = Box::pin(decide_soon(pod, &connection)) => decision?,
+            () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
+        };
+    }
+    report.dry_run(&decision.dry_run);
+    if let Verdict::Deny(reason) = decision.verdict {
+        return Err(Failure::Denied(Arc::new(reason)));
+    }
+    // A pod that reaches itself through its own service can't have its own address as a foreign
+    // source: the packets would never leave the loopback path the rules watch.
+    let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
+    let program = tokio::select! {
+        program = dial::program(pod, address, source, caller) => program?,
+        () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
+    };
+    Ok((program, listed, cut))
+}
+
+async fn decide(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
+    let (mesh, workload) = pod.workload().await?;
+    Ok(leno_policy::authorize(&mesh, &workload, &connection.for_policy()))
+}
+
+/// Whether it hangs on a policy that has not arrived.
+fn waits(decision: &Decision) -> bool {
+    matches!(decision.verdict, Verdict::Deny(DenyReason::UnknownPolicy { .. }))
+}
+
+/// Waits for the policies that decide: the control plane may tell of a workload before those it names.
+/// If they don't come, that is the decision.
+async fn decide_soon(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
+    let mut changes = pod.context().core.state.subscribe();
+    let known = timers::timeout(pod.context().core.config.workload_timeout, async {
+        loop {
+            let decision = decide(pod, connection).await?;
+            // The proxy that would change it is gone: there is nothing to wait for.
+            if !waits(&decision) || changes.changed().await.is_err() {
+                return Ok(decision);
+            }
+        }
+    });
+    match known.await {
+        Ok(known) => known,
+        Err(_) => decide(pod, connection).await,
+    }
+}

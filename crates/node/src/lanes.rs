@@ -1,0 +1,57 @@
+//! The data-path threads as pods see them, and the tunnels that are opened on each.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use leno_model::Identity;
+use leno_tunnel::Pool;
+use tokio::runtime::Handle;
+
+use crate::failure::Failure;
+
+/// One data-path thread as a pod sees it.
+#[derive(Clone)]
+pub(crate) struct Lane {
+    pub(crate) handle: Handle,
+    /// Whether it takes connections that programs open.
+    pub(crate) outbound: bool,
+    /// The tunnels opened on this thread, for all pods: the key tells them apart.
+    pub(crate) tunnels: Pool<TunnelKey, Failure>,
+    /// How many of peers' tunnels it serves, of all pods.
+    pub(crate) served: Arc<AtomicUsize>,
+    /// How many connections it carries that were spread over all workers, of all pods.
+    pub(crate) bulk: Arc<AtomicUsize>,
+}
+
+/// The threads of `handles`. All of them take connections in; every second one, rounded up, also
+/// those that programs open. That costs less (no policy, no connect to a program), and the more of
+/// it goes by one tunnel, the more leaves in one record (lab/results/experiments.md). Bulk is spread
+/// ([`crate::outbound::places`]).
+pub(crate) fn lanes(handles: &[Handle], tunnel: &leno_tunnel::Settings) -> Vec<Lane> {
+    let of = |(index, handle): (usize, &Handle)| Lane {
+        handle: handle.clone(),
+        outbound: index % 2 == 0,
+        tunnels: Pool::new(tunnel.clone()),
+        served: Arc::default(),
+        bulk: Arc::default(),
+    };
+    handles.iter().enumerate().map(of).collect()
+}
+
+/// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that
+/// must prove one of the same identities.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TunnelKey {
+    /// The pod's namespace: an address may be reused by another pod, a
+    /// namespace isn't while somebody holds it.
+    pub(crate) pod: leno_capture::NamespaceId,
+    /// Who we are. A new certificate for the same identity may use an old tunnel until that drains ([`leno_proxy::peers::Link`]).
+    pub(crate) source: Identity,
+    /// Who the peer must be.
+    pub(crate) expected: Vec<Identity>,
+    /// Uid of the peer's workload: an address that has passed to another pod makes another key.
+    pub(crate) peer: leno_model::WorkloadUid,
+    /// The peer's HBONE address.
+    pub(crate) address: SocketAddr,
+}

@@ -1,0 +1,294 @@
+//! One enrolled pod: what its connections share.
+
+pub(crate) mod connections;
+#[cfg(test)]
+mod policy_order_tests;
+pub(crate) mod shares;
+pub(crate) mod silent;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::HeaderValue;
+use leno_capture::zds::PodInfo;
+use leno_capture::{NetworkNamespace, ShortPath};
+use leno_model::{Mesh, Workload, WorkloadUid};
+use leno_policy::NotUnderstood;
+use leno_proxy::Listeners;
+use leno_proxy::peers::Unproven;
+use leno_tls::MeshIdentity;
+use leno_tunnel::timers;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::connections::Connections;
+use self::silent::Silent;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::request_headers;
+
+/// Ports opened in each pod's namespace.
+pub(crate) const OUTBOUND_PORT: u16 = 15001;
+pub(crate) const PLAINTEXT_PORT: u16 = 15006;
+pub(crate) const DNS_PORT: u16 = 15053;
+
+/// How long closing and resetting may take, once there is nothing more to wait for.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long a pod that left takes what the rules led here, though they are gone: a handshake may
+/// have begun before, and end on the far side of the world. Its peers have been told earlier.
+const STRAGGLERS: Duration = Duration::from_secs(1);
+
+/// How long tunnels of a pod that left the mesh may go on: longer than any drain.
+const UNHURRIED: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What a pod's namespace offers.
+pub(crate) struct Footing {
+    /// Whether the kernel lets us use the caller's address towards the program.
+    pub(crate) spoofs_source: bool,
+    /// What connections from and to the pod use where the path is short.
+    pub(crate) short_path: ShortPath,
+    /// Where the pod's connections are taken.
+    pub(crate) listeners: Listeners,
+}
+
+/// One enrolled pod.
+pub(crate) struct Pod {
+    info: PodInfo,
+    netns: NetworkNamespace,
+    context: Arc<Context>,
+    connections: Arc<Connections>,
+    /// No new tunnels; live ones go on.
+    draining: CancellationToken,
+    /// No new connections by the rules either.
+    closing: CancellationToken,
+    /// The pod left the mesh, the proxy stays: live connections may take as long as they like.
+    left: AtomicBool,
+    unproven: Arc<Unproven>,
+    /// Endpoints that don't answer it.
+    silent: Silent,
+    /// Live connections end too.
+    stop: CancellationToken,
+    footing: Footing,
+    /// The workload this pod turned out to be, to find it again without a search.
+    uid: Mutex<Option<WorkloadUid>>,
+    /// What peers are told of it, as put together last.
+    baggage: Mutex<Option<(Arc<Workload>, Option<HeaderValue>)>>,
+}
+
+impl Pod {
+    /// A pod that nobody listens for yet.
+    pub(crate) fn new(info: PodInfo, netns: NetworkNamespace, context: Arc<Context>, footing: Footing) -> Arc<Self> {
+        let name = format!("{}/{}", info.namespace, info.name);
+        Arc::new(Self {
+            info,
+            netns,
+            connections: Connections::new(context.shares.join(name, context.config.max_sockets_per_pod)),
+            draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            left: AtomicBool::new(false),
+            unproven: Unproven::new(context.core.config.max_unproven),
+            silent: Silent::default(),
+            stop: CancellationToken::new(),
+            footing,
+            uid: Mutex::new(None),
+            baggage: Mutex::new(None),
+            context,
+        })
+    }
+
+    pub(crate) fn info(&self) -> &PodInfo {
+        &self.info
+    }
+
+    /// `namespace/name`, for logs.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.info.namespace, self.info.name)
+    }
+
+    pub(crate) fn netns(&self) -> &NetworkNamespace {
+        &self.netns
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
+    /// Where it takes connections.
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.footing.listeners
+    }
+
+    /// Whether the pod left the mesh.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// What connections from and to this pod use where the path is short.
+    pub(crate) fn short_path(&self) -> &ShortPath {
+        &self.footing.short_path
+    }
+
+    /// Has a tunnel that was taken for a short one do as its path demands.
+    pub(crate) fn verify_short_path(&self, stream: &TcpStream) {
+        if let Err(error) = self.footing.short_path.verify(stream) {
+            tracing::debug!(%error, "a tunnel's congestion control stays as it is");
+        }
+    }
+
+    pub(crate) fn spoofs_source(&self) -> bool {
+        self.footing.spoofs_source
+    }
+
+    /// The current mesh and this pod's workload in it. Waits for discovery to deliver it, for a
+    /// pod may open connections before the control plane has told of it.
+    pub(crate) async fn workload(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+        let found = match self.workload_now() {
+            Some(found) => found,
+            None => self.workload_soon().await?,
+        };
+        // What holds for such a pod is not known, so it neither takes nor makes connections.
+        NotUnderstood::workload(&found.1).map_err(|error| Failure::NotUnderstood(Arc::new(error)))?;
+        Ok(found)
+    }
+
+    async fn workload_soon(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+        let wait = self.context.core.config.workload_timeout;
+        let mut changes = self.context.core.state.subscribe();
+        let found = timers::timeout(wait, async {
+            loop {
+                if let Some(found) = self.workload_now() {
+                    return Some(found);
+                }
+                changes.changed().await.ok()?;
+            }
+        });
+        found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload { pod: self.name(), waited: wait })
+    }
+
+    /// The current mesh and this pod's workload in it, if it is known, understood or not.
+    pub(crate) fn workload_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
+        // After the mesh was loaded: completeness never goes away again.
+        let mesh = self.context.core.state.load();
+        if !self.context.core.state.is_complete() {
+            return None;
+        }
+        let is_ours = |w: &Workload| {
+            *w.name == *self.info.name
+                && *w.namespace == *self.info.namespace
+                && *w.service_account == *self.info.service_account
+                && *w.node == *self.context.core.config.node
+        };
+        let known = self.uid.lock().clone();
+        if let Some(workload) = known.and_then(|uid| mesh.workload(&uid)).filter(|w| is_ours(w)) {
+            let workload = workload.clone();
+            return Some((mesh, workload));
+        }
+        let workload = mesh
+            .workload_on_node(
+                &self.context.core.config.node,
+                &self.info.namespace,
+                &self.info.name,
+                &self.info.service_account,
+            )?
+            .clone();
+        *self.uid.lock() = Some(workload.uid.clone());
+        Some((mesh, workload))
+    }
+
+    /// What peers are told of this pod's workload.
+    pub(crate) fn baggage(&self, workload: &Arc<Workload>) -> Option<HeaderValue> {
+        let mut last = self.baggage.lock();
+        if let Some((of, baggage)) = &*last
+            && Arc::ptr_eq(of, workload)
+        {
+            return baggage.clone();
+        }
+        let baggage = request_headers::baggage(workload);
+        *last = Some((workload.clone(), baggage.clone()));
+        baggage
+    }
+
+    /// The certificate the pod speaks with.
+    pub(crate) async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
+        let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
+        self.context.core.identity(&identity).await.map_err(|e| Failure::Certificate(Arc::new(e)))
+    }
+
+    /// Stops accepting and tells peers; live connections go on.
+    pub(crate) fn drain(&self) {
+        self.draining.cancel();
+        self.closing.cancel();
+    }
+
+    /// When live tunnels must have ended, once the pod takes no new connections.
+    pub(crate) async fn draining(&self) -> Instant {
+        self.draining.cancelled().await;
+        let left = self.left.load(Ordering::Relaxed);
+        Instant::now() + if left { UNHURRIED } else { self.context.core.config.drain_deadline }
+    }
+
+    /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go
+    /// on until they end by themselves. Returns when they have.
+    pub(crate) async fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+        self.draining.cancel();
+        let _ = tokio::time::timeout(STRAGGLERS, self.closing()).await;
+        self.closing.cancel();
+        self.connections.drained().await;
+        self.connections.tunnels_closed().await;
+    }
+
+    /// Endpoints that don't answer the pod.
+    pub(crate) fn silent(&self) -> &Silent {
+        &self.silent
+    }
+
+    pub(crate) fn unproven(&self) -> &Arc<Unproven> {
+        &self.unproven
+    }
+
+    /// Drains: waits for live connections, until the deadline at most, and ends what is left then.
+    /// Says whether nothing was.
+    pub(crate) async fn wind_down(&self, deadline: Instant) -> bool {
+        self.drain();
+        let ended = async {
+            self.connections.drained().await;
+            // What the last ones sent may still wait in a tunnel for a peer that reads slowly.
+            self.connections.tunnels_closed().await;
+        };
+        let drained = tokio::time::timeout_at(deadline, ended).await.is_ok();
+        self.stop();
+        // A connection that is cut must look so: its task has to get at resetting it.
+        let _ = tokio::time::timeout(FAREWELL, self.connections.drained()).await;
+        drained
+    }
+
+    /// Ends everything.
+    pub(crate) fn stop(&self) {
+        self.drain();
+        self.stop.cancel();
+    }
+
+    /// Resolves when the pod takes no new tunnels of peers.
+    pub(crate) async fn stopping(&self) {
+        self.draining.cancelled().await;
+    }
+
+    /// Resolves when the pod takes no new connections that the rules lead here.
+    pub(crate) async fn closing(&self) {
+        self.closing.cancelled().await;
+    }
+
+    /// Resolves when live connections must end.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+}

@@ -1,0 +1,165 @@
+//! Opening a pod's listeners, in its namespace and for every thread, and accepting on them.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+
+use leno_capture::sockets::{self, DnsSockets, ListenOptions, Probes};
+use leno_capture::zds::PodInfo;
+use leno_capture::{NetworkNamespace, ShortPath};
+use leno_model::HBONE_PORT;
+use leno_proxy::Listeners;
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::config::{CongestionControl, OriginalSource};
+use crate::context::Context;
+use crate::lanes::Lane;
+use crate::outbound::places::Places;
+use crate::pod::{DNS_PORT, Footing, OUTBOUND_PORT, PLAINTEXT_PORT, Pod};
+use crate::{dns, inbound, outbound};
+
+/// Opens the pod's listeners on every lane and starts accepting.
+///
+/// # Errors
+/// If a port is taken in the pod's namespace or the kernel refuses the socket; nothing is
+/// left open then.
+pub(crate) fn start(
+    info: PodInfo,
+    netns: NetworkNamespace,
+    context: Arc<Context>,
+    lanes: &[Lane],
+) -> Result<Arc<Pod>, String> {
+    let short_path = short_path(&netns, context.config.congestion_control);
+    let sockets = Sockets::open(&netns, &short_path, &context, lanes)?;
+    let spoofs_source = match context.config.original_source {
+        OriginalSource::False => false,
+        OriginalSource::Auto => sockets.transparent,
+        OriginalSource::True if sockets.transparent => true,
+        OriginalSource::True => {
+            return Err("ENABLE_ORIG_SRC=true, but the kernel refuses IP_TRANSPARENT in the pod's namespace \
+                        (needs CAP_NET_ADMIN there)"
+                .to_owned());
+        }
+    };
+    let listeners = sockets.note(&netns).map_err(|e| format!("can't examine a listener: {e}"))?;
+    let pod = Pod::new(info, netns, context, Footing { spoofs_source, short_path, listeners });
+    // Those already accepting must not go on without the others: the next attempt would share
+    // their ports, and nobody would watch over what they accept.
+    sockets.accept(&pod, lanes).inspect_err(|_| pod.stop())?;
+    Ok(pod)
+}
+
+/// A pod's listeners that nobody accepts on yet.
+struct Sockets {
+    /// For each lane: where programs' connections arrive, if it takes them, and those from outside the mesh.
+    lanes: Vec<(Option<StdListener>, StdListener)>,
+    hbone: StdListener,
+    dns: Option<DnsSockets>,
+    /// Whether the kernel lets all of them use the caller's address.
+    transparent: bool,
+}
+
+impl Sockets {
+    fn open(
+        netns: &NetworkNamespace,
+        short_path: &ShortPath,
+        context: &Context,
+        lanes: &[Lane],
+    ) -> Result<Self, String> {
+        let listen = |port: u16| {
+            let mut options =
+                if port == OUTBOUND_PORT { ListenOptions::for_programs() } else { ListenOptions::default() };
+            if port == HBONE_PORT {
+                options.probes = Probes::Tunnel;
+            }
+            // Callers of the third may be anywhere, and there are many of them: the system decides.
+            if port != PLAINTEXT_PORT {
+                options.path = short_path.clone();
+            }
+            let listener = if context.core.config.ipv6 {
+                sockets::listen_wildcard(netns, port, &options)
+            } else {
+                sockets::listen(netns, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), &options)
+            };
+            listener.map_err(|e| e.to_string())
+        };
+        let mut opened = Vec::new();
+        let mut transparent = true;
+        for lane in lanes {
+            let outbound = if lane.outbound { Some(listen(OUTBOUND_PORT)?.socket) } else { None };
+            let plaintext = listen(PLAINTEXT_PORT)?;
+            transparent &= plaintext.transparent;
+            opened.push((outbound, plaintext.socket));
+        }
+        let hbone = listen(HBONE_PORT)?;
+        transparent &= hbone.transparent;
+        let dns = if context.config.dns { open_dns(netns) } else { None };
+        Ok(Self { lanes: opened, hbone: hbone.socket, dns, transparent })
+    }
+
+    /// Where they are, for who makes way to another proxy.
+    fn note(&self, netns: &NetworkNamespace) -> std::io::Result<Listeners> {
+        let mut noted = Listeners::new(netns.clone());
+        noted.note(HBONE_PORT, &self.hbone)?;
+        for (outbound, plaintext) in &self.lanes {
+            noted.note(PLAINTEXT_PORT, plaintext)?;
+            if let Some(outbound) = outbound {
+                noted.note(OUTBOUND_PORT, outbound)?;
+            }
+        }
+        for listener in self.dns.iter().flat_map(|dns| &dns.tcp) {
+            noted.note(DNS_PORT, &listener.socket)?;
+        }
+        Ok(noted)
+    }
+
+    fn accept(self, pod: &Arc<Pod>, lanes: &[Lane]) -> Result<(), String> {
+        // Who accepts counts as a connection does: one who waits for the last is not to miss those in the queue.
+        // `from_std` registers with the reactor of the runtime it runs in.
+        let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
+        let places = Places::new(lanes);
+        for (index, (lane, (outbound, plaintext))) in lanes.iter().zip(self.lanes).enumerate() {
+            let _on_worker = lane.handle.enter();
+            if let Some(outbound) = outbound {
+                let counted = pod.connections().count();
+                tokio::spawn(outbound::accept(pod.clone(), counted, places.clone(), index, register(outbound)?));
+            }
+            tokio::spawn(inbound::plaintext::accept(pod.clone(), pod.connections().count(), register(plaintext)?));
+        }
+        // Where programs of this node keep no peer waiting, but for bulk.
+        if let Some(lane) = lanes.iter().min_by_key(|lane| lane.outbound) {
+            let _on_worker = lane.handle.enter();
+            let counted = pod.connections().accept_tunnels();
+            tokio::spawn(inbound::tunnel::accept(pod.clone(), counted, lanes.to_vec(), register(self.hbone)?));
+        }
+        if let (Some(lane), Some(dns)) = (lanes.first(), self.dns) {
+            let _on_worker = lane.handle.enter();
+            for socket in dns.udp {
+                let socket = UdpSocket::from_std(socket).map_err(|e| format!("can't register a socket: {e}"))?;
+                tokio::spawn(dns::serve_udp(pod.clone(), pod.connections().count(), socket));
+            }
+            for listener in dns.tcp {
+                let listener = register(listener.socket)?;
+                tokio::spawn(dns::serve_tcp(pod.clone(), pod.connections().count(), listener));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the pod's DNS sockets. A port in use is told and left at that: DNS must not cost a pod
+/// its mesh.
+fn open_dns(netns: &NetworkNamespace) -> Option<DnsSockets> {
+    let opened = sockets::listen_dns(netns, DNS_PORT, &ListenOptions::default());
+    opened.inspect_err(|error| tracing::warn!(%error, "the pod's DNS can't be answered; its queries will fail")).ok()
+}
+
+/// What a pod's connections use on short paths. Not knowing costs processor time, not a pod its mesh.
+fn short_path(netns: &NetworkNamespace, chosen: CongestionControl) -> ShortPath {
+    match chosen {
+        CongestionControl::System => ShortPath::default(),
+        CongestionControl::Auto => ShortPath::of(netns).unwrap_or_else(|error| {
+            tracing::debug!(%error, "the pod's congestion control can't be told; leaving it alone");
+            ShortPath::default()
+        }),
+    }
+}
