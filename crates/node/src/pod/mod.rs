@@ -1,13 +1,13 @@
 //! One enrolled pod: what its connections share.
 
 pub(crate) mod connections;
+mod phase;
 #[cfg(test)]
 mod policy_order_tests;
 pub(crate) mod shares;
 pub(crate) mod silent;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -22,9 +22,9 @@ use leno_tunnel::timers;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use self::connections::Connections;
+use self::phase::{Event, Phases};
 use self::silent::Silent;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -61,17 +61,10 @@ pub(crate) struct Pod {
     netns: NetworkNamespace,
     context: Arc<Context>,
     connections: Arc<Connections>,
-    /// No new tunnels; live ones go on.
-    draining: CancellationToken,
-    /// No new connections by the rules either.
-    closing: CancellationToken,
-    /// The pod left the mesh, the proxy stays: live connections may take as long as they like.
-    left: AtomicBool,
+    phases: Phases,
     unproven: Arc<Unproven>,
     /// Endpoints that don't answer it.
     silent: Silent,
-    /// Live connections end too.
-    stop: CancellationToken,
     footing: Footing,
     /// The workload this pod turned out to be, to find it again without a search.
     uid: Mutex<Option<WorkloadUid>>,
@@ -87,12 +80,9 @@ impl Pod {
             info,
             netns,
             connections: Connections::new(context.shares.join(name, context.config.max_sockets_per_pod)),
-            draining: CancellationToken::new(),
-            closing: CancellationToken::new(),
-            left: AtomicBool::new(false),
+            phases: Phases::default(),
             unproven: Unproven::new(context.core.config.max_unproven),
             silent: Silent::default(),
-            stop: CancellationToken::new(),
             footing,
             uid: Mutex::new(None),
             baggage: Mutex::new(None),
@@ -128,7 +118,7 @@ impl Pod {
 
     /// Whether the pod left the mesh.
     pub(crate) fn has_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
+        self.phases.now().has_left()
     }
 
     /// What connections from and to this pod use where the path is short.
@@ -224,24 +214,21 @@ impl Pod {
 
     /// Stops accepting and tells peers; live connections go on.
     pub(crate) fn drain(&self) {
-        self.draining.cancel();
-        self.closing.cancel();
+        self.phases.on(Event::Drain);
     }
 
     /// When live tunnels must have ended, once the pod takes no new connections.
     pub(crate) async fn draining(&self) -> Instant {
-        self.draining.cancelled().await;
-        let left = self.left.load(Ordering::Relaxed);
-        Instant::now() + if left { UNHURRIED } else { self.context.core.config.drain_deadline }
+        let phase = self.phases.until(|phase| !phase.takes_tunnels()).await;
+        Instant::now() + if phase.has_left() { UNHURRIED } else { self.context.core.config.drain_deadline }
     }
 
     /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go
     /// on until they end by themselves. Returns when they have.
     pub(crate) async fn leave(&self) {
-        self.left.store(true, Ordering::Relaxed);
-        self.draining.cancel();
+        self.phases.on(Event::Leave);
         let _ = tokio::time::timeout(STRAGGLERS, self.closing()).await;
-        self.closing.cancel();
+        self.phases.on(Event::Drain);
         self.connections.drained().await;
         self.connections.tunnels_closed().await;
     }
@@ -273,22 +260,21 @@ impl Pod {
 
     /// Ends everything.
     pub(crate) fn stop(&self) {
-        self.drain();
-        self.stop.cancel();
+        self.phases.on(Event::Stop);
     }
 
     /// Resolves when the pod takes no new tunnels of peers.
     pub(crate) async fn stopping(&self) {
-        self.draining.cancelled().await;
+        self.phases.until(|phase| !phase.takes_tunnels()).await;
     }
 
     /// Resolves when the pod takes no new connections that the rules lead here.
     pub(crate) async fn closing(&self) {
-        self.closing.cancelled().await;
+        self.phases.until(|phase| !phase.takes_captured()).await;
     }
 
     /// Resolves when live connections must end.
     pub(crate) async fn stopped(&self) {
-        self.stop.cancelled().await;
+        self.phases.stopped().await;
     }
 }
