@@ -8,12 +8,12 @@ fn two<A, B, F>(_: fn(A, B) -> F) -> usize {
     size_of::<F>()
 }
 
-fn four<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+fn five<A, B, C, D, E, F>(_: fn(A, B, C, D, E) -> F) -> usize {
     size_of::<F>()
 }
 
-fn five<A, B, C, D, E, F>(_: fn(A, B, C, D, E) -> F) -> usize {
-    size_of::<F>()
+fn six<A, B, C, D, E, F, G>(_: fn(A, B, C, D, E, F) -> G) -> usize {
+    size_of::<G>()
 }
 
 #[test]
@@ -22,8 +22,8 @@ fn the_task_of_a_connection_is_small() {
     for (task, size, most) in [
         ("outbound", five(outbound::carry), 1840),
         ("inbound", two(tunnel::carry), 2064),
-        ("inbound tunnel", five(tunnel::serve), 3208),
-        ("inbound plaintext", four(plaintext::carry), 3048),
+        ("inbound tunnel", six(tunnel::serve), 3208),
+        ("inbound plaintext", five(plaintext::carry), 3048),
     ] {
         println!("{task}: {size}");
         assert!(size <= most, "{task}: {size} bytes, at most {most} are meant");

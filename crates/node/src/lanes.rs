@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use leno_model::Identity;
+use leno_proxy::threads::Worker;
 use leno_tunnel::Pool;
-use tokio::runtime::Handle;
 
 use crate::failure::Failure;
 
 /// One data-path thread as a pod sees it.
 #[derive(Clone)]
 pub(crate) struct Lane {
-    pub(crate) handle: Handle,
+    pub(crate) worker: Worker,
     /// Whether it takes connections that programs open.
     pub(crate) outbound: bool,
     /// The tunnels opened on this thread, for all pods: the key tells them apart.
@@ -24,19 +24,19 @@ pub(crate) struct Lane {
     pub(crate) bulk: Arc<AtomicUsize>,
 }
 
-/// The threads of `handles`. All of them take connections in; every second one, rounded up, also
+/// Those of `workers`. All of them take connections in; every second one, rounded up, also
 /// those that programs open. That costs less (no policy, no connect to a program), and the more of
 /// it goes by one tunnel, the more leaves in one record (lab/results/experiments.md). Bulk is spread
 /// ([`crate::outbound::places`]).
-pub(crate) fn lanes(handles: &[Handle], tunnel: &leno_tunnel::Settings) -> Vec<Lane> {
-    let of = |(index, handle): (usize, &Handle)| Lane {
-        handle: handle.clone(),
+pub(crate) fn lanes(workers: &[Worker], tunnel: &leno_tunnel::Settings) -> Vec<Lane> {
+    let of = |(index, worker): (usize, &Worker)| Lane {
+        worker: worker.clone(),
         outbound: index % 2 == 0,
         tunnels: Pool::new(tunnel.clone()),
         served: Arc::default(),
         bulk: Arc::default(),
     };
-    handles.iter().enumerate().map(of).collect()
+    workers.iter().enumerate().map(of).collect()
 }
 
 /// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use leno_model::{Identity, Mesh, Service, Workload};
 use leno_policy::DryRun;
-use leno_proxy::threads::give_back;
 use leno_telemetry::access_log::{Endpoint, HboneAddress, Level, Record};
 use leno_telemetry::metrics::{ConnectionLabels, ConnectionMetrics, OpenSocket, Reporter, SecurityPolicy};
 use leno_tunnel::{Counters, Meter, RelayError};
@@ -181,7 +180,6 @@ impl Report {
 
     /// The connection has ended; `cut` is the reason if it was ended by a policy.
     pub(crate) fn finished(self, outcome: Result<(), RelayError>, cut: Option<String>) {
-        give_back::carried(self.bytes().into_iter().sum());
         let log = &self.pod.context().core.access_log;
         let error = match outcome {
             Ok(()) => None,

@@ -6,10 +6,10 @@ use leno_model::Identity;
 use leno_telemetry::{AccessLog, Metrics, Readiness};
 use leno_tls::{CertificateError, CertificateManager, MeshIdentity};
 use leno_tunnel::timers;
-use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::mesh::MeshState;
+use crate::threads::Worker;
 
 /// What every proxy has, whatever it carries.
 pub struct Core {
@@ -28,7 +28,7 @@ pub struct Core {
     /// How its tunnels behave.
     pub tunnel: leno_tunnel::Settings,
     /// The threads that it carries on.
-    pub workers: Vec<Handle>,
+    pub workers: Vec<Worker>,
     /// As [`crate::Host`] says.
     pub trim: fn(),
 }

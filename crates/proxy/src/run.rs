@@ -25,7 +25,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::log::access_log;
 use crate::mesh::{Feed, MeshState};
-use crate::threads::{Workers, give_back};
+use crate::threads::{Workers, memory};
 
 /// Connection label sets kept at most. A node meets a few hundred peers; past this something
 /// makes up names, and memory and scrapes must not follow.
@@ -139,7 +139,7 @@ pub(crate) async fn launch<C: Carrier>(
         metrics,
         readiness: Readiness::default(),
         tunnel,
-        workers: workers.handles().to_vec(),
+        workers: workers.all().to_vec(),
         trim: host.trim,
         config,
     });
@@ -154,7 +154,7 @@ pub(crate) async fn launch<C: Carrier>(
 /// Keeps the mesh's state and the roots of trust as discovery tells them.
 fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots) {
     let observer = DiscoveryMetrics { metrics: core.metrics.clone(), heard: watch::Sender::default() };
-    tokio::spawn(give_back::after_configuration(observer.heard.subscribe(), core.trim));
+    tokio::spawn(memory::after_configuration(observer.heard.subscribe(), core.trim));
     let believing = core.certificates.clone();
     let trust = move |body: Bytes| {
         let roots = TrustBundle::read(&body).map_err(|error| format!("not a ProxyConfig ({error})"))?;

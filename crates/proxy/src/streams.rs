@@ -9,24 +9,25 @@ use leno_tunnel::timers;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+
+use crate::threads::Worker;
 
 /// Moves a connection to a worker, which goes on with it by `then`. A failure is that connection's: it is closed.
 pub fn hand_over<F>(
     stream: TcpStream,
     peer: SocketAddr,
-    worker: &Handle,
+    worker: &Worker,
     then: impl FnOnce(TcpStream) -> F + Send + 'static,
 ) where
     F: Future<Output = ()> + Send,
 {
     match stream.into_std() {
-        Ok(stream) => drop(worker.spawn(async move {
+        Ok(stream) => worker.spawn(async move {
             match TcpStream::from_std(stream) {
                 Ok(stream) => then(stream).await,
                 Err(error) => tracing::warn!(%error, %peer, "a connection can't be taken over by another thread"),
             }
-        })),
+        }),
         Err(error) => tracing::warn!(%error, %peer, "a connection can't be handed over to another thread"),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leno_capture::{links, sockets};
 use leno_model::{RESERVED_PORTS, Workload};
 use leno_proxy::streams::{accept_next, given_up, reset};
-use leno_proxy::threads::Lives;
+use leno_proxy::threads::{Lives, Worker};
 use leno_tunnel::relay;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -18,14 +18,13 @@ use crate::pod::connections::{Counted, Cut, InboundConnection, Listed};
 use crate::report::{Direction, Report};
 
 /// Accepts captured plaintext connections until the pod takes no more.
-pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, listener: TcpListener) {
+pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, worker: Worker, listener: TcpListener) {
     while let Some((stream, peer)) = accept_next(&listener, pod.closing()).await {
-        tokio::spawn(carry(pod.clone(), pod.connections().count(), stream, peer));
+        tokio::spawn(carry(pod.clone(), pod.connections().count(), worker.lives(), stream, peer));
     }
 }
 
-pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, stream: TcpStream, peer: SocketAddr) {
-    let _lives = Lives::here();
+pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, lives: Lives, stream: TcpStream, peer: SocketAddr) {
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
         connected = connect(&pod, &stream, peer, &mut counted, &mut report) => connected,
@@ -48,6 +47,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, stream: TcpStream
         }
     };
     let outcome = relay::tcp_to_tcp(program, stream, &*counters, &pod.context().relay, ended).await;
+    lives.carried(report.bytes().iter().sum());
     report.finished(outcome, cut.reason());
 }
 

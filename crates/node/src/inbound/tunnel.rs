@@ -11,7 +11,7 @@ use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_proxy::peers::{Link, Place, Proof};
 use leno_proxy::streams::{accept_next, canonical, hand_over, reset};
-use leno_proxy::threads::Lives;
+use leno_proxy::threads::Worker;
 use leno_tunnel::server::{self, InboundConnect, ServeError};
 use leno_tunnel::{rarely, relay, timers};
 use tokio::net::{TcpListener, TcpStream};
@@ -47,9 +47,10 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, lanes: Vec<Lan
         };
         let served = Served::by(lane);
         let pod = pod.clone();
-        hand_over(stream, peer, &lane.handle, move |stream| async move {
+        let worker = lane.worker.clone();
+        hand_over(stream, peer, &lane.worker, move |stream| async move {
             let _served = served;
-            serve(pod, open, stream, peer, place).await;
+            serve(pod, worker, open, stream, peer, place).await;
         });
     }
 }
@@ -77,13 +78,21 @@ pub(crate) struct Tunnel {
     local: SocketAddr,
     identity: Identity,
     proof: Proof,
+    worker: Worker,
 }
 
-pub(crate) async fn serve(pod: Arc<Pod>, _open: OpenTunnel, stream: TcpStream, peer: SocketAddr, unproven: Place) {
+pub(crate) async fn serve(
+    pod: Arc<Pod>,
+    worker: Worker,
+    _open: OpenTunnel,
+    stream: TcpStream,
+    peer: SocketAddr,
+    unproven: Place,
+) {
     // From here on: a burst of peers that never prove anything needs memory too.
-    let _lives = Lives::here();
+    let _lives = worker.lives();
     let accepted = tokio::select! {
-        accepted = prove(&pod, stream, peer, unproven) => accepted,
+        accepted = prove(&pod, &worker, stream, peer, unproven) => accepted,
         () = pod.stopped() => return,
     };
     let (stream, tunnel) = match accepted {
@@ -139,6 +148,7 @@ type Accepted = (Box<Link>, Tunnel);
 
 async fn prove(
     pod: &Arc<Pod>,
+    worker: &Worker,
     stream: TcpStream,
     peer: SocketAddr,
     unproven: Place,
@@ -162,7 +172,7 @@ async fn prove(
         () = unproven.turned_away() => Err(Failure::TurnedAway { address: peer, most: unproven.among() }),
     };
     let (link, identity, proof) = proven.map_err(|failure| (failure, Some(local)))?;
-    Ok((link, Tunnel { pod: pod.clone(), peer, local, identity, proof }))
+    Ok((link, Tunnel { pod: pod.clone(), peer, local, identity, proof, worker: worker.clone() }))
 }
 
 /// What a peer asks for.
@@ -173,7 +183,7 @@ struct Asked {
 }
 
 pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
-    let _lives = Lives::here();
+    let lives = tunnel.worker.lives();
     let pod = &tunnel.pod;
     let mut report = Report::new(pod, Direction::Inbound, tunnel.peer);
     report.destination_address(tunnel.local);
@@ -235,6 +245,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         }
     };
     let outcome = relay::tcp_to_tunnel(program, stream, &counters, &pod.context().relay, ended).await;
+    lives.carried(report.bytes().iter().sum());
     report.finished(outcome, cut.reason());
 }
 

@@ -10,7 +10,6 @@ use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route, route_around};
 use leno_proxy::streams::{accept_next, given_up, hand_over, reset};
-use leno_proxy::threads::Lives;
 use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -35,8 +34,8 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Place
         }
         // Lost on its way, it must not look like one that has ended well.
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-        let (pod, handle) = (pod.clone(), place.lane().handle.clone());
-        hand_over(stream, source, &handle, move |stream| async move {
+        let (pod, worker) = (pod.clone(), place.lane().worker.clone());
+        hand_over(stream, source, &worker, move |stream| async move {
             let _ = SockRef::from(&stream).set_linger(None);
             carry(pod, place, counted, stream, source).await;
         });
@@ -51,7 +50,7 @@ enum Upstream {
 }
 
 pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, stream: TcpStream, source: SocketAddr) {
-    let _lives = Lives::here();
+    let lives = place.lane().worker.lives();
     let mut report = Report::new(&pod, Direction::Outbound, source);
     // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
     let original = sockets::original_destination_of(&stream, source).and_then(|original| {
@@ -112,7 +111,9 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
             relay::tcp_to_tcp(stream, upstream, &*counters, options, pod.stopped()).await
         }
     };
-    place.ended(original, report.bytes().iter().sum(), report.age());
+    let bytes = report.bytes().iter().sum();
+    place.ended(original, bytes, report.age());
+    lives.carried(bytes);
     report.finished(outcome, None);
 }
 

@@ -1,14 +1,16 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use leno_proxy::threads::Workers;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MUCH: u64 = 100 << 20;
 
 fn places() -> Arc<Places> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let handles = vec![runtime.handle().clone(); 2];
-    Places::new(&crate::lanes::lanes(&handles, &leno_tunnel::Settings::default()))
+    let keeper = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let workers = Workers::start(2, || (), keeper.handle()).unwrap();
+    Places::new(&crate::lanes::lanes(workers.all(), &leno_tunnel::Settings::default()))
 }
 
 fn address(port: u16) -> SocketAddr {

@@ -118,21 +118,26 @@ impl Sockets {
         let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
         let places = Places::new(lanes);
         for (index, (lane, (outbound, plaintext))) in lanes.iter().zip(self.lanes).enumerate() {
-            let _on_worker = lane.handle.enter();
+            let _on_worker = lane.worker.enter();
             if let Some(outbound) = outbound {
                 let counted = pod.connections().count();
                 tokio::spawn(outbound::accept(pod.clone(), counted, places.clone(), index, register(outbound)?));
             }
-            tokio::spawn(inbound::plaintext::accept(pod.clone(), pod.connections().count(), register(plaintext)?));
+            tokio::spawn(inbound::plaintext::accept(
+                pod.clone(),
+                pod.connections().count(),
+                lane.worker.clone(),
+                register(plaintext)?,
+            ));
         }
         // Where programs of this node keep no peer waiting, but for bulk.
         if let Some(lane) = lanes.iter().min_by_key(|lane| lane.outbound) {
-            let _on_worker = lane.handle.enter();
+            let _on_worker = lane.worker.enter();
             let counted = pod.connections().accept_tunnels();
             tokio::spawn(inbound::tunnel::accept(pod.clone(), counted, lanes.to_vec(), register(self.hbone)?));
         }
         if let (Some(lane), Some(dns)) = (lanes.first(), self.dns) {
-            let _on_worker = lane.handle.enter();
+            let _on_worker = lane.worker.enter();
             for socket in dns.udp {
                 let socket = UdpSocket::from_std(socket).map_err(|e| format!("can't register a socket: {e}"))?;
                 tokio::spawn(dns::serve_udp(pod.clone(), pod.connections().count(), socket));

@@ -61,7 +61,7 @@ impl Pods {
             pod.stop();
             // One that never rests could keep the namespace for as long.
             for lane in lanes {
-                lane.handle.spawn(async { NetworkNamespace::go_home() });
+                lane.worker.spawn(async { NetworkNamespace::go_home() });
             }
             leaving.lock().retain(|other| !Arc::ptr_eq(other, &pod));
         });

@@ -1,8 +1,7 @@
-//! The threads that connections run on, and what one of them owes the others: timers are kept
-//! elsewhere, memory is given back.
+//! The threads that connections run on, and what belongs to each.
 
-pub mod give_back;
+pub(crate) mod memory;
 mod workers;
 
-pub use give_back::Lives;
-pub use workers::Workers;
+pub use memory::Lives;
+pub use workers::{Worker, Workers};

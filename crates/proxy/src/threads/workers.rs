@@ -3,19 +3,60 @@
 //! Single-threaded runtimes: a connection stays with the tunnel it uses, so that no message has to
 //! wake another thread. As many as cores. Which of them take what is not decided here.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use leno_capture::NetworkNamespace;
 use leno_tunnel::timers;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 
-use super::give_back;
+use super::memory::{Lives, Memory};
 use crate::error::Error;
+
+/// One of the threads connections run on, and what belongs to it. Whoever runs something there hands this down.
+///
+/// What can't be handed down, because it is the kernel's or another library's to ask for, is set up once, in
+/// [`Worker::occupy`]: who keeps the thread's timers, and which network namespace it comes home to.
+#[derive(Clone)]
+pub struct Worker {
+    handle: Handle,
+    memory: Arc<Memory>,
+}
+
+impl Worker {
+    fn new(runtime: &Runtime, trim: fn()) -> Self {
+        let handle = runtime.handle().clone();
+        Self { memory: Memory::new(handle.clone(), trim), handle }
+    }
+
+    /// Makes the calling thread this worker's until `stop`; its timers are `keeper`'s.
+    fn occupy(runtime: &Runtime, keeper: &Handle, stop: &CancellationToken) {
+        timers::keep_on(keeper);
+        NetworkNamespace::linger();
+        runtime.block_on(stop.cancelled());
+        NetworkNamespace::go_home();
+    }
+
+    /// Runs something on it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(task);
+    }
+
+    /// Until the guard is dropped, what the calling thread spawns and registers is this worker's.
+    pub fn enter(&self) -> EnterGuard<'_> {
+        self.handle.enter()
+    }
+
+    /// Counts a connection or a tunnel that is to live on it.
+    pub fn lives(&self) -> Lives {
+        self.memory.begun()
+    }
+}
 
 /// The data-path threads. Dropped, they finish what they are polling and end.
 pub struct Workers {
-    handles: Vec<Handle>,
+    all: Vec<Worker>,
     threads: Vec<JoinHandle<()>>,
     stop: CancellationToken,
 }
@@ -30,7 +71,7 @@ impl Workers {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from);
         let count = if count == 0 { cores() } else { count };
         let stop = CancellationToken::new();
-        let mut workers = Self { handles: Vec::new(), threads: Vec::new(), stop };
+        let mut workers = Self { all: Vec::new(), threads: Vec::new(), stop };
         for index in 0..count {
             let runtime = Builder::new_current_thread()
                 // And not of time: that would read the clock and look through its timers at each
@@ -42,27 +83,21 @@ impl Workers {
                 })
                 .build()
                 .map_err(Error::Runtime)?;
-            workers.handles.push(runtime.handle().clone());
+            workers.all.push(Worker::new(&runtime, trim));
             let stop = workers.stop.clone();
             let keeper = keeper.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
-                .spawn(move || {
-                    give_back::by(trim);
-                    timers::keep_on(&keeper);
-                    NetworkNamespace::linger();
-                    runtime.block_on(stop.cancelled());
-                    NetworkNamespace::go_home();
-                })
+                .spawn(move || Worker::occupy(&runtime, &keeper, &stop))
                 .map_err(Error::Runtime)?;
             workers.threads.push(thread);
         }
         Ok(workers)
     }
 
-    /// One handle per worker.
-    pub fn handles(&self) -> &[Handle] {
-        &self.handles
+    /// All of them.
+    pub fn all(&self) -> &[Worker] {
+        &self.all
     }
 }
 
@@ -75,3 +110,7 @@ impl Drop for Workers {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "workers_tests.rs"]
+mod tests;

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -12,12 +13,24 @@ fn trims() -> usize {
     TRIMS.get()
 }
 
-fn start() {
-    by(|| TRIMS.set(TRIMS.get() + 1));
+/// This thread and what lives on it.
+struct Thread {
+    memory: Arc<Memory>,
+    live: Vec<Lives>,
 }
 
-fn times(count: usize, what: fn()) {
-    (0..count).for_each(|_| what());
+impl Thread {
+    fn start() -> Self {
+        Self { memory: Memory::new(Handle::current(), || TRIMS.set(TRIMS.get() + 1)), live: Vec::new() }
+    }
+
+    fn begin(&mut self, count: usize) {
+        self.live.extend((0..count).map(|_| self.memory.begun()));
+    }
+
+    fn end(&mut self, count: usize) {
+        self.live.truncate(self.live.len() - count);
+    }
 }
 
 /// Until nothing waits for anything any more: paused time runs to the end of it all at once.
@@ -27,14 +40,14 @@ async fn long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_that_has_gone_is_given_back_and_its_tunnels_too() {
-    start();
-    times(1000, begun);
+    let mut thread = Thread::start();
+    thread.begin(1000);
     long().await;
     assert_eq!(trims(), 0, "they live");
-    times(700, ended);
+    thread.end(700);
     long().await;
     assert_eq!(trims(), 0, "most of them live");
-    times(100, ended);
+    thread.end(100);
     sleep(LULL - Duration::from_millis(10)).await;
     assert_eq!(trims(), 0, "others may come");
     sleep(Duration::from_millis(20)).await;
@@ -47,14 +60,14 @@ async fn a_burst_that_has_gone_is_given_back_and_its_tunnels_too() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_given_back_while_connections_come_and_go() {
-    start();
-    times(1000, begun);
-    times(1000, ended);
+    let mut thread = Thread::start();
+    thread.begin(1000);
+    thread.end(1000);
     let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
-        times(100, begun);
+        thread.begin(100);
         sleep(Duration::from_millis(500)).await;
-        times(100, ended);
+        thread.end(100);
     }
     assert_eq!(trims(), 0);
     long().await;
@@ -63,28 +76,28 @@ async fn nothing_is_given_back_while_connections_come_and_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_while_tunnels_are_waited_for_has_its_own_turn() {
-    start();
-    times(1000, begun);
-    times(1000, ended);
+    let mut thread = Thread::start();
+    thread.begin(1000);
+    thread.end(1000);
     sleep(LULL + Duration::from_secs(1)).await;
     assert_eq!(trims(), 1);
-    times(500, begun);
-    times(500, ended);
+    thread.begin(500);
+    thread.end(500);
     long().await;
     assert_eq!(trims(), 2 + TUNNELS.len());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_is_busy_with_few_at_a_time_is_left_alone() {
-    start();
-    times(1000, begun);
-    times(1000, ended);
+    let mut thread = Thread::start();
+    thread.begin(1000);
+    thread.end(1000);
     sleep(LULL + Duration::from_millis(10)).await;
     assert_eq!(trims(), 1);
     let end = Instant::now() + 2 * TUNNELS.iter().sum::<Duration>();
     while Instant::now() < end {
-        times(20, begun);
-        times(20, ended);
+        thread.begin(20);
+        thread.end(20);
         sleep(Duration::from_millis(500)).await;
     }
     assert_eq!(trims(), 1);
@@ -92,24 +105,24 @@ async fn a_worker_that_is_busy_with_few_at_a_time_is_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_few_connections_are_not_worth_it() {
-    start();
-    times(BURST - 1, begun);
-    times(BURST - 1, ended);
+    let mut thread = Thread::start();
+    thread.begin(BURST - 1);
+    thread.end(BURST - 1);
     long().await;
     assert_eq!(trims(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_connection_that_carried_much_is_worth_it() {
-    start();
-    begun();
-    carried(MUCH - 1);
-    ended();
+    let mut thread = Thread::start();
+    thread.begin(1);
+    thread.live[0].carried(MUCH - 1);
+    thread.end(1);
     long().await;
     assert_eq!(trims(), 0);
-    begun();
-    carried(MUCH);
-    ended();
+    thread.begin(1);
+    thread.live[0].carried(MUCH);
+    thread.end(1);
     sleep(LULL + Duration::from_millis(10)).await;
     assert_eq!(trims(), 1);
     long().await;
