@@ -8,7 +8,14 @@
 //! Each stream has a window of its own, which bounds what waits for its program. It is as large as
 //! a fast program far away needs, as long as little waits in the process. The more waits, the less
 //! the next program that stops may leave waiting: thousands of them together hold little more than
-//! [`WindowBudget::with_unread`] says. A program that reads on earns a larger window by that.
+//! [`WindowBudget::with_unread`] says. A program that reads on earns a larger window by that; but it may
+//! stop as well, and what its peer was told that it may send can't be taken back. So what is earned comes
+//! out of a sum of its own, half of the budget: those that read on share what those that have stopped
+//! leave of it, and give way to each other with each byte they read.
+//!
+//! Whatever others leave waiting, a stream has a window on which it goes on, smaller with the number
+//! of streams that have stopped; the streams of its own connection count most, which are between the
+//! same two pods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -35,6 +42,14 @@ pub(crate) const FIRST: u32 = 64 << 10;
 const LEAST: (usize, usize) = (256, 4 << 10);
 const MANY: usize = 512;
 
+/// Streams that may have stopped before a program that reads on has less than [`FIRST`], though all that may
+/// be earned is used up. From there it falls as [`LEAST`] does.
+const SOME: usize = 64;
+
+/// What all connections together may leave waiting for the first stream of each that stops, bytes. The next one
+/// on it has a quarter of that, the third a ninth: who shares no connection with those that have stopped goes on.
+const OF_CONNECTIONS: usize = 1 << 20;
+
 /// What may wait for programs that don't read, unless said otherwise, bytes.
 const UNREAD: usize = 16 << 20;
 
@@ -44,11 +59,18 @@ struct Shares {
     used: AtomicUsize,
     /// What is to wait at most for programs that don't read.
     unread: usize,
-    /// What waits for programs.
+    /// What waits for programs that are not known to read.
     waiting: AtomicUsize,
     /// What streams may receive beyond [`FIRST`] whose programs are not known to read.
     promised: AtomicUsize,
+    /// What waits for programs that have read.
+    left: AtomicUsize,
+    /// What waits for such programs and may yet come for them; as long as nothing waits, beyond [`FIRST`] for each.
+    earned: AtomicUsize,
     streams: AtomicUsize,
+    /// Streams, and connections with streams, for which something waits.
+    stopped: AtomicUsize,
+    stopped_connections: AtomicUsize,
 }
 
 impl WindowBudget {
@@ -67,30 +89,17 @@ impl WindowBudget {
             unread,
             waiting: none(),
             promised: none(),
+            left: none(),
+            earned: none(),
             streams: none(),
+            stopped: none(),
+            stopped_connections: none(),
         }))
     }
 
     /// Bytes that wait for programs.
     pub fn waiting(&self) -> usize {
-        self.0.waiting.load(Relaxed)
-    }
-
-    /// The window, of `largest` bytes at most, of a stream whose program is known to have read so many
-    /// bytes, and to which so many are promised.
-    fn of_stream(&self, largest: u32, read: u64, promised: u32) -> u32 {
-        let shares = &*self.0;
-        let others = shares.promised.load(Relaxed).saturating_sub(promised as usize);
-        let waiting = shares.waiting.load(Relaxed);
-        let many = shares.streams.load(Relaxed).max(MANY);
-        let least = (LEAST.1 * MANY * MANY / (many * many)).max(LEAST.0);
-        // A quarter of what is left: it is never used up, but for what everybody may have.
-        let left = shares.unread.saturating_sub(waiting + others) / 4;
-        // What is merely promised makes no window smaller than all begin with, nor do a few programs that have stopped.
-        let room = if waiting < shares.unread / 2 { left.max(FIRST as usize) } else { left };
-        let window = room.max(least).max(read as usize);
-        // In few steps, or each byte would change it.
-        window.next_power_of_two().min(largest as usize) as u32
+        self.0.waiting.load(Relaxed) + self.0.left.load(Relaxed)
     }
 
     /// Bytes by which windows are larger now than they begin.
@@ -110,10 +119,50 @@ impl WindowBudget {
     }
 }
 
+impl Shares {
+    /// The window of a stream whose program is not known to read, and that is promised so many bytes.
+    fn unknown(&self, promised: u32) -> usize {
+        let others = self.promised.load(Relaxed).saturating_sub(promised as usize);
+        let waiting = self.waiting.load(Relaxed);
+        // A quarter of what is left: it is never used up, but for what everybody may have.
+        let left = self.unread.saturating_sub(waiting + others) / 4;
+        // What is merely promised makes no window smaller than all begin with, nor do a few programs that have stopped.
+        if waiting < self.unread / 2 { left.max(FIRST as usize) } else { left }
+    }
+
+    /// The largest window that one may have of what is earned which has so much of it: half of what the others
+    /// leave, so that who comes later finds something, too.
+    fn earned(&self, own: u32) -> usize {
+        let others = self.earned.load(Relaxed).saturating_sub(own as usize);
+        in_steps((self.limit / 2).saturating_sub(others) / 2)
+    }
+
+    /// What a stream may have beside those of its connection that have stopped, whatever waits.
+    fn beside(&self, stopped: usize) -> usize {
+        let connections = self.stopped_connections.load(Relaxed).max(1);
+        let first = (OF_CONNECTIONS / connections).min(FIRST as usize);
+        first / stopped.max(1).pow(2)
+    }
+}
+
+/// At most `bytes`, in few steps: or each byte that anybody reads would change windows.
+fn in_steps(bytes: usize) -> usize {
+    let least = 1 << (usize::BITS - bytes.leading_zeros()).saturating_sub(3);
+    bytes / least * least
+}
+
+/// What is left of `bytes` for each where so many are beyond `many`: all of them together have twice as much as
+/// the first.
+fn falling(bytes: usize, many: usize, beyond: usize) -> usize {
+    if beyond <= many { bytes } else { bytes * many * many / (beyond * beyond) }
+}
+
 /// What the streams of one connection hold, and who is told when that is much more or less.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     held: AtomicUsize,
+    /// Streams that hold something.
+    stopped: AtomicUsize,
     /// The connection's task is woken when `held` gets below or above; set again in its turn.
     low: AtomicUsize,
     high: AtomicUsize,
@@ -123,15 +172,29 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     fn hold(&self, bytes: usize) {
-        self.budget.0.waiting.fetch_add(bytes, Relaxed);
         let held = self.held.fetch_add(bytes, SeqCst) + bytes;
         if held > self.high.load(SeqCst) && self.high.swap(usize::MAX, SeqCst) != usize::MAX {
             self.task.wake();
         }
     }
 
+    /// One stream more holds something, or one less.
+    fn stopped(&self, more: bool) {
+        let shares = &*self.budget.0;
+        if more {
+            shares.stopped.fetch_add(1, Relaxed);
+            if self.stopped.fetch_add(1, Relaxed) == 0 {
+                shares.stopped_connections.fetch_add(1, Relaxed);
+            }
+        } else {
+            shares.stopped.fetch_sub(1, Relaxed);
+            if self.stopped.fetch_sub(1, Relaxed) == 1 {
+                shares.stopped_connections.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
     fn give_back(&self, bytes: usize) {
-        self.budget.0.waiting.fetch_sub(bytes, Relaxed);
         let held = self.held.fetch_sub(bytes, SeqCst) - bytes;
         if held < self.low.load(SeqCst) && self.low.swap(0, SeqCst) != 0 {
             self.task.wake();
@@ -145,43 +208,95 @@ pub(crate) struct Held {
     ledger: Arc<Ledger>,
     /// A stream's window bounds it.
     bytes: u32,
-    /// What of the stream's window is promised.
-    promised: u32,
+    /// What is counted of the stream among what is promised or, if its program has read, among what is earned.
+    claim: u32,
+    has_read: bool,
 }
 
 impl Held {
     pub(crate) fn new(ledger: Arc<Ledger>) -> Self {
         ledger.budget.0.streams.fetch_add(1, Relaxed);
-        Self { ledger, bytes: 0, promised: 0 }
+        Self { ledger, bytes: 0, claim: 0, has_read: false }
     }
 
-    /// What the stream's window is to be, if it may be `largest` and its program has read so much.
-    pub(crate) fn window(&self, largest: u32, read: u64) -> u32 {
-        self.ledger.budget.of_stream(largest, read, self.promised)
+    fn shares(&self) -> &Shares {
+        &self.ledger.budget.0
     }
 
-    /// So many bytes may still come for a program that is not known to read.
+    /// What waits for programs of its kind.
+    fn waiting(&self) -> &AtomicUsize {
+        let shares = self.shares();
+        if self.has_read { &shares.left } else { &shares.waiting }
+    }
+
+    /// What the stream's window is to be, if it may be `largest` and its program is known to have read so much.
+    pub(crate) fn window(&mut self, largest: u32, read: u64) -> u32 {
+        if read > 0 && !self.has_read {
+            self.claim(0);
+            self.waiting().fetch_sub(self.bytes as usize, Relaxed);
+            self.has_read = true;
+            self.waiting().fetch_add(self.bytes as usize, Relaxed);
+        }
+        let shares = self.shares();
+        let beside = shares.beside(self.ledger.stopped.load(Relaxed));
+        let window = if self.has_read {
+            let earned = shares.unknown(0).max(read as usize).next_power_of_two().min(shares.earned(self.claim));
+            let least = falling(FIRST as usize, SOME, shares.stopped.load(Relaxed)).max(LEAST.0);
+            earned.max(least)
+        } else {
+            let least = falling(LEAST.1, MANY, shares.streams.load(Relaxed)).max(LEAST.0);
+            // In few steps, or each byte would change it.
+            shares.unknown(self.claim).max(least).next_power_of_two()
+        };
+        window.max(beside).min(largest as usize) as u32
+    }
+
+    /// So many bytes may still come, whether or not the program reads on.
     pub(crate) fn promise(&mut self, bytes: u32) {
-        let promised = bytes.saturating_sub(FIRST);
-        let before = std::mem::replace(&mut self.promised, promised);
-        let all = &self.ledger.budget.0.promised;
-        if promised > before {
-            all.fetch_add((promised - before) as usize, Relaxed);
-        } else if promised < before {
-            all.fetch_sub((before - promised) as usize, Relaxed);
+        let claim = match self.bytes {
+            // Of what the kernel takes nothing waits, if the program comes to stop.
+            0 => bytes.saturating_sub(FIRST),
+            held if self.has_read => held + bytes,
+            _ => bytes.saturating_sub(FIRST),
+        };
+        self.claim(claim);
+    }
+
+    fn claim(&mut self, bytes: u32) {
+        let before = std::mem::replace(&mut self.claim, bytes);
+        let shares = self.shares();
+        let all = if self.has_read { &shares.earned } else { &shares.promised };
+        if bytes > before {
+            all.fetch_add((bytes - before) as usize, Relaxed);
+        } else if bytes < before {
+            all.fetch_sub((before - bytes) as usize, Relaxed);
         }
     }
 
     /// So many bytes more were received.
     pub(crate) fn hold(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        if self.bytes == 0 {
+            self.ledger.stopped(true);
+        }
         self.bytes += bytes as u32;
+        self.waiting().fetch_add(bytes, Relaxed);
         self.ledger.hold(bytes);
     }
 
     /// So many bytes have left this process, or all that are held; says how many.
     pub(crate) fn give_back(&mut self, bytes: usize) -> usize {
         let bytes = bytes.min(self.bytes as usize);
+        if bytes == 0 {
+            return 0;
+        }
         self.bytes -= bytes as u32;
+        if self.bytes == 0 {
+            self.ledger.stopped(false);
+        }
+        self.waiting().fetch_sub(bytes, Relaxed);
         self.ledger.give_back(bytes);
         bytes
     }
@@ -197,8 +312,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.ledger.give_back(self.bytes as usize);
-        self.promise(0);
+        self.give_back(usize::MAX);
+        self.claim(0);
         self.ledger.budget.0.streams.fetch_sub(1, Relaxed);
     }
 }
@@ -219,8 +334,9 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn new(base: u32, budget: WindowBudget) -> Self {
         let (low, high) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let (held, task) = (AtomicUsize::new(0), Sleeper::default());
-        let ledger = Arc::new(Ledger { held, low, high, task, budget: budget.clone() });
+        let (held, stopped) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let task = Sleeper::default();
+        let ledger = Arc::new(Ledger { held, stopped, low, high, task, budget: budget.clone() });
         Self { ledger, budget, base: base as usize, granted: 0, registered: Registered::default() }
     }
 

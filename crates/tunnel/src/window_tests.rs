@@ -449,7 +449,7 @@ fn streams_whose_programs_stop_hold_a_bounded_sum() {
     }
     assert!(budget.waiting() <= UNREAD + (12 << 20), "{} bytes wait", budget.waiting());
     // A program that has been seen to read gets what it needs.
-    let reader = Held::new(window.ledger().clone());
+    let mut reader = Held::new(window.ledger().clone());
     assert!(reader.window(LARGEST, 0) <= 4096);
     assert_eq!(reader.window(LARGEST, 100_000), 128 << 10);
     assert_eq!(reader.window(LARGEST, 1 << 30), LARGEST);
@@ -480,9 +480,113 @@ fn one_stopped_program_beside_idle_streams_slows_nobody() {
     let window = Window::new(16 << 20, budget);
     let mut idle: Vec<_> = (0..10).map(|_| Held::new(window.ledger().clone())).collect();
     for stream in &mut idle {
-        stream.promise(stream.window(LARGEST, 0));
+        let window = stream.window(LARGEST, 0);
+        stream.promise(window);
     }
     let mut stopped = Held::new(window.ledger().clone());
     stopped.hold(LARGEST as usize);
     assert!(Held::new(window.ledger().clone()).window(LARGEST, 0) >= FIRST);
+}
+
+/// A stream whose program has read much, and is told its window as it reads on.
+struct Reader {
+    held: Held,
+    window: u32,
+}
+
+impl Reader {
+    fn new(window: &Window) -> Self {
+        let mut reader = Self { held: Held::new(window.ledger().clone()), window: 0 };
+        reader.reads();
+        reader
+    }
+
+    /// The peer has used its window up, and the program has read all of it.
+    fn reads(&mut self) -> u32 {
+        self.window = self.held.window(4 << 20, 1 << 30);
+        self.held.promise(self.window);
+        self.window
+    }
+
+    fn stops(&mut self) {
+        let window = self.reads();
+        self.held.hold(window as usize);
+        self.held.promise(0);
+    }
+}
+
+const BUDGET: usize = 64 << 20;
+
+#[test]
+fn few_readers_have_what_a_fast_program_far_away_needs_and_many_share() {
+    let budget = WindowBudget::new(BUDGET);
+    let window = Window::new(16 << 20, budget);
+    let mut readers = Vec::new();
+    for (count, least) in [(7, 4 << 20), (8, 3 << 20), (31, 1 << 19), (200, FIRST)] {
+        readers.resize_with(count, || Reader::new(&window));
+        // Each gives way as it reads.
+        for _ in 0..100 {
+            for reader in &mut readers {
+                reader.reads();
+            }
+        }
+        let windows: Vec<_> = readers.iter().map(|reader| reader.window).collect();
+        assert!(windows.iter().all(|window| *window >= least), "{count}: {windows:?}");
+        let sum: usize = windows.iter().map(|window| *window as usize).sum();
+        assert!(sum <= BUDGET / 2 + count * FIRST as usize, "{count} have {sum}");
+    }
+    // Who goes leaves it to the others.
+    readers.truncate(1);
+    assert_eq!(readers[0].reads(), 4 << 20);
+}
+
+#[test]
+fn programs_that_read_much_and_stop_leave_a_bounded_sum_and_the_others_go_on() {
+    let budget = WindowBudget::new(BUDGET);
+    let connections: Vec<_> = (0..200).map(|_| Window::new(16 << 20, budget.clone())).collect();
+    let (mut stopped, mut beside) = (Vec::new(), Reader::new(&connections[0]));
+    let innocent = Window::new(16 << 20, budget.clone());
+    let mut elsewhere = Reader::new(&innocent);
+    for count in 1..=20_000 {
+        let mut reader = Reader::new(&connections[count / 100 % connections.len()]);
+        reader.stops();
+        stopped.push(reader.held);
+        let (beside, elsewhere) = (beside.reads(), elsewhere.reads());
+        if count <= 50 {
+            assert!(beside.min(elsewhere) >= FIRST, "{count}: {beside}, {elsewhere}");
+        }
+        if count <= 1000 {
+            assert!(elsewhere >= FIRST, "{count}: {elsewhere}");
+        }
+        assert!(beside >= 256 && elsewhere >= 4 << 10, "{count}: {beside}, {elsewhere}");
+    }
+    assert!(budget.waiting() <= 52 << 20, "{} bytes wait", budget.waiting());
+    // Those that have never read have their own.
+    let mut unknown = Held::new(innocent.ledger().clone());
+    assert!(unknown.window(4 << 20, 0) >= FIRST);
+    drop(stopped);
+    assert_eq!((budget.waiting(), beside.reads()), (0, 4 << 20));
+}
+
+#[test]
+fn all_that_is_counted_is_given_back() {
+    let budget = WindowBudget::new(BUDGET);
+    let window = Window::new(16 << 20, budget.clone());
+    for reads in [false, true] {
+        let mut stream = Held::new(window.ledger().clone());
+        stream.hold(100_000);
+        stream.promise(200_000);
+        if reads {
+            // What it held and was promised before goes along.
+            stream.window(4 << 20, 1 << 20);
+            assert_eq!((budget.0.promised.load(Relaxed), budget.0.waiting.load(Relaxed)), (0, 0));
+        }
+        stream.promise(200_000);
+        stream.give_back(40_000);
+        assert_eq!(budget.waiting(), 60_000);
+    }
+    let shares = &*budget.0;
+    let all = [&shares.waiting, &shares.promised, &shares.left, &shares.earned, &shares.streams];
+    assert_eq!(all.map(|counter| counter.load(Relaxed)), [0; 5]);
+    assert_eq!([&shares.stopped, &shares.stopped_connections].map(|counter| counter.load(Relaxed)), [0; 2]);
 }

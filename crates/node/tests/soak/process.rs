@@ -30,6 +30,10 @@ pub(crate) mod order {
     pub(crate) const IGNORE: u8 = b'i';
     /// Answer, and after the next message send as much as goes.
     pub(crate) const PUSH: u8 = b'p';
+    /// Answer, and read all that comes.
+    pub(crate) const TAKE: u8 = b't';
+    /// Answer, read [`super::MUCH`], answer again, read nothing more, and never close.
+    pub(crate) const QUIT: u8 = b'q';
 }
 
 /// Threads of a proxy that carry connections; each has tunnels of its own.
@@ -37,6 +41,9 @@ pub(crate) const WORKERS: usize = 2;
 
 /// Length of a message and of its answer.
 pub(crate) const MESSAGE: usize = 16;
+
+/// What a program reads before it stops, bytes: enough to have earned the largest window.
+pub(crate) const MUCH: usize = 6 << 20;
 
 /// A child process; ended when dropped.
 pub(crate) struct Process {
@@ -208,6 +215,16 @@ async fn attend(mut stream: TcpStream) -> std::io::Result<()> {
             loop {
                 stream.write_all(&block).await?;
             }
+        }
+        order::TAKE => {
+            let mut block = vec![0; 256 << 10];
+            while stream.read(&mut block).await? > 0 {}
+            Ok(())
+        }
+        order::QUIT => {
+            stream.read_exact(&mut vec![0; MUCH]).await?;
+            stream.write_all(&message).await?;
+            std::future::pending().await
         }
         other => panic!("no such order: {other}"),
     }

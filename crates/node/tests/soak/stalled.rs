@@ -105,6 +105,90 @@ async fn readers_that_stop_are_sent_a_bounded_amount_and_disturb_nobody() {
     field.is_given_back().await;
 }
 
+/// Programs that read much and then stop: twice as many as would use up all that the tunnels between two pods may
+/// hold, if each left what it has earned by then.
+const QUITTERS: usize = 40;
+
+/// What they may cost a proxy, bytes: what windows may hold for programs that have read and for such that have not,
+/// and a third more for what surrounds the bytes.
+const QUITTERS_COST: usize = 64 << 20;
+
+/// What the others' throughput may fall to.
+const AT_LEAST: f64 = 0.5;
+
+/// Bytes a second that go into `stream`.
+async fn speed(stream: &mut TcpStream, time: Duration) -> f64 {
+    let block = vec![7; 256 << 10];
+    let (begun, mut sent) = (Instant::now(), 0);
+    while begun.elapsed() < time {
+        // One that nobody takes anything of any more has none.
+        match tokio::time::timeout(time, stream.write(&block)).await {
+            Ok(written) => sent += written.unwrap(),
+            Err(_) => break,
+        }
+    }
+    sent as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// A connection to a program that has read much and stopped.
+async fn quit(field: &Field) -> TcpStream {
+    let mut stream = soon("an answer", open(&field.client, field.target(), order::QUIT)).await.unwrap();
+    let (mut read, mut write) = stream.split();
+    let block = vec![7; 64 << 10];
+    let mut answer = [0; MESSAGE];
+    let send = async { while write.write_all(&block).await.is_ok() {} };
+    let answered = async {
+        tokio::select! {
+            answered = read.read_exact(&mut answer) => drop(answered.unwrap()),
+            () = send => panic!("the sender is cut off"),
+        }
+    };
+    soon("much to be read", answered).await;
+    stream
+}
+
+#[tokio::test]
+async fn readers_that_stop_after_they_have_read_much_slow_nobody_down() {
+    if !may_run("readers_that_stop_after_they_have_read_much_slow_nobody_down") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let mut field = Field::new().await;
+    let (from, to) = &field.beside;
+    let mut readers = [
+        ("between the same pods", soon("an answer", open(&field.client, field.target(), order::TAKE)).await.unwrap()),
+        ("between others", soon("an answer", open(from, to.app(to.v4), order::TAKE)).await.unwrap()),
+    ];
+    let mut before = Vec::new();
+    for (_, reader) in &mut readers {
+        // The second time, its window has grown.
+        speed(reader, field.size.sample).await;
+        before.push(speed(reader, field.size.sample).await);
+    }
+    let mut senders = Senders::default();
+    for _ in 0..QUITTERS {
+        senders.add(quit(&field).await);
+    }
+    senders.stuck().await;
+    for ((which, reader), before) in readers.iter_mut().zip(before) {
+        let mut seen = Vec::new();
+        while !seen.iter().any(|now| *now >= AT_LEAST * before) {
+            assert!(seen.len() < field.size.rounds, "a reader {which}: {seen:.0?} bytes a second, {before:.0} before");
+            seen.push(speed(reader, field.size.sample).await);
+        }
+        println!("a reader {which}: {seen:.0?} bytes a second, {before:.0} before");
+    }
+    let cost = field.taken();
+    println!("{QUITTERS} readers that have read much and stopped: {cost:?} bytes held");
+    for (node, cost) in cost.into_iter().enumerate() {
+        assert!(cost <= QUITTERS_COST, "node-{} holds {cost} bytes", node + 1);
+    }
+    drop((readers, field.programs.remove(0)));
+    let ended = async { while senders.tasks.join_next().await.is_some() {} };
+    soon("the senders to be told", ended).await;
+    field.is_given_back().await;
+}
+
 /// What a sender's own kernel takes of what it says, bytes: with the usual some MiB, thousands of
 /// senders would take all of the machine's memory.
 const SENDERS_BUFFER: usize = 32 << 10;

@@ -544,6 +544,7 @@ impl Carrier {
     fn receive_ends(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.receive_ended = true;
+            stream.held.promise(0);
             stream.wake_reader();
         }
         self.forget_if_over(id);

@@ -123,7 +123,8 @@ impl Stream {
             self.credit.resize(self.target, window);
             self.target = window;
         }
-        self.held.promise(if read > 0 { 0 } else { self.credit.outstanding() });
+        let ends = self.receive_ended || self.abandoned || self.failure.is_some();
+        self.held.promise(if ends { 0 } else { self.credit.outstanding() });
     }
 
     fn ask_for_proof(&mut self) -> u64 {
