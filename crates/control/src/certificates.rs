@@ -15,8 +15,8 @@ use leno_xds::server::{Caller, SignError, Signer};
 use tokio::time::timeout;
 
 use crate::controller::Controller;
-use crate::objects::{Pod, PodPhase};
-use crate::store::ObjectStore;
+use leno_objects::ObjectStore;
+use leno_objects::{Pod, PodPhase};
 
 /// Accounts of the node proxies that are trusted unless told otherwise: Leno's own and, so that
 /// a real ztunnel works too, Istio's (`CA_TRUSTED_NODE_ACCOUNTS` of its chart).

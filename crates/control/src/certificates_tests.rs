@@ -1,11 +1,11 @@
 use leno_tls::{CaOptions, certificate_request};
 
 use super::*;
-use crate::objects::Kind;
-use crate::objects::ObjectKey;
-use crate::store::Change;
 use crate::testing::upserts;
 use crate::translate::Options;
+use leno_objects::Change;
+use leno_objects::Kind;
+use leno_objects::ObjectKey;
 
 const OBJECTS: &str = "
 apiVersion: v1

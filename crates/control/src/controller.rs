@@ -13,9 +13,9 @@ use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::objects::{Object, ObjectKey};
-use crate::store::{Change, ObjectStore};
 use crate::translate::{self, Delta, Translator};
+use leno_objects::{Change, ObjectStore};
+use leno_objects::{Object, ObjectKey};
 
 /// Changes this close together are published as one: a rollout touches many objects in a few
 /// milliseconds. (istiod waits 100 ms, which a person who edits a file would notice next to

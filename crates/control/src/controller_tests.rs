@@ -3,9 +3,9 @@ use std::collections::BTreeSet;
 use leno_proto::{Resource as Decoded, address_from_proto, authorization_from_proto, security, workload};
 
 use super::*;
-use crate::objects::Kind;
 use crate::testing::{load, upserts};
 use crate::translate::Options;
+use leno_objects::Kind;
 
 const OBJECTS: &str = "
 apiVersion: v1

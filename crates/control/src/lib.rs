@@ -1,7 +1,7 @@
 //! The control plane: Kubernetes and Istio objects in, discovery and certificates out.
 //!
-//! It does not know where its objects come from. A feed decodes them ([`objects::decode()`]) and
-//! hands changes to a [`Controller`], which keeps them ([`store`]), translates them to what
+//! It does not know where its objects come from. A feed decodes them ([`leno_objects::decode()`]) and
+//! hands changes to a [`Controller`], which keeps them ([`leno_objects::ObjectStore`]), translates them to what
 //! proxies understand ([`translate`]) and publishes the result; a [`ControlPlane`] serves it,
 //! with certificates for whom [`CertificatePolicy`] allows.
 
@@ -10,11 +10,8 @@ pub mod certificates;
 pub mod controller;
 pub mod lint;
 pub mod lookup;
-pub mod objects;
 pub mod roots;
 pub mod server;
-pub mod store;
-mod suggest;
 pub mod translate;
 
 pub use authentication::StaticTokens;
@@ -22,7 +19,6 @@ pub use certificates::CertificatePolicy;
 pub use controller::Controller;
 pub use leno_xds::server::Limits;
 pub use server::ControlPlane;
-pub use store::{Change, ObjectStore};
 
 #[cfg(test)]
 mod testing;

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::objects::{
+use crate::translate::Options;
+use leno_objects::ObjectStore;
+use leno_objects::did_you_mean;
+use leno_objects::{
     AddressType, AuthorizationPolicy, EndpointSlice, Kind, Labels, ObjectKey, ObjectMeta, Pod, SERVICE_NAME_LABEL,
     Service, selects,
 };
-use crate::store::ObjectStore;
-use crate::suggest::did_you_mean;
-use crate::translate::Options;
 
 /// Findings, by the object they are about; each a sentence.
 ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leno_model::{Mesh, Workload};
 use leno_policy::find::{Destination, LookupError, find_destinations, find_workloads};
 
-use crate::suggest::did_you_mean;
+use leno_objects::did_you_mean;
 
 /// A name that means nothing in the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

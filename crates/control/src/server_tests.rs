@@ -146,7 +146,7 @@ async fn a_proxy_is_served_what_changes_mean() {
     assert_eq!(proxies[0].account, "leno-system/leno-node");
     assert_eq!(proxies[0].generation, Some(controller.generation()));
 
-    controller.replace(Vec::<crate::objects::Object>::new());
+    controller.replace(Vec::<leno_objects::Object>::new());
     tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
     assert_eq!((count(&held.borrow(), ADDRESS_TYPE), count(&held.borrow(), AUTHORIZATION_TYPE)), (0, 0));
     let removals: Vec<String> =

@@ -1,7 +1,7 @@
 //! Objects from YAML, for tests.
 
-use crate::objects::{Kind, Object, decode};
-use crate::store::Change;
+use leno_objects::Change;
+use leno_objects::{Kind, Object, decode};
 
 /// The objects of a stream of YAML documents.
 pub(crate) fn load(yaml: &str) -> Vec<Object> {

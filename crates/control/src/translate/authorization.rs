@@ -12,7 +12,7 @@ use leno_model::{
 };
 
 use super::Options;
-use crate::objects::{self, AuthorizationPolicy, IpBlock, Labels, Operation, PolicyAction, Source, When};
+use leno_objects::{AuthorizationPolicy, IpBlock, Labels, Operation, PolicyAction, Source, When};
 
 /// Annotation that makes a policy told instead of enforced, with value `true`.
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -95,7 +95,7 @@ struct Entry {
 }
 
 impl Translation<'_> {
-    fn rule(&mut self, index: usize, rule: &objects::Rule) -> Option<Rule> {
+    fn rule(&mut self, index: usize, rule: &leno_objects::Rule) -> Option<Rule> {
         let at = format!("spec.rules[{index}]");
         let mut clauses = Vec::new();
         let from: Vec<Entry> = rule.from.iter().map(|from| self.source(&from.source)).collect();

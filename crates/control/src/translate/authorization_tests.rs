@@ -7,8 +7,8 @@ use proptest::sample::{select, subsequence};
 
 use super::authorization::authorization;
 use super::*;
-use crate::objects::{self, Object, PolicyAction, Source};
 use crate::testing::load;
+use leno_objects::{Object, PolicyAction, Source};
 
 const HEAD: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n";
 
@@ -243,7 +243,7 @@ fn source_matches(source: &Source, a: &Attempt, namespace: &str, unknown: bool) 
         && listed(&source.ip_blocks, &source.not_ip_blocks, |block| block.0.contains(&a.source_ip))
 }
 
-fn rule_matches(rule: &objects::Rule, a: &Attempt, namespace: &str, unknown: bool) -> bool {
+fn rule_matches(rule: &leno_objects::Rule, a: &Attempt, namespace: &str, unknown: bool) -> bool {
     let port = |text: &String| *text == a.destination.port().to_string();
     let from = rule.from.is_empty() || rule.from.iter().any(|from| source_matches(&from.source, a, namespace, unknown));
     let to = rule.to.is_empty()
@@ -253,7 +253,8 @@ fn rule_matches(rule: &objects::Rule, a: &Attempt, namespace: &str, unknown: boo
         });
     let when = rule.when.iter().all(|when| {
         let (yes, no) = (&when.values, &when.not_values);
-        let contains = |block: &String, ip| block.parse::<objects::IpBlock>().is_ok_and(|block| block.0.contains(&ip));
+        let contains =
+            |block: &String, ip| block.parse::<leno_objects::IpBlock>().is_ok_and(|block| block.0.contains(&ip));
         match when.key.as_str() {
             "source.ip" => listed(yes, no, |block| contains(block, a.source_ip)),
             "destination.ip" => listed(yes, no, |block| contains(block, a.destination.ip())),
@@ -330,24 +331,24 @@ fn any_source() -> impl Strategy<Value = Source> {
     prop_oneof![named, by_account].prop_filter("restricts", |source| *source != Source::default())
 }
 
-fn any_operation() -> impl Strategy<Value = objects::Operation> {
+fn any_operation() -> impl Strategy<Value = leno_objects::Operation> {
     let numbers = texts(&["80", "81"]);
     (some(numbers.clone()), some(numbers), prop::bool::weighted(0.3))
-        .prop_map(|(ports, not_ports, waypoint)| objects::Operation {
+        .prop_map(|(ports, not_ports, waypoint)| leno_objects::Operation {
             ports,
             not_ports,
             paths: if waypoint { texts(&["/a"]) } else { Vec::new() },
-            ..objects::Operation::default()
+            ..leno_objects::Operation::default()
         })
-        .prop_filter("restricts", |operation| *operation != objects::Operation::default())
+        .prop_filter("restricts", |operation| *operation != leno_objects::Operation::default())
 }
 
-fn any_condition() -> impl Strategy<Value = objects::When> {
+fn any_condition() -> impl Strategy<Value = leno_objects::When> {
     let ips = texts(&["10.0.0.1", "10.0.0.0/30"]);
     let on = |key: &'static str, values: Vec<String>| {
         (some(values.clone()), some(values))
             .prop_filter("restricts", |(yes, no)| !yes.is_empty() || !no.is_empty())
-            .prop_map(move |(values, not_values)| objects::When { key: key.to_owned(), values, not_values })
+            .prop_map(move |(values, not_values)| leno_objects::When { key: key.to_owned(), values, not_values })
     };
     prop_oneof![
         on("source.ip", ips.clone()),
@@ -360,11 +361,11 @@ fn any_condition() -> impl Strategy<Value = objects::When> {
 
 fn any_policy(index: usize) -> impl Strategy<Value = AuthorizationPolicy> {
     let rule = (
-        prop::collection::vec(any_source().prop_map(|source| objects::From { source }), 0..3),
-        prop::collection::vec(any_operation().prop_map(|operation| objects::To { operation }), 0..3),
+        prop::collection::vec(any_source().prop_map(|source| leno_objects::From { source }), 0..3),
+        prop::collection::vec(any_operation().prop_map(|operation| leno_objects::To { operation }), 0..3),
         prop::collection::vec(any_condition(), 0..2),
     )
-        .prop_map(|(from, to, when)| objects::Rule { from, to, when });
+        .prop_map(|(from, to, when)| leno_objects::Rule { from, to, when });
     (
         select(vec!["a", "b", "istio-system"]),
         select(vec![None, Some(""), Some("web"), Some("db")]),
@@ -387,7 +388,7 @@ fn any_policy(index: usize) -> impl Strategy<Value = AuthorizationPolicy> {
             }
             policy.spec.selector = app.map(|app| {
                 let labels = (!app.is_empty()).then(|| ("app".to_owned(), app.to_owned()));
-                objects::WorkloadSelector { match_labels: labels.into_iter().collect() }
+                leno_objects::WorkloadSelector { match_labels: labels.into_iter().collect() }
             });
             policy.spec.action = action;
             policy.spec.rules = rules;

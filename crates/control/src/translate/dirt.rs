@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use leno_model::Locality;
 
 use super::{Options, authorization, peer_authentication, service, workload};
-use crate::objects::{
+use leno_objects::ObjectStore;
+use leno_objects::{
     AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod,
     Service, selects,
 };
-use crate::store::ObjectStore;
 
 /// Namespace and name.
 pub(super) type Named = (String, String);
@@ -199,6 +199,6 @@ impl Dirt {
     }
 }
 
-fn name(metadata: &crate::objects::ObjectMeta) -> Named {
+fn name(metadata: &leno_objects::ObjectMeta) -> Named {
     (metadata.namespace.clone(), metadata.name.clone())
 }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, PolicyName, ServiceName, WorkloadUid};
 
-use crate::objects::{
+use dirt::{Dirt, Index};
+use leno_objects::{
     AuthorizationPolicy, EndpointSlice, Kind, Namespace, Node, ObjectKey, PeerAuthentication, Pod, Service,
 };
-use crate::store::{Change, ObjectStore};
-use dirt::{Dirt, Index};
+use leno_objects::{Change, ObjectStore};
 use workload::Surroundings;
 
 pub use workload::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
@@ -252,7 +252,7 @@ impl Translator {
             .filter_map(|(namespace, name)| AuthorizationPolicy::get(store, namespace, name))
             .filter(|policy| authorization::is_enforced(policy))
             .filter(|policy| {
-                authorization::selector(policy).is_some_and(|labels| crate::objects::selects(labels, &metadata.labels))
+                authorization::selector(policy).is_some_and(|labels| leno_objects::selects(labels, &metadata.labels))
             })
             .map(authorization::policy_name)
             .collect();

@@ -6,8 +6,8 @@
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
 
 use super::Options;
-use crate::objects::{Labels, MutualTlsMode, PeerAuthentication, Pod, selects};
-use crate::store::ObjectStore;
+use leno_objects::ObjectStore;
+use leno_objects::{Labels, MutualTlsMode, PeerAuthentication, Pod, selects};
 
 /// Name of the policy that is `STRICT` (Istio's).
 const STATIC_STRICT: &str = "istio_converted_static_strict";

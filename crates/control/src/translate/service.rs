@@ -6,7 +6,7 @@ use leno_model::{
 };
 
 use super::Options;
-use crate::objects::{self, IntOrString, IpFamily, Labels, Protocol, ServicePort, ServiceType, TrafficPolicy};
+use leno_objects::{IntOrString, IpFamily, Labels, Protocol, ServicePort, ServiceType, TrafficPolicy};
 
 /// Annotation, on a Service or its Namespace, for clusters whose API server drops
 /// `trafficDistribution`.
@@ -21,12 +21,12 @@ pub(super) fn service_name(options: &Options, namespace: &str, name: &str) -> Se
 }
 
 /// Whether the service is part of the mesh: an `ExternalName` is only an alias in DNS.
-pub(super) fn is_in_mesh(service: &objects::Service) -> bool {
+pub(super) fn is_in_mesh(service: &leno_objects::Service) -> bool {
     service.spec.kind != ServiceType::ExternalName
 }
 
 /// Whether its endpoints are given by EndpointSlices.
-pub(super) fn has_manual_endpoints(service: &objects::Service) -> bool {
+pub(super) fn has_manual_endpoints(service: &leno_objects::Service) -> bool {
     service.spec.selector.is_empty()
 }
 
@@ -34,7 +34,7 @@ pub(super) fn has_manual_endpoints(service: &objects::Service) -> bool {
 /// its Namespace.
 pub(super) fn service(
     options: &Options,
-    service: &objects::Service,
+    service: &leno_objects::Service,
     namespace_annotations: Option<&Labels>,
 ) -> Option<Service> {
     if !is_in_mesh(service) {
@@ -72,7 +72,7 @@ pub(super) fn service(
 }
 
 /// The ports the mesh carries.
-pub(super) fn tcp_ports(service: &objects::Service) -> impl Iterator<Item = &ServicePort> {
+pub(super) fn tcp_ports(service: &leno_objects::Service) -> impl Iterator<Item = &ServicePort> {
     service.spec.ports.iter().filter(|port| port.protocol == Protocol::Tcp)
 }
 
@@ -93,7 +93,7 @@ pub(super) fn app_protocol(port: &ServicePort) -> AppProtocol {
     }
 }
 
-fn load_balancing(service: &objects::Service, namespace_annotations: Option<&Labels>) -> LoadBalancing {
+fn load_balancing(service: &leno_objects::Service, namespace_annotations: Option<&Labels>) -> LoadBalancing {
     let health_policy =
         if service.spec.publish_not_ready_addresses { HealthPolicy::AllowAll } else { HealthPolicy::OnlyHealthy };
     let near = [RoutingScope::Network, RoutingScope::Region, RoutingScope::Zone];
@@ -117,7 +117,7 @@ enum Distribution {
 }
 
 /// The field, else the Service's annotation, else the Namespace's.
-fn distribution(service: &objects::Service, namespace_annotations: Option<&Labels>) -> Distribution {
+fn distribution(service: &leno_objects::Service, namespace_annotations: Option<&Labels>) -> Distribution {
     let said = [
         service.spec.traffic_distribution.as_deref(),
         service.metadata.annotation(TRAFFIC_DISTRIBUTION),

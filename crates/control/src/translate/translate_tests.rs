@@ -5,8 +5,8 @@ use leno_model::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::objects::Object;
 use crate::testing::{load, upserts};
+use leno_objects::Object;
 
 fn translate(yaml: &str) -> Translator {
     let mut translator = Translator::new(Options::default());
@@ -131,12 +131,12 @@ fn states_of_a_pod() {
         ),
         (
             "pending with address",
-            |p| p.status.phase = crate::objects::PodPhase::Pending,
+            |p| p.status.phase = leno_objects::PodPhase::Pending,
             Some((Health::Healthy, TunnelProtocol::Hbone)),
         ),
         ("without address", |p| p.status.pod_ips.clear(), None),
-        ("succeeded", |p| p.status.phase = crate::objects::PodPhase::Succeeded, None),
-        ("failed", |p| p.status.phase = crate::objects::PodPhase::Failed, None),
+        ("succeeded", |p| p.status.phase = leno_objects::PodPhase::Succeeded, None),
+        ("failed", |p| p.status.phase = leno_objects::PodPhase::Failed, None),
     ];
     for (what, edit, expected) in cases {
         let Some(Object::Pod(mut pod)) = load(WEB).pop() else { panic!("a pod") };

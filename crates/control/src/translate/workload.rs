@@ -10,7 +10,7 @@ use leno_model::{
 
 use super::Options;
 use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, service_name, tcp_ports};
-use crate::objects::{
+use leno_objects::{
     AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Protocol, Service, ServicePort,
     SliceEndpoint, selects,
 };

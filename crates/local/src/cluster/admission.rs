@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_control::objects::{
+use leno_model::RESERVED_PORTS;
+use leno_objects::{
     EnvVarSource, IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec,
     Protocol, Service, ServiceSpec, ServiceType, selects,
 };
-use leno_model::RESERVED_PORTS;
 
 use crate::Error;
 use crate::cluster::addresses::{CLUSTER_DNS, VirtualAddresses};

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use hickory_proto::op::Query;
-use leno_control::objects::Protocol;
 use leno_model::{AppProtocol, NetworkAddress, Port, ServiceName, Workload};
+use leno_objects::Protocol;
 
 use super::*;
 use crate::cluster::services::PortTarget;

@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use leno_control::objects::{
+use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
+use leno_objects::{
     Condition, Deployment, Labels, Node as NodeObject, NodeAddress, NodeStatus, ObjectKey, ObjectMeta, OwnerReference,
     Pod, PodIp, PodPhase, PodStatus,
 };
-use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
 
 use crate::cluster::addresses::NodeAddresses;
 use crate::stable_hash::fnv;

@@ -1,4 +1,4 @@
-use leno_control::objects::Kind;
+use leno_objects::Kind;
 
 use super::*;
 

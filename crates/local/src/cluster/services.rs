@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use leno_capture::NetworkNamespace;
 use leno_capture::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, Rule, Table};
-use leno_control::objects::{self, IntOrString, Object, Pod};
 use leno_model::{Endpoint, Health, HealthPolicy, LoadBalancingMode, Mesh, RoutingScope, Service, ServiceName};
+use leno_objects::{IntOrString, Object, Pod};
 
 use crate::cluster::addresses::NodeAddresses;
 
@@ -24,7 +24,7 @@ pub(crate) struct DeclaredPort {
     pub service: ServiceName,
     /// Empty if it has none.
     pub name: String,
-    pub protocol: objects::Protocol,
+    pub protocol: leno_objects::Protocol,
     pub port: u16,
     pub target: PortTarget,
 }
@@ -95,7 +95,7 @@ pub(crate) fn declared_ports<'a>(
 /// address outside of the mesh would be led into it, in the clear.
 pub(crate) fn plan(mesh: &Mesh, declared: &[DeclaredPort], node: &str) -> Vec<ServiceRule> {
     let mut rules = BTreeSet::new();
-    let tcp = declared.iter().filter(|port| port.protocol == objects::Protocol::Tcp);
+    let tcp = declared.iter().filter(|port| port.protocol == leno_objects::Protocol::Tcp);
     let tcp: BTreeSet<(&ServiceName, u16)> = tcp.map(|port| (&port.service, port.port)).collect();
     for service in mesh.services() {
         let sockets = |target: &dyn Fn(&Endpoint) -> Option<u16>| -> BTreeSet<SocketAddr> {
@@ -118,7 +118,7 @@ pub(crate) fn plan(mesh: &Mesh, declared: &[DeclaredPort], node: &str) -> Vec<Se
         for port in service.ports.iter().filter(|port| tcp.contains(&(&service.id, port.service_port))) {
             add(port.service_port, false, &sockets(&|endpoint| endpoint.target_port(port)));
         }
-        let is_udp = |port: &&DeclaredPort| port.service == service.id && port.protocol == objects::Protocol::Udp;
+        let is_udp = |port: &&DeclaredPort| port.service == service.id && port.protocol == leno_objects::Protocol::Udp;
         for port in declared.iter().filter(is_udp) {
             add(port.port, true, &sockets(&|endpoint| port.of(endpoint)));
         }

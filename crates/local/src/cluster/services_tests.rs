@@ -24,7 +24,7 @@ fn declared(service: &Service) -> DeclaredPorts {
     let port = |port: &Port| DeclaredPort {
         service: service.id.clone(),
         name: String::new(),
-        protocol: objects::Protocol::Tcp,
+        protocol: leno_objects::Protocol::Tcp,
         port: port.service_port,
         target: PortTarget::Number(port.target_port),
     };

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_control::objects::{Kind, Object, ObjectKey, decode};
+use leno_objects::{Kind, Object, ObjectKey, decode};
 use serde::Deserialize;
 
 use crate::Error;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leno_control::objects::{Deployment, Kind, Labels, Node as NodeObject, Object, ObjectKey, Pod, Timestamp};
+use leno_objects::{Deployment, Kind, Labels, Node as NodeObject, Object, ObjectKey, Pod, Timestamp};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;

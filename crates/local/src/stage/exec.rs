@@ -2,8 +2,6 @@
 
 use std::os::fd::OwnedFd;
 
-use leno_control::objects;
-
 use crate::Error;
 use crate::stage::context::Context;
 use crate::stage::pod::plan::PodPlan;
@@ -49,7 +47,10 @@ pub(crate) async fn exec(ctx: &Context, plan: &PodPlan, report: Report, order: O
 ///
 /// # Errors
 /// [`Error::NotFound`], naming those that there are.
-pub(crate) fn container_of<'a>(pod: &'a objects::Pod, wanted: Option<&str>) -> Result<&'a objects::Container, Error> {
+pub(crate) fn container_of<'a>(
+    pod: &'a leno_objects::Pod,
+    wanted: Option<&str>,
+) -> Result<&'a leno_objects::Container, Error> {
     let containers = &pod.spec.containers;
     let found = match wanted {
         Some(name) => containers.iter().find(|container| container.name == name),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_control::objects::{Object, ObjectKey};
 use leno_model::Mesh;
+use leno_objects::{Object, ObjectKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;

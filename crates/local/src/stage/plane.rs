@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_control::objects::{Object, ObjectKey};
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lookup};
 use leno_model::Mesh;
+use leno_objects::{Object, ObjectKey};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Caller, Limits};
 use serde::{Deserialize, Serialize};

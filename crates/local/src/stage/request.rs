@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_control::objects::{Object, ObjectKey};
+use leno_objects::{Object, ObjectKey};
 use tokio::sync::oneshot;
 
 use crate::Error;

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use leno_control::objects;
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -77,7 +76,7 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
         }
         Request::Logs { namespace, name, container } => {
             let (plan, _) = stage.find(&namespace, &name).await?;
-            let of = |container: &objects::Container, told_apart: bool| {
+            let of = |container: &leno_objects::Container, told_apart: bool| {
                 let current = plan.log(&container.name);
                 let container = told_apart.then(|| container.name.clone());
                 LogFiles { container, previous: logs::previous(&current), current }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leno_capture::enroll::Enrollment;
 use leno_capture::pod_rules::PodRules;
-use leno_control::objects::PodPhase;
+use leno_objects::PodPhase;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 

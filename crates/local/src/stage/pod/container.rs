@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leno_control::objects::{Container, RestartPolicy};
+use leno_objects::{Container, RestartPolicy};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use leno_control::objects::{Container, EnvVar, ObjectMeta, PodSpec};
+use leno_objects::{Container, EnvVar, ObjectMeta, PodSpec};
 
 /// Facts about a pod that its containers can ask for with `fieldRef`.
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leno_control::objects::{EnvVarSource, ObjectFieldSelector};
+    use leno_objects::{EnvVarSource, ObjectFieldSelector};
 
     use super::*;
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use leno_capture::enroll;
 use leno_capture::zds::PodInfo;
-use leno_control::objects;
 
 use crate::stage::context::Context;
 use crate::stage::node::Node;
@@ -14,7 +13,7 @@ use crate::stage::pod::environment::{Facts, variables};
 
 /// A pod that is bound to a node.
 pub(crate) struct PodPlan {
-    pub pod: objects::Pod,
+    pub pod: leno_objects::Pod,
     pub uid: String,
     pub node: Arc<Node>,
     pub slot: u8,
@@ -50,7 +49,7 @@ impl PodPlan {
     /// Environment of a container, also for what is run in it later.
     pub(crate) fn environment(
         &self,
-        container: &objects::Container,
+        container: &leno_objects::Container,
         ctx: &Context,
     ) -> Result<Vec<(String, String)>, String> {
         let facts = Facts {
@@ -66,7 +65,7 @@ impl PodPlan {
 
     /// Directory a container starts in: its own scratch directory unless it says otherwise, so
     /// that what programs drop there doesn't litter the machine.
-    pub(crate) fn directory(&self, container: &objects::Container, ctx: &Context) -> PathBuf {
+    pub(crate) fn directory(&self, container: &leno_objects::Container, ctx: &Context) -> PathBuf {
         if container.working_dir.is_empty() {
             self.dir.join("work")
         } else {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
-use leno_control::objects::{Container, HttpGetAction, HttpScheme, IntOrString, Probe};
+use leno_objects::{Container, HttpGetAction, HttpScheme, IntOrString, Probe};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leno_control::objects::PodPhase;
+use leno_objects::PodPhase;
 use tokio::sync::oneshot;
 
 use crate::stage::pod::sandbox::Sandbox;

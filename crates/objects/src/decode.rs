@@ -367,13 +367,13 @@ macro_rules! object {
             }
         }
 
-        impl<'de> $crate::objects::decode::Struct<'de> for $Name {
+        impl<'de> $crate::decode::Struct<'de> for $Name {
             const NAME: &'static str = stringify!($Name);
 
             #[allow(unused_mut, unused_variables, clippy::needless_pass_by_ref_mut)]
             fn read<A: serde::de::MapAccess<'de>>(
                 mut map: A,
-                cx: &mut $crate::objects::decode::Context,
+                cx: &mut $crate::decode::Context,
             ) -> Result<Self, A::Error> {
                 const KNOWN: &[&str] = &[$($key),*];
                 const IGNORED: &[&str] = &[$($($ignored),*)?];
@@ -381,12 +381,12 @@ macro_rules! object {
                 let mut out = Self::default();
                 let mut seen: [bool; KNOWN.len()] = [false; KNOWN.len()];
                 loop {
-                    let seed = $crate::objects::decode::Key { cx, known: KNOWN, ignored: IGNORED, silent: SILENT };
+                    let seed = $crate::decode::Key { cx, known: KNOWN, ignored: IGNORED, silent: SILENT };
                     let Some(key) = map.next_key_seed(seed)? else { break };
                     match key.as_str() {
                         $($key => {
-                            let check: Option<$crate::objects::decode::Check<$ty>> = object!(@check $($($flag)*)?);
-                            if let Some(value) = map.next_value_seed($crate::objects::decode::At::<$ty>(cx, $key, check))? {
+                            let check: Option<$crate::decode::Check<$ty>> = object!(@check $($($flag)*)?);
+                            if let Some(value) = map.next_value_seed($crate::decode::At::<$ty>(cx, $key, check))? {
                                 out.$field = value;
                                 if let Some(seen) = KNOWN.iter().position(|k| *k == $key).and_then(|i| seen.get_mut(i)) {
                                     *seen = true;
@@ -394,12 +394,12 @@ macro_rules! object {
                             }
                         })*
                         $($($ignored => {
-                            if $crate::objects::decode::skip(&mut map)? {
+                            if $crate::decode::skip(&mut map)? {
                                 cx.ignored($ignored);
                             }
                         })*)?
                         _ => {
-                            $crate::objects::decode::skip(&mut map)?;
+                            $crate::decode::skip(&mut map)?;
                         }
                     }
                 }
@@ -408,12 +408,12 @@ macro_rules! object {
             }
         }
 
-        impl<'de> $crate::objects::decode::Field<'de> for $Name {
+        impl<'de> $crate::decode::Field<'de> for $Name {
             fn decode<D: serde::Deserializer<'de>>(
                 from: D,
-                cx: &mut $crate::objects::decode::Context,
+                cx: &mut $crate::decode::Context,
             ) -> Result<Self, D::Error> {
-                from.deserialize_map($crate::objects::decode::StructVisitor(cx, std::marker::PhantomData))
+                from.deserialize_map($crate::decode::StructVisitor(cx, std::marker::PhantomData))
             }
         }
     };
@@ -457,16 +457,16 @@ macro_rules! word {
             }
         }
 
-        impl<'de> $crate::objects::decode::Field<'de> for $Name {
+        impl<'de> $crate::decode::Field<'de> for $Name {
             fn decode<D: serde::Deserializer<'de>>(
                 from: D,
-                cx: &mut $crate::objects::decode::Context,
+                cx: &mut $crate::decode::Context,
             ) -> Result<Self, D::Error> {
                 use serde::de::Error as _;
                 let text = String::decode(from, cx)?;
                 match text.as_str() {
                     $($text => Ok(Self::$Variant),)*
-                    other => Err(D::Error::custom($crate::objects::decode::unknown_word(other, &[$($text),*], cx))),
+                    other => Err(D::Error::custom($crate::decode::unknown_word(other, &[$($text),*], cx))),
                 }
             }
         }

@@ -3,7 +3,7 @@
 /// The candidate nearest to `word`, if one is near enough to be a slip of the fingers: equal but
 /// for case, or at most one edit per three letters, of insertion, deletion, exchange of a letter
 /// or swap of two neighbours.
-pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let allowed = word.chars().count().div_ceil(3).min(3);
     candidates

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::objects::{
+use crate::{
     AuthorizationPolicy, Deployment, EndpointSlice, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod,
     Service, ServiceAccount,
 };

@@ -1,4 +1,5 @@
-//! The Kubernetes and Istio objects this control plane understands, read from any serde format.
+//! What do users write? The Kubernetes and Istio objects that Leno understands, read from any serde format,
+//! and a store of them.
 //!
 //! [`decode()`] is strict where a slip would change what the mesh does: an unknown field is an
 //! error that says which field was probably meant. Fields that the standard knows and Leno has
@@ -10,6 +11,8 @@ mod meta;
 mod network;
 mod scalars;
 mod security;
+mod store;
+mod suggest;
 mod validate;
 mod workload;
 
@@ -31,6 +34,8 @@ pub use security::{
     PeerAuthentication, PeerAuthenticationSpec, PolicyAction, PolicyTargetReference, Rule, Source, To, When,
     WorkloadSelector,
 };
+pub use store::{Change, ObjectStore};
+pub use suggest::did_you_mean;
 pub use workload::{
     Container, ContainerPort, Deployment, DeploymentSpec, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpHeader,
     HttpScheme, Namespace, Node, NodeAddress, NodeStatus, ObjectFieldSelector, Pod, PodIp, PodPhase, PodSpec,
