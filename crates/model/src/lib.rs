@@ -6,12 +6,14 @@
 //! one knows the other.
 
 mod identity;
+pub mod map;
 mod mesh;
 mod policy;
 mod service;
 mod workload;
 
 pub use identity::{DEFAULT_TRUST_DOMAIN, Identity, IdentityError};
+pub use map::{Map, Set};
 pub use mesh::{Endpoint, Mesh};
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
 pub use service::{
