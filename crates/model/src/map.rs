@@ -42,6 +42,9 @@ enum Node<K, V> {
     Branch(Vec<(K, Arc<Self>)>),
 }
 
+/// A child, and the key from which on it is the one to look in.
+type Child<K, V> = (K, Arc<Node<K, V>>);
+
 impl<K: Clone, V: Clone> Clone for Node<K, V> {
     /// A node is only cloned to be written.
     fn clone(&self) -> Self {
@@ -68,7 +71,7 @@ enum Inserted<K, V> {
 }
 
 /// The child in which `key` belongs.
-fn child_of<K: Borrow<Q>, V, Q: Ord + ?Sized>(children: &[(K, Arc<Node<K, V>>)], key: &Q) -> usize {
+fn child_of<K: Borrow<Q>, V, Q: Ord + ?Sized>(children: &[Child<K, V>], key: &Q) -> usize {
     children.get(1..).map_or(0, |others| others.partition_point(|(from, _)| from.borrow() <= key))
 }
 
@@ -169,7 +172,7 @@ impl<K, V> Node<K, V> {
 }
 
 /// Makes one of the children `left` and `left + 1`, or two that are alike if one had too many.
-fn put_together<K: Clone, V: Clone>(children: &mut Vec<(K, Arc<Node<K, V>>)>, left: usize) {
+fn put_together<K: Clone, V: Clone>(children: &mut Vec<Child<K, V>>, left: usize) {
     let (from, right) = children.remove(left + 1);
     let right = Arc::unwrap_or_clone(right);
     let split = match (Arc::make_mut(&mut children[left].1), right) {
@@ -406,7 +409,7 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
 
 /// The entries of a [`Map`], in order.
 pub struct Iter<'a, K, V> {
-    branches: Vec<slice::Iter<'a, (K, Arc<Node<K, V>>)>>,
+    branches: Vec<slice::Iter<'a, Child<K, V>>>,
     leaf: slice::Iter<'a, (K, V)>,
 }
 
