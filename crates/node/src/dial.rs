@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use leno_capture::sockets::{self, ConnectOptions, Probes};
 use leno_model::Identity;
-use leno_proxy::peers::{Link, Proof};
-use leno_tunnel::timers::{self, timeout};
+use leno_proxy::peers::{self, Failure, Link};
+use leno_tunnel::timers::timeout;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::failure::Failure;
 use crate::pod::Pod;
 
 /// Ports that the proxy connects from. Outside of what programs connect from by themselves (32768
@@ -103,8 +102,5 @@ pub(crate) async fn tls(
     let options = ConnectOptions { probes: Probes::Tunnel, path: pod.short_path().clone() };
     let stream = elsewhere(pod, address, &options).await?;
     pod.verify_short_path(&stream);
-    let config = &pod.context().core.config;
-    let connected = timers::entered(identity.connect(stream, expected, config.handshake_timeout)).await;
-    let (stream, peer) = connected.map_err(|e| Failure::Handshake { address, source: Arc::new(e) })?;
-    Ok(Link::dialled(stream, Proof::of(identity, &peer), config.tunnel_max_age))
+    peers::connect(identity, stream, address, expected, &pod.context().core.config).await
 }

@@ -1,14 +1,11 @@
 //! The data-path threads as pods see them, and the tunnels that are opened on each.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use leno_model::Identity;
+use leno_proxy::peers::{Failure, TunnelKey};
 use leno_proxy::threads::Worker;
 use leno_tunnel::Pool;
-
-use crate::failure::Failure;
 
 /// One data-path thread as a pod sees it.
 #[derive(Clone)]
@@ -37,21 +34,4 @@ pub(crate) fn lanes(workers: &[Worker], tunnel: &leno_tunnel::Settings) -> Vec<L
         bulk: Arc::default(),
     };
     workers.iter().enumerate().map(of).collect()
-}
-
-/// What a tunnel may be shared by: connections of one pod, under one identity, to one peer that
-/// must prove one of the same identities.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TunnelKey {
-    /// The pod's namespace: an address may be reused by another pod, a
-    /// namespace isn't while somebody holds it.
-    pub(crate) pod: leno_capture::NamespaceId,
-    /// Who we are. A new certificate for the same identity may use an old tunnel until that drains ([`leno_proxy::peers::Link`]).
-    pub(crate) source: Identity,
-    /// Who the peer must be.
-    pub(crate) expected: Vec<Identity>,
-    /// Uid of the peer's workload: an address that has passed to another pod makes another key.
-    pub(crate) peer: leno_model::WorkloadUid,
-    /// The peer's HBONE address.
-    pub(crate) address: SocketAddr,
 }

@@ -14,6 +14,8 @@
 //!
 //! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
+
 mod config;
 mod context;
 mod dial;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use leno_model::Identity;
+use leno_model::Workload;
 use leno_telemetry::{AccessLog, Metrics, Readiness};
-use leno_tls::{CertificateError, CertificateManager, MeshIdentity};
+use leno_tls::{CertificateManager, MeshIdentity};
 use leno_tunnel::timers;
 
 use crate::config::Config;
 use crate::mesh::MeshState;
+use crate::peers::Failure;
 use crate::threads::Worker;
 
 /// What every proxy has, whatever it carries.
@@ -34,14 +35,17 @@ pub struct Core {
 }
 
 impl Core {
-    /// The certificate for `identity`; waits for the first one. For a worker.
+    /// The certificate that `workload` speaks with; waits for the first one. For a worker.
     ///
     /// # Errors
-    /// If there is none in time.
-    pub async fn identity(&self, identity: &Identity) -> Result<Arc<MeshIdentity>, CertificateError> {
-        match self.certificates.current(identity) {
-            Some(current) => Ok(current),
-            None => timers::entered(self.certificates.identity(identity)).await,
+    /// If it can have none, or there is none in time.
+    pub async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
+        let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
+        if let Some(current) = self.certificates.current(&identity) {
+            return Ok(current);
         }
+        #[expect(clippy::disallowed_methods, reason = "entered as it must be")]
+        let held = timers::entered(self.certificates.identity(&identity)).await;
+        held.map_err(|error| Failure::Certificate(Arc::new(error)))
     }
 }

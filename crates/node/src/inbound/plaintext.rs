@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use leno_capture::{links, sockets};
 use leno_model::{RESERVED_PORTS, Workload};
+use leno_proxy::peers;
 use leno_proxy::streams::{accept_next, given_up, reset};
 use leno_proxy::threads::{Lives, Worker};
 use leno_tunnel::relay;
@@ -28,7 +29,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, lives: Lives, str
     let mut report = Report::new(&pod, Direction::Inbound, peer);
     let connected = tokio::select! {
         connected = connect(&pod, &stream, peer, &mut counted, &mut report) => connected,
-        error = given_up(&stream) => Err(Failure::given_up(peer, &error)),
+        error = given_up(&stream) => Err(peers::Failure::given_up(peer, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let (program, _listed, cut) = match connected {
@@ -90,5 +91,5 @@ fn is_own(pod: &Pod, workload: &Workload, address: IpAddr) -> Result<bool, Failu
         return Ok(true);
     }
     // Nobody tells the control plane of a second interface, or of an address on `lo`.
-    links::is_own_address(pod.netns(), address).map_err(|e| Failure::Socket(Arc::new(e)))
+    links::is_own_address(pod.netns(), address).map_err(|e| peers::Failure::Socket(Arc::new(e)).into())
 }

@@ -9,11 +9,11 @@ use std::time::SystemTime;
 use http::{HeaderMap, Method};
 use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
-use leno_proxy::peers::{Link, Place, Proof};
+use leno_proxy::peers::{self, Link, Place, Proof};
 use leno_proxy::streams::{accept_next, canonical, hand_over, reset};
 use leno_proxy::threads::Worker;
 use leno_tunnel::server::{self, InboundConnect, ServeError};
-use leno_tunnel::{rarely, relay, timers};
+use leno_tunnel::{rarely, relay};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::admit::admit_and_dial;
@@ -141,7 +141,7 @@ fn tunnel_failed(tunnel: &Tunnel, error: &leno_tunnel::Error) {
         report.destination_workload(&workload);
         report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
     }
-    report.failed(&Failure::Tunnel { address: tunnel.peer, reason: error.to_string() });
+    report.failed(&peers::Failure::Tunnel { address: tunnel.peer, reason: error.to_string() }.into());
 }
 
 type Accepted = (Box<Link>, Tunnel);
@@ -158,18 +158,13 @@ async fn prove(
     let (local, peer) = (canonical(local), canonical(peer));
     let proving = async {
         let (_, workload) = pod.workload().await?;
-        let identity = pod.identity(&workload).await?;
-        let wait = pod.context().core.config.handshake_timeout;
-        let (stream, proven) = timers::entered(identity.accept(stream, wait))
-            .await
-            .map_err(|source| Failure::Handshake { address: peer, source: Arc::new(source) })?;
-        let proof = Proof::of(&identity, &proven);
-        let link = Link::accepted(stream, proof, pod.context().core.config.tunnel_max_age);
-        Ok((Box::new(link), proven.identity, proof))
+        let core = &pod.context().core;
+        let own = core.identity(&workload).await?;
+        Ok(peers::accept(&own, stream, peer, &core.config).await?)
     };
     let proven = tokio::select! {
         proven = proving => proven,
-        () = unproven.turned_away() => Err(Failure::TurnedAway { address: peer, most: unproven.among() }),
+        () = unproven.turned_away() => Err(peers::Failure::TurnedAway { address: peer, most: unproven.among() }.into()),
     };
     let (link, identity, proof) = proven.map_err(|failure| (failure, Some(local)))?;
     Ok((link, Tunnel { pod: pod.clone(), peer, local, identity, proof, worker: worker.clone() }))
@@ -199,7 +194,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
             report.destination_workload(&workload);
             report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
         }
-        report.failed(&Failure::Expired { address: tunnel.peer, peers: tunnel.proof.peers, ago });
+        report.failed(&peers::Failure::Expired { address: tunnel.peer, peers: tunnel.proof.peers, ago }.into());
         return;
     }
     let asked = Asked {
@@ -213,7 +208,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         connected = connecting => connected,
         // Otherwise a peer that asks and gives up in a row, each time freeing its place among
         // the streams, could have us hold any number of sockets that wait for the program.
-        error = request.cancelled() => Err(Failure::given_up(tunnel.peer, &error)),
+        error = request.cancelled() => Err(peers::Failure::given_up(tunnel.peer, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let Connected { program, cut, listed: _listed } = match connected {
@@ -233,7 +228,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         Ok(stream) => stream,
         Err(error) => {
             reset(program);
-            report.failed(&Failure::Tunnel { address: tunnel.peer, reason: error.to_string() });
+            report.failed(&peers::Failure::Tunnel { address: tunnel.peer, reason: error.to_string() }.into());
             return;
         }
     };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload};
 use leno_policy::{Route, RoutePlan, route, route_around};
+use leno_proxy::peers::{self, TunnelKey};
 use leno_proxy::streams::{accept_next, given_up, hand_over, reset};
 use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
 use socket2::SockRef;
@@ -17,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use self::places::{Place, Places};
 use crate::dial;
 use crate::failure::Failure;
-use crate::lanes::{Lane, TunnelKey};
+use crate::lanes::Lane;
 use crate::pod::connections::{Counted, OutboundConnection};
 use crate::pod::{OUTBOUND_PORT, Pod};
 use crate::report::{Direction, Report};
@@ -83,7 +84,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     let connecting = Box::pin(captured.connect(&mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
-        error = given_up(&stream) => Err(Failure::given_up(source, &error)),
+        error = given_up(&stream) => Err(peers::Failure::given_up(source, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };
     let (upstream, actual) = match connected {
@@ -188,7 +189,7 @@ impl Captured<'_> {
                 {
                     tracing::debug!(original = %self.original, %failure, "connect failed; trying another endpoint");
                     if let Some(silent) = silent.get_mut(index) {
-                        *silent = matches!(failure, Failure::SilentTunnel { .. });
+                        *silent = matches!(failure, Failure::Peer(peers::Failure::SilentTunnel { .. }));
                     }
                     last = Some(failure);
                 }
@@ -223,12 +224,12 @@ impl Captured<'_> {
             Route::Hbone { workload: peer, address, authority, expected, service, target, .. } => {
                 report.upstream(*target, Some(peer), service.as_ref());
                 report.tunnel_address(*address);
-                let identity = pod.identity(workload).await?;
+                let identity = pod.context().core.identity(workload).await?;
                 report.source_identity(identity.identity());
                 let trace = TraceId::random();
                 report.trace(trace.trace());
                 let key = TunnelKey {
-                    pod: pod.netns().id(),
+                    from: pod.netns().id(),
                     source: identity.identity().clone(),
                     expected: expected.to_vec(),
                     peer: peer.uid.clone(),
@@ -245,14 +246,14 @@ impl Captured<'_> {
                 let wait = config.connect_timeout * 2 + config.handshake_timeout;
                 let opened =
                     timers::timeout(wait, self.lane.tunnels.open_with(&key, dial, request, first.as_deref_mut())).await;
-                let opened = opened.map_err(|_| Failure::ConnectTimeout { address: *address, waited: wait })?;
+                let opened = opened.map_err(|_| peers::Failure::ConnectTimeout { address: *address, waited: wait })?;
                 // Refused by a peer is refused by one who has proved to be it.
                 if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_) | OpenError::Program(_))) {
                     report.mutual_tls();
                 }
                 let (stream, _) = opened.map_err(|error| {
-                    let failure = Failure::tunnel(*address, self.source, error);
-                    if matches!(failure, Failure::SilentTunnel { .. }) {
+                    let failure = peers::Failure::tunnel(*address, self.source, error);
+                    if matches!(failure, peers::Failure::SilentTunnel { .. }) {
                         pod.silent().has_fallen_silent(*address);
                     }
                     failure

@@ -5,7 +5,6 @@ mod phase;
 #[cfg(test)]
 mod policy_order_tests;
 pub(crate) mod shares;
-pub(crate) mod silent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +15,7 @@ use leno_capture::{NetworkNamespace, ShortPath};
 use leno_model::{Mesh, Workload, WorkloadUid};
 use leno_policy::NotUnderstood;
 use leno_proxy::Listeners;
-use leno_proxy::peers::Unproven;
-use leno_tls::MeshIdentity;
+use leno_proxy::peers::{Silent, Unproven};
 use leno_tunnel::timers;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
@@ -25,7 +23,6 @@ use tokio::time::Instant;
 
 use self::connections::Connections;
 use self::phase::{Event, Phases};
-use self::silent::Silent;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::request_headers;
@@ -206,12 +203,6 @@ impl Pod {
         baggage
     }
 
-    /// The certificate the pod speaks with.
-    pub(crate) async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
-        let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
-        self.context.core.identity(&identity).await.map_err(|e| Failure::Certificate(Arc::new(e)))
-    }
-
     /// Stops accepting and tells peers; live connections go on.
     pub(crate) fn drain(&self) {
         self.phases.on(Event::Drain);
@@ -225,6 +216,7 @@ impl Pod {
 
     /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go
     /// on until they end by themselves. Returns when they have.
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn leave(&self) {
         self.phases.on(Event::Leave);
         let _ = tokio::time::timeout(STRAGGLERS, self.closing()).await;
@@ -244,6 +236,7 @@ impl Pod {
 
     /// Drains: waits for live connections, until the deadline at most, and ends what is left then.
     /// Says whether nothing was.
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn wind_down(&self, deadline: Instant) -> bool {
         self.drain();
         let ended = async {

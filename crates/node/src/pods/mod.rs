@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::context::Context;
-use crate::lanes::{Lane, TunnelKey};
+use crate::lanes::Lane;
 use crate::pod::{FAREWELL, Pod};
 
 /// The pods of this node by their Kubernetes UID.
@@ -69,12 +69,13 @@ impl Pods {
 
     fn forget_tunnels(&self, pod: &Pod) {
         for lane in &self.lanes {
-            lane.tunnels.evict(|key| key.pod == pod.netns().id());
+            lane.tunnels.evict(|key| key.from == pod.netns().id());
         }
     }
 
     /// Drains all pods, each once another proxy listens there, and closes all tunnels. Connections left at the drain deadline
     /// are cut.
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn wind_down(&self) {
         let config = &self.context.core.config;
         let begun = Instant::now();
@@ -100,6 +101,7 @@ impl Pods {
     }
 
     /// Cuts all connections.
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn cut(&self) {
         let pods = self.all();
         pods.iter().for_each(|pod| pod.stop());
@@ -108,18 +110,9 @@ impl Pods {
     }
 
     /// Stops using tunnels to peers that are gone or are no longer what they were when the tunnel
-    /// was made. No connection would be given to one of those, for a tunnel is found by what its
-    /// peer is; but it would be kept ready until it has been idle for long enough. What is open in
-    /// it goes on.
+    /// was made. What is open in one goes on.
     fn forget_peers(&self, mesh: &Mesh) {
-        let gone = |key: &TunnelKey| {
-            mesh.workload(&key.peer).is_none_or(|peer| {
-                peer.not_understood.is_some()
-                    || !peer.addresses.contains(&key.address.ip())
-                    || peer.identity().is_none_or(|identity| !key.expected.contains(&identity))
-            })
-        };
-        self.lanes.iter().for_each(|lane| lane.tunnels.evict(gone));
+        self.lanes.iter().for_each(|lane| lane.tunnels.evict(|key| key.is_obsolete(mesh)));
     }
 
     /// Asks the policies again about live connections whenever discovery changed something, and

@@ -150,7 +150,7 @@ async fn peers_that_say_nothing_keep_nobody_out() {
     let begun = Instant::now();
     target.good_peer_is_served().await;
     assert!(begun.elapsed() < HANDSHAKE_TIMEOUT / 2, "a good peer waited {:?}", begun.elapsed());
-    target.log.line(&["error=", "had not proved who it is when the pod's 8 places"]).await;
+    target.log.line(&["error=", "had not proved who it is when all 8 places"]).await;
     drop(silent);
     target.is_unharmed().await;
 }

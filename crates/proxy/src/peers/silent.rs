@@ -8,7 +8,7 @@ use leno_tunnel::timers::timeout;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::failure::Failure;
+use super::failure::Failure;
 
 /// How long an endpoint that did not answer is tried last, at first and at most; twice as long each time.
 const FIRST: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const REMEMBERED: usize = 256;
 ///
 /// Of one pod, for a policy of the network may keep one pod from an endpoint that others reach.
 #[derive(Default)]
-pub(crate) struct Silent {
+pub struct Silent {
     known: Mutex<Vec<Endpoint>>,
     /// Whether there are any, so that whoever has none takes no lock.
     any: AtomicBool,
@@ -45,7 +45,7 @@ struct Endpoint {
 
 impl Silent {
     /// Whether the endpoint is to be tried last.
-    pub(crate) fn is_avoided(&self, address: SocketAddr) -> bool {
+    pub fn is_avoided(&self, address: SocketAddr) -> bool {
         self.any.load(Relaxed) && self.until(address).is_some_and(|until| until > Instant::now())
     }
 
@@ -55,7 +55,7 @@ impl Silent {
 
     /// Connects to an endpoint by `dialling`, and remembers whether it answered. With `others` to go to, nobody waits long
     /// for one that did not answer before.
-    pub(crate) async fn dial<T>(
+    pub async fn dial<T>(
         &self,
         address: SocketAddr,
         others: bool,
@@ -95,7 +95,7 @@ impl Silent {
     }
 
     /// The endpoint has answered.
-    pub(crate) fn answered(&self, address: SocketAddr) {
+    pub fn answered(&self, address: SocketAddr) {
         if self.any.load(Relaxed) {
             let mut known = self.known.lock();
             known.retain(|known| known.address != address);
@@ -104,7 +104,7 @@ impl Silent {
     }
 
     /// A tunnel to the endpoint led nowhere. All who asked for connections over it say so.
-    pub(crate) fn has_fallen_silent(&self, address: SocketAddr) {
+    pub fn has_fallen_silent(&self, address: SocketAddr) {
         if !self.is_avoided(address) {
             self.did_not_answer(address);
         }
