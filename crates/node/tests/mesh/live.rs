@@ -1,5 +1,6 @@
 //! What changes while connections live.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -284,15 +285,17 @@ async fn a_root_rotates_under_traffic_before_any_certificate_does() {
     let first = serials(mesh.node("node-2"), "server").await;
     for (rotation, name) in ["second", "third", "fourth"].into_iter().enumerate() {
         let rotating = mesh.control.rotate_root(2);
+        // None is broken off: a program that did that would be in the log.
+        let rotated = Cell::new(false);
         let traffic = async {
-            loop {
+            while !rotated.get() {
                 attempt(&client, &server, "during a rotation").await;
             }
         };
-        tokio::select! {
-            () = rotating => {}
-            () = traffic => {}
-        }
+        tokio::join!(traffic, async {
+            rotating.await;
+            rotated.set(true);
+        });
         // Its certificate is of the new root; the others' are not.
         let newcomer = mesh.pod(name, if rotation == 1 { "node-2" } else { "node-1" }).await;
         mesh.synced().await;
