@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::test_support::{Draining, Farm, echo, request, say};
+use crate::window::BEFORE;
 use crate::{ConnectRequest, OpenError, Pool};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -210,11 +211,17 @@ async fn a_far_too_large_head_ends_the_connection() {
 #[tokio::test]
 async fn data_before_the_answer_waits_in_the_window() {
     const WINDOW: u32 = 128 << 10;
+    const WINDOW_UPDATE: u8 = 8;
     let settings = Settings { stream_window: WINDOW, max_frame_size: 1 << 14, ..Settings::default() };
     let mut raw = Raw::start(settings).await;
     raw.send(&connect_frame(1)).await;
-    for _ in 0..WINDOW >> 14 {
-        raw.send(&frame(0, 0, 1, &[7; 1 << 14])).await;
+    // What it may send unasked; then it is told of more.
+    let all = vec![7; WINDOW as usize];
+    let (unasked, rest) = all.split_at(BEFORE as usize);
+    raw.send(&frame(0, 0, 1, unasked)).await;
+    while raw.wait_for(WINDOW_UPDATE).await.unwrap().0 != 1 {}
+    for part in rest.chunks(1 << 14) {
+        raw.send(&frame(0, 0, 1, part)).await;
     }
     let inbound = raw.requests.recv().await.unwrap();
     // Until now all is well; a byte more breaks RFC 9113 §6.9.
@@ -228,7 +235,6 @@ async fn data_before_the_answer_waits_in_the_window() {
     stream.read_exact(&mut got).await.unwrap();
     assert!(got.iter().all(|b| *b == 7));
     // Read, hence released: the peer may go on.
-    const WINDOW_UPDATE: u8 = 8;
     loop {
         if raw.wait_for(WINDOW_UPDATE).await.unwrap().0 == 1 {
             break;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::WindowBudget;
-use crate::window::FIRST;
+use crate::window::BEFORE;
 
 /// Parameters of HBONE connections, client and server side. The defaults are the ones ztunnel
 /// uses, so that mixed meshes behave alike; where they differ, the field says so.
@@ -96,7 +96,7 @@ impl Default for Settings {
 impl Settings {
     /// What a peer is told of a stream before that is open.
     pub(crate) fn first_stream_window(&self) -> u32 {
-        self.stream_window.min(FIRST)
+        self.stream_window.min(BEFORE)
     }
 
     pub(crate) fn client(&self) -> h2::client::Builder {

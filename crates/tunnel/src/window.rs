@@ -31,9 +31,13 @@ const LARGEST: usize = (1 << 31) - 1;
 #[derive(Debug, Clone)]
 pub struct WindowBudget(Arc<Shares>);
 
-/// The window of a stream that is told before anything is known of its program, bytes. The kernel
+/// The window of a stream before it is open, bytes: what may come with the request. It is told with the settings and
+/// can't follow what waits; what follows is told with the stream's own headers, and so costs no time.
+pub(crate) const BEFORE: u32 = 4 << 10;
+
+/// The window of a stream of whose program nothing is known, bytes, while little waits. The kernel
 /// takes so much for a program before that reads a byte, so nothing of it waits here.
-pub(crate) const FIRST: u32 = 64 << 10;
+const FIRST: u32 = 64 << 10;
 
 /// What a stream may leave waiting however much there is already, bytes: without a window, its program
 /// would be asked for nothing. With the first [`MANY`] streams it is the one, with the last of very

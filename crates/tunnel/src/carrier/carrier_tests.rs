@@ -32,7 +32,7 @@ mod turns;
 #[path = "whole_tests.rs"]
 mod whole;
 
-use super::frame::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+use super::frame::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// HPACK of a CONNECT to `x:1` (RFC 7541: literals with names of the static table).
@@ -136,6 +136,11 @@ impl Raw {
         }
     }
 
+    /// Waits until a stream that has been opened is told its whole window.
+    async fn window_told(&mut self, stream: u32) {
+        while self.until(WINDOW_UPDATE).await.0.stream != stream {}
+    }
+
     async fn goaway(&mut self) -> u32 {
         word(&self.until(GOAWAY).await.1, 4)
     }
@@ -165,6 +170,13 @@ struct Service {
 
 impl Service {
     async fn start(settings: Settings, client: &[u8]) -> Self {
+        let mut service = Self::unheard(settings, client).await;
+        service.raw.send(SETTINGS, ACK, 0, &[]).await;
+        service
+    }
+
+    /// One of whose settings the client has not heard, as far as it says.
+    async fn unheard(settings: Settings, client: &[u8]) -> Self {
         let (near, far) = duplex(1 << 20);
         let (seen, requests) = mpsc::unbounded_channel();
         let (drain, drained) = oneshot::channel();
@@ -181,7 +193,9 @@ impl Service {
 
     async fn open(&mut self, id: u32) -> TunnelStream {
         self.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
-        self.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap()
+        let stream = self.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap();
+        self.raw.window_told(id).await;
+        stream
     }
 
     /// The server says that the peer has broken the rules, and closes.
@@ -256,7 +270,7 @@ impl Bench {
         bench.raw.io.read_exact(&mut [0; 24]).await.unwrap();
         for id in streams {
             bench.library.write_all(&frame(HEADERS, END_HEADERS, *id, CONNECT)).await.unwrap();
-            bench.raw.until(HEADERS).await;
+            bench.raw.window_told(*id).await;
         }
         bench
     }

@@ -16,7 +16,6 @@ use super::*;
 
 const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
-const ACK: u8 = 1;
 const LARGEST_WINDOW: u32 = u32::MAX >> 1;
 
 type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
@@ -114,7 +113,7 @@ fn announces_as_the_carrier_counts(frames: &[(Head, Vec<u8>)]) {
         frames[..at].iter().all(|(head, _)| head.stream == 0),
         "the window is announced before anything of a stream: the carrier's own updates build on it"
     );
-    for (name, value) in [(4, STREAM as u32), (5, FRAME as u32)] {
+    for (name, value) in [(4, small().first_stream_window()), (5, FRAME as u32)] {
         assert!(
             settings.contains(&(name, value)),
             "setting {name} is not {value} but {settings:?}: `Incoming` holds peers to `Settings`, not to what was said"

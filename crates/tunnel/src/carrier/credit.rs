@@ -3,8 +3,10 @@
 /// What the peer may still send, and what it has yet to be told of.
 #[derive(Debug)]
 pub(super) struct Credit {
-    /// The peer may still send so many bytes.
-    available: u32,
+    /// The peer may still send so many bytes; less than nothing if it has sent some before it knew how many.
+    available: i32,
+    /// So many more are not held against it: it may not have heard yet.
+    lenient: u16,
     /// So many more are consumed and not yet told of.
     owed: u32,
     /// So many will not be told of when they are consumed: the window shrinks.
@@ -13,15 +15,22 @@ pub(super) struct Credit {
 
 impl Credit {
     pub(super) fn new(window: u32) -> Self {
-        Self { available: window, owed: 0, withheld: 0 }
+        Self::with_leniency(window, 0)
+    }
+
+    /// A window that the peer takes for larger by so many bytes until it hears of it (RFC 9113 §6.9.3).
+    pub(super) fn with_leniency(window: u32, lenient: u16) -> Self {
+        // Not more than 2^31-1, as any window.
+        Self { available: window as i32, lenient, owed: 0, withheld: 0 }
     }
 
     /// The peer has sent so many bytes; false if it must not have.
     pub(super) fn take(&mut self, bytes: u32) -> bool {
-        match self.available.checked_sub(bytes) {
-            Some(rest) => self.available = rest,
-            None => return false,
+        let rest = i64::from(self.available) - i64::from(bytes);
+        if rest < -i64::from(self.lenient) {
+            return false;
         }
+        self.available = rest as i32;
         true
     }
 
@@ -36,16 +45,16 @@ impl Credit {
     /// may send. To be asked after each [`Credit::take`], too, or what is left of the window could
     /// go to one whose bytes are never consumed.
     pub(super) fn due(&mut self) -> Option<u32> {
-        if self.owed == 0 || self.owed < self.available / 2 {
+        if self.owed == 0 || i64::from(self.owed) < i64::from(self.available / 2) {
             return None;
         }
-        self.available += self.owed;
+        self.available += self.owed as i32;
         Some(std::mem::take(&mut self.owed))
     }
 
     /// What the peer may still send, or is to be told that it may.
     pub(super) fn outstanding(&self) -> u32 {
-        self.available + self.owed
+        self.available.saturating_add_unsigned(self.owed).max(0) as u32
     }
 
     /// The window is to be larger, or smaller, by so many bytes.
@@ -65,7 +74,7 @@ impl Credit {
 impl Credit {
     /// The window, if all that came is consumed.
     pub(super) fn whole(&self) -> u32 {
-        self.available + self.owed + self.withheld
+        self.available as u32 + self.owed + self.withheld
     }
 
     /// What the peer may send now.

@@ -20,7 +20,8 @@ use super::frame::{
 };
 use super::outgoing::Opened;
 use super::stream::{Stream, write_now};
-use super::{Carrier, LARGEST_READ, Role};
+use super::{Carrier, DEFAULT_WINDOW, LARGEST_READ, Role};
+use crate::window::Ledger;
 use crate::{Error, Settings};
 
 /// Whole frames that may wait for the library, bytes; beyond, nothing is read until it has taken
@@ -82,8 +83,10 @@ pub(super) struct Incoming {
     /// What that is to be.
     pub(super) target: u32,
     /// A stream's, before it is open, and at most.
-    pub(super) first_stream_window: u32,
+    first_stream_window: u32,
     pub(super) stream_window: u32,
+    /// What a peer that has not heard of a stream's window takes it to be larger, bytes.
+    lenient: u16,
 }
 
 /// What the frame is that is coming in.
@@ -145,7 +148,18 @@ impl Incoming {
             target: settings.connection_window,
             first_stream_window: settings.first_stream_window(),
             stream_window: settings.stream_window,
+            // A server hears of it before it hears of a stream.
+            lenient: if role == Role::Server {
+                DEFAULT_WINDOW.saturating_sub(settings.first_stream_window()) as u16
+            } else {
+                0
+            },
         }
+    }
+
+    pub(super) fn new_stream(&self, send_window: i64, ledger: &Arc<Ledger>) -> Stream {
+        let window = self.first_stream_window;
+        Stream::new(window, Credit::with_leniency(window, self.lenient), send_window, ledger)
     }
 
     pub(super) fn may_read(&mut self) -> bool {
@@ -573,6 +587,8 @@ impl Carrier {
                 self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
             }
             SETTINGS if head.stream == 0 && !head.has(ACK) => self.peer_settings(head),
+            // It has heard of ours. What was on its way when it did, has come before.
+            SETTINGS if head.stream == 0 => self.incoming.lenient = 0,
             GOAWAY if head.stream == 0 => {
                 let (last, code) = (word(self.incoming.payload(head), 0), word(self.incoming.payload(head), 4));
                 self.peer_leaves(last & (u32::MAX >> 1), Reason::from(code));

@@ -3,12 +3,13 @@
 use http::StatusCode;
 
 use super::*;
+use crate::window::BEFORE;
 
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const CANCEL: [u8; 4] = 8u32.to_be_bytes();
 
 /// Times that something is done: enough to use up the connection's window if it were not given back.
-const TIMES: u32 = 4 * (CONNECTION / FRAME) as u32;
+const TIMES: u32 = 4 * (CONNECTION as u32 / BEFORE);
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_the_program_does_not_take() {
@@ -18,7 +19,7 @@ async fn a_request_that_the_program_does_not_take() {
     for stream in 1..=TIMES {
         let id = 2 * stream + 1;
         service.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
-        service.raw.data_within(&[0], id, 0, &[1; FRAME]).await;
+        service.raw.data_within(&[0], id, 0, &[1; BEFORE as usize]).await;
         let inbound = service.requests.recv().await.unwrap();
         match stream % 3 {
             0 => drop(inbound),
@@ -133,12 +134,12 @@ async fn a_request_with_bytes_that_is_given_up_at_once() {
     let carrier = witness.lane.carrier();
     for stream in 1..=TIMES {
         let id = 2 * stream + 1;
-        while *service.raw.window(0) < FRAME as i64 {
+        while *service.raw.window(0) < i64::from(BEFORE) {
             assert!(timeout(HANGS, service.raw.frame()).await.is_ok(), "what nobody took is not given back");
         }
-        *service.raw.window(0) -= FRAME as i64;
+        *service.raw.window(0) -= i64::from(BEFORE);
         let request = frame(HEADERS, END_HEADERS, id, CONNECT);
-        let all = [request, frame(DATA, 0, id, &[1; FRAME]), frame(RST_STREAM, 0, id, &CANCEL)].concat();
+        let all = [request, frame(DATA, 0, id, &[1; BEFORE as usize]), frame(RST_STREAM, 0, id, &CANCEL)].concat();
         service.raw.io.write_all(&all).await.unwrap();
         if let Ok(Some(inbound)) = timeout(Duration::from_millis(10), service.requests.recv()).await {
             drop(inbound);
@@ -155,11 +156,11 @@ async fn a_request_that_the_library_refuses() {
     let carrier = witness.lane.carrier();
     for stream in 1..=TIMES {
         let id = 2 * stream + 1;
-        while *service.raw.window(0) < FRAME as i64 {
+        while *service.raw.window(0) < i64::from(BEFORE) {
             assert!(timeout(HANGS, service.raw.frame()).await.is_ok(), "what nobody took is not given back");
         }
-        *service.raw.window(0) -= FRAME as i64;
-        let all = [frame(HEADERS, END_HEADERS, id, CONNECT), frame(DATA, 0, id, &[1; FRAME])].concat();
+        *service.raw.window(0) -= i64::from(BEFORE);
+        let all = [frame(HEADERS, END_HEADERS, id, CONNECT), frame(DATA, 0, id, &[1; BEFORE as usize])].concat();
         service.raw.io.write_all(&all).await.unwrap();
         assert_eq!(service.raw.until(RST_STREAM).await.0.stream, id);
     }
@@ -217,7 +218,7 @@ async fn a_request_that_comes_too_late() {
     for stream in 1..=TIMES {
         let id = 2 * stream + 1;
         service.raw.send(HEADERS, END_HEADERS, id, CONNECT).await;
-        let sent = timeout(HANGS, service.raw.data_within(&[0], id, 0, &[1; FRAME])).await;
+        let sent = timeout(HANGS, service.raw.data_within(&[0], id, 0, &[1; BEFORE as usize])).await;
         assert!(sent.is_ok(), "what nobody will take is not given back");
     }
     service.raw.data_within(&[0, 1], 1, END_STREAM, b"still served").await;

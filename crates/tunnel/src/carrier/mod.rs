@@ -277,7 +277,7 @@ impl Carrier {
         // whoever opens the stream, before or after, and several may do so at once.
         let (failure, known) = (&self.failure, id <= self.last_begun);
         let stream = self.streams.entry(id).or_insert_with(|| {
-            let mut stream = Stream::new(self.incoming.first_stream_window, self.outgoing.initial_window, &self.ledger);
+            let mut stream = self.incoming.new_stream(self.outgoing.initial_window, &self.ledger);
             // Its end has passed, too, before anybody looked at it.
             if known && failure.is_none() {
                 stream.failure = Some(Error::Reset { code: h2::Reason::CANCEL, by_peer: true });
@@ -298,8 +298,8 @@ impl Carrier {
         if id > self.last_served || self.failure.is_some() {
             return;
         }
-        let (window, initial) = (self.incoming.first_stream_window, self.outgoing.initial_window);
-        self.streams.entry(id).or_insert_with(|| Stream::new(window, initial, &self.ledger));
+        let initial = self.outgoing.initial_window;
+        self.streams.entry(id).or_insert_with(|| self.incoming.new_stream(initial, &self.ledger));
     }
 
     fn fail(&mut self, error: &Error) {

@@ -27,6 +27,32 @@ async fn a_client_is_held_to_a_streams_window() {
     assert!(matches!(other.chunk().await, Err(Error::Protocol(_))));
 }
 
+/// Before a client has heard of a stream's window, it takes that for 65 535 bytes (RFC 9113 §6.9.2).
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_not_heard_of_the_settings_may_send_what_it_assumes() {
+    for has_heard in [false, true] {
+        let settings = Settings { connection_window: 1 << 20, ..small() };
+        let mut service =
+            if has_heard { Service::start(settings, &[]).await } else { Service::unheard(settings, &[]).await };
+        // At once, so that no window is told in between.
+        let mut early = frame(HEADERS, END_HEADERS, 1, CONNECT);
+        early.extend(frame(DATA, 0, 1, &[1; FRAME - 1]).repeat(4));
+        service.raw.io.write_all(&early).await.unwrap();
+        if has_heard {
+            service.ends_with(FLOW_CONTROL_ERROR).await;
+            continue;
+        }
+        let mut stream = service.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap();
+        // It hears of them, and has as much less.
+        *service.raw.window(1) -= 4 * (FRAME as i64 - 1);
+        for _ in 0..100 {
+            stream.read_exact(&mut [0; FRAME - 1]).await.unwrap();
+            service.raw.data_within(&[0, 1], 1, 0, &[1; FRAME - 1]).await;
+        }
+        assert!(timeout(HANGS, service.raw.until(GOAWAY)).await.is_err());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_is_held_to_the_connections_window() {
     let mut service = Service::start(small(), &[]).await;

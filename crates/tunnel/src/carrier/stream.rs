@@ -82,7 +82,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(receive_window: u32, send_window: i64, ledger: &Arc<Ledger>) -> Self {
+    /// `credit` is what the peer may send of it, of `receive_window` in all.
+    pub(super) fn new(receive_window: u32, credit: Credit, send_window: i64, ledger: &Arc<Ledger>) -> Self {
         Self {
             attached: false,
             abandoned: false,
@@ -95,7 +96,7 @@ impl Stream {
             queued: false,
             owing: false,
             failure: None,
-            credit: Credit::new(receive_window),
+            credit,
             target: receive_window,
             proof: Proof::None,
             chunks: Chunks::default(),

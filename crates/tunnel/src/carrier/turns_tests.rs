@@ -66,7 +66,7 @@ async fn bench() -> (Bench, Lane) {
     bench.library.write_all(&frame(HEADERS, END_HEADERS, 1, CONNECT)).await.unwrap();
     bench.turn();
     bench.raw.io.read_exact(&mut [0; 24]).await.unwrap();
-    bench.raw.until(HEADERS).await;
+    bench.raw.window_told(1).await;
     let lane = bench.handle.attach(1);
     (bench, lane)
 }
