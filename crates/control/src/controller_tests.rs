@@ -43,7 +43,7 @@ fn what_is_published_decodes_to_the_mesh() {
     assert_eq!(names(&resources, ADDRESS_TYPE), ["Kubernetes//Pod/shop/web-1", "shop/web.shop.svc.cluster.local"]);
     assert_eq!(names(&resources, AUTHORIZATION_TYPE), ["istio-system/istio_converted_static_strict", "shop/p"]);
     for resource in resources.of(ADDRESS_TYPE).expect("some").values() {
-        match address_from_proto(workload::Address::decode(resource.body().clone()).expect("sound")).expect("sound") {
+        match address_from_proto(workload::Address::decode(resource.body()).expect("sound")).expect("sound") {
             Decoded::Workload(found) => {
                 assert_eq!(mesh.workload(&found.uid).map(|w| (**w).clone()), Some(found));
                 assert_eq!(resource.aliases(), ["/10.0.0.1"]);
@@ -55,7 +55,7 @@ fn what_is_published_decodes_to_the_mesh() {
         }
     }
     for resource in resources.of(AUTHORIZATION_TYPE).expect("some").values() {
-        let policy = security::Authorization::decode(resource.body().clone()).expect("sound");
+        let policy = security::Authorization::decode(resource.body()).expect("sound");
         let policy = authorization_from_proto(policy).expect("sound");
         assert_eq!(mesh.policy(&policy.id).map(|p| (**p).clone()), Some(policy));
     }

@@ -64,8 +64,9 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
         }
         tokio::select! {
             _ = trust.changed() => {}
-            // The service lives in `plane`.
-            _ = proxies.changed() => {}
+            // The service lives in `plane`. Only for a new root it matters how far the proxies are: they say so with
+            // every change of anything.
+            _ = proxies.changed(), if announced.is_some() => {}
             () = sleep_until(look) => {}
         }
     }

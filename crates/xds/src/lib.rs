@@ -8,23 +8,28 @@
 //! What a resource means is nobody's business here: a resource is a name, a version and bytes.
 
 pub mod ca_client;
+mod catalogue;
 mod channel;
 pub mod client;
 mod client_stream;
 mod client_trust;
 mod error;
+mod published;
 mod resources;
 pub mod server;
+mod wire;
 
+pub use catalogue::Catalogue;
 pub use channel::{ChannelConfig, TokenSource};
 pub use error::Error;
 pub use leno_tls::RootSource;
-pub use resources::{Resource, ResourceMap, Resources};
+pub use published::Published;
+pub use resources::{Resource, Resources};
 
 /// Entry points for fuzzers: whatever the bytes, no panic.
 #[doc(hidden)]
 pub mod fuzzing {
-    use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+    use leno_proto::discovery::DeltaDiscoveryResponse;
     use prost::Message;
 
     use crate::client::Handler;
@@ -34,8 +39,8 @@ pub mod fuzzing {
         let mut subscription = crate::server::Subscription::new();
         let mut now = std::time::Instant::now();
         for bytes in stream {
-            let Ok(request) = DeltaDiscoveryRequest::decode(bytes) else { return };
-            if subscription.request(request, now).is_err() {
+            let Ok(request) = crate::server::Request::decode(bytes.to_vec().into()) else { return };
+            if subscription.request(&request, now).is_err() {
                 return;
             }
             while subscription.next(resources, now).is_some() {}

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leno_model::Name;
 
-/// One resource. Its version is a hash of its content, so that any process that produces the
+use crate::catalogue::Catalogue;
+use crate::published::Published;
+
+/// One resource to publish. Its version is a hash of its content, so that any process that produces the
 /// same bytes gives it the same version, and a proxy that reconnects elsewhere is sent nothing
 /// it already has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    version: Name,
-    body: Bytes,
-    aliases: Vec<String>,
+    pub(crate) version: String,
+    pub(crate) body: Bytes,
+    pub(crate) aliases: Vec<String>,
 }
 
 impl Resource {
@@ -21,7 +24,7 @@ impl Resource {
     pub fn new(body: impl Into<Bytes>) -> Self {
         let body = body.into();
         // As Istio: 64 bits of xxhash over the encoded message.
-        let version = format!("{:016x}", twox_hash::XxHash64::oneshot(0, &body)).into();
+        let version = format!("{:016x}", twox_hash::XxHash64::oneshot(0, &body));
         Self { version, body, aliases: Vec::new() }
     }
 
@@ -42,23 +45,13 @@ impl Resource {
     #[must_use]
     pub fn with_reach(mut self, reach: u8) -> Self {
         let hash = self.version.split('-').next().unwrap_or_default();
-        self.version = format!("{hash}-{reach}").into();
+        self.version = format!("{hash}-{reach}");
         self
     }
 
     /// Hash of the content, 16 hex digits; then `-` and the reach, if that was set.
-    pub fn version(&self) -> &Name {
+    pub fn version(&self) -> &str {
         &self.version
-    }
-
-    /// The encoded message.
-    pub fn body(&self) -> &Bytes {
-        &self.body
-    }
-
-    /// Other names.
-    pub fn aliases(&self) -> &[String] {
-        &self.aliases
     }
 }
 
@@ -68,15 +61,12 @@ pub(crate) fn reach_of(version: &str) -> Option<u8> {
     version.split_once('-')?.1.parse().ok()
 }
 
-/// All resources of one type, by name.
-pub type ResourceMap = BTreeMap<Name, Resource>;
-
-/// A snapshot of everything published. Types that don't change are shared between snapshots,
-/// and recognised as unchanged without a look inside.
+/// A snapshot of everything published. What doesn't change is shared between snapshots, down to
+/// pages of some hundred resources, and recognised as unchanged without a look inside.
 #[derive(Debug, Clone, Default)]
 pub struct Resources {
     generation: u64,
-    types: BTreeMap<Name, Arc<ResourceMap>>,
+    types: BTreeMap<Name, Arc<Catalogue>>,
 }
 
 impl Resources {
@@ -91,34 +81,30 @@ impl Resources {
     }
 
     /// All resources of a type; `None` if there never was one.
-    pub fn of(&self, type_url: &str) -> Option<&Arc<ResourceMap>> {
+    pub fn of(&self, type_url: &str) -> Option<&Arc<Catalogue>> {
         self.types.get(type_url)
     }
 
     /// Adds or replaces a resource; whether that changed anything.
     pub fn upsert(&mut self, type_url: &str, name: impl Into<Name>, resource: Resource) -> bool {
-        let name = name.into();
-        if self.of(type_url).is_some_and(|held| held.get(&name) == Some(&resource)) {
+        let new = Published::new(type_url, name.into(), &resource);
+        if self.of(type_url).and_then(|held| held.get(new.name())).is_some_and(|held| **held == new) {
             return false;
         }
-        Arc::make_mut(self.types.entry(type_url.into()).or_default()).insert(name, resource);
+        if !self.types.contains_key(type_url) {
+            self.types.insert(type_url.into(), Arc::default());
+        }
+        if let Some(held) = self.types.get_mut(type_url) {
+            Arc::make_mut(held).insert(Arc::new(new));
+        }
         true
     }
 
     /// Removes a resource; whether there was one.
     pub fn remove(&mut self, type_url: &str, name: &str) -> bool {
         match self.types.get_mut(type_url) {
-            Some(held) if held.contains_key(name) => Arc::make_mut(held).remove(name).is_some(),
+            Some(held) if held.get(name).is_some() => Arc::make_mut(held).remove(name),
             _ => false,
         }
-    }
-
-    /// Replaces all resources of a type; whether that changed anything.
-    pub fn replace(&mut self, type_url: &str, resources: ResourceMap) -> bool {
-        if self.of(type_url).is_some_and(|held| **held == resources) {
-            return false;
-        }
-        self.types.insert(type_url.into(), Arc::new(resources));
-        true
     }
 }

@@ -3,18 +3,28 @@
 //! [`Subscription`] decides what one proxy is sent next and knows nothing of the network;
 //! [`Service`] and [`CaService`] put it on gRPC; [`serve`] accepts connections.
 
+mod answer;
 mod auth;
 mod calm;
 mod certificates;
+mod delta;
 mod discovery;
+mod grpc;
 mod listener;
 mod places;
 mod refusals;
+mod registry;
+mod request;
+mod sent;
 mod subscription;
+mod type_state;
 
+pub use answer::Answer;
 pub use auth::{AuthError, Authenticator, Caller};
 pub use certificates::{CaService, SignError, Signer};
-pub use discovery::{ProxyStatus, Service, TypeStatus};
+pub use discovery::Service;
 pub use listener::{Services, serve};
 pub use places::Limits;
+pub use registry::{ProxyStatus, TypeStatus};
+pub use request::{NoRequest, Request};
 pub use subscription::{ProtocolError, Subscription, TypeProgress};

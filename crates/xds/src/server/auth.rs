@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tonic::metadata::MetadataMap;
-use tonic::{Code, Request, Status};
+use http::{Extensions, HeaderMap};
+use tonic::{Code, Status};
 
 use super::places::Place;
 
@@ -50,19 +50,20 @@ pub trait Authenticator: Send + Sync + 'static {
 }
 
 /// Finds out who sent a request. A good token makes its connection one that keeps its place.
-pub(crate) async fn authenticate<T>(
+pub(crate) async fn authenticate(
     authenticator: &Arc<dyn Authenticator>,
-    request: &Request<T>,
+    headers: &HeaderMap,
+    extensions: &Extensions,
 ) -> Result<Caller, Status> {
-    let caller = caller_of(authenticator, request.metadata()).await?;
-    if let Some(place) = request.extensions().get::<Arc<Place>>() {
+    let caller = caller_of(authenticator, headers).await?;
+    if let Some(place) = extensions.get::<Arc<Place>>() {
         place.prove().map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
     }
     Ok(caller)
 }
 
-async fn caller_of(authenticator: &Arc<dyn Authenticator>, metadata: &MetadataMap) -> Result<Caller, Status> {
-    let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
+async fn caller_of(authenticator: &Arc<dyn Authenticator>, headers: &HeaderMap) -> Result<Caller, Status> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let token = text("authorization").and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(|| {
         Status::unauthenticated("no token: send `authorization: Bearer <service account token>`; is the token mounted?")
     })?;

@@ -78,7 +78,7 @@ impl IstioCertificateService for CaService {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let caller = authenticate(&self.authenticator, &request).await?;
+        let caller = authenticate(&self.authenticator, request.metadata().as_ref(), request.extensions()).await?;
         let request = request.into_inner();
         let impersonated = impersonated(&request)?;
         let ttl = match u64::try_from(request.validity_duration) {

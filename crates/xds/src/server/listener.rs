@@ -10,7 +10,6 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use leno_proto::ca::istio_certificate_service_server::IstioCertificateServiceServer;
-use leno_proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use leno_telemetry::accepting;
 use leno_tls::{ControlAcceptor, HANDSHAKE_TIMEOUT};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,11 +21,8 @@ use tower_service::Service as _;
 use super::calm::Calm;
 use super::places::{Limits, Place, Places};
 use super::refusals::Refusals;
-use super::{CaService, Service};
+use super::{CaService, Service, discovery};
 
-/// Largest discovery request taken, before it is parsed. A proxy that holds more than fits says
-/// so by sending no versions.
-const MAX_DISCOVERY_REQUEST: usize = 4 << 20;
 /// Largest certificate request taken; a real one has a kilobyte.
 const MAX_CERTIFICATE_REQUEST: usize = 64 << 10;
 /// How long a connection may take to end its streams on shutdown.
@@ -60,7 +56,6 @@ impl Shutdown {
     }
 }
 
-type Discovery = AggregatedDiscoveryServiceServer<Service>;
 type Certificates = IstioCertificateServiceServer<CaService>;
 
 /// Serves connections from `listener` until `shutdown` completes, then ends streams in good
@@ -76,8 +71,7 @@ pub async fn serve(
     let (down, signal) = watch::channel(false);
     let shared = Arc::new(Shared {
         acceptor,
-        discovery: AggregatedDiscoveryServiceServer::new(services.discovery)
-            .max_decoding_message_size(MAX_DISCOVERY_REQUEST),
+        discovery: services.discovery,
         certificates: IstioCertificateServiceServer::new(services.certificates)
             .max_decoding_message_size(MAX_CERTIFICATE_REQUEST),
         places: Places::new(limits),
@@ -112,7 +106,7 @@ pub async fn serve(
 /// What all connections of a listener share.
 struct Shared {
     acceptor: ControlAcceptor,
-    discovery: Discovery,
+    discovery: Service,
     certificates: Certificates,
     places: Arc<Places>,
     refusals: Refusals,
@@ -194,12 +188,12 @@ impl Shared {
 
 async fn route(
     request: http::Request<Incoming>,
-    mut discovery: Discovery,
+    discovery: Service,
     mut certificates: Certificates,
 ) -> Result<http::Response<tonic::body::Body>, Infallible> {
     let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
     match name {
-        <Discovery as tonic::server::NamedService>::NAME => discovery.call(request).await,
+        discovery::NAME => Ok(discovery.call(request).await),
         <Certificates as tonic::server::NamedService>::NAME => certificates.call(request).await,
         other => {
             let status = tonic::Status::unimplemented(format!("this control plane has no service {other:?}"));

@@ -2,7 +2,9 @@
 //! network or a clock.
 //!
 //! Differences are taken between the latest snapshot and what the proxy was sent, so a slow
-//! proxy skips what it missed and costs no queue. One response per type is under way at a time.
+//! proxy skips what it missed and costs no queue. What it was sent is one of the snapshots before, so both share all
+//! that did not change, and proxies that were sent the same lack the same: that is found and encoded once (`delta`).
+//! One response per type is under way at a time.
 //!
 //! Policies and workloads are ordered, because a proxy that knows a workload but not the policy
 //! it names must not be there, be it only for a moment (ztunnel would let connections through):
@@ -10,34 +12,35 @@
 //! were, removal of policies. A policy that no longer applies by itself but where workloads name
 //! it is in part a removal, and goes with those.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use leno_model::Name;
-use leno_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 
-use crate::resources::reach_of;
-use crate::{ResourceMap, Resources};
+use super::answer::Answer;
+use super::delta::{Deltas, Part};
+use super::request::Request;
+use super::type_state::TypeState;
+use crate::Resources;
+use crate::catalogue::Catalogue;
 
 /// How long workloads wait for the acknowledgement of policies. A proxy that never gives one
 /// gets them all the same; it has been sent the policies before them.
 ///
 /// And how long removals of policies wait for the acknowledgement of workloads.
-const POLICY_GRACE: Duration = Duration::from_secs(2);
+pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// How long the first workloads wait for the proxy to ask for policies at all. Proxies ask for
 /// both in one breath.
 const FIRST_GRACE: Duration = Duration::from_secs(1);
 /// After this, a response that was never acknowledged holds up the next no longer.
-const ACK_GRACE: Duration = Duration::from_secs(10);
+pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
 /// Types one stream may ask for; there are three in use.
 const MAX_TYPES: usize = 16;
 /// Names one stream may ask for one by one.
 const MAX_NAMES: usize = 100_000;
-const WILDCARD: &str = "*";
 
-static NOTHING: LazyLock<Arc<ResourceMap>> = LazyLock::new(Arc::default);
+static NOTHING: LazyLock<Arc<Catalogue>> = LazyLock::new(Arc::default);
 
 /// A request no well-behaved client sends; the stream must end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +61,7 @@ pub enum ProtocolError {
 pub struct Subscription {
     types: Vec<TypeState>,
     nonce: u64,
+    deltas: Arc<Deltas>,
 }
 
 /// How far a proxy is with one type.
@@ -74,61 +78,9 @@ pub struct TypeProgress {
     /// Responses refused in part.
     pub nacked: u64,
     /// What it said to the last one refused, unless it accepted a later one.
-    pub last_nack: Option<String>,
+    pub last_nack: Option<Name>,
     /// Whether everything published was sent and answered.
     pub in_sync: bool,
-}
-
-#[derive(Debug)]
-struct TypeState {
-    type_url: Name,
-    wildcard: bool,
-    names: BTreeSet<Name>,
-    /// Name to version of what the proxy has; no version means it was told there is none.
-    sent: HashMap<Name, Option<Name>>,
-    /// How far versions sent earlier reach that the proxy may still go by, where that is
-    /// farther than the one in `sent`: until it accepts that.
-    reached: HashMap<Name, u8>,
-    /// The first request and every new name get an answer, if only an empty one.
-    owes_answer: bool,
-    requested_at: Instant,
-    pending: Pending,
-    waiting: Option<Waiting>,
-    /// Since when policies are under way that were not acknowledged.
-    unacked_since: Option<Instant>,
-    /// Since when there is something to send last.
-    late_since: Option<Instant>,
-    sent_count: u64,
-    acked: u64,
-    nacked: u64,
-    last_nack: Option<String>,
-}
-
-/// What the proxy lacks of the snapshot `of`.
-#[derive(Debug, Default)]
-struct Pending {
-    of: Option<Arc<ResourceMap>>,
-    upserts: Vec<Name>,
-    /// Upserts that reach less far than what the proxy has.
-    narrowing: Vec<Name>,
-    removals: Vec<Name>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    nonce: String,
-    since: Instant,
-    /// What it narrows: until the answer, the proxy may go by this or by what it had.
-    narrows: HashSet<Name>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    All,
-    /// What must be there before workloads name it.
-    Early,
-    /// What may go only when no workload needs it any more.
-    Late,
 }
 
 impl Subscription {
@@ -137,19 +89,24 @@ impl Subscription {
         Self::default()
     }
 
+    /// As [`Self::new`]; what it lacks is not sought by it alone.
+    pub(super) fn sharing(deltas: Arc<Deltas>) -> Self {
+        Self { deltas, ..Self::default() }
+    }
+
     /// Takes a request of the proxy's: a subscription, a change of one, an ACK or a NACK.
     ///
     /// # Errors
     /// If the stream must end.
-    pub fn request(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Result<(), ProtocolError> {
-        if request.type_url.is_empty() {
+    pub fn request(&mut self, request: &Request, now: Instant) -> Result<(), ProtocolError> {
+        if request.type_url().is_empty() {
             return Err(ProtocolError::NoType);
         }
-        let state = match self.types.iter().position(|state| *state.type_url == *request.type_url) {
+        let state = match self.types.iter().position(|state| *state.type_url == *request.type_url()) {
             Some(index) => {
                 let state = &mut self.types[index];
-                state.acknowledge(&request);
-                state.change(request.resource_names_subscribe, request.resource_names_unsubscribe);
+                state.acknowledge(request);
+                state.change(request);
                 state
             }
             None if self.types.len() == MAX_TYPES => return Err(ProtocolError::TooManyTypes),
@@ -165,9 +122,10 @@ impl Subscription {
 
     /// The next response to send, if there is one to send now. Call again until there is none,
     /// and again after every request, every new snapshot, and at [`Self::wake_at`].
-    pub fn next(&mut self, snapshot: &Resources, now: Instant) -> Option<DeltaDiscoveryResponse> {
+    pub fn next(&mut self, snapshot: &Resources, now: Instant) -> Option<Answer> {
         for state in &mut self.types {
-            state.refresh(snapshot, now);
+            let latest = snapshot.of(&state.type_url).unwrap_or(&NOTHING);
+            state.refresh(latest, &self.deltas, now);
         }
         if let Some(policies) = self.index(AUTHORIZATION_TYPE)
             && let Some(response) = self.respond(policies, Part::Early, now)
@@ -185,7 +143,7 @@ impl Subscription {
             }
         }
         let policies = self.index(AUTHORIZATION_TYPE)?;
-        let addresses_sent = self.index(ADDRESS_TYPE).is_none_or(|index| self.types[index].pending.is_empty());
+        let addresses_sent = self.index(ADDRESS_TYPE).is_none_or(|index| self.types[index].pending.is_empty(Part::All));
         if addresses_sent && self.late_wait_until(now).is_none() {
             self.respond(policies, Part::Late, now)
         } else {
@@ -198,11 +156,11 @@ impl Subscription {
         let acks = self
             .types
             .iter()
-            .filter(|state| state.owes_answer || !state.pending.is_empty())
+            .filter(|state| state.owes_answer || !state.pending.is_empty(Part::All))
             .filter_map(|state| Some(state.waiting.as_ref()?.since + state.ack_grace()));
         let addresses = self
             .index(ADDRESS_TYPE)
-            .filter(|index| self.types[*index].owes_answer || !self.types[*index].pending.is_empty())
+            .filter(|index| self.types[*index].owes_answer || !self.types[*index].pending.is_empty(Part::All))
             .and_then(|_| self.addresses_wait_until(now));
         acks.chain(addresses).chain(self.late_wait_until(now)).filter(|at| *at > now).min()
     }
@@ -215,18 +173,22 @@ impl Subscription {
 
     /// How far the proxy is, per type it asked for.
     pub fn progress(&self) -> Vec<TypeProgress> {
-        self.types
-            .iter()
-            .map(|state| TypeProgress {
-                type_url: state.type_url.clone(),
-                resources: state.held(),
-                sent: state.sent_count,
-                acked: state.acked,
-                nacked: state.nacked,
-                last_nack: state.last_nack.clone(),
-                in_sync: state.in_sync(),
-            })
-            .collect()
+        self.types.iter().map(TypeState::progress).collect()
+    }
+
+    /// Brings what [`Self::progress`] said earlier up to date; whether that changed anything.
+    pub(super) fn update(&self, progress: &mut Vec<TypeProgress>) -> bool {
+        let mut changed = false;
+        for (at, state) in self.types.iter().enumerate() {
+            let now = state.progress();
+            match progress.get_mut(at) {
+                Some(before) if *before == now => continue,
+                Some(before) => *before = now,
+                None => progress.push(now),
+            }
+            changed = true;
+        }
+        changed
     }
 
     fn index(&self, type_url: &str) -> Option<usize> {
@@ -245,7 +207,7 @@ impl Subscription {
                 let policies = &self.types[index];
                 // Those not even sent yet are so soon: the one before them is being waited for
                 // no longer than this either.
-                let unsent = !policies.pending.upserts.is_empty() || policies.owes_answer;
+                let unsent = !policies.pending.is_empty(Part::Early) || policies.owes_answer;
                 match (&policies.waiting, unsent) {
                     (Some(waiting), true) => waiting.since + POLICY_GRACE,
                     _ => policies.unacked_since? + POLICY_GRACE,
@@ -264,7 +226,7 @@ impl Subscription {
         (until > now).then_some(until)
     }
 
-    fn respond(&mut self, index: usize, part: Part, now: Instant) -> Option<DeltaDiscoveryResponse> {
+    fn respond(&mut self, index: usize, part: Part, now: Instant) -> Option<Answer> {
         let nonce = self.nonce + 1;
         let response = self.types[index].respond(part, nonce, now)?;
         self.nonce = nonce;
@@ -272,255 +234,12 @@ impl Subscription {
     }
 }
 
-impl TypeState {
-    fn open(request: DeltaDiscoveryRequest, now: Instant) -> Self {
-        let subscribe = request.resource_names_subscribe;
-        // No names at all is how a client says everything (xDS protocol, "wildcard").
-        let wildcard = subscribe.is_empty() && request.resource_names_unsubscribe.is_empty();
-        let mut state = Self {
-            type_url: request.type_url.into(),
-            wildcard,
-            names: BTreeSet::new(),
-            sent: HashMap::new(),
-            reached: HashMap::new(),
-            owes_answer: true,
-            requested_at: now,
-            pending: Pending::default(),
-            waiting: None,
-            unacked_since: None,
-            late_since: None,
-            sent_count: 0,
-            acked: 0,
-            nacked: 0,
-            last_nack: None,
-        };
-        state.change(subscribe, request.resource_names_unsubscribe);
-        state.sent = request
-            .initial_resource_versions
-            .into_iter()
-            .map(|(name, version)| (Name::from(name), Some(Name::from(version))))
-            .filter(|(name, _)| state.wildcard || state.names.contains(name))
-            .collect();
-        state
-    }
-
-    fn change(&mut self, subscribe: Vec<String>, unsubscribe: Vec<String>) {
-        if subscribe.is_empty() && unsubscribe.is_empty() {
-            return;
-        }
-        for name in subscribe {
-            if name == WILDCARD {
-                self.wildcard = true;
-            } else {
-                let name = Name::from(name);
-                // Asked for again means: send it again.
-                self.sent.remove(&name);
-                self.names.insert(name);
-            }
-            self.owes_answer = true;
-        }
-        for name in unsubscribe {
-            if name == WILDCARD {
-                self.wildcard = false;
-            } else {
-                self.names.remove(&*name);
-                if !self.wildcard {
-                    self.sent.remove(&*name);
-                }
-            }
-        }
-        self.pending.of = None;
-    }
-
-    fn acknowledge(&mut self, request: &DeltaDiscoveryRequest) {
-        // Any other nonce answers something older, or nothing.
-        let Some(answered) = self.waiting.take_if(|waiting| waiting.nonce == request.response_nonce) else { return };
-        self.unacked_since = None;
-        if !answered.narrows.is_empty() {
-            // What reaches less far than what the proxy has is known again.
-            self.pending.of = None;
-        }
-        match &request.error_detail {
-            None => {
-                self.acked += 1;
-                self.last_nack = None;
-                for name in &answered.narrows {
-                    self.reached.remove(name);
-                }
-            }
-            Some(error) => {
-                self.nacked += 1;
-                self.last_nack = Some(error.message.chars().take(4096).collect());
-            }
-        }
-    }
-
-    /// Finds what the proxy lacks, unless that is known.
-    fn refresh(&mut self, snapshot: &Resources, now: Instant) {
-        let latest = snapshot.of(&self.type_url).unwrap_or(&NOTHING);
-        if self.pending.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, latest)) {
-            return;
-        }
-        let mut upserts = Vec::new();
-        let mut removals = Vec::new();
-        if self.wildcard {
-            for (name, resource) in &**latest {
-                if self.sent.get(name).and_then(Option::as_ref) != Some(resource.version()) {
-                    upserts.push(name.clone());
-                }
-            }
-            let gone = self.sent.iter().filter(|(name, version)| version.is_some() && !latest.contains_key(*name));
-            removals.extend(gone.map(|(name, _)| name.clone()));
-        } else {
-            let wanted = self.wanted(latest);
-            for name in &wanted {
-                let Some(resource) = latest.get(name) else { continue };
-                if self.sent.get(name).and_then(Option::as_ref) != Some(resource.version()) {
-                    upserts.push(name.clone());
-                }
-            }
-            let gone = self.sent.iter().filter(|(name, version)| version.is_some() && !wanted.contains(*name));
-            removals.extend(gone.map(|(name, _)| name.clone()));
-            // Whoever asks for a name waits to hear that there is none.
-            let answered: HashSet<&str> = wanted
-                .iter()
-                .filter_map(|name| latest.get_key_value(name))
-                .flat_map(|(name, resource)| {
-                    std::iter::once(&**name).chain(resource.aliases().iter().map(String::as_str))
-                })
-                .collect();
-            for name in &self.names {
-                let told = matches!(self.sent.get(name), Some(None));
-                if !told && !answered.contains(&**name) && !removals.contains(name) {
-                    removals.push(name.clone());
-                }
-            }
-        }
-        removals.sort_unstable();
-        let (narrowing, upserts): (Vec<_>, _) = upserts.into_iter().partition(|name| self.narrows(name, latest));
-        if narrowing.is_empty() && removals.is_empty() {
-            self.late_since = None;
-        } else {
-            self.late_since.get_or_insert(now);
-        }
-        self.pending = Pending { of: Some(latest.clone()), upserts, narrowing, removals };
-    }
-
-    /// Whether the latest version reaches less far than what the proxy may go by.
-    fn narrows(&self, name: &Name, latest: &ResourceMap) -> bool {
-        let Some(new) = latest.get(name).and_then(|resource| reach_of(resource.version())) else { return false };
-        let in_doubt = self.waiting.as_ref().is_some_and(|waiting| waiting.narrows.contains(name));
-        // It may be wider than what was sent last, which then must not be missed; the answer
-        // will tell before anything else is sent.
-        !(in_doubt && self.reach_sent(name) < Some(new)) && self.reach(name) > Some(new)
-    }
-
-    /// How far what the proxy may go by reaches.
-    fn reach(&self, name: &Name) -> Option<u8> {
-        self.reach_sent(name).max(self.reached.get(name).copied())
-    }
-
-    fn reach_sent(&self, name: &Name) -> Option<u8> {
-        self.sent.get(name).and_then(Option::as_ref).and_then(|version| reach_of(version))
-    }
-
-    /// The resources behind the names asked for, by their proper names.
-    fn wanted(&self, latest: &ResourceMap) -> BTreeSet<Name> {
-        let mut wanted: BTreeSet<Name> = self.names.iter().filter(|name| latest.contains_key(*name)).cloned().collect();
-        if wanted.len() < self.names.len() {
-            let by_alias = latest.iter().filter(|(_, r)| r.aliases().iter().any(|alias| self.names.contains(&**alias)));
-            wanted.extend(by_alias.map(|(name, _)| name.clone()));
-        }
-        wanted
-    }
-
-    fn respond(&mut self, part: Part, nonce: u64, now: Instant) -> Option<DeltaDiscoveryResponse> {
-        if self.waiting.as_ref().is_some_and(|waiting| now < waiting.since + self.ack_grace()) {
-            return None;
-        }
-        let nothing = match part {
-            Part::All => self.pending.is_empty(),
-            Part::Early => self.pending.upserts.is_empty(),
-            Part::Late => self.pending.narrowing.is_empty() && self.pending.removals.is_empty(),
-        };
-        if nothing && (!self.owes_answer || part == Part::Late) {
-            return None;
-        }
-        let latest = self.pending.of.clone()?;
-        let mut upserts = if part == Part::Late { Vec::new() } else { std::mem::take(&mut self.pending.upserts) };
-        if part != Part::Late {
-            self.owes_answer = false;
-        }
-        if !upserts.is_empty() && self.unacked_since.is_none() {
-            self.unacked_since = Some(now);
-        }
-        let (mut narrows, mut removals) = (Vec::new(), Vec::new());
-        if part != Part::Early {
-            narrows = std::mem::take(&mut self.pending.narrowing);
-            removals = std::mem::take(&mut self.pending.removals);
-            self.late_since = None;
-        }
-        for name in &narrows {
-            if let Some(reach) = self.reach(name) {
-                self.reached.insert(name.clone(), reach);
-            }
-        }
-        upserts.extend_from_slice(&narrows);
-        let mut resources = Vec::with_capacity(upserts.len());
-        for name in upserts {
-            let Some(resource) = latest.get(&name) else { continue };
-            resources.push(discovery::Resource {
-                version: resource.version().to_string(),
-                resource: Some(prost_types::Any {
-                    type_url: self.type_url.to_string(),
-                    value: resource.body().to_vec(),
-                }),
-                name: name.to_string(),
-                aliases: resource.aliases().to_vec(),
-            });
-            self.sent.insert(name, Some(resource.version().clone()));
-        }
-        for name in &removals {
-            self.reached.remove(name);
-            if self.names.contains(name) {
-                self.sent.insert(name.clone(), None);
-            } else {
-                self.sent.remove(name);
-            }
-        }
-        let nonce = nonce.to_string();
-        self.waiting = Some(Waiting { nonce: nonce.clone(), since: now, narrows: narrows.into_iter().collect() });
-        self.sent_count += 1;
-        Some(DeltaDiscoveryResponse {
-            resources,
-            type_url: self.type_url.to_string(),
-            nonce,
-            removed_resources: removals.iter().map(ToString::to_string).collect(),
-            ..Default::default()
-        })
-    }
-
-    fn ack_grace(&self) -> Duration {
-        // Workloads wait for policies only so long, and must not overtake those still unsent.
-        if &*self.type_url == AUTHORIZATION_TYPE { POLICY_GRACE } else { ACK_GRACE }
-    }
-
-    fn held(&self) -> usize {
-        // Only names asked for one by one are remembered as missing.
-        if self.names.is_empty() { self.sent.len() } else { self.sent.values().flatten().count() }
-    }
-
-    fn in_sync(&self) -> bool {
-        self.waiting.is_none() && !self.owes_answer && self.pending.of.is_some() && self.pending.is_empty()
-    }
-}
-
-impl Pending {
-    fn is_empty(&self) -> bool {
-        self.upserts.is_empty() && self.narrowing.is_empty() && self.removals.is_empty()
-    }
-}
-
+#[cfg(test)]
+#[path = "naive.rs"]
+mod naive;
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod oracle_tests;
 #[cfg(test)]
 #[path = "subscription_tests.rs"]
 mod tests;

@@ -1,10 +1,41 @@
 use std::collections::BTreeMap;
 
-use leno_proto::discovery::Status;
+use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
 use proptest::prelude::*;
+use prost::Message;
 
 use super::*;
 use crate::Resource;
+use crate::resources::reach_of;
+
+/// As on the wire, but for the bytes.
+pub(super) trait Wire {
+    fn ask(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Result<(), ProtocolError>;
+    fn say(&mut self, snapshot: &Resources, now: Instant) -> Option<DeltaDiscoveryResponse>;
+}
+
+impl Wire for Subscription {
+    fn ask(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Result<(), ProtocolError> {
+        self.request(&Request::decode(request.encode_to_vec().into()).unwrap(), now)
+    }
+
+    fn say(&mut self, snapshot: &Resources, now: Instant) -> Option<DeltaDiscoveryResponse> {
+        self.next(snapshot, now).map(decoded)
+    }
+}
+
+fn decoded(mut answer: Answer) -> DeltaDiscoveryResponse {
+    let mut bytes = Vec::new();
+    while let Some(piece) = answer.next_piece() {
+        assert!(!piece.is_empty());
+        bytes.extend_from_slice(&piece);
+    }
+    let (head, message) = bytes.split_at(5);
+    assert_eq!(head[0], 0, "not compressed");
+    assert_eq!(u32::from_be_bytes(head[1..].try_into().unwrap()) as usize, message.len());
+    assert_eq!(answer.length(), message.len());
+    DeltaDiscoveryResponse::decode(message).unwrap()
+}
 
 const A: &str = ADDRESS_TYPE;
 const P: &str = AUTHORIZATION_TYPE;
@@ -50,10 +81,10 @@ fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
 /// A subscription to both types whose initial responses were accepted.
 fn settled(resources: &Resources, now: Instant) -> Subscription {
     let mut subscription = Subscription::new();
-    subscription.request(open(A), now).unwrap();
-    subscription.request(open(P), now).unwrap();
-    while let Some(response) = subscription.next(resources, now) {
-        subscription.request(ack(&response), now).unwrap();
+    subscription.ask(open(A), now).unwrap();
+    subscription.ask(open(P), now).unwrap();
+    while let Some(response) = subscription.say(resources, now) {
+        subscription.ask(ack(&response), now).unwrap();
     }
     assert!(subscription.in_sync());
     subscription
@@ -63,18 +94,18 @@ fn settled(resources: &Resources, now: Instant) -> Subscription {
 fn the_first_request_is_always_answered() {
     let (now, empty) = (Instant::now(), Resources::default());
     let mut subscription = Subscription::new();
-    subscription.request(open(A), now).unwrap();
-    assert!(subscription.next(&empty, now).is_none(), "it may ask for policies yet");
-    subscription.request(open(P), now).unwrap();
-    let first = subscription.next(&empty, now).unwrap();
+    subscription.ask(open(A), now).unwrap();
+    assert!(subscription.say(&empty, now).is_none(), "it may ask for policies yet");
+    subscription.ask(open(P), now).unwrap();
+    let first = subscription.say(&empty, now).unwrap();
     assert_eq!((&*first.type_url, first.resources.len()), (P, 0));
-    let second = subscription.next(&empty, now).unwrap();
+    let second = subscription.say(&empty, now).unwrap();
     assert_eq!((&*second.type_url, second.resources.len()), (A, 0), "no policies, nothing to wait for");
     assert_ne!(first.nonce, second.nonce);
-    assert!(subscription.next(&empty, now).is_none());
+    assert!(subscription.say(&empty, now).is_none());
     assert!(!subscription.in_sync());
-    subscription.request(ack(&first), now).unwrap();
-    subscription.request(ack(&second), now).unwrap();
+    subscription.ask(ack(&first), now).unwrap();
+    subscription.ask(ack(&second), now).unwrap();
     assert!(subscription.in_sync());
     assert_eq!(subscription.wake_at(now), None);
 }
@@ -84,15 +115,15 @@ fn a_client_of_addresses_alone_waits_a_moment() {
     let now = Instant::now();
     let resources = snapshot(&[("w", "1")], &[]);
     let mut subscription = Subscription::new();
-    subscription.request(open(A), now).unwrap();
-    assert!(subscription.next(&resources, now).is_none());
+    subscription.ask(open(A), now).unwrap();
+    assert!(subscription.say(&resources, now).is_none());
     let later = subscription.wake_at(now).unwrap();
     assert_eq!(later, now + FIRST_GRACE);
-    let response = subscription.next(&resources, later).unwrap();
+    let response = subscription.say(&resources, later).unwrap();
     assert_eq!(names(&response), ["w"]);
-    subscription.request(ack(&response), later).unwrap();
+    subscription.ask(ack(&response), later).unwrap();
     let resources = snapshot(&[("w", "2")], &[]);
-    assert!(subscription.next(&resources, later).is_some(), "only the first one waits");
+    assert!(subscription.say(&resources, later).is_some(), "only the first one waits");
 }
 
 #[test]
@@ -100,12 +131,12 @@ fn policies_are_acknowledged_before_workloads_go_out() {
     let now = Instant::now();
     let mut subscription = settled(&snapshot(&[("w", "1")], &[]), now);
     let resources = snapshot(&[("w", "names p")], &[("p", "1")]);
-    let policies = subscription.next(&resources, now).unwrap();
+    let policies = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&policies), ["p"]);
-    assert!(subscription.next(&resources, now).is_none(), "not before the ACK");
+    assert!(subscription.say(&resources, now).is_none(), "not before the ACK");
     assert_eq!(subscription.wake_at(now), Some(now + POLICY_GRACE));
-    subscription.request(ack(&policies), now).unwrap();
-    assert_eq!(names(&subscription.next(&resources, now).unwrap()), ["w"]);
+    subscription.ask(ack(&policies), now).unwrap();
+    assert_eq!(names(&subscription.say(&resources, now).unwrap()), ["w"]);
 }
 
 #[test]
@@ -113,12 +144,12 @@ fn a_proxy_that_never_acknowledges_gets_workloads_after_a_grace() {
     let now = Instant::now();
     let mut subscription = settled(&snapshot(&[("w", "1")], &[]), now);
     let resources = snapshot(&[("w", "names p")], &[("p", "1")]);
-    let policies = subscription.next(&resources, now).unwrap();
+    let policies = subscription.say(&resources, now).unwrap();
     let later = now + POLICY_GRACE;
-    assert_eq!(names(&subscription.next(&resources, later).unwrap()), ["w"]);
+    assert_eq!(names(&subscription.say(&resources, later).unwrap()), ["w"]);
     // More policies while the first are unacknowledged: sent before the workloads all the same.
     let resources = snapshot(&[("w", "names q")], &[("p", "1"), ("q", "1")]);
-    let more = subscription.next(&resources, later).unwrap();
+    let more = subscription.say(&resources, later).unwrap();
     assert_eq!((&*more.type_url, names(&more)), (P, vec!["q"]));
     let _ = policies;
 }
@@ -128,19 +159,19 @@ fn a_refused_policy_holds_back_nothing_and_is_told() {
     let now = Instant::now();
     let mut subscription = settled(&Resources::default(), now);
     let resources = snapshot(&[("w", "names p")], &[("p", "1")]);
-    let policies = subscription.next(&resources, now).unwrap();
-    subscription.request(nack(&policies, "p: unknown enum"), now).unwrap();
-    let addresses = subscription.next(&resources, now).unwrap();
+    let policies = subscription.say(&resources, now).unwrap();
+    subscription.ask(nack(&policies, "p: unknown enum"), now).unwrap();
+    let addresses = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&addresses), ["w"]);
-    subscription.request(ack(&addresses), now).unwrap();
-    assert!(subscription.next(&resources, now).is_none(), "a refused resource is not sent again until it changes");
+    subscription.ask(ack(&addresses), now).unwrap();
+    assert!(subscription.say(&resources, now).is_none(), "a refused resource is not sent again until it changes");
     let progress = subscription.progress();
     let policies = progress.iter().find(|progress| &*progress.type_url == P).unwrap();
     assert_eq!((policies.nacked, policies.last_nack.as_deref()), (1, Some("p: unknown enum")));
     let resources = snapshot(&[("w", "names p")], &[("p", "2")]);
-    let again = subscription.next(&resources, now).unwrap();
+    let again = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&again), ["p"]);
-    subscription.request(ack(&again), now).unwrap();
+    subscription.ask(ack(&again), now).unwrap();
     assert!(subscription.progress().iter().all(|progress| progress.last_nack.is_none()));
 }
 
@@ -149,12 +180,12 @@ fn policies_are_removed_last() {
     let now = Instant::now();
     let mut subscription = settled(&snapshot(&[("w", "names p")], &[("p", "1")]), now);
     let resources = snapshot(&[("w", "names none")], &[]);
-    let addresses = subscription.next(&resources, now).unwrap();
+    let addresses = subscription.say(&resources, now).unwrap();
     assert_eq!((&*addresses.type_url, names(&addresses)), (A, vec!["w"]));
-    assert!(subscription.next(&resources, now).is_none(), "not before the ACK");
+    assert!(subscription.say(&resources, now).is_none(), "not before the ACK");
     assert_eq!(subscription.wake_at(now), Some(now + POLICY_GRACE));
-    subscription.request(ack(&addresses), now).unwrap();
-    let policies = subscription.next(&resources, now).unwrap();
+    subscription.ask(ack(&addresses), now).unwrap();
+    let policies = subscription.say(&resources, now).unwrap();
     assert_eq!((&*policies.type_url, &*policies.removed_resources), (P, &["p".to_owned()][..]));
 }
 
@@ -170,35 +201,35 @@ fn a_policy_that_is_narrowed_follows_the_workloads_that_name_it() {
     let now = Instant::now();
     let mut subscription = settled(&reaching("1", "wide", 1), now);
     let resources = reaching("names p", "narrow", 0);
-    let addresses = subscription.next(&resources, now).unwrap();
+    let addresses = subscription.say(&resources, now).unwrap();
     assert_eq!((&*addresses.type_url, names(&addresses)), (A, vec!["w"]));
-    assert!(subscription.next(&resources, now).is_none(), "not before the ACK");
+    assert!(subscription.say(&resources, now).is_none(), "not before the ACK");
     assert!(!subscription.in_sync());
     let mut slow = now + POLICY_GRACE;
     assert_eq!(subscription.wake_at(now), Some(slow));
-    subscription.request(ack(&addresses), now).unwrap();
-    let policies = subscription.next(&resources, now).unwrap();
+    subscription.ask(ack(&addresses), now).unwrap();
+    let policies = subscription.say(&resources, now).unwrap();
     assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]));
 
     // Refused, the wide one is still what holds there, so the next is no less careful.
-    subscription.request(nack(&policies, "p: unknown enum"), now).unwrap();
+    subscription.ask(nack(&policies, "p: unknown enum"), now).unwrap();
     let resources = reaching("names p too", "narrow again", 0);
-    let addresses = subscription.next(&resources, now).unwrap();
+    let addresses = subscription.say(&resources, now).unwrap();
     assert_eq!(&*addresses.type_url, A);
-    let policies = subscription.next(&resources, slow).unwrap();
+    let policies = subscription.say(&resources, slow).unwrap();
     assert_eq!(&*policies.type_url, P, "an ACK that never comes is not waited for for ever");
-    subscription.request(ack(&addresses), slow).unwrap();
-    subscription.request(ack(&policies), slow).unwrap();
+    subscription.ask(ack(&addresses), slow).unwrap();
+    subscription.ask(ack(&policies), slow).unwrap();
 
     // Narrow at the proxy: from now on new content goes first, and so does wider reach.
     for (resources, workload) in [(reaching("names p", "narrow", 0), "names p"), (reaching("1", "wide", 1), "1")] {
         slow += POLICY_GRACE;
-        let policies = subscription.next(&resources, slow).unwrap();
+        let policies = subscription.say(&resources, slow).unwrap();
         assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]), "{workload}");
-        subscription.request(ack(&policies), slow).unwrap();
-        let addresses = subscription.next(&resources, slow).unwrap();
+        subscription.ask(ack(&policies), slow).unwrap();
+        let addresses = subscription.say(&resources, slow).unwrap();
         assert_eq!(&*addresses.type_url, A);
-        subscription.request(ack(&addresses), slow).unwrap();
+        subscription.ask(ack(&addresses), slow).unwrap();
     }
     assert!(subscription.in_sync());
 }
@@ -207,7 +238,7 @@ fn a_policy_that_is_narrowed_follows_the_workloads_that_name_it() {
 fn who_lacks_a_narrow_policy_gets_it_first() {
     let now = Instant::now();
     let mut subscription = settled(&snapshot(&[("w", "1")], &[]), now);
-    let policies = subscription.next(&reaching("names p", "narrow", 0), now).unwrap();
+    let policies = subscription.say(&reaching("names p", "narrow", 0), now).unwrap();
     assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]));
 }
 
@@ -220,12 +251,12 @@ fn workloads_that_never_stop_changing_hold_up_removals_only_so_long() {
         let resources = reaching(&format!("{n} p"), "narrow", 0);
         // The ACK of one change always comes together with the next change.
         if let Some(addresses) = waiting.take() {
-            subscription.request(ack(&addresses), at).unwrap();
+            subscription.ask(ack(&addresses), at).unwrap();
         }
-        let addresses = subscription.next(&resources, at).unwrap();
+        let addresses = subscription.say(&resources, at).unwrap();
         assert_eq!(&*addresses.type_url, A);
         waiting = Some(addresses);
-        if let Some(policies) = subscription.next(&resources, at) {
+        if let Some(policies) = subscription.say(&resources, at) {
             assert_eq!(&*policies.type_url, P);
             break;
         }
@@ -243,11 +274,11 @@ fn a_reconnect_sends_only_what_changed() {
     let initial_resource_versions =
         [("same", version("1")), ("changed", version("1")), ("gone", version("1"))].map(|(n, v)| (n.to_owned(), v));
     subscription
-        .request(DeltaDiscoveryRequest { initial_resource_versions: initial_resource_versions.into(), ..open(A) }, now)
+        .ask(DeltaDiscoveryRequest { initial_resource_versions: initial_resource_versions.into(), ..open(A) }, now)
         .unwrap();
-    subscription.request(open(P), now).unwrap();
-    assert_eq!(subscription.next(&resources, now).unwrap().type_url, P);
-    let response = subscription.next(&resources, now).unwrap();
+    subscription.ask(open(P), now).unwrap();
+    assert_eq!(subscription.say(&resources, now).unwrap().type_url, P);
+    let response = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&response), ["changed", "new"]);
     assert_eq!(response.removed_resources, ["gone"]);
 }
@@ -256,20 +287,20 @@ fn a_reconnect_sends_only_what_changed() {
 fn a_slow_proxy_is_sent_the_latest_only() {
     let now = Instant::now();
     let mut subscription = settled(&Resources::default(), now);
-    let first = subscription.next(&snapshot(&[("w", "1")], &[]), now).unwrap();
+    let first = subscription.say(&snapshot(&[("w", "1")], &[]), now).unwrap();
     for body in ["2", "3", "4"] {
-        assert!(subscription.next(&snapshot(&[("w", body), ("x", body)], &[]), now).is_none());
+        assert!(subscription.say(&snapshot(&[("w", body), ("x", body)], &[]), now).is_none());
     }
     let latest = snapshot(&[("w", "5"), ("y", "5")], &[]);
-    assert!(subscription.next(&latest, now).is_none());
-    subscription.request(ack(&first), now).unwrap();
-    let response = subscription.next(&latest, now).unwrap();
+    assert!(subscription.say(&latest, now).is_none());
+    subscription.ask(ack(&first), now).unwrap();
+    let response = subscription.say(&latest, now).unwrap();
     assert_eq!(names(&response), ["w", "y"]);
     assert!(response.removed_resources.is_empty(), "it never heard of x");
     // If it never answers, it is not waited for for ever.
     let newer = snapshot(&[("w", "6"), ("y", "5")], &[]);
-    assert!(subscription.next(&newer, now).is_none());
-    assert_eq!(names(&subscription.next(&newer, now + ACK_GRACE).unwrap()), ["w"]);
+    assert!(subscription.say(&newer, now).is_none());
+    assert_eq!(names(&subscription.say(&newer, now + ACK_GRACE).unwrap()), ["w"]);
 }
 
 #[test]
@@ -277,9 +308,9 @@ fn an_unchanged_snapshot_sends_nothing() {
     let now = Instant::now();
     let resources = snapshot(&[("w", "1")], &[("p", "1")]);
     let mut subscription = settled(&resources, now);
-    assert!(subscription.next(&resources.clone(), now).is_none());
+    assert!(subscription.say(&resources.clone(), now).is_none());
     // Built anew with the same content: other pointers, same versions.
-    assert!(subscription.next(&snapshot(&[("w", "1")], &[("p", "1")]), now).is_none());
+    assert!(subscription.say(&snapshot(&[("w", "1")], &[("p", "1")]), now).is_none());
     assert!(subscription.in_sync());
 }
 
@@ -287,14 +318,14 @@ fn an_unchanged_snapshot_sends_nothing() {
 fn stale_and_made_up_nonces_acknowledge_nothing() {
     let now = Instant::now();
     let mut subscription = settled(&Resources::default(), now);
-    let response = subscription.next(&snapshot(&[("w", "1")], &[]), now).unwrap();
+    let response = subscription.say(&snapshot(&[("w", "1")], &[]), now).unwrap();
     for nonce in ["", "0", "1", "99999", "\0", "nonce"] {
-        subscription.request(DeltaDiscoveryRequest { response_nonce: nonce.to_owned(), ..open(A) }, now).unwrap();
+        subscription.ask(DeltaDiscoveryRequest { response_nonce: nonce.to_owned(), ..open(A) }, now).unwrap();
         assert!(!subscription.in_sync(), "{nonce:?}");
     }
-    subscription.request(ack(&response), now).unwrap();
+    subscription.ask(ack(&response), now).unwrap();
     assert!(subscription.in_sync());
-    subscription.request(ack(&response), now).unwrap();
+    subscription.ask(ack(&response), now).unwrap();
     assert_eq!(subscription.progress().iter().map(|progress| progress.acked).sum::<u64>(), 3, "counted once");
 }
 
@@ -304,40 +335,40 @@ fn names_on_demand() {
     let mut resources = snapshot(&[("w", "1"), ("x", "1")], &[]);
     resources.upsert(A, "uid", Resource::new("1").with_aliases(vec!["net/10.0.0.1".to_owned()]));
     let mut subscription = Subscription::new();
-    subscription.request(open(P), now).unwrap();
-    let policies = subscription.next(&resources, now).unwrap();
-    subscription.request(ack(&policies), now).unwrap();
+    subscription.ask(open(P), now).unwrap();
+    let policies = subscription.say(&resources, now).unwrap();
+    subscription.ask(ack(&policies), now).unwrap();
 
-    subscription.request(ask(A, &["*"], &["*"]), now).unwrap();
-    let nothing = subscription.next(&resources, now).unwrap();
+    subscription.ask(ask(A, &["*"], &["*"]), now).unwrap();
+    let nothing = subscription.say(&resources, now).unwrap();
     assert!(nothing.resources.is_empty() && nothing.removed_resources.is_empty());
-    subscription.request(ack(&nothing), now).unwrap();
+    subscription.ask(ack(&nothing), now).unwrap();
 
-    subscription.request(ask(A, &["w", "missing", "net/10.0.0.1"], &[]), now).unwrap();
-    let response = subscription.next(&resources, now).unwrap();
+    subscription.ask(ask(A, &["w", "missing", "net/10.0.0.1"], &[]), now).unwrap();
+    let response = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&response), ["uid", "w"]);
     assert_eq!(response.removed_resources, ["missing"], "whoever asks hears that there is none");
-    subscription.request(ack(&response), now).unwrap();
-    assert!(subscription.next(&resources, now).is_none());
+    subscription.ask(ack(&response), now).unwrap();
+    assert!(subscription.say(&resources, now).is_none());
 
     resources.upsert(A, "missing", Resource::new("1"));
     resources.upsert(A, "x", Resource::new("2"));
     resources.remove(A, "w");
-    let response = subscription.next(&resources, now).unwrap();
+    let response = subscription.say(&resources, now).unwrap();
     assert_eq!((names(&response), &*response.removed_resources), (vec!["missing"], &["w".to_owned()][..]));
-    subscription.request(ack(&response), now).unwrap();
+    subscription.ask(ack(&response), now).unwrap();
 
     // Asked for again: sent again, changed or not.
-    subscription.request(ask(A, &["missing"], &[]), now).unwrap();
-    let response = subscription.next(&resources, now).unwrap();
+    subscription.ask(ask(A, &["missing"], &[]), now).unwrap();
+    let response = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&response), ["missing"]);
-    subscription.request(ack(&response), now).unwrap();
-    subscription.request(ask(A, &[], &["missing"]), now).unwrap();
+    subscription.ask(ack(&response), now).unwrap();
+    subscription.ask(ask(A, &[], &["missing"]), now).unwrap();
     resources.upsert(A, "missing", Resource::new("2"));
-    assert!(subscription.next(&resources, now).is_none());
+    assert!(subscription.say(&resources, now).is_none());
     // And everything after all.
-    subscription.request(ask(A, &["*"], &[]), now).unwrap();
-    let response = subscription.next(&resources, now).unwrap();
+    subscription.ask(ask(A, &["*"], &[]), now).unwrap();
+    let response = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&response), ["missing", "x"]);
 }
 
@@ -345,8 +376,8 @@ fn names_on_demand() {
 fn an_unknown_type_is_answered_empty() {
     let now = Instant::now();
     let mut subscription = Subscription::new();
-    subscription.request(open("type.googleapis.com/unheard.of"), now).unwrap();
-    let response = subscription.next(&snapshot(&[("w", "1")], &[]), now).unwrap();
+    subscription.ask(open("type.googleapis.com/unheard.of"), now).unwrap();
+    let response = subscription.say(&snapshot(&[("w", "1")], &[]), now).unwrap();
     assert!(response.resources.is_empty());
 }
 
@@ -354,14 +385,14 @@ fn an_unknown_type_is_answered_empty() {
 fn limits() {
     let now = Instant::now();
     let mut subscription = Subscription::new();
-    assert_eq!(subscription.request(open(""), now), Err(ProtocolError::NoType));
+    assert_eq!(subscription.ask(open(""), now), Err(ProtocolError::NoType));
     for n in 0..MAX_TYPES {
-        subscription.request(open(&format!("type/{n}")), now).unwrap();
+        subscription.ask(open(&format!("type/{n}")), now).unwrap();
     }
-    assert_eq!(subscription.request(open("type/more"), now), Err(ProtocolError::TooManyTypes));
+    assert_eq!(subscription.ask(open("type/more"), now), Err(ProtocolError::TooManyTypes));
     let names: Vec<String> = (0..=MAX_NAMES).map(|n| n.to_string()).collect();
     let request = DeltaDiscoveryRequest { resource_names_subscribe: names, ..open("type/0") };
-    assert_eq!(subscription.request(request, now), Err(ProtocolError::TooManyNames));
+    assert_eq!(subscription.ask(request, now), Err(ProtocolError::TooManyNames));
 }
 
 /// What can happen to a proxy and its control plane.
@@ -431,7 +462,7 @@ impl World {
             let initial_resource_versions =
                 self.held[type_url].iter().map(|(name, (version, _))| (name.clone(), version.clone())).collect();
             let request = DeltaDiscoveryRequest { initial_resource_versions, ..open(type_url) };
-            self.subscription.request(request, self.now).unwrap();
+            self.subscription.ask(request, self.now).unwrap();
         }
     }
 
@@ -475,7 +506,7 @@ impl World {
     }
 
     fn send(&mut self) {
-        while let Some(response) = self.subscription.next(&self.published, self.now) {
+        while let Some(response) = self.subscription.say(&self.published, self.now) {
             if self.strict && response.type_url == A {
                 for resource in &response.resources {
                     for policy in body_names(&resource.resource.as_ref().unwrap().value) {
@@ -501,7 +532,7 @@ impl World {
                 assert_ne!(before.map(|(version, _)| version).as_ref(), Some(&resource.version), "sent twice");
             }
         }
-        self.subscription.request(answer, self.now).unwrap();
+        self.subscription.ask(answer, self.now).unwrap();
     }
 
     /// No workload at the proxy names a policy that is not there.
@@ -613,7 +644,7 @@ proptest! {
                         for resource in &response.resources {
                             held.insert(resource.name.clone(), (resource.version.clone(), "0".to_owned()));
                         }
-                        world.subscription.request(ack(&response), world.now).unwrap();
+                        world.subscription.ask(ack(&response), world.now).unwrap();
                     }
                 }
                 Event::Receive { accept: false } => world.receive(false),
@@ -646,9 +677,9 @@ proptest! {
                 initial_resource_versions: [("a".to_owned(), String::new()), ("z".to_owned(), "1".to_owned())].into(),
                 ..Default::default()
             };
-            let _ = subscription.request(request, now);
+            let _ = subscription.ask(request, now);
             let mut sent = 0;
-            while subscription.next(&resources, now).is_some() {
+            while subscription.say(&resources, now).is_some() {
                 sent += 1;
                 prop_assert!(sent <= 4);
             }

@@ -1,0 +1,103 @@
+//! A response as it leaves: its length, what it is of, the shared bytes, and the nonce that is this stream's alone.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes};
+use leno_model::Name;
+
+use super::delta::{Delta, Part};
+use crate::catalogue::{Catalogue, Page};
+use crate::wire;
+
+/// `DeltaDiscoveryResponse.type_url`.
+const TYPE_URL: u8 = 4;
+/// `DeltaDiscoveryResponse.nonce`.
+const NONCE: u8 = 5;
+/// Up to this length a response is one piece, so that it is one frame: copying it costs less than a second one.
+const ONE_PIECE: usize = 15 << 10;
+/// Before a message of gRPC: whether it is compressed, and its length.
+const HEAD: usize = 5;
+
+/// A `DeltaDiscoveryResponse` on its way to one proxy, piece by piece. Fields come in any order on the wire,
+/// so what is shared stands between what is not.
+#[derive(Debug)]
+pub struct Answer {
+    head: Option<Bytes>,
+    body: Body,
+    nonce: Option<Bytes>,
+    length: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    Nothing,
+    /// Everything there is.
+    Everything(std::vec::IntoIter<Arc<Page>>),
+    Part {
+        delta: Arc<Delta>,
+        part: Part,
+        at: usize,
+    },
+}
+
+impl Body {
+    pub(super) fn everything(catalogue: &Catalogue) -> Self {
+        Self::Everything(catalogue.pages().cloned().collect::<Vec<_>>().into_iter())
+    }
+
+    pub(super) fn part(delta: Arc<Delta>, part: Part) -> Self {
+        Self::Part { delta, part, at: 0 }
+    }
+
+    fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Nothing => None,
+            Self::Everything(pages) => {
+                // Only the page of an empty catalogue is.
+                pages.map(|page| page.block().clone()).find(|block| !block.is_empty())
+            }
+            Self::Part { delta, part, at } => match delta.written(*part) {
+                Some(_) if *at > 0 => None,
+                Some(bytes) => {
+                    *at = 1;
+                    (!bytes.is_empty()).then(|| bytes.clone())
+                }
+                None => delta.piece(*part, at),
+            },
+        }
+    }
+}
+
+impl Answer {
+    /// Of `length` bytes of resources and removals in `body`.
+    pub(super) fn new(type_url: &Name, nonce: u64, length: usize, body: Body) -> Self {
+        let nonce = nonce.to_string();
+        let length = wire::length(type_url.len()) + length + wire::length(nonce.len());
+        let mut head = Vec::with_capacity(HEAD + wire::length(type_url.len()));
+        head.put_u8(0);
+        // No proxy takes one that long.
+        head.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        wire::put(&mut head, TYPE_URL, type_url.as_bytes());
+        let mut tail = Vec::with_capacity(wire::length(nonce.len()));
+        wire::put(&mut tail, NONCE, nonce.as_bytes());
+        let mut answer = Self { head: Some(head.into()), body, nonce: Some(tail.into()), length };
+        if length <= ONE_PIECE {
+            let mut whole = Vec::with_capacity(HEAD + length);
+            while let Some(piece) = answer.next_piece() {
+                whole.extend_from_slice(&piece);
+            }
+            answer.head = Some(whole.into());
+        }
+        answer
+    }
+
+    /// Length of the message.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// What is sent next, as a message of gRPC; `None` when that was all.
+    pub fn next_piece(&mut self) -> Option<Bytes> {
+        self.head.take().or_else(|| self.body.next()).or_else(|| self.nonce.take())
+    }
+}

@@ -1,0 +1,204 @@
+//! A streaming call of gRPC, for answers whose bytes are shared: the library would copy each message whole, for
+//! each stream, before the first byte of it leaves, and keep what the longest request needed for as long as the
+//! stream lives.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, header};
+use hyper::body::{Body, Frame, Incoming};
+use parking_lot::Mutex;
+use tonic::{Code, Status};
+
+use super::answer::Answer;
+
+/// Before a message: whether it is compressed, and its length.
+const HEAD: usize = 5;
+
+/// What the client says on a stream, message by message.
+pub(super) struct Messages {
+    body: Incoming,
+    /// Chunks that came and are of a message that has not come in full.
+    chunks: VecDeque<Bytes>,
+    have: usize,
+    most: usize,
+}
+
+impl Messages {
+    /// Of `most` bytes at most.
+    pub(super) fn new(body: Incoming, most: usize) -> Self {
+        Self { body, chunks: VecDeque::new(), have: 0, most }
+    }
+
+    /// The next one; `None` when the client has said all. May be dropped and called again.
+    ///
+    /// # Errors
+    /// If what comes is no message, or is too long.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if let Some(message) = self.message()? {
+                return Ok(Some(message));
+            }
+            match poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
+                Some(Ok(frame)) => {
+                    if let Ok(chunk) = frame.into_data() {
+                        self.have += chunk.len();
+                        self.chunks.push_back(chunk);
+                    }
+                }
+                Some(Err(error)) => return Err(Status::from_error(Box::new(error))),
+                None if self.have == 0 => return Ok(None),
+                None => return Err(Status::internal("the client ended the stream within a message")),
+            }
+        }
+    }
+
+    fn message(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(head) = self.peek() else { return Ok(None) };
+        let [compressed, length @ ..] = head;
+        if compressed != 0 {
+            return Err(Status::unimplemented("a compressed message, and no encoding was agreed on"));
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        if length > self.most {
+            let most = self.most;
+            return Err(Status::out_of_range(format!("a message of {length} bytes; the limit is {most} bytes")));
+        }
+        if self.have < HEAD + length {
+            return Ok(None);
+        }
+        self.take(HEAD);
+        Ok(Some(self.take(length)))
+    }
+
+    fn peek(&self) -> Option<[u8; HEAD]> {
+        if self.have < HEAD {
+            return None;
+        }
+        let mut head = [0; HEAD];
+        let bytes = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        head.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        Some(head)
+    }
+
+    /// The next bytes, of which there are as many. Without a copy if they came in one.
+    fn take(&mut self, length: usize) -> Bytes {
+        self.have -= length;
+        let mut gathered = BytesMut::new();
+        while gathered.len() < length
+            && let Some(mut chunk) = self.chunks.pop_front()
+        {
+            let part = chunk.split_to(chunk.len().min(length - gathered.len()));
+            if chunk.has_remaining() {
+                self.chunks.push_front(chunk);
+            }
+            if part.len() == length {
+                return part;
+            }
+            if gathered.is_empty() {
+                gathered.reserve(length);
+            }
+            gathered.extend_from_slice(&part);
+        }
+        gathered.freeze()
+    }
+}
+
+/// Where a conversation puts what is to be sent.
+#[derive(Clone, Default)]
+pub(super) struct Outbox(Arc<Mutex<Option<Answer>>>);
+
+impl Outbox {
+    /// Returns when all that was put has been sent, as far as the client lets it.
+    pub(super) async fn sent(&self) {
+        // Who takes it out polls the conversation afterwards.
+        poll_fn(|_| if self.0.lock().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Puts an answer; the one before must have been sent.
+    pub(super) fn put(&self, answer: Answer) {
+        *self.0.lock() = Some(answer);
+    }
+
+    fn take(&self) -> Option<Answer> {
+        self.0.lock().take()
+    }
+}
+
+/// The body of a stream's response: what a conversation puts into its outbox, until it ends.
+pub(super) struct Spoken<F> {
+    conversation: Option<Pin<Box<F>>>,
+    outbox: Outbox,
+    current: Option<Answer>,
+    trailers: Option<HeaderMap>,
+}
+
+impl<F: Future<Output = Result<(), Status>>> Spoken<F> {
+    pub(super) fn new(conversation: F, outbox: Outbox) -> Self {
+        Self { conversation: Some(Box::pin(conversation)), outbox, current: None, trailers: None }
+    }
+}
+
+impl<F: Future<Output = Result<(), Status>>> Body for Spoken<F> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(current) = &mut this.current {
+                if let Some(piece) = current.next_piece() {
+                    return Poll::Ready(Some(Ok(Frame::data(piece))));
+                }
+                this.current = None;
+            }
+            let Some(conversation) = &mut this.conversation else {
+                return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+            };
+            let ended = conversation.as_mut().poll(cx);
+            this.current = this.outbox.take();
+            match ended {
+                Poll::Ready(result) => {
+                    let status = result.err().unwrap_or_else(|| Status::new(Code::Ok, ""));
+                    let mut trailers = HeaderMap::new();
+                    // Fails for words that no header can hold; the code alone then has to do.
+                    if status.add_header(&mut trailers).is_err() {
+                        trailers.insert("grpc-status", HeaderValue::from(status.code() as i32));
+                    }
+                    this.trailers = Some(trailers);
+                    this.conversation = None;
+                }
+                Poll::Pending if this.current.is_none() => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+    }
+}
+
+/// The response whose body is a conversation.
+pub(super) fn response<F>(body: Spoken<F>) -> http::Response<tonic::body::Body>
+where
+    F: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    let mut response = http::Response::new(tonic::body::Body::new(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// Refuses what a client may ask for and is not spoken here.
+///
+/// # Errors
+/// If its messages are compressed.
+pub(super) fn check(headers: &HeaderMap) -> Result<(), Status> {
+    match headers.get("grpc-encoding") {
+        Some(encoding) if encoding != "identity" => {
+            Err(Status::unimplemented(format!("messages compressed as {encoding:?} are not understood here")))
+        }
+        _ => Ok(()),
+    }
+}

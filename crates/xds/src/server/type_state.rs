@@ -1,0 +1,420 @@
+//! How far a proxy is with one type.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leno_model::Name;
+use leno_proto::AUTHORIZATION_TYPE;
+
+use super::answer::{Answer, Body};
+use super::delta::{Delta, Deltas, Narrowing, Part, Removal};
+use super::request::{Held, Request};
+use super::sent::Sent;
+use super::subscription::{ACK_GRACE, POLICY_GRACE, TypeProgress};
+use crate::catalogue::{Catalogue, Change};
+use crate::published::Published;
+use crate::resources::reach_of;
+
+const WILDCARD: &str = "*";
+/// Of a refusal's words, so many characters are kept.
+const MAX_WORDS: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct TypeState {
+    pub(super) type_url: Name,
+    wildcard: bool,
+    pub(super) names: BTreeSet<Name>,
+    /// The resources behind `names`, by their proper names; of the catalogue in which they were sought last, if the names
+    /// are the same since.
+    wanted: BTreeSet<Name>,
+    sought_in: Option<Arc<Catalogue>>,
+    sent: Sent,
+    /// What the proxy said it has, until that is compared with what there is.
+    told: Option<Held>,
+    /// How far versions sent earlier reach that the proxy may still go by, where that is
+    /// farther than the one in `sent`: until it accepts that.
+    reached: BTreeMap<Name, u8>,
+    /// The first request and every new name get an answer, if only an empty one.
+    pub(super) owes_answer: bool,
+    pub(super) requested_at: Instant,
+    pub(super) pending: Pending,
+    pub(super) waiting: Option<Waiting>,
+    /// Since when policies are under way that were not acknowledged.
+    pub(super) unacked_since: Option<Instant>,
+    /// Since when there is something to send last.
+    pub(super) late_since: Option<Instant>,
+    pub(super) sent_count: u64,
+    acked: u64,
+    nacked: u64,
+    last_nack: Option<Name>,
+}
+
+/// What the proxy lacks of the catalogue `of`.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    of: Option<Arc<Catalogue>>,
+    lacks: Lacks,
+}
+
+#[derive(Debug, Default)]
+enum Lacks {
+    #[default]
+    Nothing,
+    /// It has nothing.
+    Everything,
+    Some(Arc<Delta>),
+    /// What comes last of this.
+    Late(Arc<Delta>),
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    nonce: u64,
+    pub(super) since: Instant,
+    /// What it narrows: until the answer, the proxy may go by this or by what it had.
+    narrows: BTreeSet<Name>,
+}
+
+impl TypeState {
+    pub(super) fn open(request: &Request, now: Instant) -> Self {
+        let mut state = Self {
+            type_url: request.type_url().into(),
+            // No names at all is how a client says everything (xDS protocol, "wildcard").
+            wildcard: request.subscribe().is_empty() && request.unsubscribe().is_empty(),
+            names: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            sought_in: None,
+            sent: Sent::default(),
+            told: None,
+            reached: BTreeMap::new(),
+            owes_answer: true,
+            requested_at: now,
+            pending: Pending::default(),
+            waiting: None,
+            unacked_since: None,
+            late_since: None,
+            sent_count: 0,
+            acked: 0,
+            nacked: 0,
+            last_nack: None,
+        };
+        state.change(request);
+        if !request.held().is_empty() {
+            state.told = Some(request.held().clone());
+        }
+        state
+    }
+
+    pub(super) fn change(&mut self, request: &Request) {
+        let (subscribe, unsubscribe) = (request.subscribe(), request.unsubscribe());
+        if subscribe.is_empty() && unsubscribe.is_empty() {
+            return;
+        }
+        if let Some(held) = self.told.take() {
+            self.sent = Sent::told(&held, |name| self.wildcard || self.names.contains(name));
+        }
+        for name in subscribe {
+            if name == WILDCARD {
+                self.wildcard = true;
+            } else {
+                // Asked for again means: send it again.
+                self.sent.forget(name);
+                self.names.insert(name.as_str().into());
+            }
+            self.owes_answer = true;
+        }
+        for name in unsubscribe {
+            if name == WILDCARD {
+                self.wildcard = false;
+            } else {
+                self.names.remove(&**name);
+                if !self.wildcard {
+                    self.sent.forget(name);
+                }
+            }
+        }
+        if !self.wildcard {
+            self.sent.by_name();
+        }
+        self.pending.of = None;
+        self.sought_in = None;
+    }
+
+    pub(super) fn acknowledge(&mut self, request: &Request) {
+        let answers = |waiting: &mut Waiting| request.nonce() == waiting.nonce.to_string();
+        // Any other nonce answers something older, or nothing.
+        let Some(answered) = self.waiting.take_if(answers) else { return };
+        self.unacked_since = None;
+        if !answered.narrows.is_empty() {
+            // What reaches less far than what the proxy has is known again.
+            self.pending.of = None;
+        }
+        match request.error() {
+            None => {
+                self.acked += 1;
+                self.last_nack = None;
+                for name in &answered.narrows {
+                    self.reached.remove(name);
+                }
+            }
+            Some(words) => {
+                self.nacked += 1;
+                self.last_nack = Some(words.chars().take(MAX_WORDS).collect::<String>().into());
+            }
+        }
+    }
+
+    /// Finds what the proxy lacks, unless that is known.
+    pub(super) fn refresh(&mut self, latest: &Arc<Catalogue>, deltas: &Deltas, now: Instant) {
+        if let Some(held) = self.told.take() {
+            self.sent = if self.wildcard {
+                Sent::told_beside(&held, latest)
+            } else {
+                Sent::told(&held, |name| self.names.contains(name))
+            };
+        }
+        if self.pending.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, latest)) {
+            return;
+        }
+        let lacks = if self.wildcard {
+            self.lacks_of_everything(latest, deltas)
+        } else if self.seek(latest) || self.pending.of.is_none() {
+            Lacks::Some(Arc::new(self.lacks_of_names(latest)))
+        } else {
+            std::mem::take(&mut self.pending.lacks)
+        };
+        self.pending = Pending { of: Some(latest.clone()), lacks };
+        if self.pending.is_empty(Part::Late) {
+            self.late_since = None;
+        } else {
+            self.late_since.get_or_insert(now);
+        }
+    }
+
+    fn lacks_of_everything(&self, latest: &Arc<Catalogue>, deltas: &Deltas) -> Lacks {
+        let (base, but) = self.sent.parts();
+        let in_doubt = self.waiting.as_ref().is_some_and(|waiting| !waiting.narrows.is_empty());
+        if but.is_empty() && self.reached.is_empty() && !in_doubt {
+            return match (base.is_empty(), latest.is_empty()) {
+                (true, true) => Lacks::Nothing,
+                (true, false) => Lacks::Everything,
+                _ => Lacks::Some(deltas.between(base, latest)),
+            };
+        }
+        let mut differs = BTreeMap::new();
+        latest.changes_since(base, |change| match change {
+            Change::Added(new) => drop(differs.insert(new.name(), (None, Some(new)))),
+            Change::Replaced { old, new } => drop(differs.insert(new.name(), (Some(old.version()), Some(new)))),
+            Change::Removed(old) => drop(differs.insert(old.name(), (Some(old.version()), None))),
+        });
+        for (name, version) in but {
+            differs.insert(name, (version.as_deref(), latest.get(name)));
+        }
+        let mut delta = Delta::default();
+        for (name, (old, new)) in differs {
+            match (old, new) {
+                (old, Some(new)) if old != Some(new.version()) => self.sort_in(&mut delta, new),
+                (Some(old), None) => delta.removals.push(Removal { name: name.clone(), old: Some(old.into()) }),
+                _ => {}
+            }
+        }
+        Lacks::Some(Arc::new(delta))
+    }
+
+    fn lacks_of_names(&self, latest: &Catalogue) -> Delta {
+        let mut delta = Delta::default();
+        let mut answered = BTreeSet::new();
+        for resource in self.wanted.iter().filter_map(|name| latest.get(name)) {
+            if self.sent.version(resource.name()) != Some(resource.version()) {
+                self.sort_in(&mut delta, resource);
+            }
+            answered.insert(&**resource.name());
+            answered.extend(resource.each_alias());
+        }
+        let (_, have) = self.sent.parts();
+        let mut removals: BTreeMap<&Name, Option<Name>> = have
+            .iter()
+            .filter(|(name, _)| !self.wanted.contains(*name))
+            .map(|(n, version)| (n, version.clone()))
+            .collect();
+        // Whoever asks for a name waits to hear that there is none.
+        for name in &self.names {
+            if !self.sent.is_known_missing(name) && !answered.contains(&**name) {
+                removals.entry(name).or_default();
+            }
+        }
+        delta.removals = removals.into_iter().map(|(name, old)| Removal { name: name.clone(), old }).collect();
+        delta
+    }
+
+    fn sort_in(&self, delta: &mut Delta, new: &Arc<Published>) {
+        if self.narrows(new) {
+            let old = self.sent.version(new.name()).map(Name::from);
+            delta.narrowing.push(Narrowing { new: new.clone(), old });
+        } else {
+            delta.upserts.push(new.clone());
+        }
+    }
+
+    /// Whether it reaches less far than what the proxy may go by.
+    fn narrows(&self, new: &Published) -> bool {
+        let (name, Some(reach)) = (new.name(), new.reach()) else { return false };
+        let in_doubt = self.waiting.as_ref().is_some_and(|waiting| waiting.narrows.contains(name));
+        // It may be wider than what was sent last, which then must not be missed; the answer
+        // will tell before anything else is sent.
+        !(in_doubt && self.reach_sent(name) < Some(reach)) && self.reach(name) > Some(reach)
+    }
+
+    /// How far what the proxy may go by reaches.
+    fn reach(&self, name: &str) -> Option<u8> {
+        self.reach_sent(name).max(self.reached.get(name).copied())
+    }
+
+    fn reach_sent(&self, name: &str) -> Option<u8> {
+        self.sent.version(name).and_then(reach_of)
+    }
+
+    /// Finds the resources behind the names asked for; whether one of them may have changed.
+    fn seek(&mut self, latest: &Arc<Catalogue>) -> bool {
+        let Self { names, wanted, .. } = self;
+        let is_wanted = |resource: &Published| {
+            names.contains(resource.name()) || resource.each_alias().any(|alias| names.contains(alias))
+        };
+        let mut touched = true;
+        match self.sought_in.replace(latest.clone()) {
+            Some(before) => {
+                touched = false;
+                latest.changes_since(&before, |change| {
+                    touched |= match change {
+                        Change::Removed(old) => wanted.remove(old.name()),
+                        Change::Added(new) | Change::Replaced { new, .. } if is_wanted(new) => {
+                            wanted.insert(new.name().clone());
+                            true
+                        }
+                        Change::Added(new) | Change::Replaced { new, .. } => wanted.remove(new.name()),
+                    }
+                });
+            }
+            None => {
+                *wanted = names.iter().filter(|name| latest.contains_key(name)).cloned().collect();
+                if wanted.len() < names.len() {
+                    wanted.extend(latest.values().filter(|resource| is_wanted(resource)).map(|r| r.name().clone()));
+                }
+            }
+        }
+        touched
+    }
+
+    pub(super) fn respond(&mut self, part: Part, nonce: u64, now: Instant) -> Option<Answer> {
+        if self.waiting.as_ref().is_some_and(|waiting| now < waiting.since + self.ack_grace()) {
+            return None;
+        }
+        if self.pending.is_empty(part) && (!self.owes_answer || part == Part::Late) {
+            return None;
+        }
+        let latest = self.pending.of.clone()?;
+        if part != Part::Late {
+            self.owes_answer = false;
+            if !self.pending.is_empty(Part::Early) && self.unacked_since.is_none() {
+                self.unacked_since = Some(now);
+            }
+        }
+        if part != Part::Early {
+            self.late_since = None;
+        }
+        let lacks = std::mem::take(&mut self.pending.lacks);
+        let mut narrows = BTreeSet::new();
+        let (length, body) = match (lacks, part) {
+            (Lacks::Nothing, _) => (0, Body::Nothing),
+            (Lacks::Everything, _) => {
+                self.has_all_of(&latest, None);
+                (latest.bytes(), Body::everything(&latest))
+            }
+            (Lacks::Late(delta), Part::Early) => {
+                self.pending.lacks = Lacks::Late(delta);
+                (0, Body::Nothing)
+            }
+            (Lacks::Late(delta), _) => self.send(&latest, delta, Part::Late, &mut narrows),
+            (Lacks::Some(delta), part) => self.send(&latest, delta, part, &mut narrows),
+        };
+        self.waiting = Some(Waiting { nonce, since: now, narrows });
+        self.sent_count += 1;
+        Some(Answer::new(&self.type_url, nonce, length, body))
+    }
+
+    /// Notes what the proxy will have.
+    fn send(
+        &mut self,
+        latest: &Arc<Catalogue>,
+        delta: Arc<Delta>,
+        part: Part,
+        narrows: &mut BTreeSet<Name>,
+    ) -> (usize, Body) {
+        if part != Part::Early {
+            for Narrowing { new, .. } in &delta.narrowing {
+                if let Some(reach) = self.reach(new.name()) {
+                    self.reached.insert(new.name().clone(), reach);
+                }
+                narrows.insert(new.name().clone());
+            }
+        }
+        if self.wildcard {
+            self.has_all_of(latest, (part == Part::Early).then_some(&*delta));
+        } else {
+            delta.resources(part).for_each(|resource| self.sent.upsert(resource));
+        }
+        for Removal { name, .. } in delta.removed(part) {
+            self.reached.remove(name);
+            self.sent.remove(name);
+            if self.names.contains(name) {
+                self.sent.is_missing(name.clone());
+            }
+        }
+        if part == Part::Early && !delta.is_empty(Part::Late) {
+            self.pending.lacks = Lacks::Late(delta.clone());
+        }
+        (delta.length(part), Body::part(delta, part))
+    }
+
+    /// It has everything, but for what of `delta` is sent last.
+    fn has_all_of(&mut self, latest: &Arc<Catalogue>, delta: Option<&Delta>) {
+        let narrowing = delta.into_iter().flat_map(|delta| &delta.narrowing);
+        let removals = delta.into_iter().flat_map(|delta| &delta.removals);
+        let but = narrowing.map(|narrowing| (narrowing.new.name().clone(), narrowing.old.clone()));
+        let but = but.chain(removals.map(|removal| (removal.name.clone(), removal.old.clone()))).collect();
+        self.sent.become_all_of(latest.clone(), but);
+    }
+
+    pub(super) fn ack_grace(&self) -> Duration {
+        // Workloads wait for policies only so long, and must not overtake those still unsent.
+        if &*self.type_url == AUTHORIZATION_TYPE { POLICY_GRACE } else { ACK_GRACE }
+    }
+
+    pub(super) fn in_sync(&self) -> bool {
+        self.waiting.is_none() && !self.owes_answer && self.pending.of.is_some() && self.pending.is_empty(Part::All)
+    }
+
+    pub(super) fn progress(&self) -> TypeProgress {
+        TypeProgress {
+            type_url: self.type_url.clone(),
+            resources: self.sent.len(),
+            sent: self.sent_count,
+            acked: self.acked,
+            nacked: self.nacked,
+            last_nack: self.last_nack.clone(),
+            in_sync: self.in_sync(),
+        }
+    }
+}
+
+impl Pending {
+    pub(super) fn is_empty(&self, part: Part) -> bool {
+        match &self.lacks {
+            Lacks::Nothing => true,
+            Lacks::Everything => part == Part::Late,
+            Lacks::Some(delta) => delta.is_empty(part),
+            Lacks::Late(delta) => part == Part::Early || delta.is_empty(Part::Late),
+        }
+    }
+}
