@@ -20,7 +20,7 @@ use crate::stage::core::Core;
 use crate::stage::handle::StageHandle;
 use crate::stage::listing::Listing;
 use crate::stage::network::{Named, Networks};
-use crate::stage::node::{Node, keep_services, serve_dns};
+use crate::stage::node::{Node, ServiceRules, serve_dns};
 use crate::stage::options::StageOptions;
 use crate::stage::plane::Plane;
 use crate::stage::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
@@ -64,9 +64,16 @@ pub(crate) async fn assemble(
         tasks.spawn(serve_dns(&network, plane.mesh(), declared.clone(), cluster_domain.clone())?);
         let (force, forced) = watch::channel(Arc::default());
         in_force.push(forced);
-        let (mesh, served) = (plane.mesh(), plane.proxies());
-        let rules = keep_services(name.clone(), network.clone(), addresses, mesh, declared.clone(), served, force);
-        tasks.spawn(rules);
+        let rules = ServiceRules {
+            name: name.clone(),
+            network: network.clone(),
+            addresses,
+            mesh: plane.mesh(),
+            ports: declared.clone(),
+            proxies: plane.proxies(),
+            in_force: force,
+        };
+        tasks.spawn(rules.keep());
 
         let dir = make_dir(&run_dir.join(name))?;
         let socket = dir.join("ztunnel.sock");

@@ -49,58 +49,61 @@ pub(crate) fn serve_dns(
     Ok(dns_server::serve(udp, tcp, dns_server::Names { mesh, ports, cluster_domain }))
 }
 
-/// Keeps the node's service rules as the mesh says, until the mesh's publisher is gone. Tells
-/// which mesh is in force.
-pub(crate) async fn keep_services(
-    name: String,
-    network: Named,
-    addresses: NodeAddresses,
-    mut mesh: watch::Receiver<Arc<Mesh>>,
-    mut ports: watch::Receiver<Arc<DeclaredPorts>>,
-    proxies: ControlPlane,
-    in_force: watch::Sender<Arc<Mesh>>,
-) {
-    let mut installed: Option<Vec<ServiceRule>> = None;
-    loop {
-        let now = mesh.borrow_and_update().clone();
-        let declared = ports.borrow_and_update().clone();
-        let wanted = services::plan(&now, &declared, &name);
-        let known = services::known(&wanted, installed.as_deref().unwrap_or_default());
-        let grows = known != wanted;
-        if !put(&name, &network, addresses, known, &mut installed).await {
-            return;
-        }
-        if grows {
-            // A proxy that hangs must not keep services from everybody.
-            let _ = tokio::time::timeout(SETTLE, proxies.settled()).await;
-            if !put(&name, &network, addresses, wanted, &mut installed).await {
-                return;
-            }
-        }
-        in_force.send_replace(now);
-        tokio::select! {
-            changed = mesh.changed() => if changed.is_err() { return },
-            changed = ports.changed() => if changed.is_err() { return },
-        }
-    }
+/// A node's service rules, kept as the mesh says.
+pub(crate) struct ServiceRules {
+    /// The node's.
+    pub name: String,
+    pub network: Named,
+    pub addresses: NodeAddresses,
+    pub mesh: watch::Receiver<Arc<Mesh>>,
+    pub ports: watch::Receiver<Arc<DeclaredPorts>>,
+    /// Who is to know of a service before there are rules for it.
+    pub proxies: ControlPlane,
+    /// Told which mesh is in force.
+    pub in_force: watch::Sender<Arc<Mesh>>,
 }
 
-/// Puts `rules` in place of those that are installed; `false` if the stage ends.
-async fn put(
-    name: &str,
-    network: &Named,
-    addresses: NodeAddresses,
-    rules: Vec<ServiceRule>,
-    installed: &mut Option<Vec<ServiceRule>>,
-) -> bool {
-    if installed.as_ref() == Some(&rules) {
-        return true;
+impl ServiceRules {
+    /// Keeps them until the mesh's publisher is gone.
+    pub(crate) async fn keep(mut self) {
+        let mut installed: Option<Vec<ServiceRule>> = None;
+        loop {
+            let now = self.mesh.borrow_and_update().clone();
+            let declared = self.ports.borrow_and_update().clone();
+            let wanted = services::plan(&now, &declared, &self.name);
+            let known = services::known(&wanted, installed.as_deref().unwrap_or_default());
+            let grows = known != wanted;
+            if !self.put(known, &mut installed).await {
+                return;
+            }
+            if grows {
+                // A proxy that hangs must not keep services from everybody.
+                let _ = tokio::time::timeout(SETTLE, self.proxies.settled()).await;
+                if !self.put(wanted, &mut installed).await {
+                    return;
+                }
+            }
+            self.in_force.send_replace(now);
+            tokio::select! {
+                changed = self.mesh.changed() => if changed.is_err() { return },
+                changed = self.ports.changed() => if changed.is_err() { return },
+            }
+        }
     }
-    let (namespace, new) = (network.namespace.clone(), rules.clone());
-    match tokio::task::spawn_blocking(move || services::install(&namespace, addresses, &new)).await {
-        Ok(Ok(())) => *installed = Some(rules),
-        Ok(Err(reason)) => tracing::error!(node = name, %reason, "services are not reachable as they should be"),
-        Err(_) => return false,
+
+    /// Puts `rules` in place of those that are installed; `false` if the stage ends.
+    async fn put(&self, rules: Vec<ServiceRule>, installed: &mut Option<Vec<ServiceRule>>) -> bool {
+        if installed.as_ref() == Some(&rules) {
+            return true;
+        }
+        let (namespace, addresses, new) = (self.network.namespace.clone(), self.addresses, rules.clone());
+        match tokio::task::spawn_blocking(move || services::install(&namespace, addresses, &new)).await {
+            Ok(Ok(())) => *installed = Some(rules),
+            Ok(Err(reason)) => {
+                tracing::error!(node = self.name, %reason, "services are not reachable as they should be");
+            }
+            Err(_) => return false,
+        }
+        true
     }
-    true
 }

@@ -48,8 +48,8 @@ pub(crate) struct Spawn {
 /// What a pod's first process gets besides a network namespace.
 pub(crate) struct Isolated {
     pub hostname: String,
-    /// Becomes descriptor [`crate::stage::pod::init::SOCKET`].
-    pub socket: OwnedFd,
+    /// What it shares with the supervisor, and the number under which it finds that.
+    pub socket: (OwnedFd, i32),
 }
 
 /// A started process. Dropping it leaves the process alone.
@@ -140,7 +140,7 @@ fn end_group(pid: i32) {
 struct Prepared {
     netns: OwnedFd,
     binds: Vec<(CString, CString)>,
-    isolated: Option<(CString, OwnedFd)>,
+    isolated: Option<(CString, (OwnedFd, i32))>,
 }
 
 #[allow(unsafe_code)]
@@ -182,10 +182,10 @@ fn enter(prepared: &Prepared) -> io::Result<()> {
         // A machine without the file simply keeps not having it.
         let _ = mount(Some(source.as_c_str()), target.as_c_str(), none, MsFlags::MS_BIND, none);
     }
-    if let Some((hostname, socket)) = &prepared.isolated {
+    if let Some((hostname, (socket, number))) = &prepared.isolated {
         unshare(CloneFlags::CLONE_NEWUTS)?;
         set_hostname(hostname)?;
-        place(socket, crate::stage::pod::init::SOCKET)?;
+        place(socket, *number)?;
     } else {
         // A group of its own: Ctrl-C in the operator's terminal is for the supervisor, which
         // then ends its children in order.

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::descriptors;
-use crate::stage::pod::init::{FILES, PodFiles, ROLE};
+use crate::stage::pod::init::{FILES, PodFiles, ROLE, SOCKET};
 use crate::stage::pod::init_protocol::{FromInit, ToInit, receive, send};
 use crate::stage::spawn::{Isolated, ProcessHandle, Spawn, spawn};
 
@@ -108,7 +108,7 @@ impl Sandbox {
             cwd: None,
             netns,
             binds: Vec::new(),
-            isolated: Some(Isolated { hostname: hostname.chars().take(63).collect(), socket: theirs }),
+            isolated: Some(Isolated { hostname: hostname.chars().take(63).collect(), socket: (theirs, SOCKET) }),
             stdin: Stdio::null(),
             stdout: Stdio::null(),
             stderr: Stdio::inherit(),

@@ -1,0 +1,296 @@
+//! The stage's one decision maker: it holds what should be and what is, and closes the gap one
+//! event at a time.
+
+mod pods;
+mod show;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leno_objects::{Deployment, Kind, Object, ObjectKey, Pod};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use crate::Error;
+use crate::cluster::addresses::Slots;
+use crate::cluster::admission;
+use crate::cluster::objects::{Seen, observed};
+use crate::cluster::services::DeclaredPorts;
+use crate::files::{Manifests, Sourced};
+use crate::stage::context::Context;
+use crate::stage::listing::Listing;
+use crate::stage::node::Node;
+use crate::stage::pod::plan::PodPlan;
+use crate::stage::pod::report::{PodEvent, Report, Wish};
+use crate::stage::request::{Request, StageEvent};
+
+/// A pod that exists.
+struct Entry {
+    pod: Pod,
+    plan: Arc<PodPlan>,
+    node: usize,
+    /// Deployment and template, if it belongs to one.
+    owner: Option<(ObjectKey, String)>,
+    wish: watch::Sender<Wish>,
+    report: Report,
+}
+
+impl Entry {
+    fn leaving(&self) -> bool {
+        self.wish.borrow().stop.is_some()
+    }
+
+    /// As the API server would hold it.
+    fn observed(&self) -> Pod {
+        let Report { phase, ready, enrolled, .. } = self.report;
+        observed(&self.pod, &Seen { ips: &self.plan.ips, phase, ready, enrolled })
+    }
+}
+
+pub(crate) struct Core {
+    ctx: Arc<Context>,
+    nodes: Vec<Arc<Node>>,
+    slots: Vec<Slots>,
+    /// Last good state of the files, as read.
+    files: Manifests,
+    /// Objects from the program.
+    applied: BTreeMap<ObjectKey, Arc<Object>>,
+    /// `leno scale`, until the file says another number: Deployment to (file's number, wanted).
+    scaled: BTreeMap<ObjectKey, (u32, u32)>,
+    /// Files and program together, completed.
+    wanted: BTreeMap<ObjectKey, Arc<Object>>,
+    pods: BTreeMap<String, Entry>,
+    events: mpsc::UnboundedSender<PodEvent>,
+    ports: watch::Sender<Arc<DeclaredPorts>>,
+    listing: watch::Sender<Listing>,
+    news: broadcast::Sender<StageEvent>,
+    stopping: Option<oneshot::Sender<()>>,
+    /// What the authors of the manifests in force should know.
+    warnings: Vec<String>,
+    made: u64,
+    /// Whether the first manifests took effect; before that there is nothing to show.
+    loaded: bool,
+}
+
+impl Core {
+    pub(crate) fn new(
+        ctx: Arc<Context>,
+        nodes: Vec<Arc<Node>>,
+        events: mpsc::UnboundedSender<PodEvent>,
+        ports: watch::Sender<Arc<DeclaredPorts>>,
+        listing: watch::Sender<Listing>,
+        news: broadcast::Sender<StageEvent>,
+    ) -> Self {
+        let slots = nodes.iter().map(|_| Slots::default()).collect();
+        Self {
+            ctx,
+            nodes,
+            slots,
+            files: Manifests::default(),
+            applied: BTreeMap::new(),
+            scaled: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            events,
+            ports,
+            listing,
+            news,
+            stopping: None,
+            warnings: Vec::new(),
+            made: 0,
+            loaded: false,
+        }
+    }
+
+    /// Runs until shut down.
+    pub(crate) async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        mut events: mpsc::UnboundedReceiver<PodEvent>,
+    ) {
+        let mut proxies: Vec<_> = self.nodes.iter().map(|node| node.proxy.clone()).collect();
+        loop {
+            if self.stopping.is_some() && self.pods.is_empty() {
+                self.publish();
+                if let Some(done) = self.stopping.take() {
+                    let _ = done.send(());
+                }
+                return;
+            }
+            let proxy_changed =
+                futures_util::future::select_all(proxies.iter_mut().map(|state| Box::pin(state.changed())));
+            tokio::select! {
+                event = events.recv() => {
+                    let Some(event) = event else { return };
+                    self.pod_event(event);
+                    // A burst is one change: an update of everything costs as much as of one.
+                    while let Ok(event) = events.try_recv() {
+                        self.pod_event(event);
+                    }
+                    self.reconcile();
+                }
+                request = requests.recv() => match request {
+                    Some(request) => self.request(request),
+                    None => self.stop_all(None),
+                },
+                _ = proxy_changed => self.show(),
+            }
+        }
+    }
+
+    fn pod_event(&mut self, event: PodEvent) {
+        match event {
+            PodEvent::Changed { uid, report } => {
+                if let Some(entry) = self.pods.get_mut(&uid) {
+                    let stopped = entry.leaving();
+                    entry.report = *report;
+                    entry.report.ready &= !stopped;
+                }
+            }
+            PodEvent::Gone { uid } => {
+                if let Some(entry) = self.pods.remove(&uid) {
+                    self.slots[entry.node].free(entry.plan.slot);
+                    let metadata = &entry.pod.metadata;
+                    self.tell(StageEvent::PodGone {
+                        namespace: metadata.namespace.clone(),
+                        name: metadata.name.clone(),
+                    });
+                }
+            }
+            PodEvent::Barrier { reached } => {
+                self.publish();
+                let _ = reached.send(());
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request) {
+        match request {
+            Request::Reload(manifests) => {
+                let result = manifests.and_then(|files| self.adopt(files, self.applied.clone()));
+                let refused = result.err().map(|reason| reason.to_string()).unwrap_or_default();
+                self.listing.send_modify(|listing| listing.refused.clone_from(&refused));
+                if refused.is_empty() {
+                    self.tell(StageEvent::Loaded { objects: self.files.objects.len() });
+                } else {
+                    self.tell(StageEvent::Refused(refused));
+                }
+            }
+            Request::Apply(objects, done) => {
+                let mut applied = self.applied.clone();
+                applied.extend(objects.into_iter().map(|object| (object.key(), Arc::new(object))));
+                let _ = done.send(self.adopt(self.files.clone(), applied));
+            }
+            Request::Withdraw(key, done) => {
+                let mut applied = self.applied.clone();
+                let result = if applied.remove(&key).is_some() {
+                    self.adopt(self.files.clone(), applied)
+                } else {
+                    Err(Error::NotFound(format!("{key} was not applied by this program")))
+                };
+                let _ = done.send(result);
+            }
+            Request::Label { namespace, key, value, done } => {
+                let _ = done.send(self.label(&namespace, key, value));
+            }
+            Request::Scale { namespace, name, replicas, done } => {
+                let _ = done.send(self.scale(&namespace, &name, replicas));
+            }
+            Request::Find { namespace, name, found } => {
+                let _ = found.send(self.find(&namespace, &name));
+            }
+            Request::Shutdown(done) => self.stop_all(Some(done)),
+        }
+    }
+
+    /// Takes a new set of objects as what is wanted, or refuses it as a whole.
+    fn adopt(&mut self, files: Manifests, applied: BTreeMap<ObjectKey, Arc<Object>>) -> Result<(), Error> {
+        let mut all = files.clone();
+        for (key, object) in &applied {
+            all.objects.insert(key.clone(), Sourced { object: object.clone(), origin: None });
+        }
+        let names: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
+        let mut warnings = all.warnings.clone();
+        warnings.extend(admission::complete(&mut all, &names, self.ctx.networks.ipv6)?);
+        self.files = files;
+        self.applied = applied;
+        self.loaded = true;
+        let mut places = BTreeMap::new();
+        for (key, sourced) in &all.objects {
+            places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
+        }
+        self.wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
+        // Before pods are made: that may add to them.
+        self.warnings = warnings;
+        self.reconcile();
+        // What the control plane makes of them is known once it has them.
+        for (key, findings) in self.ctx.plane.findings() {
+            let place = places.get(&key).map_or("", String::as_str);
+            self.warnings.extend(findings.into_iter().map(|finding| format!("{place}{key}: {finding}")));
+        }
+        self.show();
+        Ok(())
+    }
+
+    fn label(&mut self, namespace: &str, key: String, value: Option<String>) -> Result<(), Error> {
+        let id = ObjectKey::new(Kind::Namespace, "", namespace);
+        let mut object = match self.wanted.get(&id) {
+            Some(object) => (**object).clone(),
+            None => return Err(Error::NotFound(format!("there is no namespace {namespace}"))),
+        };
+        match value {
+            Some(value) => object.metadata_mut().labels.insert(key, value),
+            None => object.metadata_mut().labels.remove(&key),
+        };
+        let mut applied = self.applied.clone();
+        applied.insert(id, Arc::new(object));
+        self.adopt(self.files.clone(), applied)
+    }
+
+    fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
+        let key = ObjectKey::new(Kind::Deployment, namespace, name);
+        let Some(deployment) = self.wanted.get(&key).and_then(|object| Deployment::of(object)) else {
+            let known: Vec<_> = self
+                .wanted
+                .keys()
+                .filter(|key| key.kind == Kind::Deployment)
+                .map(|key| format!("{}/{}", key.namespace, key.name))
+                .collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Error::NotFound(format!("there is no Deployment {namespace}/{name}; there are: {known}")));
+        };
+        self.scaled.insert(key, (deployment.spec.replicas, replicas));
+        self.reconcile();
+        Ok(())
+    }
+
+    fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {
+        let of_pod = |entry: &&Entry| entry.pod.metadata.namespace == namespace && entry.pod.metadata.name == name;
+        if let Some(entry) = self.pods.values().find(of_pod) {
+            return Ok((entry.plan.clone(), entry.report.clone()));
+        }
+        // `leno exec shop/web` means any pod of the Deployment `web`.
+        let owner = ObjectKey::new(Kind::Deployment, namespace, name);
+        let owned = |entry: &&Entry| entry.owner.as_ref().is_some_and(|(key, _)| *key == owner);
+        let mut owned: Vec<_> = self.pods.values().filter(owned).filter(|entry| !entry.leaving()).collect();
+        owned.sort_by_key(|entry| (!entry.report.ready, entry.pod.metadata.name.clone()));
+        if let Some(entry) = owned.first() {
+            return Ok((entry.plan.clone(), entry.report.clone()));
+        }
+        let mut known: Vec<_> =
+            self.pods.values().map(|e| format!("{}/{}", e.pod.metadata.namespace, e.pod.metadata.name)).collect();
+        known.sort();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(Error::NotFound(format!("there is no pod {namespace}/{name}; there are: {known}")))
+    }
+
+    fn stop_all(&mut self, done: Option<oneshot::Sender<()>>) {
+        let done = done.unwrap_or_else(|| oneshot::channel().0);
+        self.stopping = Some(done);
+        self.reconcile();
+    }
+
+    fn tell(&self, event: StageEvent) {
+        // Nobody needs to listen.
+        let _ = self.news.send(event);
+    }
+}

@@ -1,0 +1,104 @@
+//! Telling how things are: the control plane in objects, people in a listing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_objects::{Kind, Node as NodeObject, Object, ObjectKey, Pod};
+
+use super::{Core, Entry};
+use crate::cluster::objects::node_object;
+use crate::cluster::services::declared_ports;
+use crate::stage::listing::{NodeListing, PodListing};
+use crate::stage::pod::sandbox::Sandbox;
+
+impl Core {
+    /// Hands the controller everything as it is now; it finds the differences.
+    pub(super) fn publish(&mut self) {
+        if !self.loaded {
+            return;
+        }
+        let pods: Vec<Pod> = self.pods.values().map(Entry::observed).collect();
+        let declared = self.wanted.values().map(|object| &**object);
+        let ports = declared_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
+        let mut all: BTreeMap<ObjectKey, Object> = self
+            .wanted
+            .iter()
+            .filter(|(key, _)| !matches!(key.kind, Kind::Pod | Kind::Node))
+            .map(|(key, object)| (key.clone(), (**object).clone()))
+            .collect();
+        for node in &self.nodes {
+            let declared = self.wanted.get(&ObjectKey::new(Kind::Node, "", &node.name));
+            let declared = declared.and_then(|object| NodeObject::of(object));
+            let object = Object::Node(node_object(&node.name, node.addresses, declared));
+            all.insert(object.key(), object);
+        }
+        all.extend(
+            pods.into_iter()
+                .map(|pod| (ObjectKey::new(Kind::Pod, &pod.metadata.namespace, &pod.metadata.name), pod.into())),
+        );
+        // Before the proxies are told: rules for what is gone go first.
+        self.ports.send_if_modified(|now| {
+            let changed = **now != ports;
+            if changed {
+                *now = Arc::new(ports);
+            }
+            changed
+        });
+        self.ctx.plane.publish(all.into_values());
+    }
+
+    pub(super) fn show(&mut self) {
+        if !self.loaded {
+            return;
+        }
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|node| {
+                let proxy = node.proxy.borrow().clone();
+                let mut ips = vec![IpAddr::from(node.addresses.fabric_v4())];
+                if self.ctx.networks.ipv6 {
+                    ips.push(node.addresses.fabric_v6().into());
+                }
+                NodeListing {
+                    name: node.name.clone(),
+                    proxy: proxy.program,
+                    ready: proxy.ready,
+                    ips,
+                    netns: node.network.name.clone(),
+                    pid: proxy.pid,
+                    restarts: proxy.restarts,
+                    message: proxy.message,
+                }
+            })
+            .collect();
+        let mut pods: Vec<_> = self.pods.values().map(|entry| self.pod_listing(entry)).collect();
+        pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        self.listing.send_if_modified(|listing| {
+            let changed = listing.nodes != nodes || listing.pods != pods || listing.warnings != self.warnings;
+            listing.warnings.clone_from(&self.warnings);
+            listing.nodes = nodes;
+            listing.pods = pods;
+            changed
+        });
+    }
+
+    fn pod_listing(&self, entry: &Entry) -> PodListing {
+        let metadata = &entry.pod.metadata;
+        PodListing {
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            node: self.nodes[entry.node].name.clone(),
+            ips: entry.plan.ips.clone(),
+            in_mesh: entry.report.enrolled,
+            ready: entry.report.ready,
+            status: entry.report.status.clone(),
+            restarts: entry.report.restarts,
+            message: entry.report.message.clone(),
+            wants_mesh: entry.wish.borrow().in_mesh,
+            netns: self.ctx.networks.names.pod(&metadata.namespace, &metadata.name),
+            pid: entry.report.sandbox.as_ref().map(Sandbox::pid),
+        }
+    }
+}
