@@ -14,7 +14,6 @@ use std::time::Duration;
 use socket2::{Protocol, SockRef, Socket, Type};
 
 use crate::netns::NetworkNamespace;
-use crate::sockets::create;
 use crate::sys::get_option;
 
 /// Round trips from here on leave the machine room: the system's algorithm is to decide. Between zones of one region
@@ -46,7 +45,7 @@ impl ShortPath {
     /// When the namespace can't be entered or has no TCP.
     pub fn of(namespace: &NetworkNamespace) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let probe = create(namespace, any, Type::STREAM, Protocol::TCP)?;
+        let probe = namespace.socket(any, Type::STREAM, Protocol::TCP)?;
         let system = in_use(&probe)?;
         if !system.starts_with(b"bbr") {
             return Ok(Self(None));

@@ -9,8 +9,10 @@ mod conntrack;
 mod error;
 mod gate;
 mod listeners;
+mod marks;
 mod netlink;
 mod netns;
+mod netns_names;
 mod sys;
 #[cfg(test)]
 mod test_support;
@@ -28,4 +30,5 @@ pub use error::{Error, Result};
 pub use gate::{Gate, Stopped};
 pub use listeners::others_listen;
 pub use netlink::links;
-pub use netns::{NAMED_DIR, NamespaceId, NetworkNamespace};
+pub use netns::{NamespaceId, NetworkNamespace};
+pub use netns_names::NAMED_DIR;

@@ -1,6 +1,9 @@
 use std::path::PathBuf;
 
+use nix::mount::{MntFlags, umount2};
+
 use super::*;
+use crate::netns_names::NAMED_DIR;
 use crate::test_support::may_run;
 
 /// A named namespace that is gone at the end, also when the test fails.

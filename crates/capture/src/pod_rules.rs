@@ -20,9 +20,11 @@ use ipnet::IpNet;
 use crate::conntrack;
 use crate::error::{Error, Result};
 use crate::links::{self, PolicyRule, Route, RouteKind};
+use crate::marks::PROXY_MARK;
 use crate::netns::NetworkNamespace;
 use crate::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, Rule, Table};
-use crate::sockets::PROXY_MARK;
+
+pub use crate::marks::{MARK_MASK, REPLY_MARK};
 
 /// Where the proxy takes connections that the pod's programs make.
 pub const OUTBOUND_PORT: u16 = 15001;
@@ -32,10 +34,6 @@ pub const INBOUND_PORT: u16 = 15006;
 pub const TUNNEL_PORT: u16 = 15008;
 /// Where the proxy takes DNS queries.
 pub const DNS_PORT: u16 = 15053;
-/// The mark on connections from the proxy to the application, and through it on the replies.
-pub const REPLY_MARK: u32 = 0x111;
-/// The bits of a mark that the mesh uses; the others are left to whoever else marks packets.
-pub const MARK_MASK: u32 = 0xfff;
 /// From this address the host's own health checks arrive; they are let through untouched.
 pub const PROBE_SOURCE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
 /// The same for IPv6.

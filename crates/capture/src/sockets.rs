@@ -8,17 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::congestion::ShortPath;
 use crate::error::{Error, Result};
+use crate::marks::REPLY_MARK;
 use crate::netns::NetworkNamespace;
-use crate::pod_rules::REPLY_MARK;
 use crate::sys::{get_option, set_option};
 
-/// The mark on the proxy's sockets, but for those of [`ListenOptions::for_programs`] and [`established`]: the pod's rules let
-/// marked packets pass and capture all others. Istio's value.
-pub const PROXY_MARK: u32 = 0x539;
+pub use crate::marks::PROXY_MARK;
 
 /// Accepted but not yet fetched connections. The kernel drops handshakes beyond it and the client retries after a second, so
 /// it must cover the connections that arrive while a busy worker is away; the customary 128 does not. `net.core.somaxconn`
@@ -119,7 +117,7 @@ pub struct Listener {
 /// When the address is taken or isn't there, or the caller lacks CAP_NET_ADMIN for the mark.
 pub fn listen(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOptions) -> Result<Listener> {
     let fail = |e| Error::system(format!("listening on {address} in {namespace}"), e);
-    let socket = create(namespace, address, Type::STREAM, Protocol::TCP).map_err(fail)?;
+    let socket = namespace.socket(address, Type::STREAM, Protocol::TCP).map_err(fail)?;
     listen_on(socket, address, options).map_err(fail)
 }
 
@@ -196,7 +194,7 @@ pub fn listen_dns(namespace: &NetworkNamespace, port: u16, options: &ListenOptio
 /// When the address is taken or isn't there, or the caller lacks CAP_NET_ADMIN for the mark.
 pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOptions) -> Result<UdpSocket> {
     let fail = |e| Error::system(format!("binding UDP {address} in {namespace}"), e);
-    let socket = create(namespace, address, Type::DGRAM, Protocol::UDP).map_err(fail)?;
+    let socket = namespace.socket(address, Type::DGRAM, Protocol::UDP).map_err(fail)?;
     let bind = || -> io::Result<()> {
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
@@ -245,7 +243,7 @@ pub fn connector(
 ) -> Result<Socket> {
     let fail = |e| Error::system(format!("opening a socket towards {destination} in {namespace}"), e);
     let destination_ip = destination.ip().to_canonical();
-    let socket = create(namespace, SocketAddr::new(destination_ip, 0), Type::STREAM, Protocol::TCP).map_err(fail)?;
+    let socket = namespace.socket(SocketAddr::new(destination_ip, 0), Type::STREAM, Protocol::TCP).map_err(fail)?;
     let prepare = || -> io::Result<()> {
         socket.set_mark(PROXY_MARK)?;
         set_connection_defaults(&socket, options.probes)?;
@@ -276,16 +274,6 @@ pub fn connector(
 pub fn established(connection: &impl AsFd) {
     // Without it everything works, for more processor time.
     let _ = SockRef::from(connection).set_mark(REPLY_MARK);
-}
-
-pub(crate) fn create(
-    namespace: &NetworkNamespace,
-    like: SocketAddr,
-    kind: Type,
-    protocol: Protocol,
-) -> io::Result<Socket> {
-    let kind = kind.nonblocking().cloexec();
-    namespace.run(|| Socket::new(Domain::for_address(like), kind, Some(protocol)))?
 }
 
 fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {

@@ -252,6 +252,16 @@ pub struct Batch {
     sets: u32,
 }
 
+/// What becomes of a set's elements.
+struct Change {
+    kind: u16,
+    flags: u16,
+    verb: &'static str,
+}
+
+const ADD: Change = Change { kind: NFT_MSG_NEWSETELEM, flags: NLM_F_CREATE, verb: "add" };
+const DELETE: Change = Change { kind: NFT_MSG_DELSETELEM, flags: 0, verb: "delete" };
+
 impl Batch {
     /// An empty batch.
     #[must_use]
@@ -364,23 +374,16 @@ impl Batch {
 
     /// Adds addresses to a set; those that are in it stay. All must be of the set's type.
     pub fn add_elements(&mut self, table: &Table, set: &str, addresses: &[IpAddr]) -> &mut Self {
-        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, "add", table, set, addresses)
+        self.elements(&ADD, table, set, addresses)
     }
 
     /// Removes addresses from a set; all must be in it.
     pub fn delete_elements(&mut self, table: &Table, set: &str, addresses: &[IpAddr]) -> &mut Self {
-        self.elements(NFT_MSG_DELSETELEM, 0, "delete", table, set, addresses)
+        self.elements(&DELETE, table, set, addresses)
     }
 
-    fn elements(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        verb: &str,
-        table: &Table,
-        set: &str,
-        addresses: &[IpAddr],
-    ) -> &mut Self {
+    fn elements(&mut self, change: &Change, table: &Table, set: &str, addresses: &[IpAddr]) -> &mut Self {
+        let Change { kind, flags, verb } = *change;
         const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
         const NFTA_SET_ELEM_KEY: u16 = 1;
         // The list is one attribute, whose length field has sixteen bits: about 2500 IPv6 addresses.
