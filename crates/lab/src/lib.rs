@@ -7,12 +7,14 @@ mod child;
 mod envoy;
 mod error;
 mod floor;
+mod options;
 
 pub mod cli_args;
 pub mod identity;
 pub mod load;
 pub mod measure;
 pub mod report;
+pub mod results;
 pub mod run;
 pub mod scenario;
 pub mod stats;

@@ -139,6 +139,28 @@ impl Figure {
     }
 }
 
+/// A number with three significant digits, or all digits before the point.
+pub(crate) fn number(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
+    }
+    let digits = 2 - value.abs().log10().floor() as i32;
+    // Above 10 000 the grouping makes it readable; the digits are kept, they are what was measured.
+    if digits <= 0 { group(value.round()) } else { format!("{value:.*}", digits.min(6) as usize) }
+}
+
+fn group(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && digits.len() > 4 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,5 +210,24 @@ mod tests {
         let leno = figure.of("leno").unwrap();
         let to: Vec<_> = leno.ratios.iter().map(|ratio| (ratio.to.as_str(), ratio.ratio, ratio.overlap)).collect();
         assert_eq!(to, [("ztunnel", 0.5, false), ("floor", 1.0 / 0.9, true)]);
+    }
+
+    #[test]
+    fn numbers() {
+        let cases = [
+            (0.0, "0"),
+            (0.001234, "0.00123"),
+            (0.5, "0.500"),
+            (1.66, "1.66"),
+            (16.78, "16.8"),
+            (263.4, "263"),
+            (3500.0, "3500"),
+            (78123.4, "78\u{202f}123"),
+            (1234567.0, "1\u{202f}234\u{202f}567"),
+            (f64::NAN, "–"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
     }
 }

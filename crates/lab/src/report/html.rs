@@ -2,28 +2,14 @@
 
 use std::fmt::Write as _;
 
+use super::markup::escape;
 use super::published::study;
-use super::{Report, StepInfo, number, svg};
+use super::{Report, StepInfo, svg};
 use crate::identity::Program;
-use crate::stats::{Better, Figure, Summary};
+use crate::results::pooled_curve;
+use crate::stats::{Better, Figure, Summary, number};
 
 const STYLE: &str = include_str!("style.css");
-
-/// Text as it may stand in HTML, in attributes too.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
-    out
-}
 
 /// The whole page. The raw results are in it as JSON, at the end.
 ///
@@ -128,7 +114,7 @@ fn step(out: &mut String, report: &Report, step: &StepInfo) {
     let curves: Vec<_> = names
         .iter()
         .enumerate()
-        .map(|(index, name)| (index, name.clone(), crate::run::pooled_curve(&report.results, &step.name, name)))
+        .map(|(index, name)| (index, name.clone(), pooled_curve(&report.results, &step.name, name)))
         .filter(|(_, _, curve)| !curve.is_empty())
         .collect();
     out.push_str(&svg::percentiles(&curves));

@@ -1,6 +1,7 @@
 //! What a run found, for people and for programs.
 
 mod html;
+mod markup;
 mod published;
 mod svg;
 mod text;
@@ -16,7 +17,8 @@ pub use text::text;
 use crate::Error;
 use crate::identity::Identified;
 use crate::measure::Machine;
-use crate::run::{RunOptions, StepResult, figures};
+use crate::options::RunOptions;
+use crate::results::{StepResult, figures, remarks, taken};
 use crate::scenario::Scenario;
 use crate::stats::Figure;
 
@@ -116,35 +118,13 @@ impl Report {
             })
             .collect();
         self.figures = figures(&self.results);
-        self.warnings.extend(self.results.iter().flat_map(crate::run::remarks));
-        self.warnings.extend(crate::run::taken(&self.results));
+        self.warnings.extend(self.results.iter().flat_map(remarks));
+        self.warnings.extend(taken(&self.results));
     }
 }
 
 fn now() -> String {
     OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
-}
-
-/// A number with three significant digits, or all digits before the point.
-pub(crate) fn number(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
-    }
-    let digits = 2 - value.abs().log10().floor() as i32;
-    // Above 10 000 the grouping makes it readable; the digits are kept, they are what was measured.
-    if digits <= 0 { group(value.round()) } else { format!("{value:.*}", digits.min(6) as usize) }
-}
-
-fn group(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && digits.len() > 4 && (digits.len() - index).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::load::{HttpLoad, HttpOutcome, LatencyRecorder, Load, Outcome, Pace, Reuse};
 use crate::measure::MachineCpu;
-use crate::run::LoadResult;
+use crate::results::LoadResult;
 use crate::scenario::{Size, find};
 use crate::stats::Summary;
 
@@ -157,23 +157,4 @@ fn bars_show_differences() {
     assert_eq!((shown.matches("<rect").count(), shown.matches("class=\"w\"").count()), (2, 2));
     assert!(shown.contains("900 ?"), "a wide spread is marked: {shown}");
     assert_eq!(bars([1000.0; 3]), "");
-}
-
-#[test]
-fn numbers() {
-    let cases = [
-        (0.0, "0"),
-        (0.001234, "0.00123"),
-        (0.5, "0.500"),
-        (1.66, "1.66"),
-        (16.78, "16.8"),
-        (263.4, "263"),
-        (3500.0, "3500"),
-        (78123.4, "78\u{202f}123"),
-        (1234567.0, "1\u{202f}234\u{202f}567"),
-        (f64::NAN, "–"),
-    ];
-    for (value, text) in cases {
-        assert_eq!(number(value), text);
-    }
 }

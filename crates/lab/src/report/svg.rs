@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::html::escape;
-use super::number;
-use crate::stats::Figure;
+use super::markup::escape;
+use crate::stats::{Figure, number};
 
 /// One class per subject; the style sheet gives it a colour in both light and dark.
 fn class(index: usize) -> String {

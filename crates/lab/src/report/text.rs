@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, number};
+use super::Report;
+use crate::stats::number;
 
 /// A table for each step: a line per figure, a column per subject with median and range, and the ratio to the subject
 /// named first.

@@ -1,15 +1,17 @@
 //! From raw results to figures.
 
-use super::QUIET;
-use super::step::{LoadResult, ProxyUse, StepResult};
+use super::{LoadResult, ProxyUse, StepResult};
 use crate::load::{
     HttpLoad, HttpOutcome, IdleOutcome, Latency, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome,
 };
 use crate::measure::{Cpu, Memory};
-use crate::stats::{Better, Figure, Summary};
+use crate::stats::{Better, Figure, Summary, number};
 
 const GIGA: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
+
+/// A machine that does more than this part of a core's work by itself is not quiet.
+pub(crate) const QUIET: f64 = 0.15;
 
 /// With fewer requests than this, 99.9 % is the slowest one or two of them.
 const ENOUGH_FOR_P999: u64 = 3_000;
@@ -112,8 +114,8 @@ fn with_added(result: &StepResult, results: &[StepResult]) -> Vec<Value> {
 }
 
 /// The first number of a step, in words.
-pub(super) fn headline(result: &StepResult) -> String {
-    let shown = |(name, unit, _, value): &Value| format!("{name} {} {unit}", crate::report::number(*value));
+pub(crate) fn headline(result: &StepResult) -> String {
+    let shown = |(name, unit, _, value): &Value| format!("{name} {} {unit}", number(*value));
     let values = values(result);
     let errors = values.iter().find(|(name, _, _, value)| *name == "errors" && *value > 0.0);
     let first: Vec<String> = values.iter().take(2).chain(errors).map(shown).collect();

@@ -7,9 +7,9 @@ use leno_local::Stage;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::RunOptions;
 use crate::Error;
 use crate::load::{Event, LoadSpec, Outcome};
+use crate::options::RunOptions;
 use crate::scenario::NAMESPACE;
 
 /// The network namespace of a pod of the lab.

@@ -3,7 +3,7 @@
 //! Every subject gets a fresh stage in every round: nothing of one measurement is left for the next.
 
 mod alone;
-mod figures;
+mod carrier;
 mod generator;
 mod memory;
 mod plan;
@@ -12,25 +12,21 @@ mod ready;
 mod step;
 mod wireguard;
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use leno_local::names::StageName;
 use leno_local::{Stage, StageOptions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 pub(crate) use alone::Alone;
-pub use figures::figures;
-pub(crate) use figures::{pooled_curve, remarks, taken};
 pub(crate) use plan::in_words;
-pub use step::{LoadResult, ProxyUse, StepResult};
 
 use crate::Error;
 use crate::measure::{Machine, busy_cores};
+pub use crate::options::RunOptions;
 use crate::report::Report;
-use crate::scenario::{NODES, Scenario, Size, Step};
+use crate::results::{QUIET, StepResult, headline};
+use crate::scenario::{NODES, Step};
 use crate::subject::Subject;
 use plan::Plan;
 use wireguard::WireGuard;
@@ -41,77 +37,12 @@ pub use wireguard::remove_sockets;
 const FRESH: Duration = Duration::from_secs(3);
 /// How long the machine is watched before anything is measured.
 const LOOK: Duration = Duration::from_secs(2);
-/// A machine that does more than this part of a core's work by itself is not quiet.
-const QUIET: f64 = 0.15;
 /// Open descriptors that a stage and its proxies need for anything but idle connections, and some more.
 const ENOUGH_DESCRIPTORS: u64 = 1024;
 /// For the operator's signal, when something has failed that it may have ended.
 const ECHO: Duration = Duration::from_millis(200);
 /// Lines of a failed subject's log that are shown.
 const LOG_LINES: usize = 20;
-
-/// What to run.
-#[derive(Debug, Clone)]
-pub struct RunOptions {
-    /// What is measured.
-    pub scenario: Scenario,
-    /// What carries the traffic, in the order of each round.
-    pub subjects: Vec<Subject>,
-    /// How often each subject is measured.
-    pub rounds: usize,
-    /// Seconds that each step counts.
-    pub seconds: f64,
-    /// How much of the scenario.
-    pub size: Size,
-    /// Only steps that are called this ([`Step::is_called`]); empty for all.
-    pub only: String,
-    /// The program that is every process of the lab: `leno`.
-    pub program: PathBuf,
-    /// Name of the stage. A second run under the same name is refused, as it should be: both would measure each other.
-    pub stage: StageName,
-    /// What was typed, for the report.
-    pub command: String,
-    /// The commit that `program` was built from, if it is known.
-    pub commit: Option<String>,
-}
-
-impl RunOptions {
-    /// The steps to be measured.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] when there is nothing to measure, or no way to tell one result from another.
-    pub(crate) fn steps(&self) -> Result<Vec<&Step>, Error> {
-        let wrong = |text: String| Err(Error::Usage(text));
-        if self.rounds == 0 {
-            return wrong("without a round nothing is measured; there must be at least one".to_owned());
-        }
-        if self.subjects.is_empty() {
-            return wrong("without a subject nothing is measured; there must be at least one".to_owned());
-        }
-        let mut names = BTreeSet::new();
-        if let Some(twice) = self.subjects.iter().find(|subject| !names.insert(subject.to_string())) {
-            return wrong(format!(
-                "subject {twice} is given twice, and nobody could tell the results apart; to measure it more often, use \
-                 --rounds; two builds of one program need a run each"
-            ));
-        }
-        let steps: Vec<_> = self.scenario.steps.iter().filter(|step| step.is_called(&self.only)).collect();
-        if steps.is_empty() {
-            let names = self.scenario.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
-            return wrong(format!(
-                "no step of {} is called {:?}; there are {names} (give one, or whole words of it)",
-                self.scenario.name, self.only
-            ));
-        }
-        let idle = self.subjects.iter().find(|subject| !steps.iter().any(|step| subject.covers(step)));
-        if let Some((subject, why)) = idle.and_then(|subject| Some((subject, subject.absent_in_node()?))) {
-            return wrong(format!(
-                "nothing would be measured of {subject}: {why}. Give a --step across nodes, or leave it out"
-            ));
-        }
-        Ok(steps)
-    }
-}
 
 /// News of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -224,7 +155,7 @@ pub async fn run(
                 }
                 News::Done(step, result) => {
                     plan.step_done(options, step);
-                    progress(Progress::Step { step: step.name.clone(), summary: figures::headline(result) });
+                    progress(Progress::Step { step: step.name.clone(), summary: headline(result) });
                 }
             };
             let results = turn(options, subject, round, &steps, stop.clone(), &mut tell).await?;
@@ -300,13 +231,14 @@ async fn turn(
             if steps.iter().any(|step| step.idle_connections() > 0) {
                 tokio::time::sleep(FRESH).await;
             }
-            let fresh = step::memories(&stage, subject, tunnel.as_ref())?;
+            let measured = step::Measured { stage: &stage, options, subject, tunnel: tunnel.as_ref(), round };
+            let fresh = step::memories(&measured)?;
             proof::check(&stage, options, subject, steps).await?;
             tell(News::Stands);
             let mut results = Vec::new();
             for step in steps.iter().filter(|step| subject.covers(step)) {
                 tell(News::Begins(step));
-                let result = step::run(&stage, options, subject, tunnel.as_ref(), &fresh, round, step).await?;
+                let result = step::run(&measured, &fresh, step).await?;
                 tell(News::Done(step, &result));
                 results.push(result);
             }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::RunOptions;
 use super::step::{give_back_limit, warmup_seconds};
+use crate::options::RunOptions;
 use crate::scenario::Step;
 
 /// What a fresh stage, the proof and their end take, seconds: seen on two cores. Corrected by how it goes.

@@ -8,9 +8,10 @@ use leno_local::Stage;
 use leno_local::addresses::{NODE_LINK, POD_LINK};
 
 use super::generator::Generator;
-use super::{RunOptions, last_words};
+use super::last_words;
 use crate::Error;
 use crate::load::{Event, HttpLoad, Load, LoadSpec, Outcome, Pace, Reuse, ServerSpec};
+use crate::options::RunOptions;
 use crate::scenario::{CLIENT, FAR, NEAR, Step};
 use crate::subject::Subject;
 

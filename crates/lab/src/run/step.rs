@@ -5,14 +5,16 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use leno_local::Stage;
-use serde::{Deserialize, Serialize};
 
+use super::carrier::Carrier;
 use super::generator::Generator;
 use super::wireguard::WireGuard;
-use super::{RunOptions, last_words, memory, ready};
+use super::{last_words, memory, ready};
 use crate::Error;
 use crate::load::{Event, Load, LoadSpec, Outcome};
 use crate::measure::{self, Cpu, MachineCpu, Memory};
+use crate::options::RunOptions;
+use crate::results::{LoadResult, ProxyUse, StepResult};
 use crate::scenario::{NAMESPACE, Placed, Size, Step};
 use crate::subject::Subject;
 
@@ -21,67 +23,23 @@ const GIVE_BACK: (Duration, Duration) = (Duration::from_secs(60), Duration::from
 /// After ten thousand connections are open, for the proxies to put away what that took.
 const REST: Duration = Duration::from_secs(1);
 
-/// Everything one step found, raw.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StepResult {
-    /// Step.
-    pub step: String,
-    /// Subject.
-    pub subject: String,
-    /// Round, from 1.
-    pub round: usize,
-    /// Seconds over which processor time was taken.
-    pub seconds: f64,
-    /// What the loads found.
-    pub loads: Vec<LoadResult>,
-    /// What the processes that carry each node's traffic used: its proxy, or its tunnel. None if there is neither.
-    pub proxies: Vec<ProxyUse>,
-    /// What the whole machine used, load and servers included.
-    pub machine: MachineCpu,
-    /// Of that, what programs used that are no part of the lab.
-    pub others_seconds: f64,
-}
-
-/// What one load found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LoadResult {
-    /// The load and its place.
-    pub placed: Placed,
-    /// What it found.
-    pub outcome: Outcome,
-}
-
-/// What one node's proxy, or tunnel, used.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ProxyUse {
-    /// Node.
-    pub node: String,
-    /// Processor time over the measured seconds.
-    pub cpu: Cpu,
-    /// Memory when nothing had been carried yet.
-    pub fresh: Memory,
-    /// Memory before the step.
-    pub before: Memory,
-    /// Memory at the end of the measured seconds, under load.
-    pub during: Memory,
-    /// Memory afterwards; for idle connections when it was given back, or could have been.
-    pub after: Memory,
-    /// For idle connections: seconds until memory was within 25 % of the fresh one, if it ever was.
-    pub given_back_seconds: Option<f64>,
-}
-
-/// A process that carries a node's traffic.
-pub(super) struct Carrier {
-    pub node: String,
-    pub pid: i32,
-    pub restarts: u32,
-}
-
 /// IPv4 address of a pod of the lab.
 pub(super) fn address(stage: &Stage, pod: &str) -> Option<IpAddr> {
     let listing = stage.listing();
     let pod = listing.pods.iter().find(|known| known.namespace == NAMESPACE && known.name == pod)?;
     pod.ips.first().copied()
+}
+
+/// A subject that is being measured, on a stage of its own.
+#[derive(Clone, Copy)]
+pub(super) struct Measured<'a> {
+    pub stage: &'a Stage,
+    pub options: &'a RunOptions,
+    pub subject: &'a Subject,
+    /// Of a subject that isn't a node's proxy.
+    pub tunnel: Option<&'a WireGuard>,
+    /// From 1.
+    pub round: usize,
 }
 
 /// The processes that carry the traffic.
@@ -98,7 +56,8 @@ fn carriers(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Vec
 ///
 /// # Errors
 /// When one of them is gone.
-pub(super) fn memories(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Result<Vec<Memory>, Error> {
+pub(super) fn memories(measured: &Measured<'_>) -> Result<Vec<Memory>, Error> {
+    let Measured { stage, subject, tunnel, .. } = *measured;
     let gone = |carrier: &Carrier, error: io::Error| Error::Subject {
         subject: subject.to_string(),
         reason: format!(
@@ -140,15 +99,8 @@ pub(super) fn give_back_limit(size: Size) -> Duration {
 ///
 /// # Errors
 /// When a load can't be run, or a proxy died meanwhile.
-pub(super) async fn run(
-    stage: &Stage,
-    options: &RunOptions,
-    subject: &Subject,
-    tunnel: Option<&WireGuard>,
-    fresh: &[Memory],
-    round: usize,
-    step: &Step,
-) -> Result<StepResult, Error> {
+pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) -> Result<StepResult, Error> {
+    let Measured { stage, options, subject, tunnel, round } = *measured;
     let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
     let gone = |carrier: &Carrier, error: io::Error| {
         let why = because(stage, carrier, &error);
@@ -167,12 +119,12 @@ pub(super) async fn run(
         Ok((Instant::now(), each, MachineCpu::now().map_err(Error::io("cannot read /proc/stat"))?))
     };
 
-    let unloaded = memories(stage, subject, tunnel)?;
+    let unloaded = memories(measured)?;
     let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
     let mut generators = Vec::new();
     // Those that disturb come first, so that they disturb from the beginning.
-    let (disturbing, measured): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
-    let order: Vec<&Placed> = disturbing.into_iter().chain(measured).collect();
+    let (disturbing, counted): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
+    let order: Vec<&Placed> = disturbing.into_iter().chain(counted).collect();
     for placed in &order {
         let server = address(stage, &placed.to).ok_or_else(|| broken(format!("pod {} has no address", placed.to)))?;
         let warmup_seconds = warmup_seconds(options.seconds);
@@ -194,7 +146,7 @@ pub(super) async fn run(
     }
     let (ended, after, machine_after) = sample_cpu()?;
     let others_seconds = (others()? - others_before).max(0.0);
-    let during = memories(stage, subject, tunnel)?;
+    let during = memories(measured)?;
     let mut outcomes = Vec::new();
     let count = generators.len();
     for (number, mut generator) in generators.into_iter().enumerate() {

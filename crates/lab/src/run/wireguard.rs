@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::step::Carrier;
+use super::carrier::Carrier;
 use crate::scenario::NODES;
 
 /// Where user-space WireGuard listens for its configuration, as the cross-platform interface of wireguard.com/xplatform says.
