@@ -310,3 +310,47 @@ fn ci_runs_the_tests_as_the_readme_says() {
     let ci = read(".ci/run");
     assert!(ci.contains(command), ".ci/run does not run {command:?}");
 }
+
+/// Cargo's linter takes the nearest `clippy.toml` and no other.
+#[test]
+fn what_the_linter_forbids_everywhere_it_forbids_on_workers_too() {
+    let everywhere = read("clippy.toml");
+    let on_workers = read("crates/proxy/clippy.toml");
+    let missing: Vec<_> =
+        everywhere.lines().filter(|line| !on_workers.contains(line.trim())).map(str::to_owned).collect();
+    none(&missing);
+    for crate_of_workers in ["node", "tunnel"] {
+        assert_eq!(read(format!("crates/{crate_of_workers}/clippy.toml")), on_workers, "{crate_of_workers}");
+    }
+}
+
+/// What a thread has belongs to its `Worker` and is handed down. What is not, and why: ARCHITECTURE.md, Threads.
+const THREAD_LOCALS: [&str; 6] = [
+    "crates/capture/src/netns.rs",
+    "crates/lab/src/floor/relay.rs",
+    "crates/tls/src/buffer.rs",
+    "crates/tls/src/turn.rs",
+    "crates/tunnel/src/carrier/outgoing.rs",
+    "crates/tunnel/src/timers.rs",
+];
+
+#[test]
+fn threads_have_nothing_of_their_own_but_what_is_listed() {
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    let mut violations = Vec::new();
+    let mut seen = 0;
+    for file in files.iter().filter(|file| !file.to_string_lossy().ends_with("_tests.rs")) {
+        let name = file.strip_prefix(root()).unwrap_or(file).to_string_lossy().into_owned();
+        if !read(file).contains("thread_local!") {
+            continue;
+        }
+        if THREAD_LOCALS.contains(&name.as_str()) {
+            seen += 1;
+        } else {
+            violations.push(format!("{name}: a thread-local; let a Worker own it, or say why not"));
+        }
+    }
+    none(&violations);
+    assert_eq!(seen, THREAD_LOCALS.len(), "one is gone: take it off the list");
+}

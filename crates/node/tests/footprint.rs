@@ -1,7 +1,7 @@
 //! What an idle connection costs, and that it is given back. Alone in its process, for it
 //! measures the process.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! What the data path asks of the kernel, per message, byte and connection: a regression fails
 //! here without a clock. Alone in its process, for its workers are counted by name.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod support;
 

@@ -4,6 +4,8 @@
 //! connection or a request is, where it comes from and where it goes is the business of the crate
 //! that is built on this one.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
+
 pub mod admin;
 mod carrier;
 pub mod config;

@@ -76,6 +76,7 @@ impl Listeners {
 
     /// Resolves when another proxy listens there as well, or when nothing is to be gained by waiting longer: at `until`, or
     /// once `moot`. `name` is what they serve, for the log.
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub async fn taken_over(&self, name: &str, until: Instant, looked: &Looked, moot: impl Fn() -> bool) {
         let _looking = looked.another();
         while !moot() && Instant::now() < until {

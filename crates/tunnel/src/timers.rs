@@ -4,6 +4,8 @@
 //! back when it wakes: twice for each message, 6 % of the processor time of a request. So a
 //! thread that carries connections lets another keep them.
 
+#![expect(clippy::disallowed_methods, reason = "what is made here is kept by who keeps time")]
+
 use std::cell::OnceCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,6 +1,6 @@
 //! What an idle connection costs. In a process of its own: the resident set is what is measured.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "all of this file is a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, reason = "all of this file is a test")]
 
 use std::sync::Arc;
 use std::time::Duration;

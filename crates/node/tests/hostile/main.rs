@@ -1,6 +1,6 @@
 //! Peers that break every rule: each is refused with a reason, and the proxy is unharmed.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod floods;
 mod h2spec;

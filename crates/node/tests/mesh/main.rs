@@ -1,6 +1,6 @@
 //! A whole mesh in one process: programs in network namespaces, real rules, real proxies.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod bulk;
 mod carry;

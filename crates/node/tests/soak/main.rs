@@ -9,7 +9,12 @@
 //!
 //! `LENO_SOAK_LOGS` names a directory for the proxies' logs.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code, which tells what it measured")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "test code, which tells what it measured"
+)]
 
 mod configuration;
 mod half_open;

@@ -40,6 +40,7 @@ const MUCH_CONFIGURATION: u64 = 1 << 20;
 
 /// Gives back by `trim` what taking in configuration has needed: a moment after so much has come that
 /// it is worth a look. `heard` counts its bytes. For the control thread.
+#[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
 pub(crate) async fn after_configuration(mut heard: watch::Receiver<u64>, trim: fn()) {
     let mut before = 0;
     while heard.wait_for(|bytes| bytes.wrapping_sub(before) >= MUCH_CONFIGURATION).await.is_ok() {
