@@ -28,6 +28,8 @@ use tokio::task::JoinHandle;
 
 #[path = "end_to_end/crowd.rs"]
 mod crowd;
+#[path = "end_to_end/large.rs"]
+mod large;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(3600);
@@ -350,16 +352,6 @@ async fn a_refused_resource_is_told_and_the_rest_counts() {
     assert_eq!(proxy.next().await, Seen::Applied(ADDRESS_TYPE.to_owned(), vec![upsert("sad", "glad")]));
     let seen = control.proxy(|proxy| proxy.generation == Some(1)).await;
     assert!(seen.types.iter().all(|each| each.last_nack.is_none()));
-}
-
-#[tokio::test]
-async fn a_large_mesh_fits() {
-    let body = "x".repeat(1000);
-    let names: Vec<String> = (0..20_000).map(|n| format!("cluster//Pod/ns/{n}")).collect();
-    let all: Vec<(&str, &str)> = names.iter().map(|name| (&**name, &*body)).collect();
-    let control = ControlPlane::new(resources(&all)).await;
-    let mut proxy = Proxy::start(control.config("good"), node());
-    assert_eq!(proxy.synced().await.len(), 20_000);
 }
 
 #[tokio::test]

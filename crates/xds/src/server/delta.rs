@@ -175,3 +175,7 @@ impl Deltas {
         delta
     }
 }
+
+#[cfg(test)]
+#[path = "delta_tests.rs"]
+mod tests;

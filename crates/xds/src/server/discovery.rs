@@ -94,7 +94,7 @@ impl fmt::Debug for Service {
 /// One proxy's stream.
 struct Session {
     resources: watch::Receiver<Arc<Resources>>,
-    requests: Messages,
+    requests: Messages<Incoming>,
     answers: Outbox,
     deltas: Arc<Deltas>,
     caller: Caller,

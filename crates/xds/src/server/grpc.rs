@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header};
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
 use tonic::{Code, Status};
 
@@ -21,17 +21,21 @@ use super::answer::Answer;
 const HEAD: usize = 5;
 
 /// What the client says on a stream, message by message.
-pub(super) struct Messages {
-    body: Incoming,
+pub(super) struct Messages<B> {
+    body: B,
     /// Chunks that came and are of a message that has not come in full.
     chunks: VecDeque<Bytes>,
     have: usize,
     most: usize,
 }
 
-impl Messages {
+impl<B> Messages<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
     /// Of `most` bytes at most.
-    pub(super) fn new(body: Incoming, most: usize) -> Self {
+    pub(super) fn new(body: B, most: usize) -> Self {
         Self { body, chunks: VecDeque::new(), have: 0, most }
     }
 
@@ -202,3 +206,7 @@ pub(super) fn check(headers: &HeaderMap) -> Result<(), Status> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[path = "grpc_tests.rs"]
+mod tests;

@@ -283,6 +283,102 @@ fn a_reconnect_sends_only_what_changed() {
     assert_eq!(response.removed_resources, ["gone"]);
 }
 
+/// A control plane that never saw the proxy is told what the proxy has; ten thousand changes it missed are brought up to
+/// date, no more and no less, whatever order its proxy tells them in.
+#[test]
+fn ten_thousand_changes_missed() {
+    let now = Instant::now();
+    let name = |n: usize| format!("cluster//Pod/ns/{:05x}", n.wrapping_mul(0x9e37) & 0xfffff);
+    let mut before = Resources::default();
+    for n in 0..20_000 {
+        before.upsert(A, name(n), Resource::new(n.to_string()));
+    }
+    let mut after = Resources::default();
+    for n in 0..22_000 {
+        let body = if n % 4 == 1 { "changed".to_owned() } else { n.to_string() };
+        // Every fourth has another content, and every fourth is gone; 2 000 are new.
+        if n % 4 != 2 || n >= 20_000 {
+            after.upsert(A, name(n), Resource::new(body));
+        }
+    }
+    let held = before.of(A).unwrap().iter().map(|(name, resource)| (name.to_string(), resource.version().to_owned()));
+    let request = DeltaDiscoveryRequest { initial_resource_versions: held.collect(), ..open(A) };
+    let mut subscription = Subscription::new();
+    subscription.ask(open(P), now).unwrap();
+    subscription.ask(request, now).unwrap();
+    assert_eq!(subscription.say(&after, now).unwrap().type_url, P);
+    let response = subscription.say(&after, now).unwrap();
+    let all = || (0..20_000).map(|n| (n, name(n)));
+    let mut changed: Vec<String> = all().filter(|(n, _)| n % 4 == 1).map(|(_, name)| name).collect();
+    changed.extend((20_000..22_000).map(name));
+    let mut gone: Vec<String> = all().filter(|(n, _)| n % 4 == 2).map(|(_, name)| name).collect();
+    changed.sort_unstable();
+    gone.sort_unstable();
+    assert_eq!(names(&response), changed);
+    assert_eq!(response.removed_resources, gone);
+    subscription.ask(ack(&response), now).unwrap();
+    assert!(subscription.say(&after, now).is_none());
+}
+
+/// What a proxy in sync costs to remember: where its snapshot is.
+#[test]
+fn who_is_in_sync_is_remembered_by_a_snapshot() {
+    let now = Instant::now();
+    let mut resources = snapshot(&[], &[("p", "1")]);
+    for n in 0..1000 {
+        resources.upsert(A, format!("w{n}"), Resource::new("1"));
+    }
+    let mut subscription = settled(&resources, now);
+    let remembers_nothing_else = |subscription: &Subscription, resources: &Resources| {
+        for state in &subscription.types {
+            let (base, but) = state.sent().parts();
+            assert!(Arc::ptr_eq(base, resources.of(&state.type_url).unwrap()) && but.is_empty());
+        }
+    };
+    remembers_nothing_else(&subscription, &resources);
+    for n in 0..20 {
+        resources.upsert(A, format!("w{n}"), Resource::new("2"));
+        resources.remove(A, &format!("w{}", n + 100));
+        resources.upsert(P, "p", Resource::new(n.to_string()));
+        while let Some(response) = subscription.say(&resources, now) {
+            subscription.ask(ack(&response), now).unwrap();
+        }
+        remembers_nothing_else(&subscription, &resources);
+    }
+    // Nor where it comes back with most of it.
+    let held = resources.of(A).unwrap().iter().map(|(name, r)| (name.to_string(), r.version().to_owned())).skip(3);
+    let request = DeltaDiscoveryRequest { initial_resource_versions: held.collect(), ..open(A) };
+    let mut subscription = Subscription::new();
+    subscription.ask(open(P), now).unwrap();
+    subscription.ask(request, now).unwrap();
+    while let Some(response) = subscription.say(&resources, now) {
+        subscription.ask(ack(&response), now).unwrap();
+    }
+    remembers_nothing_else(&subscription, &resources);
+}
+
+/// The first answer is the pages that all first answers are made of: no copy of the mesh per proxy.
+#[test]
+fn first_answers_share_their_bytes() {
+    let now = Instant::now();
+    let mut resources = Resources::default();
+    for n in 0..2000 {
+        resources.upsert(A, format!("w{n}"), Resource::new("x".repeat(200)));
+    }
+    let [one, other] = [(); 2].map(|()| {
+        let mut subscription = Subscription::new();
+        subscription.ask(open(P), now).unwrap();
+        subscription.ask(open(A), now).unwrap();
+        subscription.say(&resources, now).unwrap();
+        let mut answer = subscription.next(&resources, now).unwrap();
+        let pieces: Vec<_> =
+            std::iter::from_fn(|| answer.next_piece()).map(|piece| (piece.as_ptr(), piece.len())).collect();
+        pieces[1..pieces.len() - 1].to_vec()
+    });
+    assert!(one.len() > 10 && one.iter().map(|(_, length)| length).sum::<usize>() > 400_000);
+    assert_eq!(one, other);
+}
+
 #[test]
 fn a_slow_proxy_is_sent_the_latest_only() {
     let now = Instant::now();

@@ -395,6 +395,11 @@ impl TypeState {
         self.waiting.is_none() && !self.owes_answer && self.pending.of.is_some() && self.pending.is_empty(Part::All)
     }
 
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> &Sent {
+        &self.sent
+    }
+
     pub(super) fn progress(&self) -> TypeProgress {
         TypeProgress {
             type_url: self.type_url.clone(),

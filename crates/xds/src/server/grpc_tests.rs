@@ -1,0 +1,101 @@
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use proptest::prelude::*;
+
+use super::*;
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(message);
+    bytes
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
+}
+
+/// What is understood of chunks that come one by one, with a pause before each.
+async fn understood(chunks: Vec<Vec<u8>>, most: usize) -> Result<Vec<Vec<u8>>, Status> {
+    let mut chunks = chunks.into_iter();
+    let mut pause = false;
+    let body = stream::poll_fn(move |cx| {
+        pause = !pause;
+        if pause {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(chunks.next().map(|chunk| Ok::<_, Infallible>(Frame::data(Bytes::from(chunk)))))
+    });
+    let mut messages = Messages::new(StreamBody::new(body), most);
+    let mut found = Vec::new();
+    loop {
+        // Given up and called again, as beside other things to wait for.
+        let next = tokio::select! {
+            biased;
+            next = messages.next() => next?,
+            () = std::future::ready(()) => continue,
+        };
+        match next {
+            Some(message) => found.push(message.to_vec()),
+            None => return Ok(found),
+        }
+    }
+}
+
+proptest! {
+    /// However the bytes are cut, the messages are the same.
+    #[test]
+    fn messages_in_any_chunks(
+        wanted in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6),
+        cuts in prop::collection::vec(1..30usize, 1..20),
+    ) {
+        let bytes: Vec<u8> = wanted.iter().flat_map(|message| framed(message)).collect();
+        let (mut chunks, mut rest, mut cuts) = (Vec::new(), &bytes[..], cuts.into_iter().cycle());
+        while !rest.is_empty() {
+            let (chunk, after) = rest.split_at(cuts.next().unwrap().min(rest.len()));
+            chunks.push(chunk.to_vec());
+            rest = after;
+        }
+        prop_assert_eq!(runtime().block_on(understood(chunks, 40)).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    let refused = |bytes: &[u8]| runtime().block_on(understood(vec![bytes.to_vec()], 100)).unwrap_err().code();
+    assert_eq!(refused(b"\x01\0\0\0\x01x"), Code::Unimplemented, "compressed");
+    assert_eq!(refused(b"\0\0\0\0\x65"), Code::OutOfRange, "too long");
+    assert_eq!(refused(b"\0\xff\xff\xff\xff"), Code::OutOfRange);
+    assert_eq!(refused(b"\0\0\0\0\x05four"), Code::Internal, "cut off");
+    assert_eq!(refused(b"\0\0"), Code::Internal);
+    let mut headers = HeaderMap::new();
+    check(&headers).unwrap();
+    headers.insert("grpc-encoding", HeaderValue::from_static("identity"));
+    check(&headers).unwrap();
+    headers.insert("grpc-encoding", HeaderValue::from_static("gzip"));
+    assert_eq!(check(&headers).unwrap_err().code(), Code::Unimplemented);
+}
+
+/// A conversation that says little, and what leaves of it.
+#[tokio::test]
+async fn what_is_put_is_sent_and_then_how_it_ended() {
+    for (outcome, code) in [(Ok(()), "0"), (Err(Status::unavailable("gone")), "14")] {
+        let outbox = Outbox::default();
+        let answers = outbox.clone();
+        let conversation = async move {
+            for nonce in 0..3 {
+                outbox.put(Answer::new(&"type".into(), nonce, 0, super::super::answer::Body::Nothing));
+                outbox.sent().await;
+                tokio::task::yield_now().await;
+            }
+            outcome
+        };
+        let collected = Spoken::new(conversation, answers).collect().await.unwrap();
+        let trailers = collected.trailers().unwrap().clone();
+        assert_eq!(trailers.get("grpc-status").unwrap(), code);
+        let bytes = collected.to_bytes();
+        let nonces: Vec<u8> = bytes.chunks(5 + 6 + 3).map(|message| message[13]).collect();
+        assert_eq!(nonces, b"012");
+    }
+}
