@@ -41,24 +41,31 @@ pub enum DnsAnswer {
     NotMine,
 }
 
-/// Answers a question of a client in `client_namespace` and `client_network`, whether or not it
-/// is in the mesh.
+/// Who asks, for whom a name may mean something else than for others.
+#[derive(Debug, Clone, Copy)]
+pub struct Client<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its network.
+    pub network: &'a Name,
+}
+
+/// Answers a question of a client, whether or not it is in the mesh.
 ///
 /// `name` may be in any case and end in a dot; `cluster_domain` is usually `cluster.local`.
 /// `random` decides the order of the addresses.
 pub fn resolve(
     mesh: &Mesh,
-    client_namespace: &str,
-    client_network: &Name,
+    client: Client<'_>,
     cluster_domain: &str,
     name: &str,
     family: Family,
     random: &mut dyn FnMut() -> u64,
 ) -> DnsAnswer {
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    for alias in aliases(&name, client_namespace, cluster_domain) {
-        let Some(found) = lookup(mesh, &alias.name, client_namespace, cluster_domain) else { continue };
-        let mut addresses = addresses_of(mesh, found.service, client_network, family);
+    for alias in aliases(&name, client.namespace, cluster_domain) {
+        let Some(found) = lookup(mesh, &alias.name, client.namespace, cluster_domain) else { continue };
+        let mut addresses = addresses_of(mesh, found.service, client.network, family);
         if addresses.is_empty() {
             return DnsAnswer::NoData;
         }

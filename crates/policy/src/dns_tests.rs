@@ -4,7 +4,7 @@ use super::*;
 use crate::test_support::{endpoint, ip, mesh, numbers, service, vip};
 
 fn ask(mesh: &Mesh, namespace: &str, name: &str, family: Family) -> DnsAnswer {
-    resolve(mesh, namespace, &"".into(), "cluster.local", name, family, &mut numbers(1))
+    resolve(mesh, Client { namespace, network: &"".into() }, "cluster.local", name, family, &mut numbers(1))
 }
 
 fn records(addresses: &[&str], cname: Option<&str>) -> DnsAnswer {
@@ -127,7 +127,14 @@ fn order_is_shuffled_and_complete() {
     let mut random = numbers(7);
     let mut firsts = std::collections::HashMap::new();
     for _ in 0..600 {
-        let answer = resolve(&mesh, "default", &"".into(), "cluster.local", "web", Family::V4, &mut random);
+        let answer = resolve(
+            &mesh,
+            Client { namespace: "default", network: &"".into() },
+            "cluster.local",
+            "web",
+            Family::V4,
+            &mut random,
+        );
         let DnsAnswer::Records { mut addresses, .. } = answer else { panic!("records") };
         *firsts.entry(addresses[0]).or_insert(0) += 1;
         addresses.sort();

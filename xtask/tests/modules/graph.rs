@@ -11,7 +11,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const DEPTH: usize = 16;
 
 /// A crate's files and what they say of each other.
-pub struct Crate {
+pub(crate) struct Crate {
     modules: Vec<Module>,
 }
 
@@ -47,13 +47,13 @@ enum Found {
 
 impl Crate {
     /// Reads a crate from the file it begins with, following `mod`.
-    pub fn read(begin: &Path) -> Self {
+    pub(crate) fn read(begin: &Path) -> Self {
         let mut modules = Self { modules: Vec::new() };
         modules.add(begin, "", None, begin.parent().expect("a directory"));
         modules
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.modules.len()
     }
 
@@ -82,7 +82,7 @@ impl Crate {
 
     /// Every ring among the modules of one parent, each taken with all that is below it, as a sentence that names its shortest
     /// way around. What a parent and those below it have of each other is their own business.
-    pub fn rings(&self) -> Vec<String> {
+    pub(crate) fn rings(&self) -> Vec<String> {
         let mut uses: BTreeMap<usize, BTreeMap<usize, BTreeMap<usize, String>>> = BTreeMap::new();
         for from in 0..self.len() {
             for to in self.edges(from) {

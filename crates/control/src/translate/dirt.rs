@@ -98,6 +98,7 @@ pub(super) struct Dirt {
 impl Dirt {
     /// Marks what a change of the object `key` from `old` to `new` touches; the store and index
     /// have taken it in already.
+    #[expect(clippy::too_many_arguments, reason = "its parameters have yet to become a structure")]
     pub(super) fn mark(
         &mut self,
         options: &Options,

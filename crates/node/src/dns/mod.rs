@@ -11,7 +11,7 @@ use std::time::Duration;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use leno_capture::sockets::{self, ListenOptions};
-use leno_policy::dns::{DnsAnswer, Family};
+use leno_policy::dns::{Client, DnsAnswer, Family};
 use leno_proxy::streams::accept_next;
 use leno_tunnel::timers::timeout;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
@@ -159,15 +159,8 @@ async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> O
     };
     let domain = &pod.context().core.config.cluster_domain;
     let mut random = rand::random::<u64>;
-    let answer = leno_policy::dns::resolve(
-        &mesh,
-        &client.namespace,
-        &client.network,
-        domain,
-        &question.name(),
-        family,
-        &mut random,
-    );
+    let client = Client { namespace: &client.namespace, network: &client.network };
+    let answer = leno_policy::dns::resolve(&mesh, client, domain, &question.name(), family, &mut random);
     let udp = transport == Transport::Udp;
     match answer {
         DnsAnswer::Records { cname, addresses } => {

@@ -138,7 +138,14 @@ fn to(state: &MeshState, address: &str) -> Result<&'static str, String> {
 
 fn resolves(state: &MeshState, name: &str) -> leno_policy::dns::DnsAnswer {
     let family = leno_policy::dns::Family::V4;
-    leno_policy::dns::resolve(&state.load(), "ns", &"".into(), "cluster.local", name, family, &mut || 0)
+    leno_policy::dns::resolve(
+        &state.load(),
+        leno_policy::dns::Client { namespace: "ns", network: &"".into() },
+        "cluster.local",
+        name,
+        family,
+        &mut || 0,
+    )
 }
 
 #[tokio::test]
