@@ -19,6 +19,33 @@ pub struct PolicyName {
     pub name: Name,
 }
 
+/// Istio's name for the policy that is a PeerAuthentication's `STRICT`. No user's policy can have it: `_` is not allowed there.
+const STATIC_STRICT: &str = "istio_converted_static_strict";
+/// Start of the name of a policy that a PeerAuthentication with modes per port becomes.
+const CONVERTED: &str = "converted_peer_authentication_";
+
+impl PolicyName {
+    /// Under which Istio's control plane sends that mutual TLS is required.
+    pub fn static_strict(root_namespace: Name) -> Self {
+        Self { namespace: root_namespace, name: STATIC_STRICT.into() }
+    }
+
+    /// Under which it sends a PeerAuthentication with modes per port.
+    pub fn converted(namespace: &str, peer_authentication: &str) -> Self {
+        Self { namespace: namespace.into(), name: format!("{CONVERTED}{peer_authentication}").into() }
+    }
+
+    /// Whether it says that mutual TLS is required, and nothing else.
+    pub fn is_static_strict(&self) -> bool {
+        &*self.name == STATIC_STRICT
+    }
+
+    /// The PeerAuthentication that became this policy, if one with modes per port did.
+    pub fn converted_from(&self) -> Option<&str> {
+        self.name.strip_prefix(CONVERTED)
+    }
+}
+
 impl fmt::Display for PolicyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

@@ -334,11 +334,6 @@ impl DenyReason {
 
 impl std::error::Error for DenyReason {}
 
-/// Name under which Istio's control plane sends "mTLS is required" as a policy.
-const STRICT: &str = "istio_converted_static_strict";
-/// Prefix of such a policy with exceptions for ports, followed by the PeerAuthentication's name.
-const CONVERTED: &str = "converted_peer_authentication_";
-
 /// The policy's name and, if a PeerAuthentication is behind it, that: the user has never seen
 /// the policy it is sent as.
 pub(crate) struct Named<'a>(pub(crate) &'a PolicyName);
@@ -346,9 +341,9 @@ pub(crate) struct Named<'a>(pub(crate) &'a PolicyName);
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;
-        if &*self.0.name == STRICT {
+        if self.0.is_static_strict() {
             f.write_str(" (PeerAuthentication requires mTLS)")
-        } else if let Some(name) = self.0.name.strip_prefix(CONVERTED) {
+        } else if let Some(name) = self.0.converted_from() {
             write!(f, " (PeerAuthentication {}/{name} requires mTLS)", self.0.namespace)
         } else {
             Ok(())

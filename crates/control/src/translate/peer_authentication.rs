@@ -9,14 +9,9 @@ use super::Options;
 use leno_objects::ObjectStore;
 use leno_objects::{Labels, MutualTlsMode, PeerAuthentication, Pod, selects};
 
-/// Name of the policy that is `STRICT` (Istio's).
-const STATIC_STRICT: &str = "istio_converted_static_strict";
-/// Start of the name of a policy made from one with modes per port (Istio's).
-const CONVERTED: &str = "converted_peer_authentication_";
-
-/// Name of the policy that is `STRICT`. It can't clash with a user's: `_` is not allowed there.
+/// Name of the policy that is `STRICT`.
 pub(super) fn static_strict_name(options: &Options) -> PolicyName {
-    PolicyName { namespace: options.root_namespace.clone(), name: STATIC_STRICT.into() }
+    PolicyName::static_strict(options.root_namespace.clone())
 }
 
 /// The policy that is `STRICT`: deny whoever has no identity.
@@ -26,7 +21,7 @@ pub(super) fn static_strict(options: &Options) -> Authorization {
 
 /// Name of the policy made from a PeerAuthentication with modes per port.
 pub(super) fn converted_name(namespace: &str, name: &str) -> PolicyName {
-    PolicyName { namespace: namespace.into(), name: format!("{CONVERTED}{name}").into() }
+    PolicyName::converted(namespace, name)
 }
 
 fn deny(id: PolicyName, also: Match) -> Authorization {
