@@ -25,15 +25,10 @@ use crate::netns::NetworkNamespace;
 use crate::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, Rule, Table};
 
 pub use crate::marks::{MARK_MASK, REPLY_MARK};
+pub use leno_model::ports::{
+    DNS as DNS_PORT, HBONE as TUNNEL_PORT, INBOUND as INBOUND_PORT, OUTBOUND as OUTBOUND_PORT,
+};
 
-/// Where the proxy takes connections that the pod's programs make.
-pub const OUTBOUND_PORT: u16 = 15001;
-/// Where the proxy takes connections to the pod that came outside of the tunnel.
-pub const INBOUND_PORT: u16 = 15006;
-/// Where the proxy takes the tunnel. Nothing is redirected there; peers connect to it.
-pub const TUNNEL_PORT: u16 = 15008;
-/// Where the proxy takes DNS queries.
-pub const DNS_PORT: u16 = 15053;
 /// From this address the host's own health checks arrive; they are let through untouched.
 pub const PROBE_SOURCE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
 /// The same for IPv6.

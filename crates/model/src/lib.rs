@@ -9,6 +9,7 @@ mod identity;
 pub mod map;
 mod mesh;
 mod policy;
+pub mod ports;
 mod service;
 mod workload;
 
@@ -16,6 +17,7 @@ pub use identity::{DEFAULT_TRUST_DOMAIN, Identity, IdentityError};
 pub use map::{Map, Set};
 pub use mesh::{Endpoint, Mesh};
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
+pub use ports::{HBONE as HBONE_PORT, RESERVED as RESERVED_PORTS};
 pub use service::{
     AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Port, RoutingScope, Service, ServiceName,
     Visibility, WeightedWaypoint,
@@ -28,10 +30,3 @@ pub use workload::{
 /// A string that is stored once and shared by every object that names it: a namespace appears
 /// in each workload, service and policy of a mesh.
 pub type Name = std::sync::Arc<str>;
-
-/// Ports no mesh peer and no pod may reach through the proxy, because the proxy itself listens
-/// there: outbound capture, inbound plaintext capture, HBONE.
-pub const RESERVED_PORTS: [u16; 3] = [15001, 15006, 15008];
-
-/// Port on which every enrolled pod accepts HBONE.
-pub const HBONE_PORT: u16 = 15008;

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_model::{Action, HBONE_PORT, Mesh, RESERVED_PORTS, Service, ServiceName, TunnelProtocol, Workload};
+use leno_model::{Action, Mesh, RESERVED_PORTS, Service, ServiceName, TunnelProtocol, Workload, ports};
 use serde::Serialize;
 
 use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
@@ -12,9 +12,6 @@ use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
 use crate::find::Destination;
 use crate::inbound::InboundRefusal;
 use crate::routing::{self, Addressed, NotUnderstood, Route, RouteError, Way};
-
-/// Where each pod's proxy takes the pod's DNS queries, on loopback alone.
-const DNS_PORT: u16 = 15053;
 
 /// Everything there is to know about one connection before it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -391,10 +388,10 @@ fn refused_at(to: &Workload, address: SocketAddr, tunnelled: bool) -> Option<Str
     }
     match port {
         // Outside of a tunnel that port is the tunnel's own: nothing redirects it.
-        HBONE_PORT => {
+        ports::HBONE => {
             Some(format!("{address} is a port of the proxy itself, and the source has no client certificate"))
         }
-        DNS_PORT => Some(format!("{address} is a port of the proxy itself, open to its own pod only")),
+        ports::DNS => Some(format!("{address} is a port of the proxy itself, open to its own pod only")),
         port if RESERVED_PORTS.contains(&port) => Some(format!("{address} is a port of the proxy itself")),
         _ => None,
     }

@@ -5,6 +5,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use leno_model::ports;
+
 use crate::error::Error;
 
 /// Settings that every proxy has. Durations are given as `10s`, `5m`, `24h`.
@@ -140,15 +142,15 @@ pub struct Config {
     pub log_format: String,
 
     /// Port of the admin endpoint, on loopback.
-    #[arg(long, env = "ADMIN_PORT", default_value_t = 15000)]
+    #[arg(long, env = "ADMIN_PORT", default_value_t = ports::ADMIN)]
     pub admin_port: u16,
 
     /// Port of the metrics endpoint.
-    #[arg(long, env = "STATS_PORT", default_value_t = 15020)]
+    #[arg(long, env = "STATS_PORT", default_value_t = ports::METRICS)]
     pub stats_port: u16,
 
     /// Port of the readiness endpoint.
-    #[arg(long, env = "READINESS_PORT", default_value_t = 15021)]
+    #[arg(long, env = "READINESS_PORT", default_value_t = ports::READINESS)]
     pub readiness_port: u16,
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use leno_capture::zds::{Client, DEFAULT_SOCKET, PodHandler, PodInfo};
 use leno_capture::{NamespaceId, NetworkNamespace};
-use leno_model::Identity;
+use leno_model::{Identity, ports};
 use leno_tls::{Issuer as _, RootSource, certificate_request};
 use leno_xds::ca_client::CaClient;
 use leno_xds::{ChannelConfig, TokenSource};
@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 
 use crate::Error;
-use crate::floor::{READINESS_PORT, answer_readiness};
+use crate::floor::answer_readiness;
 
 /// Beside the name this process was started by, Envoy itself is found under that name with this ending.
 pub(crate) const PROGRAM_SUFFIX: &str = ".program";
@@ -85,7 +85,7 @@ async fn serve(directory: PathBuf) -> Result<(), Error> {
     let status = client.status();
     let serving = async {
         pods.has_all(Vec::new(), PATIENCE).await.map_err(Error::Usage)?;
-        let listener = tokio::net::TcpListener::bind(("0.0.0.0", READINESS_PORT)).await;
+        let listener = tokio::net::TcpListener::bind(("0.0.0.0", ports::READINESS)).await;
         tokio::spawn(answer_readiness(listener.map_err(failed("cannot listen for questions of readiness"))?, status));
         match client.run(&pods).await {}
     };

@@ -19,6 +19,7 @@ use leno_capture::pod_rules::{OUTBOUND_PORT, TUNNEL_PORT};
 use leno_capture::sockets::{ListenOptions, listen_wildcard};
 use leno_capture::zds::{Client, ClientStatus, DEFAULT_SOCKET, PodHandler, PodInfo};
 use leno_capture::{NamespaceId, NetworkNamespace, ShortPath};
+use leno_model::ports;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -26,9 +27,6 @@ use tokio::task::JoinHandle;
 
 use self::relay::Place;
 use crate::Error;
-
-/// Where a node proxy says whether it is ready, as ztunnel does.
-pub(crate) const READINESS_PORT: u16 = 15021;
 
 /// The process `leno lab-floor`: takes the settings of a node proxy from its environment and runs until it is killed.
 pub fn floor_main() -> ExitCode {
@@ -60,7 +58,7 @@ fn run() -> Result<(), Error> {
         .collect();
     runtime.block_on(async move {
         let client = Client::new(socket);
-        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, READINESS_PORT));
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ports::READINESS));
         let listener = TcpListener::bind(address).await.map_err(Error::io(format!("cannot listen on {address}")))?;
         tokio::spawn(answer_readiness(listener, client.status()));
         let pods = Pods { workers, known: Mutex::default() };

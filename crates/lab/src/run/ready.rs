@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leno_local::{Listing, NodeListing, PodListing, Stage};
+use leno_model::ports;
 
-use crate::floor::READINESS_PORT;
 use crate::subject::Subject;
 
 /// How long a stage may take until all of its pods answer.
@@ -91,8 +91,9 @@ fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
         let of = |node: &&NodeListing| format!("{} (pid {})", node.name, node.pid.unwrap_or_default());
         lacks.push(format!(
             "no answer that it is ready from the proxy of {}, which runs: that would be 200 from \
-             http://127.0.0.1:{READINESS_PORT}/healthz/ready in its node's network{}",
+             http://127.0.0.1:{}/healthz/ready in its node's network{}",
             silent.iter().map(of).collect::<Vec<_>>().join(" and "),
+            ports::READINESS,
             doubt(subject)
         ));
     }

@@ -17,13 +17,6 @@ pub const NODE_LINK: &str = "fabric0";
 pub const POD_LINK: &str = "eth0";
 /// Address of the cluster's DNS server, on every node.
 pub const CLUSTER_DNS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-/// Port of the control plane (discovery and certificates), as istiod's.
-pub const CONTROL_PORT: u16 = 15012;
-/// Source of readiness probes: Istio's address for them, which the rules inside a pod let pass
-/// even where a policy demands mutual TLS.
-pub const PROBE_SOURCE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
-/// The same for IPv6.
-pub const PROBE_SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff);
 /// Next hop of every pod, on the node's end of its link. IPv6 neighbours answer only for
 /// addresses of the very interface, so it is a link-local one.
 pub const POD_GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);

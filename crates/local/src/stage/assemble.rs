@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use leno_capture::zds::Agent;
 use leno_capture::{Gate, NAMED_DIR};
+use leno_model::ports;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -93,7 +94,7 @@ pub(crate) async fn assemble(
             node: name.clone(),
             namespace: network.namespace.clone(),
             node_ip: IpAddr::from(addresses.fabric_v4()),
-            control: SocketAddr::new(control_plane().0.into(), crate::cluster::addresses::CONTROL_PORT),
+            control: SocketAddr::new(control_plane().0.into(), ports::CONTROL),
             root_cert: run_dir.join(crate::stage::plane::ROOT_CERT),
             token,
             zds_socket: socket,

@@ -12,11 +12,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use leno_capture::NetworkNamespace;
 use leno_capture::links::{self, Route, VethOptions};
+use leno_capture::pod_rules::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
 
 use crate::Error;
-use crate::cluster::addresses::{
-    CLUSTER_DNS, NODE_LINK, NodeAddresses, POD_GATEWAY_V6, POD_LINK, PROBE_SOURCE_V4, PROBE_SOURCE_V6, control_plane,
-};
+use crate::cluster::addresses::{CLUSTER_DNS, NODE_LINK, NodeAddresses, POD_GATEWAY_V6, POD_LINK, control_plane};
 use crate::names::StageName;
 use crate::run_dir::record::Record;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lookup};
-use leno_model::Mesh;
+use leno_model::{Mesh, ports};
 use leno_objects::{Object, ObjectKey};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Caller, Limits};
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::cluster::addresses::{CONTROL_PORT, control_plane};
+use crate::cluster::addresses::control_plane;
 use crate::run_dir::write_file;
 use crate::stage::network::Named;
 use crate::stage::options::StageOptions;
@@ -84,7 +84,7 @@ impl Plane {
             addresses.push(v6.into());
         }
         for address in addresses {
-            let address = SocketAddr::new(address, CONTROL_PORT);
+            let address = SocketAddr::new(address, ports::CONTROL);
             let bound = fabric
                 .namespace
                 .run(|| std::net::TcpListener::bind(address))

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use leno_capture::NetworkNamespace;
+use leno_model::ports;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,8 +18,6 @@ use tokio::task::JoinSet;
 use crate::stage::logs;
 use crate::stage::spawn::{Spawn, Spawned, spawn};
 
-/// Port of a proxy's readiness answer, as ztunnel's.
-const READINESS_PORT: u16 = 15021;
 /// Between looks at a proxy that isn't ready, and at one that is.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// A proxy that dies younger than this is given a pause before the next.
@@ -330,7 +329,7 @@ async fn gives_way(namespace: &NetworkNamespace) -> bool {
     while Instant::now() < end {
         let refused = async {
             let socket = namespace.run(TcpSocket::new_v4).ok()?.ok()?;
-            socket.connect(SocketAddr::from(([127, 0, 0, 1], READINESS_PORT))).await.err()
+            socket.connect(SocketAddr::from(([127, 0, 0, 1], ports::READINESS))).await.err()
         };
         if refused.await.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             return true;
@@ -344,7 +343,7 @@ async fn gives_way(namespace: &NetworkNamespace) -> bool {
 async fn is_ready(namespace: &NetworkNamespace) -> bool {
     let ask = async {
         let socket = namespace.run(TcpSocket::new_v4).map_err(io::Error::other)??;
-        let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], READINESS_PORT))).await?;
+        let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], ports::READINESS))).await?;
         stream.write_all(b"GET /healthz/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
         let mut head = [0; 12];
         stream.read_exact(&mut head).await?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_capture::sockets;
-use leno_model::{Mesh, Workload};
+use leno_model::{Mesh, Workload, ports};
 use leno_policy::{Route, RoutePlan, route, route_around};
 use leno_proxy::peers::{self, TunnelKey};
 use leno_proxy::streams::{accept_next, given_up, hand_over, reset};
@@ -19,8 +19,8 @@ use self::places::{Place, Places};
 use crate::dial;
 use crate::failure::Failure;
 use crate::lanes::Lane;
+use crate::pod::Pod;
 use crate::pod::connections::{Counted, OutboundConnection};
-use crate::pod::{OUTBOUND_PORT, Pod};
 use crate::report::{Direction, Report};
 use crate::request_headers::{self, TraceId};
 
@@ -55,7 +55,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     let mut report = Report::new(&pod, Direction::Outbound, source);
     // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
     let original = sockets::original_destination_of(&stream, source).and_then(|original| {
-        let redirected = original.port() != OUTBOUND_PORT || sockets::arrival(&stream)? != original;
+        let redirected = original.port() != ports::OUTBOUND || sockets::arrival(&stream)? != original;
         Ok((original, redirected))
     });
     let (original, redirected) = match original {

@@ -27,11 +27,6 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::request_headers;
 
-/// Ports opened in each pod's namespace.
-pub(crate) const OUTBOUND_PORT: u16 = 15001;
-pub(crate) const PLAINTEXT_PORT: u16 = 15006;
-pub(crate) const DNS_PORT: u16 = 15053;
-
 /// How long closing and resetting may take, once there is nothing more to wait for.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leno_capture::sockets::{self, DnsSockets, ListenOptions, Probes};
 use leno_capture::zds::PodInfo;
 use leno_capture::{NetworkNamespace, ShortPath};
-use leno_model::HBONE_PORT;
+use leno_model::ports;
 use leno_proxy::Listeners;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -14,7 +14,7 @@ use crate::config::{CongestionControl, OriginalSource};
 use crate::context::Context;
 use crate::lanes::Lane;
 use crate::outbound::places::Places;
-use crate::pod::{DNS_PORT, Footing, OUTBOUND_PORT, PLAINTEXT_PORT, Pod};
+use crate::pod::{Footing, Pod};
 use crate::{dns, inbound, outbound};
 
 /// Opens the pod's listeners on every lane and starts accepting.
@@ -67,12 +67,12 @@ impl Sockets {
     ) -> Result<Self, String> {
         let listen = |port: u16| {
             let mut options =
-                if port == OUTBOUND_PORT { ListenOptions::for_programs() } else { ListenOptions::default() };
-            if port == HBONE_PORT {
+                if port == ports::OUTBOUND { ListenOptions::for_programs() } else { ListenOptions::default() };
+            if port == ports::HBONE {
                 options.probes = Probes::Tunnel;
             }
             // Callers of the third may be anywhere, and there are many of them: the system decides.
-            if port != PLAINTEXT_PORT {
+            if port != ports::INBOUND {
                 options.path = short_path.clone();
             }
             let listener = if context.core.config.ipv6 {
@@ -85,12 +85,12 @@ impl Sockets {
         let mut opened = Vec::new();
         let mut transparent = true;
         for lane in lanes {
-            let outbound = if lane.outbound { Some(listen(OUTBOUND_PORT)?.socket) } else { None };
-            let plaintext = listen(PLAINTEXT_PORT)?;
+            let outbound = if lane.outbound { Some(listen(ports::OUTBOUND)?.socket) } else { None };
+            let plaintext = listen(ports::INBOUND)?;
             transparent &= plaintext.transparent;
             opened.push((outbound, plaintext.socket));
         }
-        let hbone = listen(HBONE_PORT)?;
+        let hbone = listen(ports::HBONE)?;
         transparent &= hbone.transparent;
         let dns = if context.config.dns { open_dns(netns) } else { None };
         Ok(Self { lanes: opened, hbone: hbone.socket, dns, transparent })
@@ -99,15 +99,15 @@ impl Sockets {
     /// Where they are, for who makes way to another proxy.
     fn note(&self, netns: &NetworkNamespace) -> std::io::Result<Listeners> {
         let mut noted = Listeners::new(netns.clone());
-        noted.note(HBONE_PORT, &self.hbone)?;
+        noted.note(ports::HBONE, &self.hbone)?;
         for (outbound, plaintext) in &self.lanes {
-            noted.note(PLAINTEXT_PORT, plaintext)?;
+            noted.note(ports::INBOUND, plaintext)?;
             if let Some(outbound) = outbound {
-                noted.note(OUTBOUND_PORT, outbound)?;
+                noted.note(ports::OUTBOUND, outbound)?;
             }
         }
         for listener in self.dns.iter().flat_map(|dns| &dns.tcp) {
-            noted.note(DNS_PORT, &listener.socket)?;
+            noted.note(ports::DNS, &listener.socket)?;
         }
         Ok(noted)
     }
@@ -154,7 +154,7 @@ impl Sockets {
 /// Opens the pod's DNS sockets. A port in use is told and left at that: DNS must not cost a pod
 /// its mesh.
 fn open_dns(netns: &NetworkNamespace) -> Option<DnsSockets> {
-    let opened = sockets::listen_dns(netns, DNS_PORT, &ListenOptions::default());
+    let opened = sockets::listen_dns(netns, ports::DNS, &ListenOptions::default());
     opened.inspect_err(|error| tracing::warn!(%error, "the pod's DNS can't be answered; its queries will fail")).ok()
 }
 

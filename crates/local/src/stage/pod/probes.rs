@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
+use leno_capture::pod_rules::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
 use leno_objects::{Container, HttpGetAction, HttpScheme, IntOrString, Probe};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::cluster::addresses::{PROBE_SOURCE_V4, PROBE_SOURCE_V6};
 use crate::stage::pod::sandbox::{Program, Sandbox};
 
 /// How much of an answer is read, as the kubelet does.
