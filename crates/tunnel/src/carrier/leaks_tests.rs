@@ -210,7 +210,7 @@ async fn a_request_that_comes_too_late() {
     loop {
         let (head, payload) = service.raw.frame().await.unwrap();
         match head.kind {
-            PING => service.raw.send(PING, frame::ACK, 0, &payload).await,
+            PING => service.raw.send(PING, ACK, 0, &payload).await,
             GOAWAY if word(&payload, 0) == 1 => break,
             _ => {}
         }
