@@ -53,8 +53,8 @@ pub struct ControlArgs {
 
     /// Connections at a time that have shown no good token yet. When there are so many, the one
     /// that has waited longest gives way to who comes
-    #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_UNPROVEN", default_value_t = 4096, value_parser = at_least_one)]
-    pub max_unproven: usize,
+    #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_UNPROVEN_CLIENTS", alias = "max-unproven", default_value_t = 4096, value_parser = at_least_one)]
+    pub max_unproven_clients: usize,
 
     /// So many of these one address (of IPv6: one /64) may have while others want places. An address
     /// that no other competes with may have all, so any number of proxies can be behind it

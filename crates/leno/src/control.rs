@@ -56,7 +56,7 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
 
     // One port for discovery and certificates.
     let wanted = Limits {
-        unproven: args.max_unproven,
+        unproven: args.max_unproven_clients,
         unproven_per_address: args.max_unproven_per_address,
         proven: args.max_connections,
         first_request: args.first_request_timeout,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use leno_proxy::config::at_least_one;
+use leno_proxy::config::{PLACE, at_least_one};
 
 /// Settings of the node proxy.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,7 +19,7 @@ pub struct Config {
 #[derive(Debug, Clone, clap::Args)]
 pub struct PodConfig {
     /// Socket on which the node agent hands pods over.
-    #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
+    #[arg(long, env = "INPOD_UDS", help_heading = PLACE, default_value = "/var/run/ztunnel/ztunnel.sock")]
     pub inpod_uds: PathBuf,
 
     /// Sockets that the connections of one pod may have: one for each that goes by a tunnel, two for each in the
@@ -42,7 +42,7 @@ pub struct PodConfig {
     pub congestion_control: CongestionControl,
 
     /// Whether the pods' DNS is answered here.
-    #[arg(long, env = "ISTIO_META_DNS_CAPTURE", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, env = "ISTIO_META_DNS_CAPTURE", help_heading = PLACE, default_value_t = true, action = clap::ArgAction::Set)]
     pub dns: bool,
 
     /// Tell the caller in the response headers which workload it reached.

@@ -9,64 +9,76 @@ use leno_model::ports;
 
 use crate::error::Error;
 
+/// Heading, in the help, of the settings that say where a proxy belongs: whom it hears of the mesh, as whom, and where
+/// it is reached. All others tune it.
+pub const PLACE: &str = "Its place";
+
+/// Names of the environment variables of `C`'s settings that tune a proxy, wherever it belongs. Whoever starts proxies hands
+/// these on to them.
+pub fn tuning<C: clap::Args>() -> Vec<String> {
+    let settings = C::augment_args(clap::Command::new("proxy"));
+    let tuning = settings.get_arguments().filter(|setting| setting.get_help_heading() != Some(PLACE));
+    tuning.filter_map(|setting| Some(setting.get_env()?.to_string_lossy().into_owned())).collect()
+}
+
 /// Settings that every proxy has. Durations are given as `10s`, `5m`, `24h`.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Config {
     /// Name of the node this proxy runs on; a node's proxy carries its pods.
-    #[arg(long, env = "NODE_NAME")]
+    #[arg(long, env = "NODE_NAME", help_heading = PLACE)]
     pub node: String,
 
     /// Control plane for discovery (delta ADS over TLS).
-    #[arg(long, env = "XDS_ADDRESS", default_value = "https://istiod.istio-system.svc:15012")]
+    #[arg(long, env = "XDS_ADDRESS", help_heading = PLACE, default_value = "https://istiod.istio-system.svc:15012")]
     pub xds_address: String,
 
     /// Control plane for certificates; the discovery address unless given.
-    #[arg(long, env = "CA_ADDRESS")]
+    #[arg(long, env = "CA_ADDRESS", help_heading = PLACE)]
     pub ca_address: Option<String>,
 
     /// Roots that the control plane's certificate must chain to: a path, inline PEM, or SYSTEM.
-    #[arg(long, env = "XDS_ROOT_CA", default_value = "./var/run/secrets/istio/root-cert.pem")]
+    #[arg(long, env = "XDS_ROOT_CA", help_heading = PLACE, default_value = "./var/run/secrets/istio/root-cert.pem")]
     pub xds_root_ca: String,
 
     /// Roots for the certificate service; those of discovery unless given.
-    #[arg(long, env = "CA_ROOT_CA")]
+    #[arg(long, env = "CA_ROOT_CA", help_heading = PLACE)]
     pub ca_root_ca: Option<String>,
 
     /// Name the discovery server's certificate must carry instead of the address's host.
-    #[arg(long, env = "ALT_XDS_HOSTNAME")]
+    #[arg(long, env = "ALT_XDS_HOSTNAME", help_heading = PLACE)]
     pub alt_xds_hostname: Option<String>,
 
     /// Name the certificate server's certificate must carry instead of the address's host.
-    #[arg(long, env = "ALT_CA_HOSTNAME")]
+    #[arg(long, env = "ALT_CA_HOSTNAME", help_heading = PLACE)]
     pub alt_ca_hostname: Option<String>,
 
     /// Bearer token for the control plane: a path, read anew for each request, or the token; empty for none.
-    #[arg(long, env = "AUTH_TOKEN", default_value = "./var/run/secrets/tokens/istio-token", hide_env_values = true)]
+    #[arg(long, env = "AUTH_TOKEN", help_heading = PLACE, default_value = "./var/run/secrets/tokens/istio-token", hide_env_values = true)]
     pub auth_token: String,
 
     /// This cluster's id.
-    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
+    #[arg(long, env = "CLUSTER_ID", help_heading = PLACE, default_value = "Kubernetes")]
     pub cluster_id: String,
 
     /// DNS suffix of the cluster's services.
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    #[arg(long, env = "CLUSTER_DOMAIN", help_heading = PLACE, default_value = "cluster.local")]
     pub cluster_domain: String,
 
     /// Network id of this node; empty for the default network.
-    #[arg(long, env = "NETWORK", default_value = "")]
+    #[arg(long, env = "NETWORK", help_heading = PLACE, default_value = "")]
     pub network: String,
 
     /// Name of the pod this proxy runs as.
-    #[arg(long, env = "POD_NAME", default_value = "")]
+    #[arg(long, env = "POD_NAME", help_heading = PLACE, default_value = "")]
     pub pod_name: String,
 
     /// Namespace of the pod this proxy runs as.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "")]
+    #[arg(long, env = "POD_NAMESPACE", help_heading = PLACE, default_value = "")]
     pub pod_namespace: String,
 
     /// Address of the pod this proxy runs as.
-    #[arg(long, env = "INSTANCE_IP", default_value = "1.1.1.1")]
+    #[arg(long, env = "INSTANCE_IP", help_heading = PLACE, default_value = "1.1.1.1")]
     pub instance_ip: IpAddr,
 
     /// Data-path threads: a number; 0 for one per core. All take connections in, every second one also those that go out,
@@ -102,8 +114,8 @@ pub struct Config {
 
     /// Peers of one pod that may be in the middle of proving who they are. Whoever comes when there are so
     /// many takes the place of the one that has taken longest, if that is a second or more.
-    #[arg(long, env = "LENO_MAX_UNPROVEN", default_value_t = 2048, value_parser = at_least_one)]
-    pub max_unproven: usize,
+    #[arg(long, env = "LENO_MAX_UNPROVEN_PEERS", alias = "max-unproven", default_value_t = 2048, value_parser = at_least_one)]
+    pub max_unproven_peers: usize,
 
     /// Streams on one HBONE connection before another is opened.
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
@@ -134,7 +146,7 @@ pub struct Config {
     pub takeover_timeout: Duration,
 
     /// Whether pods may use IPv6.
-    #[arg(long, env = "IPV6_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPV6_ENABLED", help_heading = PLACE, default_value_t = true, action = clap::ArgAction::Set)]
     pub ipv6: bool,
 
     /// Log lines as `plain` text or `json`.
@@ -142,15 +154,15 @@ pub struct Config {
     pub log_format: String,
 
     /// Port of the admin endpoint, on loopback.
-    #[arg(long, env = "ADMIN_PORT", default_value_t = ports::ADMIN)]
+    #[arg(long, env = "ADMIN_PORT", help_heading = PLACE, default_value_t = ports::ADMIN)]
     pub admin_port: u16,
 
     /// Port of the metrics endpoint.
-    #[arg(long, env = "STATS_PORT", default_value_t = ports::METRICS)]
+    #[arg(long, env = "STATS_PORT", help_heading = PLACE, default_value_t = ports::METRICS)]
     pub stats_port: u16,
 
     /// Port of the readiness endpoint.
-    #[arg(long, env = "READINESS_PORT", default_value_t = ports::READINESS)]
+    #[arg(long, env = "READINESS_PORT", help_heading = PLACE, default_value_t = ports::READINESS)]
     pub readiness_port: u16,
 }
 
@@ -228,6 +240,25 @@ mod tests {
         let cli = <Cli as clap::Parser>::try_parse_from(["node", "--node", "a"]).expect("parses");
         assert_eq!(cli.config.secret_ttl, Duration::from_secs(24 * 3600));
         assert!(cli.config.ipv6);
+    }
+
+    #[test]
+    fn what_tunes_a_proxy_says_nothing_of_its_place() {
+        let tuning = tuning::<Config>();
+        for name in ["SECRET_TTL", "LENO_CONNECT_TIMEOUT", "POOL_MAX_STREAMS_PER_CONNECTION", "LOG_FORMAT"] {
+            assert!(tuning.iter().any(|known| known == name), "{name}");
+        }
+        for name in ["NODE_NAME", "XDS_ADDRESS", "AUTH_TOKEN", "ADMIN_PORT"] {
+            assert!(!tuning.iter().any(|known| known == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_variable_and_a_help() {
+        let settings = <Config as clap::Args>::augment_args(clap::Command::new("proxy"));
+        for setting in settings.get_arguments() {
+            assert!(setting.get_env().is_some() && setting.get_help().is_some(), "{}", setting.get_id());
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::stage::network::{Named, Networks};
 use crate::stage::node::{Node, ServiceRules, serve_dns};
 use crate::stage::options::StageOptions;
 use crate::stage::plane::Plane;
-use crate::stage::proxy::{ProxySettings, ProxyState, is_inherited, supervise};
+use crate::stage::proxy::{ProxySettings, ProxyState, inherited, supervise};
 use crate::stage::request::Request;
 use crate::stage::tasks::Tasks;
 
@@ -103,7 +103,7 @@ pub(crate) async fn assemble(
             trust_domain: options.trust_domain.clone(),
             cluster_domain: options.cluster_domain.clone(),
             ipv6: networks.ipv6,
-            inherited: std::env::vars().filter(|(name, _)| is_inherited(name)).collect(),
+            inherited: inherited(std::env::vars()),
         };
         let (state, proxy) = watch::channel(ProxyState::default());
         proxies.push(tokio::spawn(supervise(settings, agent.departures(), state, stopped.clone())));

@@ -113,41 +113,26 @@ impl ProxySettings {
     }
 }
 
-/// Names of variables that a proxy inherits from the supervisor: those that tune a ztunnel, and
+/// Variables of the supervisor that a proxy inherits: what tunes Leno's, what tunes a ztunnel and Leno's does not have, and
 /// what every process needs.
-pub(crate) fn is_inherited(name: &str) -> bool {
-    const EXACT: [&str; 28] = [
-        "PATH",
-        "HOME",
-        "RUST_LOG",
-        "RUST_BACKTRACE",
-        "LOG_FORMAT",
-        "ZTUNNEL_WORKER_THREADS",
-        "SECRET_TTL",
-        "CONNECTION_TERMINATION_DEADLINE",
-        "ENABLE_ORIG_SRC",
-        "LENO_CONNECT_TIMEOUT",
-        "LENO_TAKEOVER_TIMEOUT",
-        "LENO_TUNNEL_MAX_AGE",
-        "LENO_HANDSHAKE_TIMEOUT",
-        "LENO_WORKLOAD_TIMEOUT",
-        "LENO_CERTIFICATE_TIMEOUT",
-        "LENO_MAX_UNPROVEN",
-        "LENO_MAX_SOCKETS_PER_POD",
-        "LENO_MAX_TUNNELS_PER_PEER",
-        "LENO_WINDOW_BUDGET",
-        "LENO_UNREAD_BUDGET",
-        "LENO_CONGESTION_CONTROL",
+pub(crate) fn inherited(variables: impl Iterator<Item = (String, String)>) -> Vec<(String, String)> {
+    const PROCESS: [&str; 5] = ["PATH", "HOME", "RUST_LOG", "RUST_BACKTRACE", "TZ"];
+    const ZTUNNEL: [&str; 5] = [
         "LOCALHOST_APP_TUNNEL",
-        "ENABLE_RESPONSE_BAGGAGE",
         "TLS12_ENABLED",
         "COMPLIANCE_POLICY",
         "AUTHZ_POLICY_INFO_LOGGING",
         "TERMINATION_GRACE_PERIOD_SECONDS",
-        "TZ",
     ];
-    const PREFIXES: [&str; 4] = ["POOL_", "HTTP2_", "KEEPALIVE_", "LENO_NODE_"];
-    EXACT.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    const ZTUNNEL_PREFIXES: [&str; 3] = ["POOL_", "HTTP2_", "KEEPALIVE_"];
+    let ours = leno_proxy::config::tuning::<leno_node::Config>();
+    let is_inherited = |name: &str| {
+        PROCESS.contains(&name)
+            || ZTUNNEL.contains(&name)
+            || ZTUNNEL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || ours.iter().any(|known| known == name)
+    };
+    variables.filter(|(name, _)| is_inherited(name)).collect()
 }
 
 /// Keeps a proxy running until told to stop. `departures` is how often a proxy has left the node's agent.

@@ -1,6 +1,6 @@
 use super::*;
 
-fn settings() -> ProxySettings {
+fn settings_of_a_proxy() -> ProxySettings {
     ProxySettings {
         program: "/bin/proxy".into(),
         node: "node-1".into(),
@@ -25,7 +25,7 @@ fn settings() -> ProxySettings {
 
 #[test]
 fn the_stage_decides_where_a_proxy_belongs() {
-    let env = settings().environment();
+    let env = settings_of_a_proxy().environment();
     let get = |name: &str| {
         let found: Vec<_> = env.iter().filter(|(key, _)| key == name).collect();
         assert!(found.len() <= 1, "{name} twice");
@@ -40,12 +40,14 @@ fn the_stage_decides_where_a_proxy_belongs() {
 
 #[test]
 fn only_tuning_is_inherited() {
+    let is_inherited = |name: &str| !inherited([(name.to_owned(), "x".to_owned())].into_iter()).is_empty();
     for name in [
         "PATH",
         "RUST_LOG",
         "SECRET_TTL",
         "HTTP2_FRAME_SIZE",
         "LENO_CONNECT_TIMEOUT",
+        "LENO_MAX_UNPROVEN_PEERS",
         "LENO_WINDOW_BUDGET",
         "LENO_UNREAD_BUDGET",
         "LENO_CONGESTION_CONTROL",
@@ -55,13 +57,28 @@ fn only_tuning_is_inherited() {
     for name in [
         "XDS_ADDRESS",
         "AUTH_TOKEN",
+        "READINESS_PORT",
         "AWS_SECRET_ACCESS_KEY",
         "LENO_ROLE",
         "LENO_RUN_DIR",
         "LENO_STAGE",
         "LENO_DETACHED",
+        "LENO_MAX_UNPROVEN_CLIENTS",
     ] {
         assert!(!is_inherited(name), "{name}");
+    }
+}
+
+#[test]
+fn where_a_proxy_belongs_is_told_by_settings_that_it_has() {
+    let settings = <leno_node::Config as clap::Args>::augment_args(clap::Command::new("node"));
+    let known: Vec<_> = settings.get_arguments().filter_map(|setting| setting.get_env()).collect();
+    // A ztunnel's, which Leno's takes from elsewhere or not at all.
+    let others = ["LENO_ROLE", "PROXY_MODE", "SERVICE_ACCOUNT", "ISTIO_META_CLUSTER_ID", "TRUST_DOMAIN", "RUST_LOG"];
+    let others = [&others[..], &["TERMINATION_GRACE_PERIOD_SECONDS"]].concat();
+    let told = ProxySettings { inherited: Vec::new(), ..settings_of_a_proxy() };
+    for (name, _) in told.environment() {
+        assert!(known.iter().any(|known| **known == *name) || others.contains(&&*name), "{name}");
     }
 }
 

@@ -73,7 +73,7 @@ impl Pod {
             netns,
             connections: Connections::new(context.shares.join(name, context.config.max_sockets_per_pod)),
             phases: Phases::default(),
-            unproven: Unproven::new(context.core.config.max_unproven),
+            unproven: Unproven::new(context.core.config.max_unproven_peers),
             silent: Silent::default(),
             footing,
             uid: Mutex::new(None),

@@ -141,7 +141,7 @@ async fn peers_that_say_nothing_keep_nobody_out() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let target = Target::with(|config| config.proxy.max_unproven = PLACES).await;
+    let target = Target::with(|config| config.proxy.max_unproven_peers = PLACES).await;
     let mut silent = Vec::new();
     for _ in 0..PLACES * 3 {
         silent.push(target.tcp().await);

@@ -52,7 +52,7 @@ pub enum Failure {
     },
     /// Others took its place before it had proved anything.
     #[error(
-        "{address} had not proved who it is when all {most} places for that were taken (LENO_MAX_UNPROVEN); who \
+        "{address} had not proved who it is when all {most} places for that were taken (LENO_MAX_UNPROVEN_PEERS); who \
          opens so many connections and says nothing?"
     )]
     TurnedAway {
