@@ -1,6 +1,7 @@
 //! The shape of the workspace, as ARCHITECTURE.md tells it: which crate may use which, how manifests
 //! are written, how long a file may be.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -359,4 +360,26 @@ fn threads_have_nothing_of_their_own_but_what_is_listed() {
     }
     none(&violations);
     assert_eq!(seen, THREAD_LOCALS.len(), "one is gone: take it off the list");
+}
+
+/// A setting has one declaration, and what is said of it elsewhere has to have the same name.
+#[test]
+fn variables_that_are_spoken_of_exist() {
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    let sources: Vec<_> = files.iter().map(read).collect();
+    let quoted: BTreeSet<_> = sources.iter().flat_map(|source| source.split('"')).collect();
+    let mut violations = Vec::new();
+    let documents = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(read);
+    for text in documents.iter().chain(&sources) {
+        for name in text.split(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_') {
+            let is_name = name.strip_prefix("LENO_").is_some_and(|rest| !rest.is_empty() && !rest.ends_with('_'));
+            if is_name && !quoted.contains(name) {
+                violations.push(format!("{name} is spoken of, and nothing reads it"));
+            }
+        }
+    }
+    violations.sort();
+    violations.dedup();
+    none(&violations);
 }
