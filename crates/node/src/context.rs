@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leno_proxy::Core;
 
 use crate::config::PodConfig;
-use crate::pod::shares::Shares;
+use crate::shares::Shares;
 
 /// What all pods of the node share.
 pub(crate) struct Context {

@@ -31,6 +31,7 @@ mod pod;
 mod pods;
 mod report;
 mod request_headers;
+mod shares;
 
 pub use config::{Config, CongestionControl, OriginalSource, PodConfig};
 pub use dns::message as dns_message;

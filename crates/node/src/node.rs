@@ -15,9 +15,9 @@ use crate::config::{Config, PodConfig};
 use crate::context::Context;
 use crate::dns;
 use crate::lanes::lanes;
-use crate::pod::shares::Shares;
 use crate::pods::dump::PodStates;
 use crate::pods::{self, Pods};
+use crate::shares::Shares;
 
 /// Runs the proxy of a node as [`leno_proxy::run`] says, in a process that does nothing else. `trim` is what
 /// [`Host`] says.

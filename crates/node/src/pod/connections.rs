@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
-use crate::pod::shares::Share;
+use crate::shares::Share;
 
 /// The live connections of one pod.
 pub(crate) struct Connections {

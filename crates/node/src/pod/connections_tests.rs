@@ -1,5 +1,5 @@
 use super::*;
-use crate::pod::shares::Shares;
+use crate::shares::Shares;
 
 #[test]
 fn a_tunnel_takes_a_socket_of_the_pods_share_while_it_is_open() {

@@ -4,7 +4,6 @@ pub(crate) mod connections;
 mod phase;
 #[cfg(test)]
 mod policy_order_tests;
-pub(crate) mod shares;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,7 +21,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::connections::{Connections, Cut, InboundConnection, Listed};
-use super::shares::Shares;
+use crate::shares::Shares;
 
 /// What the control plane means the mesh to be.
 #[derive(Debug, Clone, Default)]
