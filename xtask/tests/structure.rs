@@ -383,3 +383,28 @@ fn variables_that_are_spoken_of_exist() {
     violations.dedup();
     none(&violations);
 }
+
+/// A new release of the TLS library is one folder's business. Its `pki_types`, which others share, are not
+/// meant, and tests may compare with it.
+#[test]
+fn the_tls_library_has_one_folder() {
+    let source = root().join("crates/tls/src");
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    let (inside, outside): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|path| path.starts_with(source.join("library")));
+    let named = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a source file");
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).any(|line| line.contains("rustls::"))
+    };
+    let violations: Vec<String> = outside
+        .iter()
+        .filter(|path| !path.to_string_lossy().ends_with("_tests.rs") && named(path))
+        .map(|path| format!("{} names the TLS library", path.display()))
+        .collect();
+    none(&violations);
+    assert!(
+        inside.iter().any(named),
+        "crates/tls/src/library names no TLS library: does this test still look for the right thing?"
+    );
+}

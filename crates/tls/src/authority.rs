@@ -20,8 +20,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
 use crate::authority_files::{CA_CERT, CA_KEY, Contents, Directory, ROOT_CERT, ROOT_KEY, TRUSTED_ROOTS};
-use crate::certificate::parse_pem_certificates;
-use crate::control::ServerCertificate;
+use crate::certificate::{ServerCertificate, parse_pem_certificates};
 use crate::rotation::Rotation;
 use crate::signing::{CLOCK_SKEW, CaOptions, RESTORE, Root, Signing, bundle_pem, crypto, params};
 use crate::{Error, PrivateKey};

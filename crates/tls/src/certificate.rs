@@ -6,15 +6,13 @@ use std::time::SystemTime;
 
 use leno_model::Identity;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
-use rustls::RootCertStore;
-use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::Error;
-use crate::provider::provider;
-use crate::verify::{self, Usage};
+use crate::library::Credential;
+use crate::verify::{self, Roots, Usage};
 
 /// A private key. Leaves this process only if a caller writes it out; never printed.
 pub struct PrivateKey {
@@ -88,8 +86,8 @@ pub struct CertificateInfo {
 /// A workload's certificate with its key and the roots it was delivered with.
 pub struct WorkloadCertificate {
     identity: Identity,
-    key: Arc<CertifiedKey>,
-    roots: Arc<RootCertStore>,
+    credential: Credential,
+    roots: Arc<Roots>,
     root_certificates: Vec<CertificateDer<'static>>,
     /// So many of them came with it.
     issued_roots: usize,
@@ -129,7 +127,7 @@ impl WorkloadCertificate {
         let Some((leaf, intermediates)) = certificates.split_first() else {
             return Err(issued("there is no leaf certificate".to_owned()));
         };
-        let roots = Arc::new(root_store(&root_certificates)?);
+        let roots = Arc::new(Roots::all_of(&root_certificates)?);
         let got = verify::identity_of(leaf).map_err(|e| issued(e.to_string()))?;
         if got != identity {
             return Err(issued(format!("it names {got}")));
@@ -138,10 +136,10 @@ impl WorkloadCertificate {
             verify::check_chain(&roots, leaf, intermediates, now, usage).map_err(|e| issued(e.to_string()))?;
         }
         let leaf = describe(leaf)?;
-        let key = CertifiedKey::from_der(certificates, key.into_der(), &provider())
+        let credential = Credential::new(certificates, key.into_der())
             .map_err(|e| issued(format!("it does not belong to the key of the request ({e})")))?;
         let issued_roots = root_certificates.len();
-        Ok(Self { identity, key: Arc::new(key), roots, root_certificates, issued_roots, leaf })
+        Ok(Self { identity, credential, roots, root_certificates, issued_roots, leaf })
     }
 
     /// The roots it came with and, after them, those of `more` that are others.
@@ -164,8 +162,8 @@ impl WorkloadCertificate {
         }
         Ok(Some(Self {
             identity: self.identity.clone(),
-            key: self.key.clone(),
-            roots: Arc::new(root_store(&root_certificates)?),
+            credential: self.credential.clone(),
+            roots: Arc::new(Roots::all_of(&root_certificates)?),
             root_certificates,
             issued_roots: self.issued_roots,
             leaf: self.leaf.clone(),
@@ -194,7 +192,7 @@ impl WorkloadCertificate {
 
     /// The leaf and its intermediates in PEM.
     pub fn chain_pem(&self) -> String {
-        self.key.cert.iter().map(|der| to_pem(der)).collect()
+        self.credential.chain().iter().map(|der| to_pem(der)).collect()
     }
 
     /// The roots in PEM.
@@ -204,7 +202,7 @@ impl WorkloadCertificate {
 
     /// The leaf and its intermediates, for people.
     pub fn chain(&self) -> Vec<CertificateInfo> {
-        self.key.cert.iter().filter_map(|der| describe(der).ok()).collect()
+        self.credential.chain().iter().filter_map(|der| describe(der).ok()).collect()
     }
 
     /// The roots, for people.
@@ -226,15 +224,15 @@ impl WorkloadCertificate {
     /// What `peer` would say to it at `now`.
     #[cfg(test)]
     pub(crate) fn check_with(&self, peer: &Self, now: SystemTime) -> Result<(), crate::HandshakeError> {
-        let (leaf, intermediates) = self.key.cert.split_first().expect("it was checked when it came");
+        let (leaf, intermediates) = self.credential.chain().split_first().expect("it was checked when it came");
         verify::check_chain(&peer.roots, leaf, intermediates, now, Usage::Server)
     }
 
-    pub(crate) fn certified_key(&self) -> &Arc<CertifiedKey> {
-        &self.key
+    pub(crate) fn credential(&self) -> &Credential {
+        &self.credential
     }
 
-    pub(crate) fn root_store(&self) -> &Arc<RootCertStore> {
+    pub(crate) fn trusted(&self) -> &Arc<Roots> {
         &self.roots
     }
 }
@@ -249,6 +247,40 @@ impl fmt::Debug for WorkloadCertificate {
     }
 }
 
+/// A server's certificate chain and key.
+#[derive(Debug)]
+pub struct ServerCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKey,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+impl ServerCertificate {
+    /// From a PEM chain, leaf first.
+    ///
+    /// # Errors
+    /// If there is no certificate in it.
+    pub fn from_pem(chain_pem: &str, key: PrivateKey) -> Result<Self, Error> {
+        let chain = parse_pem_certificates(chain_pem)?;
+        let info = describe(&chain[0])?;
+        Ok(Self { chain, key, not_before: info.not_before, not_after: info.not_after })
+    }
+
+    /// End of its validity.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    pub(crate) fn half_life(&self) -> SystemTime {
+        self.not_before + self.not_after.duration_since(self.not_before).unwrap_or_default() / 2
+    }
+
+    pub(crate) fn into_parts(self) -> (Vec<CertificateDer<'static>>, PrivateKey) {
+        (self.chain, self.key)
+    }
+}
+
 /// All certificates of a PEM text, at least one.
 pub(crate) fn parse_pem_certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let malformed = |reason: String| Error::Malformed { what: "the certificate PEM", reason };
@@ -259,16 +291,6 @@ pub(crate) fn parse_pem_certificates(pem: &str) -> Result<Vec<CertificateDer<'st
         return Err(malformed("it holds no CERTIFICATE block".to_owned()));
     }
     Ok(certificates)
-}
-
-/// Trust anchors from a bundle. One unreadable root spoils the bundle: silently trusting fewer
-/// roots than were configured shows only when a rotation reaches the missing one.
-pub(crate) fn root_store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates {
-        store.add(certificate.clone())?;
-    }
-    Ok(store)
 }
 
 pub(crate) fn describe(der: &CertificateDer<'_>) -> Result<CertificateInfo, Error> {

@@ -10,46 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::{ClientConfig, ServerConfig};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::certificate::{describe, parse_pem_certificates, root_store};
-use crate::establish;
+use crate::certificate::{ServerCertificate, parse_pem_certificates};
 use crate::handshake::{ALPN_H2, within};
-use crate::provider::{VERSIONS, provider};
-use crate::{CertificateAuthority, Error, HandshakeError, PrivateKey, TlsStream};
-
-/// A server's certificate chain and key.
-#[derive(Debug)]
-pub struct ServerCertificate {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKey,
-    not_before: SystemTime,
-    not_after: SystemTime,
-}
-
-impl ServerCertificate {
-    /// From a PEM chain, leaf first.
-    ///
-    /// # Errors
-    /// If there is no certificate in it.
-    pub fn from_pem(chain_pem: &str, key: PrivateKey) -> Result<Self, Error> {
-        let chain = parse_pem_certificates(chain_pem)?;
-        let info = describe(&chain[0])?;
-        Ok(Self { chain, key, not_before: info.not_before, not_after: info.not_after })
-    }
-
-    /// End of its validity.
-    pub fn not_after(&self) -> SystemTime {
-        self.not_after
-    }
-
-    fn half_life(&self) -> SystemTime {
-        self.not_before + self.not_after.duration_since(self.not_before).unwrap_or_default() / 2
-    }
-}
+use crate::library::{Acceptor, ControlSide};
+use crate::verify::Roots;
+use crate::{CertificateAuthority, Error, HandshakeError, TlsStream};
 
 /// Server side.
 #[derive(Clone)]
@@ -58,7 +26,7 @@ pub struct ControlAcceptor {
 }
 
 struct Inner {
-    state: Mutex<(Arc<ServerConfig>, SystemTime)>,
+    state: Mutex<(Acceptor, SystemTime)>,
     /// Which of the authority's roots it leads to.
     number: AtomicU64,
     renewal: Option<Renewal>,
@@ -76,7 +44,7 @@ impl ControlAcceptor {
     /// # Errors
     /// If the TLS library refuses the certificate or its key.
     pub fn new(certificate: ServerCertificate) -> Result<Self, Error> {
-        let state = Mutex::new(server_config(certificate)?);
+        let state = Mutex::new(acceptor(certificate)?);
         Ok(Self { inner: Arc::new(Inner { state, number: AtomicU64::new(0), renewal: None }) })
     }
 
@@ -91,7 +59,7 @@ impl ControlAcceptor {
         addresses: Vec<IpAddr>,
     ) -> Result<Self, Error> {
         let number = AtomicU64::new(authority.signing_number());
-        let state = Mutex::new(server_config(authority.server_certificate(&dns_names, &addresses)?)?);
+        let state = Mutex::new(acceptor(authority.server_certificate(&dns_names, &addresses)?)?);
         let renewal = Some(Renewal { authority, dns_names, addresses });
         Ok(Self { inner: Arc::new(Inner { state, number, renewal }) })
     }
@@ -104,9 +72,8 @@ impl ControlAcceptor {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let config = self.inner.config();
-        let accepting = establish::accept(config.clone(), io);
-        Ok(within(timeout, accepting, &config.alpn_protocols).await?.0)
+        let acceptor = self.inner.acceptor();
+        Ok(within(timeout, acceptor.accept(io)).await?.0)
     }
 }
 
@@ -117,7 +84,7 @@ impl fmt::Debug for ControlAcceptor {
 }
 
 impl Inner {
-    fn config(&self) -> Arc<ServerConfig> {
+    fn acceptor(&self) -> Acceptor {
         let mut state = self.state.lock();
         if let Some(renewal) = &self.renewal
             && (SystemTime::now() >= state.1
@@ -126,7 +93,7 @@ impl Inner {
             // Before the certificate is made: a root that comes in between makes another one.
             self.number.store(renewal.authority.signing_number(), Ordering::Relaxed);
             let renewed =
-                renewal.authority.server_certificate(&renewal.dns_names, &renewal.addresses).and_then(server_config);
+                renewal.authority.server_certificate(&renewal.dns_names, &renewal.addresses).and_then(acceptor);
             match renewed {
                 Ok(renewed) => *state = renewed,
                 Err(error) => tracing::warn!(%error, "cannot renew the control plane's own certificate yet"),
@@ -136,17 +103,11 @@ impl Inner {
     }
 }
 
-/// The configuration, and when to replace it.
-fn server_config(certificate: ServerCertificate) -> Result<(Arc<ServerConfig>, SystemTime), Error> {
+/// Who accepts with this, and when it is to be replaced.
+fn acceptor(certificate: ServerCertificate) -> Result<(Acceptor, SystemTime), Error> {
     let renew_at = certificate.half_life();
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(VERSIONS)?
-        .with_no_client_auth()
-        .with_single_cert(certificate.chain, certificate.key.into_der())?;
-    config.alpn_protocols = vec![ALPN_H2.to_vec()];
-    config.send_tls13_tickets = 0;
-    config.enable_secret_extraction = true;
-    Ok((Arc::new(config), renew_at))
+    let (chain, key) = certificate.into_parts();
+    Ok((Acceptor::control(chain, key.into_der(), ALPN_H2)?, renew_at))
 }
 
 /// Where the roots come from that vouch for a control plane.
@@ -276,25 +237,12 @@ impl ControlConnector {
             source => *source == RootSource::System,
         };
         let roots = if of_system {
-            let mut store = rustls::RootCertStore::empty();
-            store.add_parsable_certificates(certificates);
-            store
+            Roots::readable_of(&certificates)
         } else {
-            root_store(&certificates).map_err(|e| local(e.to_string()))?
+            Roots::all_of(&certificates).map_err(|e| local(e.to_string()))?
         };
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
-            .build()
-            .map_err(|e| local(e.to_string()))?;
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)
-            .map_err(|e| local(e.to_string()))?
-            .with_webpki_verifier(verifier)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![ALPN_H2.to_vec()];
-        config.resumption = Resumption::disabled();
-        config.enable_secret_extraction = true;
-        let connecting = establish::connect(Arc::new(config), name, io);
-        let (stream, facts) = within(timeout, connecting, &[ALPN_H2.to_vec()]).await?;
+        let side = ControlSide::new(roots, ALPN_H2).map_err(|e| local(e.to_string()))?;
+        let (stream, facts) = within(timeout, side.connect(name, io)).await?;
         if facts.alpn.as_deref() != Some(ALPN_H2) {
             return Err(HandshakeError::Alpn("h2".to_owned()));
         }

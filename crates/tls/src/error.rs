@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_model::{Identity, Name};
 
-use crate::stream::PeerAlert;
+use crate::alert::PeerAlert;
 
 /// Errors of keys, certificates and the certificate authority.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum Error {
     },
     /// The TLS library refused a key or certificate.
     #[error("cannot use the certificate for TLS: {0}")]
-    Tls(#[from] rustls::Error),
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// PEM or DER that can't be read.
     #[error("{what} is not valid: {reason}")]
     Malformed {
@@ -184,6 +184,12 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
+    /// The peer has none of our protocols.
+    pub(crate) fn no_common_protocol(ours: &[Vec<u8>]) -> Self {
+        let names: Vec<_> = ours.iter().map(|protocol| String::from_utf8_lossy(protocol)).collect();
+        Self::Alpn(names.join(", "))
+    }
+
     /// Whether a new attempt at the same peer can succeed without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Io(_) | Self::NotYetValid { .. })

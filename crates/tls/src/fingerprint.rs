@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Read};
 
-use rustls::SupportedCipherSuite;
-use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use aws_lc_rs::digest::{Context, SHA256};
 
 /// Bytes per read.
 const BLOCK: usize = 64 * 1024;
@@ -14,10 +13,7 @@ const BLOCK: usize = 64 * 1024;
 /// # Errors
 /// As the reader's.
 pub fn sha256(mut from: impl Read) -> io::Result<String> {
-    let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256 else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
-    let mut hash = suite.common.hash_provider.start();
+    let mut hash = Context::new(&SHA256);
     let mut block = vec![0; BLOCK];
     loop {
         match from.read(&mut block) {

@@ -3,7 +3,6 @@
 
 use std::io::IoSlice;
 
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Algorithm};
 use rustls_pki_types::CertificateDer;
 use tokio::io::ReadBuf;
 
@@ -11,7 +10,7 @@ use crate::TlsStream;
 use crate::incoming::{Incoming, Opened};
 use crate::keys::Keys;
 use crate::outgoing::Outgoing;
-use crate::record::{Cipher, MAX_RECORD};
+use crate::record::{Aead, Cipher, MAX_RECORD};
 
 /// Seals any record with the keys of an established connection, whether the protocol allows it or not.
 pub struct AnyRecords {
@@ -47,7 +46,7 @@ pub fn peer_certificate(der: &[u8]) -> Option<leno_model::Identity> {
 
 /// Bytes from the wire, as they are.
 pub fn wire(bytes: &[u8]) {
-    for with in [&AES_128_GCM, &AES_256_GCM] {
+    for with in [Aead::Aes128Gcm, Aead::Aes256Gcm] {
         let Some(mut cipher) = cipher(with) else { continue };
         assert!(receive(&mut cipher, bytes, 4096).is_empty(), "forged bytes were believed");
     }
@@ -56,7 +55,7 @@ pub fn wire(bytes: &[u8]) {
 /// Writes of the given lengths go through the record layer, which gets back the bytes in chunks,
 /// perhaps with one of them changed: what comes out is what went in, up to the damage.
 pub fn there_and_back(writes: &[u16], chunk: u16, damage: Option<(u32, u8)>) {
-    let with = if chunk & 2 == 0 { &AES_256_GCM } else { &AES_128_GCM };
+    let with = if chunk & 2 == 0 { Aead::Aes256Gcm } else { Aead::Aes128Gcm };
     let (Some(mut sealing), Some(mut opening)) = (cipher(with), cipher(with)) else { return };
     let plain: Vec<u8> = (0..u16::MAX).map(|index| (index % 251) as u8).collect();
     let (mut sent, mut wire) = (Vec::new(), Vec::new());
@@ -122,6 +121,6 @@ fn receive(cipher: &mut Cipher, mut bytes: &[u8], chunk: usize) -> Vec<u8> {
     received
 }
 
-fn cipher(algorithm: &'static Algorithm) -> Option<Cipher> {
-    Cipher::of(algorithm, &[7; 32][..algorithm.key_len()], &[9; 12], 0)
+fn cipher(aead: Aead) -> Option<Cipher> {
+    Cipher::new(aead, &[7; 32][..aead.key_length()], &[9; 12], 0)
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use tokio::io::ReadBuf;
 
 use crate::buffer::{Buffer, ReadSize};
-use crate::record::{Cipher, Content, MAX_RECORD, Violation, inner_length, length_of, refuse_plain};
+use crate::record::{Cipher, Content, MAX_RECORD, inner_length, length_of, refuse_plain};
+use crate::violation::Violation;
 
 /// Most bytes read at once.
 const LARGEST_READ: usize = 256 << 10;

@@ -1,14 +1,10 @@
 //! The keys of an established connection, and the messages that change them (RFC 8446 §4.6).
 
-use rustls::client::ClientConnectionData;
-use rustls::kernel::KernelConnection;
-use rustls::server::ServerConnectionData;
-use rustls::{AlertDescription, ExtractedSecrets, HandshakeType, InvalidMessage, PeerMisbehaved};
-
-use crate::record::{Cipher, KEY_LIMIT, Violation};
+use crate::record::{Cipher, KEY_LIMIT};
+use crate::violation::Violation;
 
 /// Handshake messages after the handshake (RFC 8446 §4).
-const NEW_SESSION_TICKET: u8 = 4;
+pub(crate) const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
 /// A KeyUpdate that asks for none in return.
@@ -29,7 +25,7 @@ const MARGIN: u64 = 64;
 pub(crate) struct Keys {
     pub(crate) sealing: Cipher,
     pub(crate) opening: Cipher,
-    source: KeySource,
+    source: Box<dyn KeySource>,
     /// The peer asked for new keys of ours.
     update_owed: bool,
     updates_left: u8,
@@ -37,38 +33,21 @@ pub(crate) struct Keys {
     partial: Vec<u8>,
 }
 
-/// What the TLS library keeps of a handshake.
-pub(crate) enum KeySource {
-    Client(Box<KernelConnection<ClientConnectionData>>),
-    Server(Box<KernelConnection<ServerConnectionData>>),
-}
+/// What remains of a handshake: it derives the keys that follow one another (RFC 8446 §7.2).
+pub(crate) trait KeySource: Send + Sync {
+    /// What seals behind the KeyUpdate we have sent.
+    fn next_sealing(&mut self) -> Result<Cipher, Violation>;
 
-impl KeySource {
-    fn next_sealing(&mut self) -> Result<Cipher, rustls::Error> {
-        Cipher::new(match self {
-            Self::Client(source) => source.update_tx_secret()?,
-            Self::Server(source) => source.update_tx_secret()?,
-        })
-    }
+    /// What opens behind the KeyUpdate that was received.
+    fn next_opening(&mut self) -> Result<Cipher, Violation>;
 
-    fn next_opening(&mut self) -> Result<Cipher, rustls::Error> {
-        Cipher::new(match self {
-            Self::Client(source) => source.update_rx_secret()?,
-            Self::Server(source) => source.update_rx_secret()?,
-        })
-    }
+    /// A NewSessionTicket was received (RFC 8446 §4.6.1), with this body.
+    fn ticket_received(&mut self, body: &[u8]) -> Result<(), Violation>;
 }
 
 impl Keys {
-    pub(crate) fn new(secrets: ExtractedSecrets, source: KeySource) -> Result<Self, rustls::Error> {
-        Ok(Self {
-            sealing: Cipher::new(secrets.tx)?,
-            opening: Cipher::new(secrets.rx)?,
-            source,
-            update_owed: false,
-            updates_left: KEY_UPDATES,
-            partial: Vec::new(),
-        })
+    pub(crate) fn new(sealing: Cipher, opening: Cipher, source: Box<dyn KeySource>) -> Self {
+        Self { sealing, opening, source, update_owed: false, updates_left: KEY_UPDATES, partial: Vec::new() }
     }
 
     /// Whether [`KEY_UPDATE_MESSAGE`] must be sent before more data, and then
@@ -78,7 +57,7 @@ impl Keys {
     }
 
     /// The KeyUpdate is sealed: the next record has the next key.
-    pub(crate) fn update_sealing(&mut self) -> Result<(), rustls::Error> {
+    pub(crate) fn update_sealing(&mut self) -> Result<(), Violation> {
         self.update_owed = false;
         self.sealing = self.source.next_sealing()?;
         Ok(())
@@ -98,7 +77,7 @@ impl Keys {
     /// The peer sent handshake messages, in one record. Says how many were whole.
     pub(crate) fn handshake_received(&mut self, bytes: &[u8]) -> Result<u32, Violation> {
         if bytes.is_empty() {
-            return Err(Violation::unexpected(InvalidMessage::InvalidEmptyPayload));
+            return Err(Violation::EmptyHandshake);
         }
         self.partial.extend_from_slice(bytes);
         let mut messages = std::mem::take(&mut self.partial);
@@ -107,7 +86,7 @@ impl Keys {
         while let Some((&[kind, high, middle, low], body)) = rest.split_first_chunk() {
             let length = u32::from_be_bytes([0, high, middle, low]) as usize;
             if length > MESSAGE_LIMIT {
-                return Err(Violation::new(InvalidMessage::HandshakePayloadTooLarge, AlertDescription::DecodeError));
+                return Err(Violation::MessageTooLong);
             }
             let Some((body, after)) = body.split_at_checked(length) else { break };
             self.message(kind, body, after.is_empty())?;
@@ -121,41 +100,24 @@ impl Keys {
     }
 
     fn message(&mut self, kind: u8, body: &[u8], is_last: bool) -> Result<(), Violation> {
-        match (kind, &mut self.source) {
-            (KEY_UPDATE, _) => {
-                let &[request] = body else {
-                    return Err(Violation::new(InvalidMessage::InvalidKeyUpdate, AlertDescription::DecodeError));
-                };
+        match kind {
+            KEY_UPDATE => {
+                let &[request] = body else { return Err(Violation::KeyUpdateLength) };
                 if !is_last {
                     // What follows in this record would be under the old key.
-                    return Err(Violation::unexpected(PeerMisbehaved::KeyEpochWithPendingFragment));
+                    return Err(Violation::KeyUpdateNotLast);
                 }
-                // Who floods is told nothing, as by the TLS library.
-                self.updates_left = self
-                    .updates_left
-                    .checked_sub(1)
-                    .ok_or_else(|| Violation { error: PeerMisbehaved::TooManyKeyUpdateRequests.into(), alert: None })?;
+                self.updates_left = self.updates_left.checked_sub(1).ok_or(Violation::TooManyKeyUpdates)?;
                 match request {
                     0 => {}
                     1 => self.update_owed = true,
-                    _ => {
-                        let alert = AlertDescription::IllegalParameter;
-                        return Err(Violation::new(InvalidMessage::InvalidKeyUpdate, alert));
-                    }
+                    _ => return Err(Violation::KeyUpdateRequest),
                 }
                 self.opening = self.source.next_opening()?;
                 Ok(())
             }
-            (NEW_SESSION_TICKET, KeySource::Client(source)) => {
-                source.handle_new_session_ticket(body).map_err(|error| match error {
-                    rustls::Error::InvalidMessage(message) => Violation::new(message, message.into()),
-                    error => error.into(),
-                })
-            }
-            _ => Err(Violation::unexpected(rustls::Error::InappropriateHandshakeMessage {
-                expect_types: vec![HandshakeType::KeyUpdate],
-                got_type: HandshakeType::from(kind),
-            })),
+            NEW_SESSION_TICKET => self.source.ticket_received(body),
+            _ => Err(Violation::UnexpectedMessage(kind)),
         }
     }
 }

@@ -5,9 +5,10 @@
 //! * [`CertificateAuthority`]: the issuer of last resort, a root and an intermediate on disk.
 //! * [`ControlAcceptor`], [`ControlConnector`]: server-authenticated TLS for the control plane.
 //!
-//! No other crate names rustls, aws-lc, rcgen or x509, so that the TLS library can be changed
-//! here alone.
+//! No other crate names rustls, aws-lc, rcgen or x509, and within this one nobody names rustls but `library`,
+//! so that the TLS library can be changed there alone.
 
+mod alert;
 mod authority;
 mod authority_files;
 pub mod buffer;
@@ -16,31 +17,32 @@ mod clock;
 mod control;
 mod effort;
 mod error;
-mod establish;
 mod fingerprint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
 mod incoming;
 mod keys;
+mod library;
 mod manager;
 mod manager_entry;
 mod outgoing;
-mod provider;
 mod record;
 mod rotation;
 mod signing;
 mod stream;
 mod turn;
 mod verify;
+mod violation;
 
+pub use alert::PeerAlert;
 pub use authority::CertificateAuthority;
-pub use certificate::{CertificateInfo, PrivateKey, WorkloadCertificate, certificate_request};
+pub use certificate::{CertificateInfo, PrivateKey, ServerCertificate, WorkloadCertificate, certificate_request};
 pub use clock::Clock;
-pub use control::{ControlAcceptor, ControlConnector, LearntRoots, RootSource, ServerCertificate};
+pub use control::{ControlAcceptor, ControlConnector, LearntRoots, RootSource};
 pub use error::{CertificateError, Error, HandshakeError, IssueError};
 pub use fingerprint::sha256;
 pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
 pub use manager::{CertificateManager, CertificateState, CertificateStatus, Issuer, Options};
 pub use signing::CaOptions;
-pub use stream::{PeerAlert, TlsStream};
+pub use stream::TlsStream;

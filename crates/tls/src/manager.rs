@@ -13,8 +13,9 @@ use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::certificate::{parse_pem_certificates, root_store};
+use crate::certificate::parse_pem_certificates;
 use crate::manager_entry::{Entry, Shared, State};
+use crate::verify::Roots;
 use crate::{ALPN_H2, CertificateError, Clock, Error, IssueError, MeshIdentity, WorkloadCertificate};
 
 /// Whoever signs certificates: the mesh's control plane, or an authority in this process.
@@ -175,7 +176,7 @@ impl CertificateManager {
     /// If one of them can't be read: then nothing changes.
     pub fn trust(&self, roots_pem: &str) -> Result<(), Error> {
         let roots = parse_pem_certificates(roots_pem)?;
-        root_store(&roots)?;
+        Roots::all_of(&roots)?;
         *self.shared.trust.write() = roots.into();
         let entries: Vec<_> = self.entries.read().values().cloned().collect();
         for entry in entries {

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use crate::buffer::Buffer;
 use crate::record::{Cipher, Content, HEADER, MAX_PLAIN, TRAILER};
+use crate::violation::Violation;
 
 /// Kept free for the records a connection sends of its own accord: at most a KeyUpdate (27 bytes)
 /// and an alert (24 bytes) between two that were given to it.
@@ -24,7 +25,7 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// Takes as much plaintext as there is room for; says how much.
-    pub(crate) fn push(&mut self, cipher: &mut Cipher, slices: &[IoSlice<'_>]) -> Result<usize, rustls::Error> {
+    pub(crate) fn push(&mut self, cipher: &mut Cipher, slices: &[IoSlice<'_>]) -> Result<usize, Violation> {
         let plain: usize = slices.iter().map(|slice| slice.len()).sum();
         self.make_room(sealed_length(plain));
         let mut taken = 0;
@@ -61,7 +62,7 @@ impl Outgoing {
     }
 
     /// Seals the open record.
-    pub(crate) fn finish(&mut self, cipher: &mut Cipher) -> Result<(), rustls::Error> {
+    pub(crate) fn finish(&mut self, cipher: &mut Cipher) -> Result<(), Violation> {
         if self.open > 0
             && let Some(buffer) = &mut self.buffer
         {
@@ -75,12 +76,7 @@ impl Outgoing {
 
     /// Appends a record that is not data. `false` if there is no room before the transport takes
     /// more.
-    pub(crate) fn control(
-        &mut self,
-        cipher: &mut Cipher,
-        content: Content,
-        plain: &[u8],
-    ) -> Result<bool, rustls::Error> {
+    pub(crate) fn control(&mut self, cipher: &mut Cipher, content: Content, plain: &[u8]) -> Result<bool, Violation> {
         self.finish(cipher)?;
         let record = HEADER + plain.len() + TRAILER;
         self.make_room(record);

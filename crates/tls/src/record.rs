@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, InvalidMessage, PeerMisbehaved};
+
+use crate::violation::Violation;
 
 /// Bytes before the payload: type, version, length (RFC 8446 §5.1).
 pub(crate) const HEADER: usize = 5;
@@ -37,30 +38,26 @@ pub(crate) enum Content {
 /// A content type that has no meaning after the handshake.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 
-/// Levels of an alert (RFC 8446 §6).
-pub(crate) const WARNING: u8 = 1;
-pub(crate) const FATAL: u8 = 2;
-
-/// Why a connection must end, and what its peer is told.
-#[derive(Debug, Clone)]
-pub(crate) struct Violation {
-    pub(crate) error: rustls::Error,
-    pub(crate) alert: Option<AlertDescription>,
+/// How records are sealed (RFC 8446 §9.1, §B.4).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Aead {
+    Aes128Gcm,
+    Aes256Gcm,
+    ChaCha20Poly1305,
 }
 
-impl Violation {
-    pub(crate) fn new(error: impl Into<rustls::Error>, alert: AlertDescription) -> Self {
-        Self { error: error.into(), alert: Some(alert) }
+impl Aead {
+    fn algorithm(self) -> &'static Algorithm {
+        match self {
+            Self::Aes128Gcm => &AES_128_GCM,
+            Self::Aes256Gcm => &AES_256_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        }
     }
 
-    pub(crate) fn unexpected(error: impl Into<rustls::Error>) -> Self {
-        Self::new(error, AlertDescription::UnexpectedMessage)
-    }
-}
-
-impl From<rustls::Error> for Violation {
-    fn from(error: rustls::Error) -> Self {
-        Self { error, alert: Some(AlertDescription::InternalError) }
+    /// Bytes of its key.
+    pub(crate) fn key_length(self) -> usize {
+        self.algorithm().key_len()
     }
 }
 
@@ -72,21 +69,10 @@ pub(crate) struct Cipher {
 }
 
 impl Cipher {
-    /// From what the handshake or a key update gave.
-    pub(crate) fn new((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, rustls::Error> {
-        let (algorithm, key, iv) = match &secrets {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(rustls::Error::General("a cipher suite without a record layer".to_owned())),
-        };
-        Self::of(algorithm, key.as_ref(), iv.as_ref(), sequence)
-            .ok_or_else(|| rustls::Error::General("a traffic key of the wrong length".to_owned()))
-    }
-
-    /// `None` if a length is not the algorithm's.
-    pub(crate) fn of(algorithm: &'static Algorithm, key: &[u8], iv: &[u8], sequence: u64) -> Option<Self> {
-        let key = LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?);
+    /// With a traffic key and its initialisation vector (RFC 8446 §7.3), under which `sequence` records
+    /// were sealed already. `None` if one of them has another length than it must have.
+    pub(crate) fn new(aead: Aead, key: &[u8], iv: &[u8], sequence: u64) -> Option<Self> {
+        let key = LessSafeKey::new(UnboundKey::new(aead.algorithm(), key).ok()?);
         Some(Self { key, iv: iv.try_into().ok()?, sequence })
     }
 
@@ -108,23 +94,23 @@ impl Cipher {
 
     /// Seals the record in `record` in place: room for the header, then the plaintext, then room
     /// for [`TRAILER`].
-    pub(crate) fn seal_in_place(&mut self, content: Content, record: &mut [u8]) -> Result<(), rustls::Error> {
+    pub(crate) fn seal_in_place(&mut self, content: Content, record: &mut [u8]) -> Result<(), Violation> {
         let (header, payload) = record.split_at_mut(HEADER);
         header.copy_from_slice(&header_of(payload.len()));
         let (text, trailer) = payload.split_at_mut(payload.len() - TRAILER);
         let (nonce, aad) = (self.nonce(), Aad::from(&*header));
         let sealed = self.key.seal_in_place_scatter(nonce, aad, text, &[content as u8], trailer);
-        sealed.map_err(|_| rustls::Error::EncryptError)
+        sealed.map_err(|_| Violation::Sealing)
     }
 
     /// Seals `plain` into `record`, whose length is `HEADER + plain.len() + TRAILER`.
-    pub(crate) fn seal_into(&mut self, content: Content, plain: &[u8], record: &mut [u8]) -> Result<(), rustls::Error> {
+    pub(crate) fn seal_into(&mut self, content: Content, plain: &[u8], record: &mut [u8]) -> Result<(), Violation> {
         let (header, payload) = record.split_at_mut(HEADER);
         header.copy_from_slice(&header_of(payload.len()));
         let (text, trailer) = payload.split_at_mut(plain.len());
         let (nonce, aad) = (self.nonce(), Aad::from(&*header));
         let sealed = self.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[content as u8], trailer);
-        sealed.map_err(|_| rustls::Error::EncryptError)
+        sealed.map_err(|_| Violation::Sealing)
     }
 
     /// Seals any inner plaintext: content type and padding are the caller's. For tests of who receives
@@ -143,11 +129,11 @@ impl Cipher {
     pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<(Content, Range<usize>), Violation> {
         let payload = &mut record[HEADER..];
         if payload.len() < TAG {
-            return Err(bad_record());
+            return Err(Violation::Forged);
         }
         let aad = Aad::from(header_of(payload.len()));
         let nonce = self.nonce();
-        let inner = self.key.open_in_place(nonce, aad, payload).map_err(|_| bad_record())?;
+        let inner = self.key.open_in_place(nonce, aad, payload).map_err(|_| Violation::Forged)?;
         let (content, length) = content_of(inner)?;
         Ok((content, HEADER..HEADER + length))
     }
@@ -156,11 +142,11 @@ impl Cipher {
     /// [`inner_length`] bytes. Says what it carries, and how much of `out` that is. After an error,
     /// anything may be in `out`.
     pub(crate) fn open_into(&mut self, record: &[u8], out: &mut [u8]) -> Result<(Content, usize), Violation> {
-        let Some((text, tag)) = record[HEADER..].split_last_chunk::<TAG>() else { return Err(bad_record()) };
+        let Some((text, tag)) = record[HEADER..].split_last_chunk::<TAG>() else { return Err(Violation::Forged) };
         let aad = Aad::from(header_of(text.len() + TAG));
         let nonce = self.nonce();
         let inner = &mut out[..text.len()];
-        self.key.open_separate_gather(nonce, aad, text, tag, inner).map_err(|_| bad_record())?;
+        self.key.open_separate_gather(nonce, aad, text, tag, inner).map_err(|_| Violation::Forged)?;
         content_of(inner)
     }
 }
@@ -170,15 +156,10 @@ pub(crate) fn inner_length(length: usize) -> usize {
     length.saturating_sub(HEADER + TAG)
 }
 
-fn bad_record() -> Violation {
-    Violation::new(rustls::Error::DecryptError, AlertDescription::BadRecordMac)
-}
-
 /// Content type and length of what is in an opened record.
 fn content_of(inner: &[u8]) -> Result<(Content, usize), Violation> {
-    let too_long = || Violation::new(rustls::Error::PeerSentOversizedRecord, AlertDescription::RecordOverflow);
     if inner.len() > MAX_PLAIN + 1 {
-        return Err(too_long());
+        return Err(Violation::PlainTooLong);
     }
     // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4). Looked
     // for byte by byte, a record full of them would cost more to look through than to open.
@@ -189,17 +170,17 @@ fn content_of(inner: &[u8]) -> Result<(Content, usize), Violation> {
         unpadded = front;
     }
     let Some(end) = unpadded.iter().rposition(|byte| *byte != 0) else {
-        return Err(Violation::unexpected(PeerMisbehaved::IllegalTlsInnerPlaintext));
+        return Err(Violation::NoType);
     };
     let content = match inner[end] {
         21 => Content::Alert,
         22 => Content::Handshake,
         23 => Content::Data,
-        20 => return Err(Violation::unexpected(PeerMisbehaved::IllegalMiddleboxChangeCipherSpec)),
-        _ => return Err(Violation::unexpected(InvalidMessage::InvalidContentType)),
+        20 => return Err(Violation::SealedCipherChange),
+        _ => return Err(Violation::UnknownType),
     };
     if end > MAX_PLAIN {
-        return Err(too_long());
+        return Err(Violation::PlainTooLong);
     }
     Ok((content, end))
 }
@@ -215,19 +196,19 @@ fn header_of(payload: usize) -> [u8; HEADER] {
 pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
     let Some(&content) = bytes.first() else { return Ok(None) };
     if !(20..=24).contains(&content) {
-        return Err(Violation::new(InvalidMessage::InvalidContentType, AlertDescription::DecodeError));
+        return Err(Violation::NoRecord);
     }
     let Some(&[_, major, _]) = bytes.first_chunk() else { return Ok(None) };
     if major != 3 {
-        return Err(Violation::new(InvalidMessage::UnknownProtocolVersion, AlertDescription::DecodeError));
+        return Err(Violation::Version);
     }
     let Some(&[.., high, low]) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
     let payload = usize::from(u16::from_be_bytes([high, low]));
     if payload == 0 && content != Content::Data as u8 {
-        return Err(Violation::new(InvalidMessage::InvalidEmptyPayload, AlertDescription::DecodeError));
+        return Err(Violation::Empty);
     }
     if payload > MAX_PAYLOAD {
-        return Err(Violation::new(InvalidMessage::MessageTooLarge, AlertDescription::RecordOverflow));
+        return Err(Violation::SealedTooLong);
     }
     Ok(Some(HEADER + payload))
 }
@@ -236,11 +217,8 @@ pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
 /// handshake, a change of cipher spec least of all (RFC 8446 §5).
 pub(crate) fn refuse_plain(record: &[u8]) -> Result<(), Violation> {
     match record {
-        [CHANGE_CIPHER_SPEC, _, _, 0, 1, 1] => Err(Violation::unexpected(rustls::Error::InappropriateMessage {
-            expect_types: vec![ContentType::ApplicationData, ContentType::Handshake],
-            got_type: ContentType::ChangeCipherSpec,
-        })),
-        [CHANGE_CIPHER_SPEC, ..] => Err(Violation::new(InvalidMessage::InvalidCcs, AlertDescription::DecodeError)),
+        [CHANGE_CIPHER_SPEC, _, _, 0, 1, 1] => Err(Violation::CipherChange),
+        [CHANGE_CIPHER_SPEC, ..] => Err(Violation::MalformedCipherChange),
         _ => Ok(()),
     }
 }

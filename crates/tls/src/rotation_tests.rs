@@ -6,8 +6,8 @@ use std::time::Duration;
 use leno_model::Identity;
 use tempfile::TempDir;
 
-use crate::certificate::{parse_pem_certificates, root_store};
-use crate::verify::{Usage, check_chain};
+use crate::certificate::parse_pem_certificates;
+use crate::verify::{Roots, Usage, check_chain};
 use crate::{CaOptions, CertificateAuthority, Clock, Error, WorkloadCertificate, certificate_request};
 
 use super::*;
@@ -40,7 +40,7 @@ fn issue(ca: &CertificateAuthority, clock: &Clock) -> Issued {
 impl Issued {
     /// Whether a peer with these roots believes its holder.
     fn is_good_for(&self, roots: &str) -> bool {
-        let roots = root_store(&parse_pem_certificates(roots).unwrap()).unwrap();
+        let roots = Roots::all_of(&parse_pem_certificates(roots).unwrap()).unwrap();
         let chain = parse_pem_certificates(&self.certificate.chain_pem()).unwrap();
         check_chain(&roots, &chain[0], &chain[1..], self.at, Usage::Client).is_ok()
     }

@@ -5,14 +5,15 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustls::{AlertDescription, InvalidMessage, PeerMisbehaved};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::alert::{Alert, FATAL, PeerAlert, WARNING};
 use crate::effort::Effort;
 use crate::incoming::{Incoming, Opened};
 use crate::keys::{KEY_UPDATE_MESSAGE, Keys};
 use crate::outgoing::Outgoing;
-use crate::record::{Content, FATAL, Violation, WARNING};
+use crate::record::Content;
+use crate::violation::Violation;
 
 /// A TLS connection over `IO`.
 ///
@@ -30,7 +31,7 @@ pub struct TlsStream<IO> {
     /// We have said so, or that something is wrong: nothing may follow.
     send_ended: bool,
     /// Why nothing more is received; told again to whoever asks again.
-    failure: Option<rustls::Error>,
+    failure: Option<Violation>,
     /// Why the connection underneath failed, where what came before that had to be told first.
     io_failure: Option<io::Error>,
     /// A `user_canceled` alert means nothing, but may not be sent for ever.
@@ -120,12 +121,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
             out.set_filled(before);
             let beside = self.incoming.plain().len();
             self.incoming.consume(beside);
-            return Err(Violation::unexpected(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
+            return Err(Violation::Interleaved);
         }
         self.empty_left = if opened.is_empty() {
-            // Who floods is told nothing, as by the TLS library.
-            let too_many = || Violation { error: PeerMisbehaved::TooManyEmptyFragments.into(), alert: None };
-            self.empty_left.checked_sub(1).ok_or_else(too_many)?
+            self.empty_left.checked_sub(1).ok_or(Violation::TooManyEmpty)?
         } else {
             EMPTY_RECORDS
         };
@@ -141,51 +140,39 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
     }
 
     fn alert_received(&mut self, alert: &[u8]) -> Result<(), Violation> {
-        let &[level, description] = alert else {
-            let error = match alert.len() {
-                0 => InvalidMessage::MissingData("AlertLevel"),
-                1 => InvalidMessage::MissingData("AlertDescription"),
-                _ => InvalidMessage::TrailingData("AlertMessagePayload"),
-            };
-            return Err(Violation::new(error, AlertDescription::DecodeError));
-        };
-        let description = AlertDescription::from(description);
-        let received = rustls::Error::AlertReceived(description);
-        match (level, description) {
-            (WARNING | FATAL, AlertDescription::CloseNotify) => self.receive_ended = true,
+        let &[level, description] = alert else { return Err(Violation::AlertLength(alert.len())) };
+        let alert = Alert(description);
+        match (level, alert) {
+            (WARNING | FATAL, Alert::CLOSE_NOTIFY) => self.receive_ended = true,
             (WARNING, _) => {
-                self.warnings_left = self.warnings_left.checked_sub(1).ok_or_else(|| Violation {
-                    error: PeerMisbehaved::TooManyWarningAlertsReceived.into(),
-                    alert: None,
-                })?;
+                self.warnings_left = self.warnings_left.checked_sub(1).ok_or(Violation::TooManyWarnings)?;
                 // The one warning that TLS 1.3 knows beside close_notify, and that means nothing
                 // (RFC 8446 §6.1).
-                if description != AlertDescription::UserCanceled {
-                    return Err(Violation::new(received, AlertDescription::DecodeError));
+                if alert != Alert::USER_CANCELED {
+                    return Err(Violation::AlertReceived { level, alert: PeerAlert(alert) });
                 }
             }
-            (FATAL, _) => return Err(Violation { error: received, alert: None }),
-            _ => return Err(Violation::new(received, AlertDescription::IllegalParameter)),
+            _ => return Err(Violation::AlertReceived { level, alert: PeerAlert(alert) }),
         }
         Ok(())
     }
 
     /// Ends the connection for what the peer did, and tells it as far as that can be done now.
     fn fail(&mut self, cx: &mut Context<'_>, violation: Violation) -> io::Error {
-        if let Some(alert) = violation.alert.filter(|_| !self.send_ended)
-            && let message = [FATAL, u8::from(alert)]
+        if let Some(alert) = violation.alert().filter(|_| !self.send_ended)
+            && let message = [FATAL, alert.0]
             && self.outgoing.control(&mut self.keys.sealing, Content::Alert, &message).unwrap_or(false)
         {
             let _ = self.poll_drain(cx);
         }
         self.send_ended = true;
-        self.failure = Some(violation.error.clone());
-        explain(violation.error)
+        self.failure = Some(violation.clone());
+        violation.into()
     }
 
     /// A record of ours that carries no data; waits for room.
     fn poll_control(&mut self, cx: &mut Context<'_>, content: Content, plain: &[u8]) -> Poll<io::Result<()>> {
-        while !self.outgoing.control(&mut self.keys.sealing, content, plain).map_err(io::Error::other)? {
+        while !self.outgoing.control(&mut self.keys.sealing, content, plain)? {
             ready!(self.poll_drain(cx))?;
         }
         Poll::Ready(Ok(()))
@@ -200,14 +187,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         }
         if self.keys.wants_update() {
             ready!(self.poll_control(cx, Content::Handshake, &KEY_UPDATE_MESSAGE))?;
-            self.keys.update_sealing().map_err(io::Error::other)?;
+            self.keys.update_sealing()?;
         }
         loop {
-            let taken = self.outgoing.push(&mut self.keys.sealing, slices).map_err(io::Error::other)?;
+            let taken = self.outgoing.push(&mut self.keys.sealing, slices)?;
             if taken > 0 {
                 return Poll::Ready(Ok(taken));
             }
-            self.outgoing.finish(&mut self.keys.sealing).map_err(io::Error::other)?;
+            self.outgoing.finish(&mut self.keys.sealing)?;
             ready!(self.poll_drain(cx))?;
         }
     }
@@ -242,7 +229,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
             match &this.failure {
                 _ if this.receive_ended => return Poll::Ready(Ok(())),
                 Some(_) if has_some => return Poll::Ready(Ok(())),
-                Some(error) => return Poll::Ready(Err(explain(error.clone()))),
+                Some(violation) => return Poll::Ready(Err(violation.clone().into())),
                 None => {}
             }
             if this.effort.poll_paid(cx).is_pending() {
@@ -301,7 +288,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        this.outgoing.finish(&mut this.keys.sealing).map_err(io::Error::other)?;
+        this.outgoing.finish(&mut this.keys.sealing)?;
         ready!(this.poll_drain(cx))?;
         Pin::new(&mut this.io).poll_flush(cx)
     }
@@ -309,78 +296,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<IO> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if !this.send_ended {
-            let close_notify = [WARNING, u8::from(AlertDescription::CloseNotify)];
+            let close_notify = [WARNING, Alert::CLOSE_NOTIFY.0];
             ready!(this.poll_control(cx, Content::Alert, &close_notify))?;
             this.send_ended = true;
         }
         ready!(this.poll_drain(cx))?;
         Pin::new(&mut this.io).poll_shutdown(cx)
-    }
-}
-
-/// A fatal alert of the peer's (RFC 8446 §6.2), in words.
-///
-/// In TLS 1.3 a client has finished its handshake before the server judges its certificate, so
-/// that refusal arrives as the error of the first read: look for this type with
-/// [`PeerAlert::of`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerAlert(u8);
-
-impl PeerAlert {
-    pub(crate) fn new(alert: AlertDescription) -> Self {
-        Self(u8::from(alert))
-    }
-
-    /// The alert's number.
-    pub fn code(self) -> u8 {
-        self.0
-    }
-
-    /// The alert behind the error of a read, if that is what it was.
-    pub fn of(error: &io::Error) -> Option<Self> {
-        error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()).copied()
-    }
-}
-
-impl fmt::Display for PeerAlert {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match AlertDescription::from(self.0) {
-            AlertDescription::UnknownCA => f.write_str(
-                "it does not trust our certificate's issuer (unknown_ca); check that both sides use the same root",
-            ),
-            AlertDescription::CertificateExpired => {
-                f.write_str("it considers our certificate expired (certificate_expired); check both clocks")
-            }
-            AlertDescription::CertificateRequired => {
-                f.write_str("it wants a client certificate and got none (certificate_required)")
-            }
-            AlertDescription::NoApplicationProtocol => {
-                f.write_str("it speaks none of our application protocols (no_application_protocol)")
-            }
-            AlertDescription::HandshakeFailure => {
-                f.write_str("it shares no cipher suite or key exchange with us (handshake_failure)")
-            }
-            AlertDescription::ProtocolVersion => f.write_str("it does not speak TLS 1.3 (protocol_version)"),
-            AlertDescription::BadCertificate
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::AccessDenied
-            | AlertDescription::UnsupportedCertificate => write!(
-                f,
-                "it does not accept our identity ({:?}); its log names the reason",
-                AlertDescription::from(self.0)
-            ),
-            other => write!(f, "TLS alert {other:?}"),
-        }
-    }
-}
-
-impl std::error::Error for PeerAlert {}
-
-/// A TLS error as that of a read; a peer's alert in words.
-fn explain(error: rustls::Error) -> io::Error {
-    match error {
-        rustls::Error::AlertReceived(alert) => io::Error::new(io::ErrorKind::ConnectionAborted, PeerAlert::new(alert)),
-        error => io::Error::new(io::ErrorKind::InvalidData, error),
     }
 }
 

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use leno_testkit::certs::{Leaf, TestCa};
 use proptest::prelude::*;
-use rustls::SupportedCipherSuite;
-use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::cipher_suite;
+use rustls::{AlertDescription, ContentType, HandshakeType, InvalidMessage, PeerMisbehaved, SupportedCipherSuite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
-use crate::provider::provider;
+use crate::library::Provider;
 use crate::record::{HEADER, length_of};
 use crate::{ALPN_H2, MeshIdentity, PrivateKey, WorkloadCertificate};
 
@@ -64,8 +63,7 @@ fn identity(suite: SupportedCipherSuite) -> MeshIdentity {
     let certificate = ca.issue(&Leaf::uri(NAME));
     let key = PrivateKey::from_pem(&certificate.key_pem).unwrap();
     let certificate = WorkloadCertificate::from_issued(NAME.parse().unwrap(), key, &certificate.chain()).unwrap();
-    let provider = CryptoProvider { cipher_suites: vec![suite], ..(*provider()).clone() };
-    MeshIdentity::with(Arc::new(certificate), &[ALPN_H2], &Arc::new(provider)).unwrap()
+    MeshIdentity::with(Arc::new(certificate), &[ALPN_H2], &Provider::with_suite(suite)).unwrap()
 }
 
 fn block_on<T>(test: impl Future<Output = T>) -> T {
@@ -80,7 +78,7 @@ async fn with_library(
     let identity = identity(suite);
     let (near, far) = duplex(pipe);
     let expected = [NAME.parse().unwrap()];
-    let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
+    let acceptor = tokio_rustls::TlsAcceptor::from(identity.acceptor().library());
     let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), acceptor.accept(far));
     (client.unwrap().0, server.unwrap())
 }
@@ -146,6 +144,41 @@ struct Outcome {
     alert: Option<AlertDescription>,
 }
 
+/// What the library calls it.
+fn in_the_librarys_words(violation: &Violation) -> rustls::Error {
+    match violation {
+        Violation::NoRecord | Violation::UnknownType => InvalidMessage::InvalidContentType.into(),
+        Violation::Version => InvalidMessage::UnknownProtocolVersion.into(),
+        Violation::Empty | Violation::EmptyHandshake => InvalidMessage::InvalidEmptyPayload.into(),
+        Violation::SealedTooLong => InvalidMessage::MessageTooLarge.into(),
+        Violation::PlainTooLong => rustls::Error::PeerSentOversizedRecord,
+        Violation::Forged => rustls::Error::DecryptError,
+        Violation::NoType => PeerMisbehaved::IllegalTlsInnerPlaintext.into(),
+        Violation::SealedCipherChange => PeerMisbehaved::IllegalMiddleboxChangeCipherSpec.into(),
+        Violation::CipherChange => rustls::Error::InappropriateMessage {
+            expect_types: vec![ContentType::ApplicationData, ContentType::Handshake],
+            got_type: ContentType::ChangeCipherSpec,
+        },
+        Violation::MalformedCipherChange => InvalidMessage::InvalidCcs.into(),
+        Violation::MessageTooLong => InvalidMessage::HandshakePayloadTooLarge.into(),
+        Violation::UnexpectedMessage(kind) => rustls::Error::InappropriateHandshakeMessage {
+            expect_types: vec![HandshakeType::KeyUpdate],
+            got_type: HandshakeType::from(*kind),
+        },
+        Violation::Interleaved => PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into(),
+        Violation::KeyUpdateLength | Violation::KeyUpdateRequest => InvalidMessage::InvalidKeyUpdate.into(),
+        Violation::KeyUpdateNotLast => PeerMisbehaved::KeyEpochWithPendingFragment.into(),
+        Violation::TooManyKeyUpdates => PeerMisbehaved::TooManyKeyUpdateRequests.into(),
+        Violation::TooManyEmpty => PeerMisbehaved::TooManyEmptyFragments.into(),
+        Violation::TooManyWarnings => PeerMisbehaved::TooManyWarningAlertsReceived.into(),
+        Violation::AlertLength(_) => InvalidMessage::TrailingData("AlertMessagePayload").into(),
+        Violation::AlertReceived { alert, .. } => rustls::Error::AlertReceived(AlertDescription::from(alert.code())),
+        Violation::Ticket { .. } => InvalidMessage::MissingData("Ticket").into(),
+        Violation::Sealing => rustls::Error::EncryptError,
+        Violation::NoKey(reason) => rustls::Error::General(reason.to_string()),
+    }
+}
+
 async fn received(suite: SupportedCipherSuite, by: Receiver, sent: &[Sent], damage: &Damage) -> Outcome {
     let identity = identity(suite);
     let (near, far) = duplex(1 << 22);
@@ -180,22 +213,24 @@ async fn received(suite: SupportedCipherSuite, by: Receiver, sent: &[Sent], dama
         };
         (result, open)
     } else {
-        let acceptor = tokio_rustls::TlsAcceptor::from(identity.server_config());
+        let acceptor = tokio_rustls::TlsAcceptor::from(identity.acceptor().library());
         let (client, server) = tokio::join!(connecting, acceptor.accept(far));
         let open = send(client.unwrap().0).await;
         (server.unwrap().read_to_end(&mut data).await, open)
     };
-    let error = result.err().map(|error| match error.get_ref() {
-        Some(inner) => match (inner.downcast_ref::<rustls::Error>(), inner.downcast_ref::<PeerAlert>()) {
-            (Some(rustls::Error::AlertReceived(alert)), _) => format!("alert {}", u8::from(*alert)),
+    let error = result.err().map(|error| {
+        let inner = error.get_ref();
+        let ours = inner.and_then(|inner| inner.downcast_ref::<Violation>()).map(in_the_librarys_words);
+        let verdict = ours.or_else(|| inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned());
+        match (verdict, inner.and_then(|inner| inner.downcast_ref::<PeerAlert>())) {
+            (Some(rustls::Error::AlertReceived(alert)), _) => format!("alert {}", u8::from(alert)),
             (_, Some(alert)) => format!("alert {}", alert.code()),
             // Which of a malformed message's faults is named first is no part of the protocol.
             (Some(rustls::Error::InvalidMessage(_)), _) => "malformed".to_owned(),
             (Some(error), None) => format!("{error:?}"),
             // Told in other words by each.
             (None, None) => format!("{:?}", error.kind()),
-        },
-        None => format!("{:?}", error.kind()),
+        }
     });
     let mut answer = Vec::new();
     io.read_to_end(&mut answer).await.unwrap();
@@ -324,6 +359,9 @@ fn what_is_not_in_order_is_refused_alike() {
         vec![Sent::Inner(vec![24, 0, 22]), close()],
         vec![Sent::KeyUpdate(1); 33],
         vec![Sent::Inner(vec![20, 0, 0, 0, 22])],
+        // A ticket, which only a server may send, and one more of what only a handshake has.
+        vec![Sent::Inner(vec![4, 0, 0, 14, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 7, 0, 0, 22])],
+        vec![Sent::Inner(vec![8, 0, 0, 2, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 255, 255, 255, 22])],
         vec![Sent::Inner(vec![24, 1, 0, 0, 22])],
         vec![Sent::Inner(vec![24, 0, 255, 255, 22])],
@@ -345,6 +383,25 @@ fn what_is_not_in_order_is_refused_alike() {
     for sent in cases {
         compare(&sent, &Damage::default());
     }
+}
+
+/// The library, which looks at it for us, names the alert.
+#[test]
+fn a_malformed_ticket_ends_the_connection() {
+    block_on(async {
+        let identity = identity(SUITES[0]);
+        let (near, far) = duplex(1 << 20);
+        let expected = [NAME.parse().unwrap()];
+        let (client, server) = tokio::join!(identity.connect(near, &expected, TIMEOUT), identity.accept(far, TIMEOUT));
+        let (mut client, mut server) = (client.unwrap().0, server.unwrap().0);
+        let ticket = sealed(&mut server, &[Sent::Inner(vec![4, 0, 0, 1, 0, 22])]);
+        server.io.write_all(&ticket).await.unwrap();
+        let error = client.read(&mut [0; 10]).await.unwrap_err();
+        let violation = error.get_ref().and_then(|inner| inner.downcast_ref::<Violation>());
+        assert!(matches!(violation, Some(Violation::Ticket { .. })), "{error:?}");
+        let error = server.read(&mut [0; 10]).await.unwrap_err();
+        assert_eq!(PeerAlert::of(&error).map(PeerAlert::code), Some(u8::from(AlertDescription::DecodeError)));
+    });
 }
 
 /// What a suite of tests for TLS 1.3, tlsfuzzer, tries with them.

@@ -3,30 +3,61 @@
 //! The mesh looks at one thing only: the single URI SAN, compared byte for byte. DNS names, IP
 //! addresses and the subject are never consulted.
 
-use std::error::Error as StdError;
-use std::sync::Arc;
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use leno_model::{Identity, Name};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError as RustlsCertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerMisbehaved,
-    RootCertStore, SignatureScheme,
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use webpki::{EndEntityCert, KeyUsage};
+use leno_model::Identity;
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::HandshakeError;
+use crate::{Error, HandshakeError};
 
 /// What the certificate's holder is about to act as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
     Server,
     Client,
+}
+
+/// Signatures of certificates that are understood.
+pub(crate) static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = webpki::ALL_VERIFICATION_ALGS;
+
+/// Whose signature is believed: trust anchors (RFC 5280 §6.1.1).
+#[derive(Clone)]
+pub(crate) struct Roots(Vec<TrustAnchor<'static>>);
+
+impl Roots {
+    /// From a bundle. One unreadable root spoils it: silently trusting fewer roots than were configured
+    /// shows only when a rotation reaches the missing one.
+    pub(crate) fn all_of(certificates: &[CertificateDer<'static>]) -> Result<Self, Error> {
+        let anchor = |certificate| Self::anchor(certificate).map_err(unreadable);
+        certificates.iter().map(anchor).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// From a bundle that may hold certificates of any age: those of it that can be read.
+    pub(crate) fn readable_of(certificates: &[CertificateDer<'static>]) -> Self {
+        Self(certificates.iter().filter_map(|certificate| Self::anchor(certificate).ok()).collect())
+    }
+
+    fn anchor(certificate: &CertificateDer<'static>) -> Result<TrustAnchor<'static>, webpki::Error> {
+        Ok(anchor_from_trusted_cert(certificate)?.to_owned())
+    }
+
+    pub(crate) fn into_anchors(self) -> Vec<TrustAnchor<'static>> {
+        self.0
+    }
+}
+
+impl fmt::Debug for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Roots({})", self.0.len())
+    }
+}
+
+fn unreadable(error: webpki::Error) -> Error {
+    Error::Malformed { what: "the root certificate", reason: error.to_string() }
 }
 
 /// The identity a certificate names: exactly one URI SAN, of the mesh's shape (SPIFFE X509-SVID
@@ -73,7 +104,7 @@ const MAX_BEGINS: usize = 4;
 /// Whether a chain leads to one of `roots` at `now`, or at most [`TOLERATED`] later, and the leaf
 /// may act as `usage`.
 pub(crate) fn check_chain(
-    roots: &RootCertStore,
+    roots: &Roots,
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
     now: SystemTime,
@@ -93,7 +124,7 @@ pub(crate) fn check_chain(
 }
 
 fn check_chain_at(
-    roots: &RootCertStore,
+    roots: &Roots,
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
     now: SystemTime,
@@ -105,9 +136,7 @@ fn check_chain_at(
         Usage::Client => KeyUsage::client_auth(),
     };
     EndEntityCert::try_from(leaf)
-        .and_then(|leaf| {
-            leaf.verify_for_usage(algorithms().all, &roots.roots, intermediates, now, usage, None, None).map(|_| ())
-        })
+        .and_then(|leaf| leaf.verify_for_usage(SIGNATURES, &roots.0, intermediates, now, usage, None, None).map(|_| ()))
         .map_err(|e| chain_error(&e))
 }
 
@@ -130,180 +159,4 @@ fn chain_error(error: &webpki::Error) -> HandshakeError {
         }
         other => HandshakeError::BadCertificate(other.to_string()),
     }
-}
-
-/// Lets a typed reason travel through rustls. Where TLS has an alert of its own for the reason,
-/// the peer gets to hear it.
-fn refuse(reason: HandshakeError) -> rustls::Error {
-    let seconds =
-        |time: SystemTime| UnixTime::since_unix_epoch(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-    rustls::Error::InvalidCertificate(match reason {
-        HandshakeError::Expired { not_after, at } => {
-            RustlsCertificateError::ExpiredContext { time: seconds(at), not_after: seconds(not_after) }
-        }
-        HandshakeError::NotYetValid { not_before, at } => {
-            RustlsCertificateError::NotValidYetContext { time: seconds(at), not_before: seconds(not_before) }
-        }
-        HandshakeError::UntrustedCa => RustlsCertificateError::UnknownIssuer,
-        reason => {
-            let reason: Arc<dyn StdError + Send + Sync> = Arc::new(reason);
-            RustlsCertificateError::Other(OtherError(reason))
-        }
-    })
-}
-
-/// The typed reason inside a rustls error, if this module put one there; else the best fit.
-pub(crate) fn reason_of(error: &rustls::Error, alpn: &dyn Fn() -> String) -> HandshakeError {
-    let at = |time: &UnixTime| SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs());
-    match error {
-        rustls::Error::InvalidCertificate(RustlsCertificateError::Other(OtherError(inner))) => inner
-            .downcast_ref::<HandshakeError>()
-            .cloned()
-            .unwrap_or_else(|| HandshakeError::BadCertificate(inner.to_string())),
-        rustls::Error::InvalidCertificate(RustlsCertificateError::ExpiredContext { time, not_after }) => {
-            HandshakeError::Expired { not_after: at(not_after), at: at(time) }
-        }
-        rustls::Error::InvalidCertificate(RustlsCertificateError::NotValidYetContext { time, not_before }) => {
-            HandshakeError::NotYetValid { not_before: at(not_before), at: at(time) }
-        }
-        rustls::Error::InvalidCertificate(
-            RustlsCertificateError::UnknownIssuer | RustlsCertificateError::BadSignature,
-        ) => HandshakeError::UntrustedCa,
-        rustls::Error::InvalidCertificate(RustlsCertificateError::NotValidForNameContext { expected, presented }) => {
-            HandshakeError::WrongServerName { expected: expected.to_str().into_owned(), presented: presented.clone() }
-        }
-        rustls::Error::InvalidCertificate(other) => HandshakeError::BadCertificate(other.to_string()),
-        rustls::Error::NoCertificatesPresented => HandshakeError::NoClientCertificate,
-        rustls::Error::NoApplicationProtocol => HandshakeError::Alpn(alpn()),
-        rustls::Error::AlertReceived(alert) => HandshakeError::Refused(crate::PeerAlert::new(*alert)),
-        other => HandshakeError::Protocol(other.to_string()),
-    }
-}
-
-fn algorithms() -> WebPkiSupportedAlgorithms {
-    crate::provider::provider().signature_verification_algorithms
-}
-
-/// Server side: any workload of our trust domain that our roots vouch for.
-#[derive(Debug)]
-pub(crate) struct MeshClientVerifier {
-    pub(crate) roots: Arc<RootCertStore>,
-    pub(crate) trust_domain: Name,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl MeshClientVerifier {
-    pub(crate) fn new(roots: Arc<RootCertStore>, trust_domain: Name) -> Self {
-        Self { roots, trust_domain, algorithms: algorithms() }
-    }
-}
-
-impl ClientCertVerifier for MeshClientVerifier {
-    fn client_auth_mandatory(&self) -> bool {
-        true
-    }
-
-    // Hints would tell every scanner who signs for this mesh, and no mesh client needs them.
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        check_chain(&self.roots, end_entity, intermediates, now, Usage::Client).map_err(refuse)?;
-        let got = identity_of(end_entity).map_err(refuse)?;
-        if *got.trust_domain() != self.trust_domain {
-            let reason =
-                HandshakeError::WrongTrustDomain { got: got.trust_domain().clone(), want: self.trust_domain.clone() };
-            return Err(refuse(reason));
-        }
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Client side: exactly one of the identities the destination may have.
-#[derive(Debug)]
-pub(crate) struct MeshServerVerifier {
-    pub(crate) roots: Arc<RootCertStore>,
-    pub(crate) expected: Vec<Identity>,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl MeshServerVerifier {
-    pub(crate) fn new(roots: Arc<RootCertStore>, expected: Vec<Identity>) -> Self {
-        Self { roots, expected, algorithms: algorithms() }
-    }
-}
-
-impl ServerCertVerifier for MeshServerVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        check_chain(&self.roots, end_entity, intermediates, now, Usage::Server).map_err(refuse)?;
-        let got = identity_of(end_entity).map_err(refuse)?;
-        if !self.expected.contains(&got) {
-            return Err(refuse(HandshakeError::UnexpectedIdentity { got, expected: self.expected.clone() }));
-        }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Never reached, since only TLS 1.3 is offered; refusing keeps it that way.
-fn tls12() -> rustls::Error {
-    PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into()
 }

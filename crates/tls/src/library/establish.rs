@@ -1,4 +1,11 @@
-//! The handshake, up to the keys that the record layer here goes on with.
+//! The handshake, up to the keys that the record layer here goes on with; no other file names what drives it or
+//! what is left of it then.
+//!
+//! The library's next release (0.24) has no unbuffered connections: `run` then begins with
+//! `ClientConfig::connect(name).build(&mut outgoing)` or `ServerConnection::new(config)`, shows each record to
+//! `process_new_packets(&mut SliceInput::new(shown), &mut outgoing)` for as long as `is_handshaking()`, and takes
+//! keys and facts from `split()`, by its `outputs` and its `dangerous_into_kernel_connection()`. What is to be
+//! sent, alerts as well, lies in `outgoing` by then, so that `Next`, `step` and the second look for the alert go.
 
 use std::io;
 use std::ops::Deref;
@@ -6,18 +13,24 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::pki_types::ServerName;
+use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedConnectionCommon, UnbufferedStatus};
-use rustls::{ClientConfig, CommonState, ExtractedSecrets, NamedGroup, ServerConfig};
-use rustls_pki_types::CertificateDer;
+use rustls::{
+    AlertDescription, ClientConfig, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, NamedGroup, ServerConfig,
+};
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::TlsStream;
+use super::verifiers::reason_of;
+use crate::HandshakeError;
+use crate::alert::Alert;
 use crate::buffer::LARGEST;
-use crate::keys::{KeySource, Keys};
-use crate::record::{HEADER, MAX_RECORD};
+use crate::keys::{KeySource, Keys, NEW_SESSION_TICKET};
+use crate::record::{Aead, Cipher, HEADER, MAX_RECORD};
+use crate::stream::TlsStream;
 use crate::turn::turn;
+use crate::violation::Violation;
 
 /// Most bytes of a handshake that wait to be understood: the longest message there may be, in
 /// records of six bytes and more each. What comes behind the handshake counts as well, and goes on in
@@ -29,34 +42,35 @@ pub(crate) struct Facts {
     pub(crate) alpn: Option<Box<[u8]>>,
     /// The peer's own certificate, if it showed one.
     pub(crate) leaf: Option<CertificateDer<'static>>,
-    pub(crate) key_exchange: Option<NamedGroup>,
+    /// As IANA names it.
+    pub(crate) key_exchange: &'static str,
 }
 
 /// Connects as `config` says.
-pub(crate) async fn connect<IO>(
-    config: Arc<ClientConfig>,
+pub(super) async fn connect<IO>(
+    config: &Arc<ClientConfig>,
     name: ServerName<'static>,
     io: IO,
-) -> io::Result<(TlsStream<IO>, Facts)>
+) -> Result<(TlsStream<IO>, Facts), HandshakeError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    run(UnbufferedClientConnection::new(config, name).map_err(failed)?, io).await
+    run(UnbufferedClientConnection::new(config.clone(), name), &config.alpn_protocols, io).await
 }
 
 /// Accepts as `config` says.
-pub(crate) async fn accept<IO>(config: Arc<ServerConfig>, io: IO) -> io::Result<(TlsStream<IO>, Facts)>
+pub(super) async fn accept<IO>(config: &Arc<ServerConfig>, io: IO) -> Result<(TlsStream<IO>, Facts), HandshakeError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    run(UnbufferedServerConnection::new(config).map_err(failed)?, io).await
+    run(UnbufferedServerConnection::new(config.clone()), &config.alpn_protocols, io).await
 }
 
 /// What client and server differ in.
 trait Side: Deref<Target = UnbufferedConnectionCommon<Self::Data>> {
     type Data;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    fn into_keys(self) -> Result<(ExtractedSecrets, KeySource), rustls::Error>;
+    fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySource>), rustls::Error>;
 }
 
 impl Side for UnbufferedClientConnection {
@@ -66,9 +80,9 @@ impl Side for UnbufferedClientConnection {
         self.process_tls_records(incoming)
     }
 
-    fn into_keys(self) -> Result<(ExtractedSecrets, KeySource), rustls::Error> {
+    fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySource>), rustls::Error> {
         let (secrets, source) = self.dangerous_into_kernel_connection()?;
-        Ok((secrets, KeySource::Client(Box::new(source))))
+        Ok((secrets, Box::new(source)))
     }
 }
 
@@ -79,9 +93,9 @@ impl Side for UnbufferedServerConnection {
         self.process_tls_records(incoming)
     }
 
-    fn into_keys(self) -> Result<(ExtractedSecrets, KeySource), rustls::Error> {
+    fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySource>), rustls::Error> {
         let (secrets, source) = self.dangerous_into_kernel_connection()?;
-        Ok((secrets, KeySource::Server(Box::new(source))))
+        Ok((secrets, Box::new(source)))
     }
 }
 
@@ -93,11 +107,18 @@ enum Next {
     Failed(rustls::Error),
 }
 
-async fn run<S, IO>(mut side: S, mut io: IO) -> io::Result<(TlsStream<IO>, Facts)>
+/// `alpn` are the protocols that `side` was made with, for whom agrees on none of them.
+async fn run<S, IO>(
+    side: Result<S, rustls::Error>,
+    alpn: &[Vec<u8>],
+    mut io: IO,
+) -> Result<(TlsStream<IO>, Facts), HandshakeError>
 where
     S: Side,
     IO: AsyncRead + AsyncWrite + Unpin,
 {
+    let failed = |error: rustls::Error| reason_of(&error, alpn);
+    let mut side = side.map_err(failed)?;
     let mut incoming = Vec::with_capacity(4 << 10);
     // The library is shown record by record: what follows the handshake's last must be left to
     // the keys that this handshake is for.
@@ -117,8 +138,8 @@ where
         };
         match next {
             Next::Send => {
-                io.write_all(&outgoing).await?;
-                io.flush().await?;
+                io.write_all(&outgoing).await.map_err(broken)?;
+                io.flush().await.map_err(broken)?;
                 outgoing.clear();
             }
             Next::Receive => loop {
@@ -128,10 +149,10 @@ where
                 }
                 let room = LIMIT.saturating_sub(incoming.len());
                 if room == 0 {
-                    return Err(failed(rustls::InvalidMessage::HandshakePayloadTooLarge.into()));
+                    return Err(HandshakeError::Protocol("its handshake is longer than any may be".to_owned()));
                 }
-                if io.read_buf(&mut (&mut incoming).limit(room)).await? == 0 {
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed it"));
+                if io.read_buf(&mut (&mut incoming).limit(room)).await.map_err(broken)? == 0 {
+                    return Err(broken(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed it")));
                 }
             },
             Next::Done => break,
@@ -150,10 +171,11 @@ where
     let facts = Facts {
         alpn: common.alpn_protocol().map(Box::from),
         leaf: common.peer_certificates().and_then(<[_]>::first).map(|leaf| leaf.clone().into_owned()),
-        key_exchange: common.negotiated_key_exchange_group().map(|group| group.name()),
+        key_exchange: common.negotiated_key_exchange_group().map_or("unknown", |group| group_name(group.name())),
     };
     let (secrets, source) = side.into_keys().map_err(failed)?;
-    let keys = Keys::new(secrets, source).map_err(failed)?;
+    let keys = cipher(secrets.tx).and_then(|sealing| Ok(Keys::new(sealing, cipher(secrets.rx)?, source)));
+    let keys = keys.map_err(|violation| HandshakeError::Protocol(violation.to_string()))?;
     Ok((TlsStream::new(io, keys, &incoming, facts.alpn.clone()), facts))
 }
 
@@ -200,6 +222,66 @@ fn with_next_record(incoming: &[u8], shown: usize) -> Option<usize> {
     (length <= rest.len()).then_some(shown + length)
 }
 
-fn failed(error: rustls::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+fn broken(error: io::Error) -> HandshakeError {
+    HandshakeError::Io(Arc::new(error))
+}
+
+fn group_name(group: NamedGroup) -> &'static str {
+    match group {
+        NamedGroup::X25519MLKEM768 => "X25519MLKEM768",
+        NamedGroup::X25519 => "X25519",
+        NamedGroup::secp256r1 => "secp256r1",
+        NamedGroup::secp384r1 => "secp384r1",
+        _ => "other",
+    }
+}
+
+impl KeySource for KernelConnection<ClientConnectionData> {
+    fn next_sealing(&mut self) -> Result<Cipher, Violation> {
+        self.update_tx_secret().map_err(no_key).and_then(cipher)
+    }
+
+    fn next_opening(&mut self) -> Result<Cipher, Violation> {
+        self.update_rx_secret().map_err(no_key).and_then(cipher)
+    }
+
+    fn ticket_received(&mut self, body: &[u8]) -> Result<(), Violation> {
+        self.handle_new_session_ticket(body).map_err(|error| match error {
+            rustls::Error::InvalidMessage(message) => {
+                let reason = format!("{message:?}").into();
+                Violation::Ticket { reason, alert: Alert(u8::from(AlertDescription::from(message))) }
+            }
+            error => no_key(error),
+        })
+    }
+}
+
+impl KeySource for KernelConnection<ServerConnectionData> {
+    fn next_sealing(&mut self) -> Result<Cipher, Violation> {
+        self.update_tx_secret().map_err(no_key).and_then(cipher)
+    }
+
+    fn next_opening(&mut self) -> Result<Cipher, Violation> {
+        self.update_rx_secret().map_err(no_key).and_then(cipher)
+    }
+
+    /// Only servers hand out tickets.
+    fn ticket_received(&mut self, _: &[u8]) -> Result<(), Violation> {
+        Err(Violation::UnexpectedMessage(NEW_SESSION_TICKET))
+    }
+}
+
+fn cipher((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Cipher, Violation> {
+    let (aead, key, iv) = match &secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Aead::Aes128Gcm, key, iv),
+        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Aead::Aes256Gcm, key, iv),
+        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (Aead::ChaCha20Poly1305, key, iv),
+        _ => return Err(Violation::NoKey("a cipher suite without a record layer".into())),
+    };
+    Cipher::new(aead, key.as_ref(), iv.as_ref(), sequence)
+        .ok_or_else(|| Violation::NoKey("a traffic key of the wrong length".into()))
+}
+
+fn no_key(error: rustls::Error) -> Violation {
+    Violation::NoKey(error.to_string().into())
 }
