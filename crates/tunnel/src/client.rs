@@ -1,11 +1,9 @@
-//! Client side of one HBONE connection: its task, its streams, the CONNECT request.
+//! Client side of one HBONE connection: its streams, and the CONNECT request.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
-};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,17 +12,15 @@ use h2::client::SendRequest;
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use tokio::time::Instant;
 
-use crate::carrier::{Guard, Handle, Role};
+use crate::carrier::Handle;
 use crate::early::FirstBytes;
-use crate::keepalive::Keepalive;
-use crate::rarely::{Asked, rarely};
-use crate::timers::{sleep, timeout};
+use crate::timers::sleep;
 use crate::waking::{Registered, Sleeper};
-use crate::window::Window;
-use crate::{Error, OpenError, Settings, Transport, TunnelStream};
+use crate::{Error, OpenError, Settings, TunnelStream};
 
-/// The timers' grain: what waits for less would not wait at all.
-const SHORTEST: Duration = Duration::from_millis(1);
+mod task;
+
+pub(crate) use task::{Registry, start};
 
 /// A peer that was heard within this time is taken for alive. One that died without a word is
 /// found out by the first request, which is then made again elsewhere, unless a program's first
@@ -242,156 +238,4 @@ impl Permit {
         let stream = TunnelStream::new(send, recv, lane, Some(self));
         Ok((stream, ResponseHead { status: head.status, headers: head.headers }))
     }
-}
-
-/// What the task of a connection tells the pool.
-pub(crate) trait Registry: Send + Sync + 'static {
-    /// The peer has told its limits: other streams than the first may be opened.
-    fn settled(&self);
-    /// Takes the connection out of use if it carries no stream, on demand only if there are others
-    /// to the same peer; says whether it is out of use.
-    fn release_if_idle(&self, only_if_surplus: bool) -> bool;
-    /// The connection is gone; why, if it did not end in order.
-    fn gone(&self, error: Option<&Error>);
-}
-
-/// Starts HTTP/2 on `io` and a task that drives it. The task needs the connection to call it
-/// idle, and the registry needs it to find it, so the registry is made from it. Gives a place
-/// for the first stream.
-pub(crate) async fn start<IO, R: Registry>(
-    io: IO,
-    settings: &Arc<Settings>,
-    register: impl FnOnce(&Arc<Connection>) -> R,
-) -> Result<Permit, Error>
-where
-    IO: Transport + 'static,
-{
-    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
-    let drains = io.drains_at();
-    let carrier = Handle::new(io.into_box(), Role::Client, settings, window.ledger().clone());
-    let guard = Guard(carrier.clone());
-    let io = carrier.library_io();
-    // It ends only once it is of no more use.
-    io.patience().raise(settings.closing_timeout);
-    let (send, mut driver) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
-        .await
-        .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
-    carrier.has_task();
-    let received = carrier.received();
-    let connection = Arc::new(Connection {
-        send,
-        carrier: carrier.clone(),
-        active: AtomicUsize::new(0),
-        limit: settings.streams_per_connection,
-        settled: AtomicBool::new(false),
-        was_large: AtomicBool::new(false),
-        created: Instant::now(),
-        drains,
-        idle_since: AtomicU64::new(0),
-        awaits_idle: AtomicBool::new(false),
-        task: Sleeper::default(),
-        fell_silent: AtomicBool::new(false),
-        heard: Arc::default(),
-        has_refused: AtomicBool::new(false),
-    });
-    // Before anybody else can take the last place.
-    let permit = connection.acquire();
-    let registry = register(&connection);
-    let handle = Arc::downgrade(&connection);
-    let mut keepalive = Keepalive::new(&carrier, driver.ping_pong(), settings, None);
-    let surplus_timeout = settings.surplus_timeout.min(settings.idle_timeout).max(SHORTEST);
-    let mut idle = Some(Box::pin(sleep(surplus_timeout)));
-    let mut registered = Registered::default();
-    let mut awaits_idle = false;
-    let (heard, created) = (connection.heard.clone(), connection.created);
-    let mut seen = 0;
-    let settings = settings.clone();
-    tokio::spawn(async move {
-        // Lets go of the connection when nobody needs it; ready once the peer is dead.
-        let mut silent = rarely(poll_fn(|cx| {
-            while let Some(timer) = &mut idle {
-                if !awaits_idle && timer.as_mut().poll(cx).is_pending() {
-                    break;
-                }
-                let Some(connection) = handle.upgrade() else {
-                    idle = None;
-                    break;
-                };
-                awaits_idle = connection.poll_idle(&mut registered, cx).is_pending();
-                if awaits_idle {
-                    break;
-                }
-                let (now, since) = (Instant::now(), connection.idle_since());
-                let (surplus, unused) = (since + surplus_timeout, since + connection.patience(&settings));
-                let again = if surplus > now {
-                    surplus
-                } else if registry.release_if_idle(unused > now) {
-                    idle = None;
-                    break;
-                } else {
-                    // Another may be opened meanwhile, and then this one is one too many.
-                    unused.min(now + surplus_timeout).max(now + SHORTEST)
-                };
-                timer.as_mut().reset(again);
-            }
-            keepalive.poll_due(cx)
-        }));
-        let mut library = Asked::new();
-        let mut turns = 0u32;
-        let result = poll_fn(|cx| {
-            if Pin::new(&mut silent).poll(cx).is_ready() {
-                if let Some(connection) = handle.upgrade() {
-                    connection.fell_silent.store(true, Relaxed);
-                }
-                return Poll::Ready(Err(Error::PingTimeout(settings.ping_timeout)));
-            }
-            if let Some(size) = window.turn(cx) {
-                carrier.resize_window(size);
-            }
-            if let Err(violation) = carrier.begin_turn(cx) {
-                carrier.complain(cx, violation);
-                return Poll::Ready(Err(violation.error()));
-            }
-            let mut looked = false;
-            let ended = library.poll(cx, |cx| {
-                looked = true;
-                Pin::new(&mut driver).poll(cx)
-            });
-            let ended = ended.map_err(Error::from);
-            if let Err(error) = carrier.end_turn(cx)
-                && ended.is_pending()
-            {
-                return Poll::Ready(Err(Error::Lost(Arc::new(error))));
-            }
-            let so_far = received.load(Relaxed);
-            if so_far > seen {
-                // Not for each message, for looking at the clock is dear; what opens streams has
-                // the library look at their answers.
-                turns = turns.wrapping_add(1);
-                if looked || turns.is_multiple_of(16) {
-                    heard.store(created.elapsed().as_millis() as u64, Relaxed);
-                }
-                // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
-                if seen == 0 {
-                    if let Some(connection) = handle.upgrade() {
-                        connection.settled.store(true, Release);
-                    }
-                    registry.settled();
-                }
-                seen = so_far;
-            }
-            ended
-        })
-        .await;
-        // Before the transport is closed in the guard's way, which knows no reason.
-        if let Err(error) = &result {
-            guard.0.close(error);
-        }
-        drop(guard);
-        registry.gone(result.as_ref().err());
-        if let Err(error) = result {
-            tracing::debug!(%error, "HBONE connection ended");
-        }
-    });
-    Ok(permit)
 }

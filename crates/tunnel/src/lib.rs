@@ -9,6 +9,7 @@
 
 mod carrier;
 mod client;
+mod driver;
 mod early;
 mod error;
 mod keepalive;

@@ -1,23 +1,24 @@
 //! Server side of an HBONE connection.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, Response, StatusCode};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
-use crate::carrier::{Guard, Handle, Lane, Role};
+use crate::carrier::{Handle, Lane, LibraryIo, Patience, Role, Violation};
+use crate::driver::{Driver, Side};
 use crate::keepalive::{Due, Keepalive};
-use crate::rarely::{Asked, rarely};
+use crate::rarely::{Asked, Rarely, rarely};
 use crate::timers::{sleep_until, timeout};
-use crate::window::Window;
 use crate::{Error, Settings, Transport, TunnelStream};
 
 /// How long a last GOAWAY may take to leave before the transport is dropped, and how long a
@@ -142,112 +143,147 @@ impl ServeError {
 /// has passed means: at once. When the transport says that it drains, the peer is told so as well,
 /// and open streams may go on for as long as they like. Dropping the future drops the connection
 /// without a word.
-pub async fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, mut on_request: H) -> Served
+pub async fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, on_request: H) -> Served
 where
     IO: Transport + 'static,
     D: Future<Output = Instant>,
     H: FnMut(InboundConnect),
 {
-    let mut requests = 0;
-    let mut window = Window::new(settings.connection_window, settings.window_budget.clone());
     let drains = io.drains_at();
-    let carrier = Handle::new(io.into_box(), Role::Server, settings, window.ledger().clone());
-    let _guard = Guard(carrier.clone());
+    let mut driver = Driver::new(io, Role::Server, settings);
+    let carrier = driver.carrier().clone();
     let received = carrier.received();
     let io = carrier.library_io();
     let patience = io.patience();
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
     // Boxed: its state is large, and gone once it is over.
     let handshake = Box::pin(settings.server().handshake(io));
-    let mut connection = match timeout(settings.handshake_timeout, handshake).await {
+    let mut http2 = match timeout(settings.handshake_timeout, handshake).await {
         Err(_) => return served(0, Err(Error::HandshakeTimeout(settings.handshake_timeout).into())),
         Ok(Err(error)) => return served(0, Err(Error::from(error).into())),
-        Ok(Ok(connection)) => connection,
+        Ok(Ok(http2)) => http2,
     };
     carrier.has_task();
-    let mut keepalive = Keepalive::new(&carrier, connection.ping_pong(), settings, drains);
-    let mut due = rarely(poll_fn(move |cx| keepalive.poll_due(cx)));
     let drain = pin!(drain);
-    let mut drain = rarely(drain);
-    let (mut drained, mut told) = (false, false);
-    // Set once it is drained with a time limit, and once the end has begun.
-    let mut deadline = None;
-    let mut ending: Option<ServeError> = None;
-    let mut library = Asked::new();
-    let end = poll_fn(|cx| {
+    let mut side = ServerSide {
+        keepalive: Keepalive::new(&carrier, http2.ping_pong(), settings, drains),
+        watch: Asked::new(),
+        drain: Some(rarely(drain)),
+        told: false,
+        dead: false,
+        deadline: None,
+        ending: None,
+        requests: 0,
+        carrier,
+        http2,
+        patience,
+        settings,
+        on_request,
+    };
+    let end = driver.run(&mut side).await;
+    served(side.requests, end)
+}
+
+struct ServerSide<'a, D, H> {
+    carrier: Handle,
+    http2: h2::server::Connection<LibraryIo, Bytes>,
+    patience: Patience,
+    settings: &'a Settings,
+    on_request: H,
+    requests: u64,
+    keepalive: Box<Keepalive>,
+    /// For the keepalive.
+    watch: Asked,
+    /// `None` once it has completed.
+    drain: Option<Rarely<Pin<&'a mut D>>>,
+    /// The peer knows that it is to open no more streams.
+    told: bool,
+    /// The peer turned out to be dead in this turn.
+    dead: bool,
+    /// Set once it is drained with a time limit, and once the end has begun.
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// What the end that has begun is for.
+    ending: Option<ServeError>,
+}
+
+impl<D: Future<Output = Instant>, H: FnMut(InboundConnect)> Side for ServerSide<'_, D, H> {
+    type Error = ServeError;
+
+    fn poll_due(&mut self, cx: &mut Context<'_>, library: &Asked) -> Poll<ServeError> {
         let mut last_stream = false;
-        if !drained && let Poll::Ready(until) = Pin::new(&mut drain).poll(cx) {
-            (drained, last_stream) = (true, true);
-            deadline = Some(Box::pin(sleep_until(until)));
+        if let Some(drain) = &mut self.drain
+            && let Poll::Ready(until) = Pin::new(drain).poll(cx)
+        {
+            (self.drain, last_stream) = (None, true);
+            self.deadline = Some(Box::pin(sleep_until(until)));
         }
-        let mut dead = false;
-        while ending.is_none()
-            && !dead
-            && let Poll::Ready(due) = Pin::new(&mut due).poll(cx)
+        self.dead = false;
+        while self.ending.is_none()
+            && !self.dead
+            && let Poll::Ready(due) = self.watch.poll(cx, |cx| self.keepalive.poll_due(cx))
         {
             match due {
-                Due::Dead => dead = true,
+                Due::Dead => self.dead = true,
                 Due::Drain => last_stream = true,
             }
         }
-        if last_stream && !std::mem::replace(&mut told, true) {
-            patience.raise(settings.closing_timeout);
-            connection.graceful_shutdown();
+        if last_stream && !std::mem::replace(&mut self.told, true) {
+            self.patience.raise(self.settings.closing_timeout);
+            self.http2.graceful_shutdown();
             library.ask();
         }
-        if let Some(size) = window.turn(cx) {
-            carrier.resize_window(size);
+        Poll::Pending
+    }
+
+    fn poll_received(&mut self, cx: &mut Context<'_>, broken: Option<Violation>, library: &Asked) -> Poll<ServeError> {
+        let mut wrong = broken.map(|violation| (violation.error(), violation.code));
+        if self.dead {
+            wrong.get_or_insert((Error::PingTimeout(self.settings.ping_timeout), Reason::NO_ERROR));
         }
-        let mut wrong = carrier.begin_turn(cx).err().map(|violation| (violation.error(), violation.code));
-        if dead {
-            wrong.get_or_insert((Error::PingTimeout(settings.ping_timeout), Reason::NO_ERROR));
-        }
-        if let Some((error, code)) = wrong.filter(|_| ending.is_none()) {
-            carrier.fail(&error);
-            ending = Some(error.into());
-            connection.abrupt_shutdown(code);
+        if let Some((error, code)) = wrong.filter(|_| self.ending.is_none()) {
+            self.carrier.fail(&error);
+            self.ending = Some(error.into());
+            self.http2.abrupt_shutdown(code);
             library.ask();
-            deadline = Some(Box::pin(sleep_until(Instant::now() + FAREWELL)));
+            self.deadline = Some(Box::pin(sleep_until(Instant::now() + FAREWELL)));
         }
-        while let Some(timer) = &mut deadline
+        while let Some(timer) = &mut self.deadline
             && timer.as_mut().poll(cx).is_ready()
         {
-            if let Some(reason) = ending.take() {
-                return Poll::Ready(Err(reason));
+            if let Some(reason) = self.ending.take() {
+                return Poll::Ready(reason);
             }
-            ending = Some(ServeError::DrainDeadline);
-            carrier.fail(&Error::GoAway { code: Reason::NO_ERROR, by_peer: false });
-            connection.abrupt_shutdown(Reason::NO_ERROR);
+            self.ending = Some(ServeError::DrainDeadline);
+            self.carrier.fail(&Error::GoAway { code: Reason::NO_ERROR, by_peer: false });
+            self.http2.abrupt_shutdown(Reason::NO_ERROR);
             library.ask();
             timer.as_mut().reset(Instant::now() + FAREWELL);
         }
+        Poll::Pending
+    }
+
+    fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ServeError>> {
         loop {
-            match library.poll(cx, |cx| connection.poll_accept(cx)) {
-                Poll::Pending => {
-                    return match carrier.end_turn(cx) {
-                        Err(error) => {
-                            Poll::Ready(Err(ending.take().unwrap_or_else(|| Error::Lost(Arc::new(error)).into())))
-                        }
-                        Ok(()) => Poll::Pending,
-                    };
-                }
-                Poll::Ready(Some(Ok((request, respond)))) => {
-                    requests += 1;
+            match ready!(self.http2.poll_accept(cx)) {
+                Some(Ok((request, respond))) => {
+                    self.requests += 1;
                     let (head, recv) = request.into_parts();
-                    let lane = carrier.attach(recv.stream_id().into());
-                    on_request(InboundConnect { head, recv, respond, lane });
+                    let lane = self.carrier.attach(recv.stream_id().into());
+                    (self.on_request)(InboundConnect { head, recv, respond, lane });
                 }
-                Poll::Ready(Some(Err(error))) => {
+                Some(Err(error)) => {
                     let error = Error::from(error);
-                    carrier.fail(&error);
-                    return Poll::Ready(Err(ending.take().unwrap_or_else(|| error.into())));
+                    self.carrier.fail(&error);
+                    return Poll::Ready(Err(self.ending.take().unwrap_or_else(|| error.into())));
                 }
-                Poll::Ready(None) => return Poll::Ready(ending.take().map_or(Ok(()), Err)),
+                None => return Poll::Ready(self.ending.take().map_or(Ok(()), Err)),
             }
         }
-    })
-    .await;
-    served(requests, end)
+    }
+
+    fn lost(&mut self, error: io::Error) -> ServeError {
+        self.ending.take().unwrap_or_else(|| Error::Lost(Arc::new(error)).into())
+    }
 }
 
 #[cfg(test)]

@@ -40,13 +40,14 @@ mod outgoing;
 mod pulse;
 mod stream;
 
-use incoming::{FRAMES, Incoming, Received, Violation};
+use incoming::{FRAMES, Incoming, Received};
 use outgoing::Outgoing;
 use pulse::Pulse;
 use stream::Stream;
 
+pub(crate) use incoming::Violation;
 pub(crate) use lane::{Delivery, Lane};
-pub(crate) use library::LibraryIo;
+pub(crate) use library::{LibraryIo, Patience};
 pub use outgoing::thread_sleeps;
 pub(crate) use stream::{try_read, try_write};
 

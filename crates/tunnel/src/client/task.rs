@@ -1,0 +1,230 @@
+//! The task of a client's connection: who may open streams on it, for how long it is kept, and whether its peer lives.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, Sleep};
+
+use super::{Connection, Permit};
+use crate::carrier::{Handle, LibraryIo, Role, Violation};
+use crate::driver::{Driver, Side};
+use crate::keepalive::Keepalive;
+use crate::rarely::Asked;
+use crate::timers::{sleep, timeout};
+use crate::waking::{Registered, Sleeper};
+use crate::{Error, Settings, Transport};
+
+/// The timers' grain: what waits for less would not wait at all.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// What the task of a connection tells the pool.
+pub(crate) trait Registry: Send + Sync + 'static {
+    /// The peer has told its limits: other streams than the first may be opened.
+    fn settled(&self);
+    /// Takes the connection out of use if it carries no stream, on demand only if there are others
+    /// to the same peer; says whether it is out of use.
+    fn release_if_idle(&self, only_if_surplus: bool) -> bool;
+    /// The connection is gone; why, if it did not end in order.
+    fn gone(&self, error: Option<&Error>);
+}
+
+/// Starts HTTP/2 on `io` and a task that drives it. The task needs the connection to call it
+/// idle, and the registry needs it to find it, so the registry is made from it. Gives a place
+/// for the first stream.
+pub(crate) async fn start<IO, R: Registry>(
+    io: IO,
+    settings: &Arc<Settings>,
+    register: impl FnOnce(&Arc<Connection>) -> R,
+) -> Result<Permit, Error>
+where
+    IO: Transport + 'static,
+{
+    let drains = io.drains_at();
+    let mut driver = Driver::new(io, Role::Client, settings);
+    let carrier = driver.carrier().clone();
+    let io = carrier.library_io();
+    // It ends only once it is of no more use.
+    io.patience().raise(settings.closing_timeout);
+    let (send, mut http2) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
+        .await
+        .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
+    carrier.has_task();
+    let connection = Arc::new(Connection {
+        send,
+        carrier: carrier.clone(),
+        active: AtomicUsize::new(0),
+        limit: settings.streams_per_connection,
+        settled: AtomicBool::new(false),
+        was_large: AtomicBool::new(false),
+        created: Instant::now(),
+        drains,
+        idle_since: AtomicU64::new(0),
+        awaits_idle: AtomicBool::new(false),
+        task: Sleeper::default(),
+        fell_silent: AtomicBool::new(false),
+        heard: Arc::default(),
+        has_refused: AtomicBool::new(false),
+    });
+    // Before anybody else can take the last place.
+    let permit = connection.acquire();
+    let registry = register(&connection);
+    let keepalive = Keepalive::new(&carrier, http2.ping_pong(), settings, None);
+    let surplus_timeout = settings.surplus_timeout.min(settings.idle_timeout).max(SHORTEST);
+    let mut side = ClientSide {
+        idleness: Idleness {
+            timer: Some(Box::pin(sleep(surplus_timeout))),
+            surplus_timeout,
+            registered: Registered::default(),
+            awaits_last: false,
+            settings: settings.clone(),
+        },
+        connection: Arc::downgrade(&connection),
+        registry,
+        http2,
+        keepalive,
+        watch: Asked::new(),
+        received: carrier.received(),
+        heard: connection.heard.clone(),
+        created: connection.created,
+        carrier,
+        seen: 0,
+        turns: 0,
+        looked: false,
+    };
+    tokio::spawn(async move {
+        let result = driver.run(&mut side).await;
+        // Before the transport is closed in the guard's way, which knows no reason.
+        match &result {
+            Err(error) => driver.close(error),
+            Ok(()) => drop(driver),
+        }
+        side.registry.gone(result.as_ref().err());
+        if let Err(error) = result {
+            tracing::debug!(%error, "HBONE connection ended");
+        }
+    });
+    Ok(permit)
+}
+
+struct ClientSide<R> {
+    /// Not held: while anyone holds it, HTTP/2 keeps the transport open.
+    connection: Weak<Connection>,
+    registry: R,
+    carrier: Handle,
+    http2: h2::client::Connection<LibraryIo, Bytes>,
+    idleness: Idleness,
+    keepalive: Box<Keepalive>,
+    /// For both of them.
+    watch: Asked,
+    received: Arc<AtomicU64>,
+    heard: Arc<AtomicU64>,
+    created: Instant,
+    /// Bytes received by the end of the turn before.
+    seen: u64,
+    turns: u32,
+    /// The library was polled in this turn.
+    looked: bool,
+}
+
+impl<R: Registry> Side for ClientSide<R> {
+    type Error = Error;
+
+    fn poll_due(&mut self, cx: &mut Context<'_>, _: &Asked) -> Poll<Error> {
+        self.looked = false;
+        let Self { watch, idleness, keepalive, connection, registry, .. } = self;
+        let silent = watch.poll(cx, |cx| {
+            idleness.look(cx, connection, registry);
+            keepalive.poll_due(cx)
+        });
+        silent.map(|_| {
+            if let Some(connection) = connection.upgrade() {
+                connection.fell_silent.store(true, Relaxed);
+            }
+            Error::PingTimeout(idleness.settings.ping_timeout)
+        })
+    }
+
+    fn poll_received(&mut self, cx: &mut Context<'_>, broken: Option<Violation>, _: &Asked) -> Poll<Error> {
+        let Some(violation) = broken else { return Poll::Pending };
+        self.carrier.complain(cx, violation);
+        Poll::Ready(violation.error())
+    }
+
+    fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.looked = true;
+        Pin::new(&mut self.http2).poll(cx).map_err(Error::from)
+    }
+
+    fn lost(&mut self, error: io::Error) -> Error {
+        Error::Lost(Arc::new(error))
+    }
+
+    fn turn_ends(&mut self) {
+        let so_far = self.received.load(Relaxed);
+        if so_far <= self.seen {
+            return;
+        }
+        // Not for each message, for looking at the clock is dear; what opens streams has
+        // the library look at their answers.
+        self.turns = self.turns.wrapping_add(1);
+        if self.looked || self.turns.is_multiple_of(16) {
+            self.heard.store(self.created.elapsed().as_millis() as u64, Relaxed);
+        }
+        // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
+        if self.seen == 0 {
+            if let Some(connection) = self.connection.upgrade() {
+                connection.settled.store(true, Release);
+            }
+            self.registry.settled();
+        }
+        self.seen = so_far;
+    }
+}
+
+/// For how long a connection without streams is kept.
+struct Idleness {
+    /// `None` once it is out of use.
+    timer: Option<Pin<Box<Sleep>>>,
+    surplus_timeout: Duration,
+    registered: Registered,
+    /// The last stream's end is waited for instead of the timer's.
+    awaits_last: bool,
+    settings: Arc<Settings>,
+}
+
+impl Idleness {
+    /// Lets go of the connection when nobody needs it.
+    fn look(&mut self, cx: &mut Context<'_>, connection: &Weak<Connection>, registry: &impl Registry) {
+        while let Some(timer) = &mut self.timer {
+            if !self.awaits_last && timer.as_mut().poll(cx).is_pending() {
+                break;
+            }
+            let Some(connection) = connection.upgrade() else {
+                self.timer = None;
+                break;
+            };
+            self.awaits_last = connection.poll_idle(&mut self.registered, cx).is_pending();
+            if self.awaits_last {
+                break;
+            }
+            let (now, since) = (Instant::now(), connection.idle_since());
+            let (surplus, unused) = (since + self.surplus_timeout, since + connection.patience(&self.settings));
+            let again = if surplus > now {
+                surplus
+            } else if registry.release_if_idle(unused > now) {
+                self.timer = None;
+                break;
+            } else {
+                // Another may be opened meanwhile, and then this one is one too many.
+                unused.min(now + self.surplus_timeout).max(now + SHORTEST)
+            };
+            timer.as_mut().reset(again);
+        }
+    }
+}
