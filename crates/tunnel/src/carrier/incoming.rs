@@ -360,8 +360,10 @@ impl Carrier {
             return self.violated(Reason::PROTOCOL_ERROR, "the peer sent another frame inside a header block");
         }
         let ours = head.kind == DATA && head.stream % 2 == 1 && head.stream <= self.last_stream;
-        let unanswered = |stream: &Stream| self.role == Role::Client && !stream.answered;
-        if !ours || self.streams.get(&head.stream).is_some_and(|stream| stream.receive_ended || unanswered(stream)) {
+        let unanswered = |stream: &Stream| self.role == Role::Client && !stream.receiving.is_answered();
+        if !ours
+            || self.streams.get(&head.stream).is_some_and(|stream| stream.receiving.has_ended() || unanswered(stream))
+        {
             // Whatever is wrong with it, the library says so.
             self.incoming.for_library.extend_from_slice(&head.bytes());
             self.incoming.current = Current::Library(head);
@@ -394,11 +396,9 @@ impl Carrier {
                 }
                 if ends {
                     self.deliver(received, gathered);
-                    match self.streams.get_mut(&stream) {
-                        // The library would compare a refusal's `content-length` with the bytes it
-                        // has seen, which are none.
-                        Some(stream) if self.role == Role::Client && !stream.accepted => stream.end_untold = true,
-                        _ => self.incoming.tell_end(stream),
+                    let role = self.role;
+                    if self.streams.get_mut(&stream).is_none_or(|stream| stream.receiving.end_beside(role)) {
+                        self.incoming.tell_end(stream);
                     }
                     self.receive_ends(stream);
                 }
@@ -428,7 +428,10 @@ impl Carrier {
             HEADERS => self.incoming.calm.earn(OF_HEADERS),
             // There are few in a block, by the library.
             CONTINUATION => {}
-            RST_STREAM if self.role == Role::Server && self.streams.get(&head.stream).is_some_and(|s| !s.opened) => {
+            RST_STREAM
+                if self.role == Role::Server
+                    && self.streams.get(&head.stream).is_some_and(|s| !s.sending.is_open()) =>
+            {
                 self.brings_nothing(GIVEN_UP);
             }
             _ => self.brings_nothing(1),
@@ -480,7 +483,7 @@ impl Carrier {
             return;
         }
         match self.streams.get(&id) {
-            Some(stream) if !stream.abandoned && stream.failure.is_none() => {}
+            Some(stream) if stream.is_listened_to() => {}
             _ => return self.consumed(id, length as u32),
         }
         if gathered.stream != id || gathered.count == SLICES {
@@ -537,7 +540,7 @@ impl Carrier {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.credit.give(bytes);
         stream.resize(self.incoming.stream_window);
-        if stream.receive_ended || stream.abandoned || stream.failure.is_some() {
+        if !stream.wants_more() {
             return;
         }
         if self.outgoing.is_busy() {
@@ -557,7 +560,7 @@ impl Carrier {
 
     fn receive_ends(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.receive_ended = true;
+            stream.receiving.end();
             stream.held.promise(0);
             stream.wake_reader();
         }
@@ -573,7 +576,7 @@ impl Carrier {
                     self.begin(head.stream);
                 }
                 if let Some(stream) = self.streams.get_mut(&head.stream) {
-                    stream.answered = true;
+                    stream.receiving.answer();
                 }
                 if head.has(END_STREAM) {
                     self.receive_ends(head.stream);
@@ -609,7 +612,7 @@ impl Carrier {
     /// Tells the library of the ends that came due inside a header block.
     fn tell_late_ends(&mut self) {
         for (id, stream) in &mut self.streams {
-            if stream.accepted && std::mem::take(&mut stream.end_untold) {
+            if stream.receiving.take_due() {
                 self.incoming.tell_end(*id);
             }
         }

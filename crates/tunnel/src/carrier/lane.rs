@@ -45,8 +45,8 @@ impl Lane {
         let mut carrier = self.carrier.0.lock();
         let may_tell = carrier.incoming.may_tell();
         let Some(stream) = carrier.streams.get_mut(&self.stream) else { return };
-        stream.accepted = true;
-        if may_tell && std::mem::take(&mut stream.end_untold) {
+        stream.receiving.accept();
+        if may_tell && stream.receiving.take_due() {
             carrier.incoming.tell_end(self.stream);
         }
     }
@@ -58,7 +58,7 @@ impl Lane {
         if let Some(chunk) = stream.chunks.pop() {
             return Poll::Ready(Ok(Some(chunk)));
         }
-        if stream.receive_ended { Poll::Ready(Ok(None)) } else { stream.poll_failed(cx).map(Err) }
+        if stream.receiving.has_ended() { Poll::Ready(Ok(None)) } else { stream.poll_failed(cx).map(Err) }
     }
 
     /// So many bytes of chunks have left this process.
@@ -85,14 +85,14 @@ impl Lane {
         loop {
             let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Ready(Delivery::Ended) };
             if stream.chunks.is_empty() {
-                let ended = stream.receive_ended;
+                let ended = stream.receiving.has_ended();
                 return if ended { Poll::Ready(Delivery::Ended) } else { stream.poll_failed(cx).map(Delivery::Stream) };
             }
             match socket.poll_write_ready(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Delivery::Socket(error)),
                 // What is complete stays so, whatever becomes of the connection.
-                Poll::Pending if stream.receive_ended => return Poll::Pending,
+                Poll::Pending if stream.receiving.has_ended() => return Poll::Pending,
                 Poll::Pending => return stream.poll_failed(cx).map(Delivery::Stream),
             }
             let mut slices = [IoSlice::new(&[]); SLICES];

@@ -49,7 +49,7 @@ async fn an_end_that_comes_with_the_answer_is_seen() {
 async fn credit_adds_up_for_a_peer_that_reads_nothing() {
     let mut bench = Bench::client(&[1], 128).await;
     let lane = bench.handle.attach(1);
-    bench.handle.0.lock().streams.get_mut(&1).unwrap().answered = true;
+    bench.handle.0.lock().streams.get_mut(&1).unwrap().receiving.answer();
     // Little is left of the window, so that each byte that is consumed is worth a frame.
     let rest = bench.handle.0.lock().incoming.stream_window - 400;
     assert!(bench.handle.0.lock().streams.get_mut(&1).unwrap().credit.take(rest));

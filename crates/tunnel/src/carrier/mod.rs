@@ -33,6 +33,7 @@ mod calm;
 mod chunks;
 mod credit;
 mod frame;
+mod halves;
 mod incoming;
 mod lane;
 mod library;
@@ -40,6 +41,7 @@ mod outgoing;
 mod pulse;
 mod stream;
 
+use halves::Holder;
 use incoming::{FRAMES, Incoming, Received};
 use outgoing::Outgoing;
 use pulse::Pulse;
@@ -285,7 +287,7 @@ impl Carrier {
             }
             stream
         });
-        stream.attached = true;
+        stream.holder = Holder::Somebody;
         if let Some(failure) = failure {
             stream.failure.get_or_insert_with(|| failure.clone());
         }
@@ -312,20 +314,22 @@ impl Carrier {
         for stream in self.streams.values_mut() {
             stream.fail(error.clone());
         }
-        self.streams.retain(|_, stream| stream.attached);
+        self.streams.retain(|_, stream| stream.is_held());
     }
 
     /// Forgets a stream of a client that was given up before its headers passed. They may never
     /// come; if they do, what ends it follows them.
     fn forget_if_never_opened(&mut self, id: u32) {
-        if self.role == Role::Client && self.streams.get(&id).is_some_and(|stream| !stream.attached && !stream.opened) {
+        if self.role == Role::Client
+            && self.streams.get(&id).is_some_and(|stream| !stream.is_held() && !stream.sending.is_open())
+        {
             self.forget(id);
         }
     }
 
     /// Forgets a stream that nobody holds and that is over.
     fn forget_if_over(&mut self, id: u32) {
-        if self.streams.get(&id).is_some_and(|stream| !stream.attached && stream.is_over()) {
+        if self.streams.get(&id).is_some_and(|stream| !stream.is_held() && stream.is_over()) {
             self.forget(id);
         }
     }

@@ -292,7 +292,7 @@ impl Carrier {
         }
         self.last_served = last;
         let late: Vec<u32> =
-            self.streams.iter().filter(|(id, stream)| **id > last && !stream.attached).map(|(id, _)| *id).collect();
+            self.streams.iter().filter(|(id, stream)| **id > last && !stream.is_held()).map(|(id, _)| *id).collect();
         for id in late {
             self.forget(id);
         }
@@ -304,9 +304,10 @@ impl Carrier {
         }
         let ends = matches!(head.kind, DATA | HEADERS) && head.has(END_STREAM);
         let Some(stream) = self.streams.get_mut(&head.stream) else { return };
-        stream.send_ended |= ends;
-        if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && !stream.opened {
-            stream.opened = true;
+        if ends {
+            stream.sending.end();
+        }
+        if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && stream.sending.open() {
             stream.wake_sender();
             self.send_backlog(head.stream);
             // The peer hears of the stream's own window in the same record.
@@ -354,7 +355,7 @@ impl Carrier {
         if let Some(failure) = &stream.failure {
             return Poll::Ready(Err(failure.clone()));
         }
-        let ready = stream.opened && stream.backlog.is_empty() && stream.window > 0;
+        let ready = stream.sending.is_open() && stream.backlog.is_empty() && stream.window > 0;
         let first = self.outgoing.queue.front().is_none_or(|first| *first == id);
         if !ready || blocked || !first {
             keep(&mut stream.sender, cx);
@@ -456,7 +457,7 @@ impl Carrier {
 
     fn send_backlog(&mut self, id: u32) {
         while let Some(stream) = self.streams.get_mut(&id)
-            && stream.opened
+            && stream.sending.is_open()
             && !stream.backlog.is_empty()
         {
             let room = stream.window.min(self.outgoing.window);

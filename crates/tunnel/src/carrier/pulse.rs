@@ -58,7 +58,8 @@ impl Carrier {
         self.pulse.asked == Some(self.incoming.received.load(Relaxed))
             || !self.outgoing.queue.is_empty()
             || self.streams.values().any(|stream| {
-                let unanswered = self.role == Role::Client && stream.attached && stream.opened && !stream.answered;
+                let asked = self.role == Role::Client && stream.is_held() && stream.sending.is_open();
+                let unanswered = asked && !stream.receiving.is_answered();
                 let blocked = stream.window <= 0 && stream.sender.is_some();
                 stream.failure.is_none() && (unanswered || blocked || !stream.backlog.is_empty())
             })

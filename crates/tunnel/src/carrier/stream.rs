@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::chunks::Chunks;
 use super::credit::Credit;
+use super::halves::{Holder, Receiving, Sending};
 use crate::Error;
 use crate::relay::Meter;
 use crate::waking::keep;
@@ -40,25 +41,12 @@ const UNSENT: u32 = 16 << 10;
 const ABSORBED: u64 = 1 << 20;
 
 pub(super) struct Stream {
-    /// Somebody holds its lane. Before, what comes is kept; after, it is thrown away.
-    pub(super) attached: bool,
-    /// Nobody holds it any more.
-    pub(super) abandoned: bool,
-    /// The headers after which DATA may be sent have passed.
-    pub(super) opened: bool,
-    /// Headers of the peer's have come.
-    pub(super) answered: bool,
-    /// The peer has ended its half.
-    pub(super) receive_ended: bool,
-    /// This side has ended its half.
-    pub(super) send_ended: bool,
-    /// Of a client: it became a tunnel. What else the peer says to a request is of no interest.
-    pub(super) accepted: bool,
-    /// Its end is not told to the library yet.
-    pub(super) end_untold: bool,
-    /// Waits for its turn to send.
+    pub(super) holder: Holder,
+    pub(super) receiving: Receiving,
+    pub(super) sending: Sending,
+    /// It stands in the queue of those who wait for their turn to send.
     pub(super) queued: bool,
-    /// The peer is to be told of its credit when the transport takes more.
+    /// It stands among those whose peer is to be told of their credit when the transport takes more.
     pub(super) owing: bool,
     pub(super) failure: Option<Error>,
     // Receiving.
@@ -85,14 +73,9 @@ impl Stream {
     /// `credit` is what the peer may send of it, of `receive_window` in all.
     pub(super) fn new(receive_window: u32, credit: Credit, send_window: i64, ledger: &Arc<Ledger>) -> Self {
         Self {
-            attached: false,
-            abandoned: false,
-            opened: false,
-            answered: false,
-            receive_ended: false,
-            send_ended: false,
-            accepted: false,
-            end_untold: false,
+            holder: Holder::Awaited,
+            receiving: Receiving::Awaited,
+            sending: Sending::Unopened,
             queued: false,
             owing: false,
             failure: None,
@@ -124,7 +107,7 @@ impl Stream {
             self.credit.resize(self.target, window);
             self.target = window;
         }
-        let ends = self.receive_ended || self.abandoned || self.failure.is_some();
+        let ends = !self.wants_more();
         self.held.promise(if ends { 0 } else { self.credit.outstanding() });
     }
 
@@ -159,8 +142,7 @@ impl Stream {
 
     /// Nobody will ask for what still comes; gives what its bytes went to.
     pub(super) fn abandon(&mut self) -> Option<Sink> {
-        self.attached = false;
-        self.abandoned = true;
+        self.holder = Holder::Gone;
         self.chunks = Chunks::default();
         (self.reader, self.sender) = (None, None);
         self.sink.take()
@@ -178,7 +160,22 @@ impl Stream {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.failure.is_some() || (self.receive_ended && self.send_ended)
+        self.failure.is_some() || (self.receiving.has_ended() && self.sending.has_ended())
+    }
+
+    /// Somebody holds its lane.
+    pub(super) fn is_held(&self) -> bool {
+        self.holder == Holder::Somebody
+    }
+
+    /// Whether what still comes is of use to anybody, or will be.
+    pub(super) fn is_listened_to(&self) -> bool {
+        self.holder != Holder::Gone && self.failure.is_none()
+    }
+
+    /// Whether the peer may go on sending to somebody's use.
+    pub(super) fn wants_more(&self) -> bool {
+        !self.receiving.has_ended() && self.is_listened_to()
     }
 
     pub(super) fn wake_reader(&mut self) {

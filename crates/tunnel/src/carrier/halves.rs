@@ -1,0 +1,161 @@
+//! What has become of a stream: who holds it, what the peer's half has said, and what this side's has.
+
+use super::Role;
+
+/// Who has a stream's lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// Nobody yet: what comes is kept.
+    Awaited,
+    Somebody,
+    /// Nobody any more: what comes is thrown away.
+    Gone,
+}
+
+/// The half that the peer sends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Receiving {
+    /// Its headers have yet to come.
+    Awaited,
+    /// They have come. What a server says behind them may belong to a refusal, which is of no interest.
+    Answered,
+    /// It is a tunnel: what comes is its program's.
+    Tunnel,
+    /// It ended before it became one. The library is not told: it would compare a refusal's
+    /// `content-length` with the bytes it has seen, which are none.
+    EndUntold,
+    /// It became one then, and the library is to be told as soon as it may be.
+    EndDue,
+    /// It has ended, and the library knows.
+    Ended,
+}
+
+impl Receiving {
+    pub(super) fn answer(&mut self) {
+        if *self == Self::Awaited {
+            *self = Self::Answered;
+        }
+    }
+
+    pub(super) fn is_answered(self) -> bool {
+        self != Self::Awaited
+    }
+
+    /// The stream is to be a tunnel.
+    pub(super) fn accept(&mut self) {
+        match self {
+            Self::Awaited | Self::Answered => *self = Self::Tunnel,
+            Self::EndUntold => *self = Self::EndDue,
+            Self::Tunnel | Self::EndDue | Self::Ended => {}
+        }
+    }
+
+    /// It ends with a frame that the library does not see. Says whether the library is to be told.
+    pub(super) fn end_beside(&mut self, role: Role) -> bool {
+        let told = role == Role::Server || *self == Self::Tunnel;
+        *self = if told { Self::Ended } else { Self::EndUntold };
+        told
+    }
+
+    /// It ends with a frame that the library sees.
+    pub(super) fn end(&mut self) {
+        if !self.has_ended() {
+            *self = Self::Ended;
+        }
+    }
+
+    pub(super) fn has_ended(self) -> bool {
+        matches!(self, Self::EndUntold | Self::EndDue | Self::Ended)
+    }
+
+    /// Whether the library is to be told of the end, which the caller then does.
+    pub(super) fn take_due(&mut self) -> bool {
+        let due = *self == Self::EndDue;
+        if due {
+            *self = Self::Ended;
+        }
+        due
+    }
+}
+
+/// The half that this side sends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// The headers after which DATA may be sent have yet to pass.
+    Unopened,
+    /// They have passed in part, and are all that there will be.
+    Ending,
+    Open,
+    Ended,
+}
+
+impl Sending {
+    /// Its headers have passed. Says whether they are the first.
+    pub(super) fn open(&mut self) -> bool {
+        let opened = match self {
+            Self::Unopened => Self::Open,
+            Self::Ending => Self::Ended,
+            Self::Open | Self::Ended => return false,
+        };
+        *self = opened;
+        true
+    }
+
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, Self::Open | Self::Ended)
+    }
+
+    /// A frame that ends it has passed.
+    pub(super) fn end(&mut self) {
+        *self = if self.is_open() { Self::Ended } else { Self::Ending };
+    }
+
+    pub(super) fn has_ended(self) -> bool {
+        matches!(self, Self::Ending | Self::Ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusals_end_is_never_told_and_a_tunnels_always() {
+        let mut refused = Receiving::Awaited;
+        refused.answer();
+        assert!(!refused.end_beside(Role::Client) && refused.has_ended() && !refused.take_due());
+
+        let mut late = refused;
+        late.accept();
+        assert!(late.take_due() && !late.take_due() && late.has_ended());
+
+        let mut tunnel = Receiving::Answered;
+        tunnel.accept();
+        assert!(!tunnel.has_ended() && tunnel.end_beside(Role::Client) && !tunnel.take_due());
+
+        // A client that asks is always heard.
+        let mut asked = Receiving::Answered;
+        assert!(asked.end_beside(Role::Server) && asked.has_ended());
+
+        // What the library saw end, nobody tells it of.
+        let mut seen = Receiving::Answered;
+        seen.end();
+        seen.accept();
+        assert!(seen.has_ended() && !seen.take_due());
+    }
+
+    #[test]
+    fn headers_that_end_the_stream_open_it_first() {
+        let mut sending = Sending::Unopened;
+        sending.end();
+        assert!(sending.has_ended() && !sending.is_open());
+        assert!(sending.open() && sending.has_ended() && sending.is_open());
+        // Trailers open nothing.
+        assert!(!sending.open());
+
+        let mut sending = Sending::Unopened;
+        assert!(sending.open() && !sending.open() && !sending.has_ended());
+        sending.end();
+        assert_eq!(sending, Sending::Ended);
+    }
+}
