@@ -124,6 +124,10 @@ pub(crate) enum Command<N: Args> {
         spec: String,
     },
 
+    /// Run the control plane that the lab feeds: JSON lines on standard input
+    #[command(hide = true)]
+    LabControl,
+
     /// Run one part of the sample application
     #[command(hide = true)]
     Sample {

@@ -104,6 +104,7 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         }
         Command::LabLoad { spec } => return Ok(leno_lab::load::load_main(&spec)),
         Command::LabServer { spec } => return Ok(leno_lab::load::server_main(&spec)),
+        Command::LabControl => return Ok(leno_lab::churn::control_main()),
         Command::Version(args) => match args.output {
             Format::Text => {
                 let commit = roles.commit.map(|commit| format!(" ({commit})")).unwrap_or_default();

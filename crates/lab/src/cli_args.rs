@@ -9,9 +9,10 @@ use leno_local::names::StageName;
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::churn::Shape;
 use crate::report::{Report, html, text};
 use crate::run::{Alone, Progress, RunOptions, in_words, run};
-use crate::scenario::{Size, all, find};
+use crate::scenario::{Scenario, Size, all, find};
 use crate::subject::{SUBJECTS, Subject};
 
 /// Rounds and seconds per step if nothing else is asked for.
@@ -20,6 +21,8 @@ const FULL: (usize, f64) = (5, 10.0);
 const QUICK: (usize, f64) = (1, 2.0);
 /// More rounds than this are a slip of the hand: they take weeks.
 const ROUNDS: usize = 1000;
+/// More pods than this have no addresses when each is replaced a few times.
+const WORKLOADS: usize = 2_000_000;
 
 /// Subcommands of `leno lab`.
 #[derive(Debug, Clone, Subcommand)]
@@ -28,7 +31,8 @@ pub enum LabCommand {
     #[command(after_help = "Examples:\n  \
         sudo leno lab run latency\n  \
         sudo leno lab run throughput --subject none --subject leno --subject ztunnel=/usr/local/bin/ztunnel --report out.html\n  \
-        sudo leno lab run connections --quick\n\n\
+        sudo leno lab run connections --quick\n  \
+        leno lab run churn --services 50 --proxies 100\n\n\
         Takes minutes: subjects x rounds x steps x (duration + warm-up). The machine should do nothing else.")]
     Run(RunArgs),
 
@@ -61,7 +65,8 @@ pub struct RunArgs {
     pub scenario: String,
 
     /// What carries the traffic; give it several times. The first one is what ratios on the terminal refer to
-    #[arg(long = "subject", value_name = "NAME[=PATH]", default_values = ["none", "floor", "leno"])]
+    /// [default: none, floor and leno; for churn leno]
+    #[arg(long = "subject", value_name = "NAME[=PATH]")]
     pub subjects: Vec<String>,
 
     /// How often each subject is measured [default: 5, with --quick 1]
@@ -80,6 +85,10 @@ pub struct RunArgs {
     #[arg(long = "step", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub only: Option<String>,
 
+    /// The generated mesh of churn
+    #[command(flatten)]
+    pub mesh: MeshArgs,
+
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
@@ -87,6 +96,60 @@ pub struct RunArgs {
     /// Write the report with plots, one HTML file
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+}
+
+/// The generated mesh of the scenario `churn`. What is not given is as in the many-svc study.
+#[derive(Debug, Clone, Default, Args)]
+pub struct MeshArgs {
+    /// churn: services [default: 500, with --quick 20]
+    #[arg(long, value_parser = at_least_one)]
+    pub services: Option<usize>,
+
+    /// churn: pods of each service [default: 100, with --quick 10]
+    #[arg(long, value_parser = at_least_one)]
+    pub pods: Option<usize>,
+
+    /// churn: proxies, each on a node of its own [default: 1000, with --quick 10]
+    #[arg(long, value_parser = at_least_one)]
+    pub proxies: Option<usize>,
+
+    /// churn: changes per second [default: 1, with --quick 5]
+    #[arg(long, value_name = "PER_SECOND", value_parser = per_second)]
+    pub changes: Option<f64>,
+
+    /// churn: proxies that may be in their first sync at a time [default: 32]
+    #[arg(long, value_parser = at_least_one)]
+    pub arriving: Option<usize>,
+}
+
+impl MeshArgs {
+    /// Puts what was given into `scenario`.
+    fn apply(&self, scenario: &mut Scenario) -> Result<(), Error> {
+        let Self { services, pods, proxies, changes, arriving } = *self;
+        let Some(mesh) = &mut scenario.mesh else {
+            let is_given = [services, pods, proxies, arriving].iter().any(Option::is_some) || changes.is_some();
+            return if is_given {
+                let name = scenario.name;
+                let text =
+                    "--services, --pods, --proxies, --changes and --arriving are about the generated mesh of churn";
+                Err(Error::Usage(format!("{text}; {name} has none")))
+            } else {
+                Ok(())
+            };
+        };
+        *mesh = Shape {
+            services: services.unwrap_or(mesh.services),
+            pods: pods.unwrap_or(mesh.pods),
+            proxies: proxies.unwrap_or(mesh.proxies),
+            changes: changes.unwrap_or(mesh.changes),
+            arriving: arriving.unwrap_or(mesh.arriving),
+        };
+        if mesh.workloads() > WORKLOADS {
+            let text = format!("{} services of {} pods are too many: a mesh has addresses", mesh.services, mesh.pods);
+            return Err(Error::Usage(format!("{text} for {WORKLOADS} pods")));
+        }
+        Ok(())
+    }
 }
 
 impl LabCommand {
@@ -107,9 +170,16 @@ impl RunArgs {
     fn options(&self, program: &Path) -> Result<RunOptions, Error> {
         let size = if self.quick { Size::Quick } else { Size::Full };
         let (rounds, seconds) = if self.quick { QUICK } else { FULL };
+        let mut scenario = find(&self.scenario, size)?;
+        self.mesh.apply(&mut scenario)?;
+        let subjects = match (&self.subjects[..], &scenario.mesh) {
+            ([], None) => vec![Subject::None, Subject::Floor, Subject::Leno(None)],
+            ([], Some(_)) => vec![Subject::Leno(None)],
+            (given, _) => given.iter().map(|text| Subject::parse(text)).collect::<Result<_, _>>()?,
+        };
         let options = RunOptions {
-            scenario: find(&self.scenario, size)?,
-            subjects: self.subjects.iter().map(|text| Subject::parse(text)).collect::<Result<_, _>>()?,
+            scenario,
+            subjects,
             rounds: self.rounds.unwrap_or(rounds),
             seconds: self.duration.unwrap_or(seconds),
             size,
@@ -129,9 +199,14 @@ impl RunArgs {
             writable(path)?;
         }
         let _alone = Alone::claim(&options.stage)?;
-        leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
+        let is_stage = options.scenario.mesh.is_none();
+        if is_stage {
+            leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
+        }
+        // The lab has little to do where others make the load; it is itself the proxies of a control plane.
+        let workers = if is_stage { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
+            .worker_threads(workers)
             .enable_all()
             .build()
             .map_err(Error::io("cannot start a runtime"))?;
@@ -309,6 +384,17 @@ fn list(output: Output) -> Result<(), Error> {
     print(&out)
 }
 
+/// A number from one on.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
+}
+
+/// A rate.
+fn per_second(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.01..=1000.0).contains(rate));
+    rate.ok_or_else(|| "write a number from 0.01 to 1000".to_owned())
+}
+
 /// How often each subject is measured.
 fn rounds(text: &str) -> Result<usize, String> {
     match text.parse() {
@@ -369,6 +455,11 @@ mod tests {
         let defaults = run_args("lab run throughput").unwrap().options(Path::new("/bin/true")).unwrap();
         assert_eq!((defaults.rounds, defaults.seconds), (5, 10.0));
         assert_eq!(defaults.subjects, [Subject::None, Subject::Floor, Subject::Leno(None)]);
+        let churn = run_args("lab run churn --pods 7 --changes 0.5").unwrap().options(Path::new("/bin/true")).unwrap();
+        assert_eq!(churn.subjects, [Subject::Leno(None)]);
+        assert_eq!(churn.scenario.mesh, Some(Shape { pods: 7, changes: 0.5, ..Shape::FULL }));
+        assert!(run_args("lab run churn --proxies 0").unwrap_err().contains("from 1 on"));
+        assert!(run_args("lab run churn --changes inf").unwrap_err().contains("from 0.01"));
         assert!(run_args("lab run nonsense").unwrap().options(Path::new("/bin/true")).is_err());
         assert!(run_args("lab run latency --duration 1h").unwrap_err().contains("10s, 500ms or 1m"));
         assert!(run_args("lab run latency --duration 1ms").unwrap_err().contains("from 100ms"));
@@ -393,6 +484,9 @@ mod tests {
                 "lab run throughput --step same-node --subject none --subject wireguard=/bin/sh",
                 "nothing would be measured of wireguard: it leaves",
             ),
+            ("lab run latency --pods 7", "latency has none"),
+            ("lab run churn --pods 3000000", "too many"),
+            ("lab run churn --subject none", "churn measures control planes"),
             ("lab run latency --subject ztunnel=", "there is no path after the `=`"),
         ] {
             let error = run_args(line).unwrap().options(Path::new("/bin/true")).unwrap_err();

@@ -9,6 +9,7 @@ mod error;
 mod floor;
 mod options;
 
+pub mod churn;
 pub mod cli_args;
 pub mod identity;
 pub mod load;

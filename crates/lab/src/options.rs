@@ -62,6 +62,11 @@ impl RunOptions {
                 self.scenario.name, self.only
             ));
         }
+        if self.scenario.mesh.is_some() {
+            for subject in &self.subjects {
+                subject.control_plane(&self.program)?;
+            }
+        }
         let idle = self.subjects.iter().find(|subject| !steps.iter().any(|step| subject.covers(step)));
         if let Some((subject, why)) = idle.and_then(|subject| Some((subject, subject.absent_in_node()?))) {
             return wrong(format!(

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::churn::{Phase, Shape};
 use crate::load::{Direction, HttpLoad, IdleLoad, Load, Pace, Reuse, ServerSpec, StreamLoad};
 
 /// Kubernetes namespace of the lab's pods.
@@ -27,6 +28,8 @@ pub struct Scenario {
     pub about: &'static str,
     /// Pods in this scenario's first node beyond the three that every scenario has.
     pub crowd: usize,
+    /// The generated mesh, if a control plane is measured: then there are no pods.
+    pub mesh: Option<Shape>,
     /// Measured one after the other.
     pub steps: Vec<Step>,
 }
@@ -116,7 +119,7 @@ pub enum Size {
 /// All scenarios, in the order in which they are listed.
 #[must_use]
 pub fn all(size: Size) -> Vec<Scenario> {
-    vec![throughput(), latency(), connections(size), mixed(size)]
+    vec![throughput(), latency(), connections(size), mixed(size), churn(size)]
 }
 
 /// The scenario of a name.
@@ -172,7 +175,7 @@ fn throughput() -> Scenario {
     }
     let about = "One and eight TCP streams, both ways, across nodes and on one: the iperf study. \
                  Closed loop: what limits it is processor time, so compare that too.";
-    Scenario { name: "throughput", about, crowd: 0, steps }
+    Scenario { name: "throughput", about, crowd: 0, mesh: None, steps }
 }
 
 fn latency() -> Scenario {
@@ -193,7 +196,7 @@ fn latency() -> Scenario {
     });
     let about = "HTTP requests across nodes over kept connections: the stages of the Shulyak/Savenko study in an open loop, \
                  corrected for coordinated omission by construction, and the closed-loop maximum.";
-    Scenario { name: "latency", about, crowd: 0, steps }
+    Scenario { name: "latency", about, crowd: 0, mesh: None, steps }
 }
 
 fn connections(size: Size) -> Scenario {
@@ -221,7 +224,7 @@ fn connections(size: Size) -> Scenario {
     ];
     let steps = idle.chain(new).collect();
     let about = "Idle connections, and a new connection for each request (the condition of the LiveWyer study).";
-    Scenario { name: "connections", about, crowd: 0, steps }
+    Scenario { name: "connections", about, crowd: 0, mesh: None, steps }
 }
 
 fn mixed(size: Size) -> Scenario {
@@ -253,7 +256,17 @@ fn mixed(size: Size) -> Scenario {
         step("crowd/5-busy", "five busy pods among many on a node: each must get its share and its tail", busy),
     ];
     let about = "Large messages, a slow reader, and a node with 200 pods of which five are busy: fairness and tail.";
-    Scenario { name: "mixed", about, crowd, steps }
+    Scenario { name: "mixed", about, crowd, mesh: None, steps }
+}
+
+fn churn(size: Size) -> Scenario {
+    let step =
+        |phase: Phase| Step { name: phase.name().to_owned(), about: phase.about(), loads: Vec::new(), published: None };
+    let steps = Phase::ALL.into_iter().map(step).collect();
+    let about = "A control plane by itself, fed with a generated mesh, and proxies as real delta clients over TLS: the size of \
+                 the many-svc study (500 services of 100 pods), 1000 proxies, one change a second.";
+    let mesh = Some(if size == Size::Full { Shape::FULL } else { Shape::QUICK });
+    Scenario { name: "churn", about, crowd: 0, mesh, steps }
 }
 
 fn crowd_name(number: usize) -> String {
@@ -310,7 +323,7 @@ mod tests {
     #[test]
     fn every_load_has_its_pods() {
         for size in [Size::Full, Size::Quick] {
-            for scenario in all(size) {
+            for scenario in all(size).into_iter().filter(|scenario| scenario.mesh.is_none()) {
                 let pods: BTreeSet<_> = scenario.pods().into_iter().map(|(pod, _)| pod).collect();
                 let mut names = BTreeSet::new();
                 for step in &scenario.steps {
@@ -348,7 +361,7 @@ mod tests {
     fn names() {
         assert_eq!(find("latency", Size::Full).unwrap().name, "latency");
         let error = find("lateny", Size::Full).unwrap_err().to_string();
-        assert!(error.contains("throughput, latency, connections, mixed"), "{error}");
+        assert!(error.contains("throughput, latency, connections, mixed, churn"), "{error}");
     }
 
     #[test]

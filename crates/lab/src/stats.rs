@@ -68,6 +68,67 @@ pub struct Ratio {
     pub overlap: bool,
 }
 
+/// A number that a step found: name, unit, which way is better, value.
+pub(crate) type Value = (&'static str, &'static str, Better, f64);
+
+/// What one subject's turn at a step found.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found<'a> {
+    /// Step.
+    pub(crate) step: &'a str,
+    /// Subject.
+    pub(crate) subject: &'a str,
+    /// Round, from 1.
+    pub(crate) round: usize,
+    /// The numbers.
+    pub(crate) values: Vec<Value>,
+}
+
+/// What a subject's rounds found, by their numbers.
+type Known = Vec<(usize, f64)>;
+
+/// Sums up all rounds, in the order in which they were measured.
+pub(crate) fn sum_up(all: &[Found<'_>]) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = Vec::new();
+    let mut rounds: Vec<Vec<(String, Known)>> = Vec::new();
+    for found in all {
+        for &(name, unit, better, value) in &found.values {
+            let known = figures.iter().position(|figure| figure.step == found.step && figure.name == name);
+            let index = known.unwrap_or_else(|| {
+                figures.push(Figure {
+                    step: found.step.to_owned(),
+                    name: name.to_owned(),
+                    unit: unit.to_owned(),
+                    better,
+                    subjects: Vec::new(),
+                });
+                rounds.push(Vec::new());
+                figures.len() - 1
+            });
+            match rounds[index].iter_mut().find(|(subject, _)| *subject == found.subject) {
+                Some((_, values)) => values.push((found.round, value)),
+                None => rounds[index].push((found.subject.to_owned(), vec![(found.round, value)])),
+            }
+        }
+    }
+    for (figure, rounds) in figures.iter_mut().zip(rounds) {
+        let turns =
+            |subject: &str| all.iter().filter(|turn| turn.step == figure.step && turn.subject == subject).count();
+        figure.subjects =
+            rounds.into_iter().map(|(subject, known)| Summary::new(&subject, known, turns(&subject))).collect();
+        figure.compare();
+    }
+    // Steps in order, and within one the figures in the order of the turn that has most of them: without proxies there are
+    // fewer.
+    let place = |figure: &Figure| {
+        let step = all.iter().position(|found| found.step == figure.step);
+        let fullest = all.iter().filter(|found| found.step == figure.step).max_by_key(|found| found.values.len());
+        (step, fullest.and_then(|found| found.values.iter().position(|(name, ..)| *name == figure.name)))
+    };
+    figures.sort_by_cached_key(place);
+    figures
+}
+
 /// The middle value; the mean of the two middle ones of an even number. 0 of none.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {

@@ -136,6 +136,20 @@ impl Subject {
         !matches!(self, Self::None | Self::Floor)
     }
 
+    /// The program of the control plane, where that is what is measured; `this` is the program that runs the lab.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for subjects that are none, or that nothing can feed yet.
+    pub(crate) fn control_plane<'a>(&'a self, this: &'a Path) -> Result<&'a Path, Error> {
+        match self {
+            Self::Leno(path) => Ok(path.as_deref().unwrap_or(this)),
+            other => Err(Error::Usage(format!(
+                "churn measures control planes: subject leno, or leno=PATH for another build of it; {other} is none that \
+                 the lab can feed"
+            ))),
+        }
+    }
+
     /// The program of each node's proxy. The floor's is a link in `scratch`.
     ///
     /// # Errors

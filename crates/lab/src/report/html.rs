@@ -29,7 +29,7 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
     for step in &report.steps {
         self::step(&mut out, report, step);
     }
-    out.push_str(HOW);
+    out.push_str(if report.churn.is_empty() { HOW } else { HOW_CHURN });
     // The only thing that could end the element early is the end tag's beginning.
     let json = serde_json::to_string(report)?.replace("</", "<\\/");
     let _ = writeln!(out, "<script type=\"application/json\" id=\"report\">{json}</script>\n</html>");
@@ -53,6 +53,18 @@ Closed loops only serve to find a maximum.</li>\n\
 <li>Load, servers and proxies share the machine's cores: where nothing is idle, throughput is cores divided by the processor time of all.</li>\n\
 <li>Processor time of proxies is that of their processes; packets that the kernel handles in interrupts are in the machine's numbers only.</li>\n\
 <li>Encryption between the nodes, and within a node where a step stays in one, is verified in every round by watching the link.</li>\n\
+</ul>\n";
+
+const HOW_CHURN: &str = "<h2>How to read this</h2>\n<ul>\n\
+<li>Subjects take turns in every round, each a process of its own that starts with nothing. Figures are medians over the rounds with the smallest and largest.</li>\n\
+<li>Absolute figures belong to this machine. Ratios are what carries over. A ratio whose ranges overlap shows no difference; it is marked “≈”.</li>\n\
+<li>The control plane is fed with Kubernetes objects as JSON, and decoding them is in its processor time. The proxies are connections of one process, \
+each over TLS with a token, that acknowledges what comes; they share the machine's cores with the control plane.</li>\n\
+<li>Fed to seen: from when a change was about to be written to the control plane until a proxy had all pods of it, for every change and proxy.</li>\n\
+<li>Processor time per proxy and change is without what the same change costs while no proxy is connected, where that was measured in the same round.</li>\n\
+<li>After each step every proxy must hold what the mesh is: of one proxy every field is compared with the mesh, of the others a digest of each resource with that one's. \
+A control plane of which that is not so is not reported.</li>\n\
+<li>Memory is that of the whole process, program included, two seconds after the step.</li>\n\
 </ul>\n";
 
 fn head(out: &mut String, report: &Report) {
@@ -114,7 +126,11 @@ fn step(out: &mut String, report: &Report, step: &StepInfo) {
     let curves: Vec<_> = names
         .iter()
         .enumerate()
-        .map(|(index, name)| (index, name.clone(), pooled_curve(&report.results, &step.name, name)))
+        .map(|(index, name)| {
+            let of_loads = pooled_curve(&report.results, &step.name, name);
+            let of_changes = crate::churn::pooled_curve(&report.churn, &step.name, name);
+            (index, name.clone(), if of_loads.is_empty() { of_changes } else { of_loads })
+        })
         .filter(|(_, _, curve)| !curve.is_empty())
         .collect();
     out.push_str(&svg::percentiles(&curves));
@@ -136,9 +152,17 @@ fn step(out: &mut String, report: &Report, step: &StepInfo) {
 }
 
 fn is_cost(figure: &Figure) -> bool {
-    ["CPU of both proxies", "memory per connection", "RSS afterwards, ", "latency p50 added", "latency p99 added"]
-        .iter()
-        .any(|start| figure.name.starts_with(start))
+    [
+        "CPU of both proxies",
+        "CPU per proxy and change",
+        "memory per ",
+        "fed to seen p99",
+        "RSS afterwards, ",
+        "latency p50 added",
+        "latency p99 added",
+    ]
+    .iter()
+    .any(|start| figure.name.starts_with(start))
 }
 
 fn row(out: &mut String, figure: &Figure, names: &[String]) {

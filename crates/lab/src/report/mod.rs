@@ -15,12 +15,13 @@ pub use published::{Published, Study, study};
 pub use text::text;
 
 use crate::Error;
+use crate::churn::{self, PhaseResult};
 use crate::identity::Identified;
 use crate::measure::Machine;
 use crate::options::RunOptions;
 use crate::results::{StepResult, figures, remarks, taken};
 use crate::scenario::Scenario;
-use crate::stats::Figure;
+use crate::stats::{Figure, Found, sum_up};
 
 /// Version of the report's JSON: changes when a field changes its meaning.
 pub const VERSION: u32 = 1;
@@ -61,6 +62,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// Every single result, in the order in which they were measured.
     pub results: Vec<StepResult>,
+    /// The same, where control planes were measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub churn: Vec<PhaseResult>,
 }
 
 /// A step in a report.
@@ -101,6 +105,7 @@ impl Report {
             warnings: Vec::new(),
             figures: Vec::new(),
             results: Vec::new(),
+            churn: Vec::new(),
         })
     }
 
@@ -110,14 +115,26 @@ impl Report {
         self.steps = scenario
             .steps
             .iter()
-            .filter(|step| self.results.iter().any(|result| result.step == step.name))
+            .filter(|step| {
+                self.results.iter().any(|result| result.step == step.name)
+                    || self.churn.iter().any(|result| result.step == step.name)
+            })
             .map(|step| StepInfo {
                 name: step.name.clone(),
                 about: step.about.to_owned(),
                 published: step.published.map(published::figures).unwrap_or_default(),
             })
             .collect();
+        let of_phases = self.churn.iter().map(|result| Found {
+            step: &result.step,
+            subject: &result.subject,
+            round: result.round,
+            values: churn::values(result, &self.churn),
+        });
+        let of_phases = sum_up(&of_phases.collect::<Vec<_>>());
         self.figures = figures(&self.results);
+        self.figures.extend(of_phases);
+        self.warnings.extend(self.churn.iter().flat_map(churn::remarks));
         self.warnings.extend(self.results.iter().flat_map(remarks));
         self.warnings.extend(taken(&self.results));
     }

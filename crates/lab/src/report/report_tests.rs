@@ -58,6 +58,7 @@ fn report() -> Report {
         warnings: vec!["the machine is not quiet".into()],
         figures: Vec::new(),
         results,
+        churn: Vec::new(),
     };
     report.conclude(&scenario);
     report

@@ -5,7 +5,7 @@ use crate::load::{
     HttpLoad, HttpOutcome, IdleOutcome, Latency, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome,
 };
 use crate::measure::{Cpu, Memory};
-use crate::stats::{Better, Figure, Summary, number};
+use crate::stats::{Better, Figure, Found, Value, number, sum_up};
 
 const GIGA: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
@@ -38,55 +38,16 @@ const ADDED: [(&str, &str); 4] = [
 const UNDISTURBED_P50: &str = "latency p50, undisturbed";
 const UNDISTURBED_P99: &str = "latency p99, undisturbed";
 
-/// A number that a step found: name, unit, which way is better, value.
-type Value = (&'static str, &'static str, Better, f64);
-
-/// What a subject's rounds found, by their numbers.
-type Known = Vec<(usize, f64)>;
-
 /// Sums up all rounds, in the order of the results.
 #[must_use]
 pub fn figures(results: &[StepResult]) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = Vec::new();
-    let mut rounds: Vec<Vec<(String, Known)>> = Vec::new();
-    for result in results {
-        for (name, unit, better, value) in with_added(result, results) {
-            let known = figures.iter().position(|figure| figure.step == result.step && figure.name == name);
-            let index = known.unwrap_or_else(|| {
-                figures.push(Figure {
-                    step: result.step.clone(),
-                    name: name.to_owned(),
-                    unit: unit.to_owned(),
-                    better,
-                    subjects: Vec::new(),
-                });
-                rounds.push(Vec::new());
-                figures.len() - 1
-            });
-            match rounds[index].iter_mut().find(|(subject, _)| *subject == result.subject) {
-                Some((_, values)) => values.push((result.round, value)),
-                None => rounds[index].push((result.subject.clone(), vec![(result.round, value)])),
-            }
-        }
-    }
-    for (figure, rounds) in figures.iter_mut().zip(rounds) {
-        let turns =
-            |subject: &str| results.iter().filter(|turn| turn.step == figure.step && turn.subject == subject).count();
-        figure.subjects =
-            rounds.into_iter().map(|(subject, known)| Summary::new(&subject, known, turns(&subject))).collect();
-        figure.compare();
-    }
-    // Steps in order, and within one the figures in the order of the result that has most of them: without proxies there are
-    // fewer.
-    let order: Vec<(&str, Vec<Value>)> =
-        results.iter().map(|result| (result.step.as_str(), with_added(result, results))).collect();
-    let place = |figure: &Figure| {
-        let step = order.iter().position(|(step, _)| *step == figure.step);
-        let fullest = order.iter().filter(|(step, _)| *step == figure.step).max_by_key(|(_, values)| values.len());
-        (step, fullest.and_then(|(_, values)| values.iter().position(|(name, ..)| *name == figure.name)))
-    };
-    figures.sort_by_cached_key(place);
-    figures
+    let found = results.iter().map(|result| Found {
+        step: &result.step,
+        subject: &result.subject,
+        round: result.round,
+        values: with_added(result, results),
+    });
+    sum_up(&found.collect::<Vec<_>>())
 }
 
 /// What a result found, and for open loops the latency that the subject adds to that without a mesh in the same round: what is

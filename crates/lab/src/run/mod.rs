@@ -22,6 +22,7 @@ pub(crate) use alone::Alone;
 pub(crate) use plan::in_words;
 
 use crate::Error;
+use crate::churn::{self, Phase, Shape};
 use crate::measure::{Machine, busy_cores};
 pub use crate::options::RunOptions;
 use crate::report::Report;
@@ -101,7 +102,9 @@ pub async fn run(
     }
     // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
     let descriptors = crate::load::raise_descriptor_limit();
-    alone::clear(&options.stage).await?;
+    if options.scenario.mesh.is_none() {
+        alone::clear(&options.stage).await?;
+    }
     let looking = async {
         let busy = busy_cores(LOOK).await.map_err(Error::io("cannot read /proc/stat"))?;
         let machine = Machine { busy_cores: busy, descriptors, ..Machine::describe() };
@@ -125,6 +128,7 @@ pub async fn run(
             report.machine.cores
         ));
     }
+    let proxies = options.scenario.mesh.map_or(0, |mesh| mesh.proxies as u64);
     let most = steps.iter().map(|step| step.idle_connections()).max().unwrap_or(0);
     if descriptors < most * 4 {
         doubts.push(format!(
@@ -132,7 +136,7 @@ pub async fn run(
              can't hold {most} of them. Raise the limit with `ulimit -Hn`",
             descriptors as f64 / most.max(1) as f64
         ));
-    } else if descriptors < ENOUGH_DESCRIPTORS {
+    } else if descriptors < ENOUGH_DESCRIPTORS + proxies {
         doubts.push(format!(
             "a process may have only {descriptors} open descriptors here: the likely cause of whatever hangs or fails. Raise \
              the limit with `ulimit -Hn`"
@@ -147,6 +151,24 @@ pub async fn run(
         for subject in &options.subjects {
             let (name, rounds, left_seconds) = (subject.to_string(), options.rounds, plan.left());
             progress(Progress::Turn { subject: name, round, rounds, left_seconds });
+            if let Some(mesh) = options.scenario.mesh {
+                let control_plane = control_plane(options, subject, round, mesh, &steps)?;
+                let mut tell = |news: churn::News<'_>| match news {
+                    churn::News::Stops => progress(Progress::Stopping),
+                    churn::News::Begins(phase) => {
+                        progress(Progress::Begins { step: phase.name().to_owned(), left_seconds: plan.left() });
+                    }
+                    churn::News::Done(result) => {
+                        if let Some(step) = steps.iter().find(|step| step.name == result.step) {
+                            plan.step_done(options, step);
+                        }
+                        progress(Progress::Step { step: result.step.clone(), summary: churn::headline(result) });
+                    }
+                };
+                report.churn.extend(control_plane.run(stop.clone(), &mut tell).await?);
+                plan.turn_begun();
+                continue;
+            }
             let mut tell = |news: News<'_>| match news {
                 News::Stands => plan.turn_begun(),
                 News::Stops => progress(Progress::Stopping),
@@ -176,6 +198,22 @@ pub async fn run(
         tracing::debug!(warning, "noted");
     }
     Ok(report)
+}
+
+/// A turn of a control plane.
+///
+/// # Errors
+/// [`Error::Usage`] for a subject that is none.
+fn control_plane<'a>(
+    options: &'a RunOptions,
+    subject: &'a Subject,
+    round: usize,
+    shape: Shape,
+    steps: &[&Step],
+) -> Result<churn::Turn<'a>, Error> {
+    let program = subject.control_plane(&options.program)?;
+    let phases = steps.iter().filter_map(|step| Phase::of(&step.name)).collect();
+    Ok(churn::Turn { program, subject: subject.to_string(), round, shape, seconds: options.seconds, phases })
 }
 
 /// How far a turn is.

@@ -1,0 +1,144 @@
+//! What is measured of a control plane, in order.
+
+use serde::{Deserialize, Serialize};
+
+/// Pods that a namespace has, as near as whole services allow: what a relabelled namespace touches.
+const PODS_OF_NAMESPACE: usize = 1000;
+
+/// The size of the generated mesh, and how fast it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Services.
+    pub services: usize,
+    /// Pods of each service.
+    pub pods: usize,
+    /// Proxies, each with a node of its own.
+    pub proxies: usize,
+    /// Changes per second.
+    pub changes: f64,
+    /// Proxies that may be in their first sync at a time.
+    pub arriving: usize,
+}
+
+impl Shape {
+    /// The size of the many-svc study.
+    pub const FULL: Self = Self { services: 500, pods: 100, proxies: 1000, changes: 1.0, arriving: 32 };
+    /// Enough to see whether everything works.
+    pub const QUICK: Self = Self { services: 20, pods: 10, proxies: 10, changes: 5.0, arriving: 32 };
+
+    /// Pods in all.
+    #[must_use]
+    pub fn workloads(&self) -> usize {
+        self.services * self.pods
+    }
+
+    /// Services of a namespace.
+    #[must_use]
+    pub fn services_per_namespace(&self) -> usize {
+        (PODS_OF_NAMESPACE / self.pods.max(1)).clamp(1, self.services.max(1))
+    }
+}
+
+/// What happens to the mesh in one change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// One pod goes, and another comes in its place.
+    ReplacePod,
+    /// One pod gets another label.
+    RelabelPod,
+    /// Every pod of a service goes, and as many others come.
+    ReplaceService,
+    /// Every pod of a namespace gets another label.
+    RelabelNamespace,
+}
+
+impl Kind {
+    /// Whether it touches one pod only: then changes come at fixed times.
+    #[must_use]
+    pub fn is_single(self) -> bool {
+        matches!(self, Self::ReplacePod | Self::RelabelPod)
+    }
+}
+
+/// A step of the scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The control plane is given the mesh. No proxy is connected.
+    Start,
+    /// Changes while no proxy is connected.
+    Alone(Kind),
+    /// All proxies come.
+    FirstSync,
+    /// All proxies are in sync, and nothing changes.
+    Idle,
+    /// Changes while all proxies are connected.
+    Churn(Kind),
+    /// All proxies come again, after missing some changes.
+    Reconnect,
+}
+
+impl Phase {
+    /// All of them, in the order in which they are run.
+    pub const ALL: [Self; 12] = [
+        Self::Start,
+        Self::Alone(Kind::ReplacePod),
+        Self::Alone(Kind::RelabelPod),
+        Self::Alone(Kind::ReplaceService),
+        Self::Alone(Kind::RelabelNamespace),
+        Self::FirstSync,
+        Self::Idle,
+        Self::Churn(Kind::ReplacePod),
+        Self::Churn(Kind::RelabelPod),
+        Self::Churn(Kind::ReplaceService),
+        Self::Churn(Kind::RelabelNamespace),
+        Self::Reconnect,
+    ];
+
+    /// Its name, which is that of the step.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Alone(Kind::ReplacePod) => "alone/replace-pod",
+            Self::Alone(Kind::RelabelPod) => "alone/relabel-pod",
+            Self::Alone(Kind::ReplaceService) => "alone/replace-service",
+            Self::Alone(Kind::RelabelNamespace) => "alone/relabel-namespace",
+            Self::FirstSync => "first-sync",
+            Self::Idle => "idle",
+            Self::Churn(Kind::ReplacePod) => "churn/replace-pod",
+            Self::Churn(Kind::RelabelPod) => "churn/relabel-pod",
+            Self::Churn(Kind::ReplaceService) => "churn/replace-service",
+            Self::Churn(Kind::RelabelNamespace) => "churn/relabel-namespace",
+            Self::Reconnect => "reconnect",
+        }
+    }
+
+    /// What it shows.
+    #[must_use]
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Start => "the whole mesh is fed, no proxy is connected: processor time, and memory per workload",
+            Self::Alone(_) => "objects to published resources, no proxy is connected: processor time per change",
+            Self::FirstSync => "all proxies come, so many at a time: processor time, peak memory, memory per proxy",
+            Self::Idle => "all proxies are in sync and nothing changes",
+            Self::Churn(kind) if kind.is_single() => {
+                "changes at fixed times, all proxies connected: processor time, and change fed to seen by each proxy"
+            }
+            Self::Churn(_) => "one change after the other has been seen by all: processor time, and fed to seen",
+            Self::Reconnect => "all proxies come again, having missed ten changes: bytes sent again, processor time",
+        }
+    }
+
+    /// The phase of a step.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.name() == name)
+    }
+
+    /// Whether proxies must be connected for it.
+    #[must_use]
+    pub fn needs_proxies(self) -> bool {
+        matches!(self, Self::Idle | Self::Churn(_) | Self::Reconnect)
+    }
+}

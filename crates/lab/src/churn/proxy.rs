@@ -1,0 +1,194 @@
+//! One proxy: a delta client over TLS that does what is asked of one, and looks at no more than it must.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2::client::Connection;
+use h2::{RecvStream, SendStream};
+use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
+use leno_tls::{ControlConnector, HANDSHAKE_TIMEOUT, TlsStream};
+use prost::Message as _;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use tokio::net::TcpStream;
+
+use super::crowd::Shared;
+use super::mesh::node_name;
+use super::plane::NAMESPACE;
+use super::wire::{Reader, framed, header};
+
+/// As Leno's node proxy and ztunnel ask for them.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 2 << 20;
+const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// What a proxy that was here before says it holds: the fields of its first request that are the same for all proxies.
+pub(super) type Told = Bytes;
+
+/// Versions of what is held, as a first request tells them; what is beyond the size that gRPC servers take is left out.
+pub(super) fn told<'a>(held: impl Iterator<Item = (&'a str, &'a str)>) -> Told {
+    const MOST: usize = (4 << 20) - (64 << 10);
+    let mut request = DeltaDiscoveryRequest { type_url: ADDRESS_TYPE.to_owned(), ..Default::default() };
+    let mut size = 0;
+    for (name, version) in held {
+        // Lengths and tags of an entry take no more than 16 bytes.
+        size += name.len() + version.len() + 16;
+        if size > MOST {
+            break;
+        }
+        request.initial_resource_versions.insert(name.to_owned(), version.to_owned());
+    }
+    request.encode_to_vec().into()
+}
+
+/// Comes, and stays until something goes wrong; the answer is what.
+pub(super) async fn run(shared: Arc<Shared>, number: usize, told: Option<Told>) -> String {
+    match converse(&shared, number, told).await {
+        Ok(never) => match never {},
+        Err(reason) => format!("proxy {number}: {reason}"),
+    }
+}
+
+async fn converse(shared: &Shared, number: usize, told: Option<Told>) -> Result<std::convert::Infallible, String> {
+    let permit = shared.places.acquire().await.map_err(|error| error.to_string())?;
+    let mut permit = Some(permit);
+    let tcp = TcpStream::connect(shared.address).await.map_err(|error| format!("cannot connect: {error}"))?;
+    tcp.set_nodelay(true).map_err(|error| error.to_string())?;
+    let stream = connect(&shared.connector, tcp, shared.address).await?;
+    let (requests, mut connection) = h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake::<_, Bytes>(stream)
+        .await
+        .map_err(|error| format!("HTTP/2: {error}"))?;
+    let request = http::Request::post(format!("https://{}{METHOD}", shared.address))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("authorization", format!("Bearer {}", shared.tokens[number]))
+        .header("clusterid", "Kubernetes")
+        .body(())
+        .map_err(|error| error.to_string())?;
+    let mut requests = drive(&mut connection, requests.ready()).await?.map_err(|error| format!("HTTP/2: {error}"))?;
+    let (response, mut answers) = requests.send_request(request, false).map_err(|error| error.to_string())?;
+    for first in first_requests(number, told) {
+        send(&mut answers, first)?;
+    }
+    let response = drive(&mut connection, response).await?.map_err(|error| format!("no answer: {error}"))?;
+    if let Some(status) = response.headers().get("grpc-status") {
+        return Err(refusal(status, response.headers()));
+    }
+    let mut body = response.into_body();
+    let mut reader = Reader::default();
+    loop {
+        let next = drive(&mut connection, body.data()).await?;
+        let Some(data) = next else { return Err(end(&mut connection, &mut body).await) };
+        let data = data.map_err(|error| format!("the stream broke: {error}"))?;
+        let now = Instant::now();
+        shared.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let (ended, is_there) = {
+            let mut held = shared.held[number].lock().unwrap_or_else(PoisonError::into_inner);
+            held.arrived(now);
+            reader.take(&data, &mut *held)?;
+            (std::mem::take(&mut held.ended), held.is_synced() && held.changes_seen() >= shared.missed)
+        };
+        let _ = body.flow_control().release_capacity(data.len());
+        for (type_url, nonce) in ended {
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_default();
+            let answer = DeltaDiscoveryRequest {
+                type_url: text(type_url),
+                response_nonce: text(nonce),
+                ..DeltaDiscoveryRequest::default()
+            };
+            shared.responses.fetch_add(1, Ordering::Relaxed);
+            send(&mut answers, framed(&answer.encode_to_vec()).into())?;
+        }
+        if is_there && let Some(place) = permit.take() {
+            drop(place);
+            shared.there.send_modify(|there| *there += 1);
+        }
+    }
+}
+
+async fn connect(
+    connector: &ControlConnector,
+    tcp: TcpStream,
+    address: SocketAddr,
+) -> Result<TlsStream<TcpStream>, String> {
+    let name = address.ip().to_string();
+    connector.connect(tcp, &name, HANDSHAKE_TIMEOUT).await.map_err(|error| format!("TLS: {error}"))
+}
+
+type Link = Connection<TlsStream<TcpStream>, Bytes>;
+
+/// Waits for something that the connection brings.
+async fn drive<T>(connection: &mut Link, wanted: impl Future<Output = T>) -> Result<T, String> {
+    let mut wanted = std::pin::pin!(wanted);
+    tokio::select! {
+        biased;
+        ended = poll_fn(|cx| std::pin::Pin::new(&mut *connection).poll(cx)) => {
+            // What came before its end counts.
+            if let Some(last) = futures_util::FutureExt::now_or_never(&mut wanted) {
+                return Ok(last);
+            }
+            Err(match ended {
+                Ok(()) => "the connection was closed".to_owned(),
+                Err(error) => format!("the connection broke: {error}"),
+            })
+        }
+        wanted = &mut wanted => Ok(wanted),
+    }
+}
+
+/// Why a stream has ended.
+async fn end(connection: &mut Link, body: &mut RecvStream) -> String {
+    match drive(connection, body.trailers()).await {
+        Ok(Ok(Some(trailers))) => match trailers.get("grpc-status") {
+            Some(status) => refusal(status, &trailers),
+            None => "the stream has ended".to_owned(),
+        },
+        _ => "the stream has ended".to_owned(),
+    }
+}
+
+fn refusal(status: &http::HeaderValue, headers: &http::HeaderMap) -> String {
+    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let message = headers.get("grpc-message").map(text).unwrap_or_default();
+    format!("the control plane refused: gRPC status {}, {message}", text(status))
+}
+
+fn send(answers: &mut SendStream<Bytes>, bytes: Bytes) -> Result<(), String> {
+    answers.send_data(bytes, false).map_err(|error| format!("an answer cannot be sent: {error}"))
+}
+
+/// What opens both types, in pieces.
+fn first_requests(number: usize, told: Option<Told>) -> [Bytes; 3] {
+    let field = |text: String| Value { kind: Some(Kind::StringValue(text)) };
+    let pod = format!("proxy-{number}");
+    let metadata = [
+        ("NAME", pod.clone()),
+        ("NAMESPACE", NAMESPACE.to_owned()),
+        ("INSTANCE_IPS", "1.1.1.1".to_owned()),
+        ("NODE_NAME", node_name(number)),
+        ("CLUSTER_ID", "Kubernetes".to_owned()),
+    ];
+    let node = Node {
+        id: format!("ztunnel~1.1.1.1~{pod}.{NAMESPACE}~{NAMESPACE}.svc.cluster.local"),
+        metadata: Some(Struct {
+            fields: metadata.into_iter().map(|(key, value)| (key.to_owned(), field(value))).collect(),
+        }),
+        ..Node::default()
+    };
+    let node = DeltaDiscoveryRequest { node: Some(node), ..DeltaDiscoveryRequest::default() }.encode_to_vec();
+    let told = told.unwrap_or_else(|| self::told(std::iter::empty()));
+    let mut opening = header(node.len() + told.len()).to_vec();
+    opening.extend_from_slice(&node);
+    let policies = DeltaDiscoveryRequest { type_url: AUTHORIZATION_TYPE.to_owned(), ..Default::default() };
+    let policies = [node, policies.encode_to_vec()].concat();
+    // Fields of a message may come in any order, and in parts.
+    [opening.into(), told, framed(&policies).into()]
+}

@@ -1,0 +1,256 @@
+//! What a proxy holds, in little: which resources, and a digest of each.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use twox_hash::XxHash64;
+
+use super::mesh::mark;
+use super::wire::{Sink, find};
+use crate::load::LatencyRecorder;
+
+// Fields of the messages that are looked at.
+const VERSION: u64 = 1;
+const BODY: u64 = 2;
+const NAME: u64 = 3;
+const ANY_VALUE: u64 = 2;
+const WORKLOAD: u64 = 1;
+const CANONICAL_REVISION: u64 = 11;
+
+/// Numbers for names, so that a thousand proxies need four bytes for a resource each.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// Those known from the beginning, in their order: most come in it.
+    first: Vec<Box<[u8]>>,
+    first_numbers: HashMap<Box<[u8]>, u32>,
+    later: RwLock<HashMap<Box<[u8]>, u32>>,
+}
+
+impl Names {
+    pub(super) fn new(mut names: Vec<String>) -> Self {
+        names.sort();
+        let first: Vec<Box<[u8]>> = names.into_iter().map(|name| name.into_bytes().into()).collect();
+        let first_numbers = first.iter().cloned().zip(0..).collect();
+        Self { first, first_numbers, later: RwLock::default() }
+    }
+
+    /// The number of a name, which may be `guess`.
+    fn number(&self, name: &[u8], guess: u32) -> u32 {
+        if self.first.get(guess as usize).is_some_and(|known| **known == *name) {
+            return guess;
+        }
+        if let Some(number) = self.first_numbers.get(name) {
+            return *number;
+        }
+        let known = |later: &HashMap<Box<[u8]>, u32>| later.get(name).copied();
+        if let Some(number) = known(&self.later.read().unwrap_or_else(PoisonError::into_inner)) {
+            return number;
+        }
+        let mut later = self.later.write().unwrap_or_else(PoisonError::into_inner);
+        let next = (self.first.len() + later.len()) as u32;
+        *later.entry(name.into()).or_insert(next)
+    }
+}
+
+/// The changes that are waited for, and what was seen of them by all proxies.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// Number of the first one.
+    from: AtomicU32,
+    sent: RwLock<HashMap<u32, Sent>>,
+    /// Pairs of a change and a proxy that has seen it.
+    seen: AtomicU64,
+    latency: Mutex<LatencyRecorder>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    at: Instant,
+    pods: u32,
+}
+
+impl Watched {
+    /// Forgets what was, and waits for changes from `number` on.
+    pub(super) fn begin(&self, number: u32) {
+        self.sent.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.from.store(number, Ordering::SeqCst);
+        self.seen.store(0, Ordering::SeqCst);
+        *self.latency.lock().unwrap_or_else(PoisonError::into_inner) = LatencyRecorder::new();
+    }
+
+    /// A change of so many pods is about to be fed.
+    pub(super) fn sent(&self, number: u32, pods: u32) {
+        let sent = Sent { at: Instant::now(), pods };
+        self.sent.write().unwrap_or_else(PoisonError::into_inner).insert(number, sent);
+    }
+
+    /// Pairs of a change and a proxy that has seen it.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    /// How long that took.
+    pub(super) fn latency(&self) -> LatencyRecorder {
+        self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A resource in full, which one proxy keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) name: String,
+    pub(super) version: String,
+    /// The encoded `Any`.
+    pub(super) body: Vec<u8>,
+}
+
+/// What one proxy holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    names: Arc<Names>,
+    watched: Arc<Watched>,
+    /// By the numbers of their names; 0 for what is not held.
+    digests: Vec<u32>,
+    count: usize,
+    guess: u32,
+    /// As many as make the first sync.
+    wanted: usize,
+    synced: bool,
+    /// Of changes of more than one pod: pods seen.
+    partly: HashMap<u32, u32>,
+    /// Changes seen in full since [`Watched::begin`].
+    changes_seen: usize,
+    /// In full, if this proxy is the witness.
+    kept: Option<HashMap<u32, Kept>>,
+    /// When what is being read arrived.
+    now: Instant,
+    /// Responses to acknowledge: type and nonce.
+    pub(super) ended: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Held {
+    pub(super) fn new(names: Arc<Names>, watched: Arc<Watched>, wanted: usize, witness: bool) -> Self {
+        Self {
+            digests: vec![0; names.first.len()],
+            names,
+            watched,
+            count: 0,
+            guess: 0,
+            wanted,
+            synced: false,
+            partly: HashMap::new(),
+            changes_seen: 0,
+            kept: witness.then(HashMap::new),
+            now: Instant::now(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// What is read next arrived at that time.
+    pub(super) fn arrived(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Whether the first sync is done.
+    pub(super) fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Changes seen since [`Self::begin`].
+    pub(super) fn changes_seen(&self) -> usize {
+        self.changes_seen
+    }
+
+    /// Counts changes anew.
+    pub(super) fn begin(&mut self) {
+        self.partly.clear();
+        self.changes_seen = 0;
+    }
+
+    /// Resources held.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// What the witness has kept.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Kept> {
+        self.kept.iter().flat_map(HashMap::values)
+    }
+
+    /// How many resources are not held as `other` holds them.
+    pub(super) fn differences(&self, other: &Self) -> usize {
+        let length = self.digests.len().max(other.digests.len());
+        let at = |held: &Self, index: usize| held.digests.get(index).copied().unwrap_or(0);
+        (0..length).filter(|index| at(self, *index) != at(other, *index)).count()
+    }
+
+    fn slot(&mut self, number: u32) -> &mut u32 {
+        let index = number as usize;
+        if self.digests.len() <= index {
+            self.digests.resize(index + 1, 0);
+        }
+        &mut self.digests[index]
+    }
+
+    /// A pod that bears the number of a change.
+    fn marked(&mut self, number: u32) {
+        if number < self.watched.from.load(Ordering::SeqCst) {
+            return;
+        }
+        let sent = self.watched.sent.read().unwrap_or_else(PoisonError::into_inner).get(&number).copied();
+        let Some(sent) = sent else { return };
+        let seen = self.partly.entry(number).or_default();
+        *seen += 1;
+        if *seen == sent.pods {
+            self.changes_seen += 1;
+            let took = self.now.checked_duration_since(sent.at).unwrap_or(Duration::ZERO);
+            self.watched.latency.lock().unwrap_or_else(PoisonError::into_inner).record(took);
+            self.watched.seen.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Sink for Held {
+    fn resource(&mut self, encoded: &[u8]) {
+        let (name, body) = (find(encoded, NAME).unwrap_or_default(), find(encoded, BODY).unwrap_or_default());
+        let number = self.names.number(name, self.guess);
+        self.guess = number.wrapping_add(1);
+        // Nothing held is 0.
+        let digest = (XxHash64::oneshot(0, body) as u32).max(1);
+        let before = std::mem::replace(self.slot(number), digest);
+        self.count += usize::from(before == 0);
+        if let Some(kept) = &mut self.kept {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let version = text(find(encoded, VERSION).unwrap_or_default());
+            kept.insert(number, Kept { name: text(name), version, body: body.to_vec() });
+        }
+        // What was not seen before is not waited for until then.
+        if self.synced && before != digest {
+            let address = find(body, ANY_VALUE).unwrap_or_default();
+            let revision = find(address, WORKLOAD).and_then(|workload| find(workload, CANONICAL_REVISION));
+            if let Some(number) = revision.and_then(mark) {
+                self.marked(number);
+            }
+        }
+        self.synced |= self.count == self.wanted;
+    }
+
+    fn removed(&mut self, name: &[u8]) {
+        let number = self.names.number(name, u32::MAX);
+        let before = std::mem::take(self.slot(number));
+        self.count -= usize::from(before != 0);
+        if let Some(kept) = &mut self.kept {
+            kept.remove(&number);
+        }
+    }
+
+    fn end(&mut self, type_url: &[u8], nonce: &[u8]) {
+        self.ended.push((type_url.to_vec(), nonce.to_vec()));
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
