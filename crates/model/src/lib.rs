@@ -6,6 +6,7 @@
 //! one knows the other.
 
 mod identity;
+mod index;
 pub mod map;
 mod mesh;
 mod policy;

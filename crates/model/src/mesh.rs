@@ -1,12 +1,12 @@
 //! One consistent picture of the mesh, and the indices the data path looks things up by.
 
-use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::index::{Index, hash};
 use crate::{
-    Authorization, Name, NetworkAddress, NetworkMode, PolicyName, Port, Scope, Service, ServiceName, Workload,
-    WorkloadUid,
+    Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Scope, Service, ServiceName, Set,
+    Workload, WorkloadUid,
 };
 
 /// A workload as endpoint of one service.
@@ -33,149 +33,190 @@ impl Endpoint {
 
 /// Everything a proxy or control plane knows, by every key it is asked for.
 ///
-/// Cheap to clone: each index is shared until it is written. Writers clone, change and publish;
-/// readers hold one clone for as long as they need a consistent view.
+/// Cheap to clone, and a change costs what it touches, however large the mesh: clones share all that
+/// is the same in them. Writers clone, change and publish; readers hold one clone for as long as they
+/// need a consistent view.
 #[derive(Debug, Clone, Default)]
 pub struct Mesh {
-    workloads: Arc<HashMap<WorkloadUid, Arc<Workload>>>,
-    by_address: Arc<HashMap<NetworkAddress, Vec<Arc<Workload>>>>,
-    services: Arc<HashMap<ServiceName, Arc<Service>>>,
-    by_vip: Arc<HashMap<NetworkAddress, Vec<Arc<Service>>>>,
-    by_hostname: Arc<HashMap<Name, Vec<Arc<Service>>>>,
-    ranged: Arc<Vec<Arc<Service>>>,
-    // Keyed by the service's name, known or not: endpoints may arrive before their service, and
-    // a replaced service keeps them.
-    endpoints: Arc<HashMap<ServiceName, HashMap<WorkloadUid, Endpoint>>>,
-    policies: Arc<HashMap<PolicyName, Arc<Authorization>>>,
-    global_policies: Arc<BTreeSet<PolicyName>>,
-    namespace_policies: Arc<HashMap<Name, BTreeSet<PolicyName>>>,
-    // By workload that named them when they were removed, and names them still.
-    retired_policies: Arc<HashMap<WorkloadUid, Vec<Arc<Authorization>>>>,
+    workloads: Index<Arc<Workload>>,
+    by_address: Index<Arc<Workload>>,
+    // By node, namespace, name and service account; of those that are on a node.
+    by_pod: Index<Arc<Workload>>,
+    services: Index<Arc<Service>>,
+    by_vip: Index<Arc<Service>>,
+    by_hostname: Index<Arc<Service>>,
+    ranged: Map<ServiceName, Arc<Service>>,
+    // By the service's name, known or not: endpoints may arrive before their service, and a
+    // replaced service keeps them.
+    endpoints: Index<Endpoints>,
+    policies: Index<Arc<Authorization>>,
+    global_policies: Map<PolicyName, Arc<Authorization>>,
+    namespace_policies: Map<Name, Map<PolicyName, Arc<Authorization>>>,
+    // Which workloads name a policy, known or not.
+    named_policies: Map<PolicyName, Set<WorkloadUid>>,
+    retired_policies: Map<PolicyName, Retired>,
+}
+
+/// Those of one service.
+#[derive(Debug, Clone)]
+struct Endpoints {
+    service: ServiceName,
+    by_uid: Index<Endpoint>,
+}
+
+/// A policy that was removed.
+#[derive(Debug, Clone)]
+struct Retired {
+    policy: Arc<Authorization>,
+    /// Those that named it then, and name it still.
+    named_by: Set<WorkloadUid>,
 }
 
 impl Mesh {
     /// Adds or replaces a workload. Retired policies that it goes on to name stay.
     pub fn upsert_workload(&mut self, workload: Arc<Workload>) {
-        let mut retired = self.retired_policies.get(&workload.uid).cloned().unwrap_or_default();
-        retired.retain(|policy| workload.authorization_policies.contains(&policy.id));
-        self.remove_workload(&workload.uid);
-        if !retired.is_empty() {
-            Arc::make_mut(&mut self.retired_policies).insert(workload.uid.clone(), retired);
-        }
-        if workload.network_mode == NetworkMode::Standard {
-            let by_address = Arc::make_mut(&mut self.by_address);
-            for address in &workload.addresses {
-                let key = NetworkAddress { network: workload.network.clone(), address: *address };
-                let claimants = by_address.entry(key).or_default();
-                claimants.push(workload.clone());
-                claimants.sort_by_key(|w| std::cmp::Reverse(claim(w)));
+        if let Some(old) = self.workload(&workload.uid).cloned() {
+            self.take_out(&old);
+            for id in old.authorization_policies.iter().filter(|id| !workload.authorization_policies.contains(id)) {
+                self.names_no_more(&workload.uid, id);
             }
         }
-        if !workload.services.is_empty() {
-            let endpoints = Arc::make_mut(&mut self.endpoints);
-            for (service, ports) in &workload.services {
-                let endpoint = Endpoint { workload: workload.clone(), ports: ports.as_slice().into() };
-                endpoints.entry(service.clone()).or_default().insert(workload.uid.clone(), endpoint);
-            }
+        for address in self.own_addresses(&workload) {
+            self.by_address.put_before(address, workload.clone(), |other| claim(other) < claim(&workload));
         }
-        Arc::make_mut(&mut self.workloads).insert(workload.uid.clone(), workload);
+        if !workload.node.is_empty() {
+            self.by_pod.put(pod_hash(&workload), workload.clone());
+        }
+        for (service, ports) in &workload.services {
+            self.add_endpoint(service, &workload, ports);
+        }
+        for id in &workload.authorization_policies {
+            self.named_policies.get_or_insert_with(id.clone(), Set::new).insert(workload.uid.clone(), ());
+        }
+        self.workloads.put(hash(&*workload.uid), workload);
     }
 
     /// Removes a workload; whether there was one.
     pub fn remove_workload(&mut self, uid: &str) -> bool {
-        if !self.workloads.contains_key(uid) {
-            return false;
-        }
-        let Some(old) = Arc::make_mut(&mut self.workloads).remove(uid) else { return false };
-        if self.retired_policies.contains_key(uid) {
-            Arc::make_mut(&mut self.retired_policies).remove(uid);
-            self.forget_retired();
-        }
-        if old.network_mode == NetworkMode::Standard {
-            let by_address = Arc::make_mut(&mut self.by_address);
-            for address in &old.addresses {
-                let key = NetworkAddress { network: old.network.clone(), address: *address };
-                remove_from(by_address, &key, |w| w.uid == old.uid);
-            }
-        }
-        if !old.services.is_empty() {
-            let endpoints = Arc::make_mut(&mut self.endpoints);
-            for service in old.services.keys() {
-                if let Some(of_service) = endpoints.get_mut(service) {
-                    of_service.remove(uid);
-                    if of_service.is_empty() {
-                        endpoints.remove(service);
-                    }
-                }
-            }
+        let Some(old) = self.workload(uid).cloned() else { return false };
+        self.take_out(&old);
+        for id in &old.authorization_policies {
+            self.names_no_more(uid, id);
         }
         true
+    }
+
+    /// From everywhere but from the policies it names.
+    fn take_out(&mut self, old: &Workload) {
+        let is_it = |other: &Arc<Workload>| other.uid == old.uid;
+        self.workloads.remove(hash(&*old.uid), is_it);
+        for address in self.own_addresses(old) {
+            self.by_address.remove(address, is_it);
+        }
+        if !old.node.is_empty() {
+            self.by_pod.remove(pod_hash(old), is_it);
+        }
+        let uid = hash(&*old.uid);
+        for service in old.services.keys() {
+            let key = hash(service);
+            let Some(of) = self.endpoints.find_mut(key, |of| of.service == *service) else { continue };
+            of.by_uid.remove(uid, |endpoint| endpoint.workload.uid == old.uid);
+            if of.by_uid.is_empty() {
+                self.endpoints.remove(key, |of| of.service == *service);
+            }
+        }
+    }
+
+    /// Under what it is found by address.
+    fn own_addresses<'a>(&self, workload: &'a Workload) -> impl Iterator<Item = u64> + use<'a> {
+        let owns = workload.network_mode == NetworkMode::Standard;
+        let addresses = workload.addresses.iter().filter(move |_| owns);
+        addresses.map(|address| address_hash(&workload.network, *address))
+    }
+
+    fn add_endpoint(&mut self, service: &ServiceName, workload: &Arc<Workload>, ports: &[Port]) {
+        let key = hash(service);
+        if !self.endpoints.at(key).iter().any(|of| of.service == *service) {
+            self.endpoints.put(key, Endpoints { service: service.clone(), by_uid: Index::default() });
+        }
+        let Some(of) = self.endpoints.find_mut(key, |of| of.service == *service) else { return };
+        // Those of one service mostly say the same.
+        let same = of.by_uid.values().next().map(|other| &other.ports).filter(|others| ***others == *ports);
+        let endpoint = Endpoint { ports: same.cloned().unwrap_or_else(|| ports.into()), workload: workload.clone() };
+        of.by_uid.put(hash(&*workload.uid), endpoint);
+    }
+
+    fn names_no_more(&mut self, uid: &str, id: &PolicyName) {
+        if let Some(named_by) = self.named_policies.get_mut(id) {
+            named_by.remove(uid);
+            if named_by.is_empty() {
+                self.named_policies.remove(id);
+            }
+        }
+        if let Some(retired) = self.retired_policies.get_mut(id) {
+            retired.named_by.remove(uid);
+            if retired.named_by.is_empty() {
+                self.retired_policies.remove(id);
+            }
+        }
     }
 
     /// Adds or replaces a service. Its endpoints stay.
     pub fn upsert_service(&mut self, service: Arc<Service>) {
         self.remove_service(&service.id);
-        let by_vip = Arc::make_mut(&mut self.by_vip);
         for address in &service.addresses {
-            by_vip.entry(address.clone()).or_default().push(service.clone());
+            self.by_vip.put(address_hash(&address.network, address.address), service.clone());
         }
-        Arc::make_mut(&mut self.by_hostname).entry(service.id.hostname.clone()).or_default().push(service.clone());
+        self.by_hostname.put(hash(&*service.id.hostname), service.clone());
         if !service.ranges.is_empty() {
-            Arc::make_mut(&mut self.ranged).push(service.clone());
+            self.ranged.insert(service.id.clone(), service.clone());
         }
-        Arc::make_mut(&mut self.services).insert(service.id.clone(), service);
+        self.services.put(hash(&service.id), service);
     }
 
     /// Removes a service; whether there was one. Its endpoints stay, for it may come back.
     pub fn remove_service(&mut self, id: &ServiceName) -> bool {
-        if !self.services.contains_key(id) {
-            return false;
-        }
-        let Some(old) = Arc::make_mut(&mut self.services).remove(id) else { return false };
-        let by_vip = Arc::make_mut(&mut self.by_vip);
+        let Some(old) = self.service(id).cloned() else { return false };
+        let is_it = |other: &Arc<Service>| other.id == *id;
+        self.services.remove(hash(id), is_it);
         for address in &old.addresses {
-            remove_from(by_vip, address, |s| s.id == old.id);
+            self.by_vip.remove(address_hash(&address.network, address.address), is_it);
         }
-        remove_from(Arc::make_mut(&mut self.by_hostname), &old.id.hostname, |s| s.id == old.id);
-        if !old.ranges.is_empty() {
-            Arc::make_mut(&mut self.ranged).retain(|s| s.id != old.id);
-        }
+        self.by_hostname.remove(hash(&*id.hostname), is_it);
+        self.ranged.remove(id);
         true
     }
 
     /// Adds or replaces a policy.
     pub fn upsert_policy(&mut self, policy: Arc<Authorization>) {
         self.remove_policy(&policy.id);
+        let id = policy.id.clone();
         match policy.scope {
             Scope::Global => {
-                Arc::make_mut(&mut self.global_policies).insert(policy.id.clone());
+                self.global_policies.insert(id, policy.clone());
             }
             Scope::Namespace => {
-                Arc::make_mut(&mut self.namespace_policies)
-                    .entry(policy.id.namespace.clone())
-                    .or_default()
-                    .insert(policy.id.clone());
+                let namespace = id.namespace.clone();
+                self.namespace_policies.get_or_insert_with(namespace, Map::new).insert(id, policy.clone());
             }
             Scope::WorkloadSelector => {}
         }
-        Arc::make_mut(&mut self.policies).insert(policy.id.clone(), policy);
+        self.policies.put(hash(&policy.id), policy);
     }
 
     /// Removes a policy, for everybody and at once; whether there was one.
     pub fn remove_policy(&mut self, id: &PolicyName) -> bool {
-        if !self.retired_policies.is_empty() {
-            let retired = Arc::make_mut(&mut self.retired_policies);
-            retired.values_mut().for_each(|policies| policies.retain(|policy| policy.id != *id));
-            retired.retain(|_, policies| !policies.is_empty());
-            self.forget_retired();
-        }
-        if !self.policies.contains_key(id) {
+        self.retired_policies.remove(id);
+        if self.policy(id).is_none() {
             return false;
         }
-        Arc::make_mut(&mut self.policies).remove(id);
-        Arc::make_mut(&mut self.global_policies).remove(id);
-        if let Some(of_namespace) = Arc::make_mut(&mut self.namespace_policies).get_mut(&id.namespace) {
+        self.policies.remove(hash(id), |policy| policy.id == *id);
+        self.global_policies.remove(id);
+        if let Some(of_namespace) = self.namespace_policies.get_mut(&id.namespace) {
             of_namespace.remove(id);
+            if of_namespace.is_empty() {
+                self.namespace_policies.remove(&id.namespace);
+            }
         }
         true
     }
@@ -184,40 +225,26 @@ impl Mesh {
     /// count, as it was last, until that workload changes to name it no more, is removed, or the policy
     /// comes back.
     pub fn retire_policies(&mut self, ids: &[PolicyName]) {
-        let gone: HashMap<&PolicyName, Arc<Authorization>> =
-            ids.iter().filter_map(|id| Some((id, self.policies.get(id)?.clone()))).collect();
-        // A policy that has been retired before is not among them, and stays so.
-        for id in gone.keys() {
+        for id in ids {
+            // One that has been retired before is not among them, and stays so.
+            let Some(policy) = self.policy(id).cloned() else { continue };
             self.remove_policy(id);
-        }
-        if gone.is_empty() {
-            return;
-        }
-        let retired = Arc::make_mut(&mut self.retired_policies);
-        for workload in self.workloads.values() {
-            for policy in workload.authorization_policies.iter().filter_map(|id| gone.get(id)) {
-                retired.entry(workload.uid.clone()).or_default().push(policy.clone());
+            if let Some(named_by) = self.named_policies.get(id).cloned() {
+                self.retired_policies.insert(id.clone(), Retired { policy, named_by });
             }
-        }
-    }
-
-    /// A map never shrinks by itself, and one policy may have been named by all workloads.
-    fn forget_retired(&mut self) {
-        if self.retired_policies.is_empty() {
-            self.retired_policies = Arc::default();
         }
     }
 
     /// A workload by key.
     pub fn workload(&self, uid: &str) -> Option<&Arc<Workload>> {
-        self.workloads.get(uid)
+        self.workloads.at(hash(uid)).iter().find(|workload| &*workload.uid == uid)
     }
 
     /// The workload that owns an address. Of several, pods with HBONE win, then pods, then
     /// HBONE, as ztunnel does. One that was not understood counts as if it had HBONE.
     pub fn workload_by_address(&self, network: &Name, address: IpAddr) -> Option<&Arc<Workload>> {
-        let key = NetworkAddress { network: network.clone(), address };
-        self.by_address.get(&key).and_then(|claimants| claimants.first())
+        let mut claimants = self.by_address.at(address_hash(network, address)).iter();
+        claimants.find(|workload| workload.network == *network && workload.addresses.contains(&address))
     }
 
     /// The workload a node agent announces as `namespace/name` with a service account, if it
@@ -229,9 +256,13 @@ impl Mesh {
         name: &str,
         service_account: &str,
     ) -> Option<&Arc<Workload>> {
-        self.workloads.values().find(|w| {
+        let is_it = |w: &&Arc<Workload>| {
             &*w.name == name && &*w.namespace == namespace && &*w.service_account == service_account && &*w.node == node
-        })
+        };
+        if node.is_empty() {
+            return self.workloads().find(is_it);
+        }
+        self.by_pod.at(hash((node, namespace, name, service_account))).iter().find(is_it)
     }
 
     /// All workloads, in no order.
@@ -241,23 +272,27 @@ impl Mesh {
 
     /// A service by key.
     pub fn service(&self, id: &ServiceName) -> Option<&Arc<Service>> {
-        self.services.get(id)
+        self.services.at(hash(id)).iter().find(|service| service.id == *id)
     }
 
     /// Whether a workload or a service has this very address.
     pub fn has_address(&self, network: &Name, address: IpAddr) -> bool {
-        let key = NetworkAddress { network: network.clone(), address };
-        self.by_address.contains_key(&key) || self.by_vip.contains_key(&key)
+        self.workload_by_address(network, address).is_some() || self.with_vip(network, address).next().is_some()
+    }
+
+    fn with_vip<'a>(&'a self, network: &Name, address: IpAddr) -> impl Iterator<Item = &'a Arc<Service>> + Clone {
+        let has_it = move |own: &NetworkAddress| own.network == *network && own.address == address;
+        let candidates = self.by_vip.at(address_hash(network, address)).iter();
+        candidates.filter(move |service| service.addresses.iter().any(has_it))
     }
 
     /// The service a client in `client_namespace` means by a virtual address: exact addresses
     /// first, then ranges, as ztunnel does.
     pub fn service_by_vip(&self, network: &Name, address: IpAddr, client_namespace: &str) -> Option<&Arc<Service>> {
-        let key = NetworkAddress { network: network.clone(), address };
-        let exact = self.by_vip.get(&key).and_then(|candidates| preferred(candidates, client_namespace));
+        let exact = preferred(self.with_vip(network, address), client_namespace);
         exact.or_else(|| {
             self.ranged
-                .iter()
+                .values()
                 .filter(|s| s.visible_to(client_namespace))
                 .filter_map(|s| {
                     let longest = s
@@ -275,7 +310,8 @@ impl Mesh {
 
     /// The service a client in `client_namespace` means by a host name.
     pub fn service_by_hostname(&self, hostname: &str, client_namespace: &str) -> Option<&Arc<Service>> {
-        self.by_hostname.get(hostname).and_then(|candidates| preferred(candidates, client_namespace))
+        let candidates = self.by_hostname.at(hash(hostname)).iter();
+        preferred(candidates.filter(|service| &*service.id.hostname == hostname), client_namespace)
     }
 
     /// All services, in no order.
@@ -285,15 +321,20 @@ impl Mesh {
 
     /// The endpoints of a service, in no order, healthy or not.
     pub fn endpoints(&self, service: &ServiceName) -> impl Iterator<Item = &Endpoint> {
-        self.endpoints.get(service).into_iter().flat_map(HashMap::values)
+        self.endpoints_of(service).into_iter().flat_map(|of| of.by_uid.values())
+    }
+
+    fn endpoints_of(&self, service: &ServiceName) -> Option<&Endpoints> {
+        self.endpoints.at(hash(service)).iter().find(|of| of.service == *service)
     }
 
     /// The service a connection to `port` of the workload most likely came by, where only that
     /// is known; `None` if it could be one of several: for telemetry, never for decisions.
     pub fn service_at(&self, workload: &Workload, port: u16) -> Option<&Arc<Service>> {
         let mut matching = workload.services.keys().filter_map(|id| {
-            let service = self.services.get(id)?;
-            let endpoint = self.endpoints.get(id)?.get(&workload.uid)?;
+            let service = self.service(id)?;
+            let of = self.endpoints_of(id)?.by_uid.at(hash(&*workload.uid));
+            let endpoint = of.iter().find(|endpoint| endpoint.workload.uid == workload.uid)?;
             service.ports.iter().any(|p| endpoint.target_port(p) == Some(port)).then_some(service)
         });
         matching.next().filter(|_| matching.next().is_none())
@@ -301,7 +342,7 @@ impl Mesh {
 
     /// A policy by key.
     pub fn policy(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        self.policies.get(id)
+        self.policies.at(hash(id)).iter().find(|policy| policy.id == *id)
     }
 
     /// All policies, in no order.
@@ -316,22 +357,29 @@ impl Mesh {
         &'a self,
         workload: &'a Workload,
     ) -> impl Iterator<Item = Result<&'a Arc<Authorization>, &'a PolicyName>> {
-        let of_namespace = self.namespace_policies.get(&workload.namespace).into_iter().flatten();
-        self.global_policies
-            .iter()
-            .chain(of_namespace)
-            .chain(&workload.authorization_policies)
-            .map(|id| self.policies.get(id).or_else(|| self.retired_policy(workload, id)).ok_or(id))
+        let of_namespace = self.namespace_policies.get(&workload.namespace).into_iter().flat_map(Map::values);
+        let named = workload.authorization_policies.iter();
+        let named = named.map(|id| self.policy(id).or_else(|| self.retired_policy(workload, id)).ok_or(id));
+        self.global_policies.values().chain(of_namespace).map(Ok).chain(named)
     }
 
     fn retired_policy(&self, workload: &Workload, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        self.retired_policies.get(&workload.uid)?.iter().find(|policy| policy.id == *id)
+        let retired = self.retired_policies.get(id)?;
+        retired.named_by.contains_key(&workload.uid).then_some(&retired.policy)
     }
 
     /// How many policies are retired and still count, once for each workload that names one.
     pub fn retired_policies(&self) -> usize {
-        self.retired_policies.values().map(Vec::len).sum()
+        self.retired_policies.values().map(|retired| retired.named_by.len()).sum()
     }
+}
+
+fn address_hash(network: &Name, address: IpAddr) -> u64 {
+    hash((&**network, address))
+}
+
+fn pod_hash(workload: &Workload) -> u64 {
+    hash((&*workload.node, &*workload.namespace, &*workload.name, &*workload.service_account))
 }
 
 fn claim(w: &Workload) -> (bool, bool) {
@@ -339,8 +387,11 @@ fn claim(w: &Workload) -> (bool, bool) {
 }
 
 /// Same namespace, then canonical, then the first, as ztunnel does; invisible ones never.
-fn preferred<'a>(candidates: &'a [Arc<Service>], client_namespace: &str) -> Option<&'a Arc<Service>> {
-    let mut visible = candidates.iter().filter(|s| s.visible_to(client_namespace)).peekable();
+fn preferred<'a>(
+    candidates: impl Iterator<Item = &'a Arc<Service>> + Clone,
+    client_namespace: &str,
+) -> Option<&'a Arc<Service>> {
+    let mut visible = candidates.filter(|s| s.visible_to(client_namespace)).peekable();
     let first = visible.peek().copied();
     let mut canonical = None;
     for service in visible {
@@ -354,15 +405,10 @@ fn preferred<'a>(candidates: &'a [Arc<Service>], client_namespace: &str) -> Opti
     canonical.or(first)
 }
 
-fn remove_from<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, Vec<V>>, key: &K, is: impl Fn(&V) -> bool) {
-    if let Some(values) = map.get_mut(key) {
-        values.retain(|value| !is(value));
-        if values.is_empty() {
-            map.remove(key);
-        }
-    }
-}
-
 #[cfg(test)]
 #[path = "mesh_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "mesh_history_tests.rs"]
+mod history_tests;
