@@ -21,6 +21,11 @@ use leno_objects::{Object, ObjectKey};
 /// milliseconds. (istiod waits 100 ms, which a person who edits a file would notice next to
 /// everything else that happens.)
 pub const QUIET: Duration = Duration::from_millis(10);
+/// A change that comes after [`CALM`] without any waits only this long: what is said in one breath stays
+/// together, and a change alone is at the proxies sooner than a rollout's would be.
+pub const BREATH: Duration = Duration::from_millis(2);
+/// See [`BREATH`].
+pub const CALM: Duration = Duration::from_millis(100);
 /// Changes that never pause are published at least this often.
 pub const MAX_DELAY: Duration = Duration::from_secs(1);
 
@@ -95,6 +100,8 @@ impl Controller {
         let mut applied = self.inner.applied.subscribe();
         // What came before this call is as new as what comes after.
         applied.mark_changed();
+        // None before the first state, which many things make up.
+        let mut published_at = None::<Instant>;
         loop {
             // The sender lives in `self`.
             if applied.changed().await.is_err() {
@@ -103,9 +110,12 @@ impl Controller {
             if *applied.borrow_and_update() == 0 {
                 continue;
             }
-            let latest = Instant::now() + MAX_DELAY;
+            let now = Instant::now();
+            let latest = now + MAX_DELAY;
+            let calm = published_at.is_some_and(|at| now - at >= CALM);
+            let pause = if calm { BREATH } else { QUIET };
             loop {
-                let quiet = (Instant::now() + QUIET).min(latest);
+                let quiet = (Instant::now() + pause).min(latest);
                 tokio::select! {
                     _ = applied.changed() => if Instant::now() >= latest {
                         break;
@@ -114,6 +124,7 @@ impl Controller {
                 }
             }
             self.publish();
+            published_at = Some(Instant::now());
         }
     }
 

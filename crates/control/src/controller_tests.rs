@@ -97,7 +97,7 @@ fn a_change_replaces_only_what_it_touches() {
         .of(ADDRESS_TYPE)
         .expect("some")
         .iter()
-        .filter(|(name, resource)| before.of(ADDRESS_TYPE).and_then(|all| all.get(*name)) != Some(resource))
+        .filter(|(name, resource)| before.of(ADDRESS_TYPE).and_then(|all| all.get(name)) != Some(resource))
         .map(|(name, _)| name.to_string())
         .collect();
     assert_eq!(changed, ["Kubernetes//Pod/shop/web-1".to_owned()].into());
@@ -165,6 +165,14 @@ async fn changes_close_together_are_published_as_one() {
     }
     let took = started.elapsed();
     assert!(took >= MAX_DELAY - QUIET && took <= MAX_DELAY + QUIET, "{took:?}");
+
+    // One that comes alone does not wait for others as long.
+    tokio::time::sleep(2 * CALM).await;
+    resources.mark_unchanged();
+    let started = Instant::now();
+    controller.apply(upserts(&pod(0)));
+    resources.changed().await.expect("published");
+    assert!(started.elapsed() <= BREATH + Duration::from_millis(1), "{:?}", started.elapsed());
     publisher.abort();
 }
 

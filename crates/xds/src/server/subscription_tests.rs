@@ -345,6 +345,11 @@ fn who_is_in_sync_is_remembered_by_a_snapshot() {
         }
         remembers_nothing_else(&subscription, &resources);
     }
+    // Nor where something changed back before it was sent.
+    resources.upsert(A, "w30", Resource::new("2"));
+    resources.upsert(A, "w30", Resource::new("1"));
+    assert!(subscription.say(&resources, now).is_none());
+    remembers_nothing_else(&subscription, &resources);
     // Nor where it comes back with most of it.
     let held = resources.of(A).unwrap().iter().map(|(name, r)| (name.to_string(), r.version().to_owned())).skip(3);
     let request = DeltaDiscoveryRequest { initial_resource_versions: held.collect(), ..open(A) };
@@ -587,7 +592,7 @@ impl World {
                 let mut body = content.to_string();
                 for policy in policies {
                     let name = format!("p{policy}");
-                    if self.draft.of(P).is_some_and(|all| all.contains_key(&*name)) {
+                    if self.draft.of(P).is_some_and(|all| all.contains_key(&name)) {
                         body.push(' ');
                         body.push_str(&name);
                     }

@@ -178,7 +178,14 @@ impl TypeState {
             return;
         }
         let lacks = if self.wildcard {
-            self.lacks_of_everything(latest, deltas)
+            match self.lacks_of_everything(latest, deltas) {
+                // The one it was sent need not be kept.
+                Lacks::Some(delta) if delta.is_empty(Part::All) => {
+                    self.has_all_of(latest, None);
+                    Lacks::Nothing
+                }
+                lacks => lacks,
+            }
         } else if self.seek(latest) || self.pending.of.is_none() {
             Lacks::Some(Arc::new(self.lacks_of_names(latest)))
         } else {
