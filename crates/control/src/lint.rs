@@ -33,7 +33,7 @@ struct Findings(BTreeMap<ObjectKey, Vec<String>>);
 
 impl Findings {
     fn add(&mut self, kind: Kind, metadata: &ObjectMeta, finding: String) {
-        let key = ObjectKey::new(kind, metadata.namespace.as_str(), metadata.name.as_str());
+        let key = ObjectKey::new(kind, metadata.namespace.clone(), metadata.name.clone());
         self.0.entry(key).or_default().push(finding);
     }
 }
@@ -57,7 +57,7 @@ impl<'a> Pods<'a> {
             out.accounts.insert((namespace, spec.account()));
         }
         let declared = store.service_accounts().map(|account| &account.metadata);
-        out.accounts.extend(declared.map(|metadata| (metadata.namespace.as_str(), metadata.name.as_str())));
+        out.accounts.extend(declared.map(|metadata| (&*metadata.namespace, &*metadata.name)));
         out
     }
 
@@ -97,7 +97,7 @@ fn enrolment(store: &ObjectStore, findings: &mut Findings) {
 }
 
 fn authorization_policy(options: &Options, pods: &Pods<'_>, policy: &AuthorizationPolicy, findings: &mut Findings) {
-    let namespace = policy.metadata.namespace.as_str();
+    let namespace = &*policy.metadata.namespace;
     let is_root = *namespace == *options.root_namespace;
     if let Some(selector) = &policy.spec.selector
         && !pods.any((!is_root).then_some(namespace), &selector.match_labels)
@@ -203,7 +203,7 @@ fn endpoint_slice(store: &ObjectStore, slice: &EndpointSlice, findings: &mut Fin
         );
     }
     for target in slice.endpoints.iter().filter_map(|endpoint| endpoint.target_ref.as_ref()) {
-        let own = target.namespace.is_empty() || target.namespace == metadata.namespace;
+        let own = target.namespace.is_empty() || *target.namespace == *metadata.namespace;
         if target.kind == "Pod" && own && Pod::get(store, &metadata.namespace, &target.name).is_none() {
             findings.add(
                 Kind::EndpointSlice,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use leno_model::Name;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Kind;
@@ -293,6 +294,12 @@ impl<'de> Field<'de> for String {
             }
         }
         from.deserialize_any(Text)
+    }
+}
+
+impl<'de> Field<'de> for Name {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        String::decode(from, cx).map(Self::from)
     }
 }
 

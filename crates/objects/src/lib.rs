@@ -18,6 +18,7 @@ mod workload;
 
 use std::fmt;
 
+use leno_model::Name;
 use serde::Deserializer;
 use serde::de::Error as _;
 
@@ -154,7 +155,7 @@ impl Object {
     /// What it is filed under.
     pub fn key(&self) -> ObjectKey {
         let metadata = self.metadata();
-        ObjectKey { kind: self.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() }
+        ObjectKey::new(self.kind(), metadata.namespace.clone(), metadata.name.clone())
     }
 }
 
@@ -164,14 +165,14 @@ pub struct ObjectKey {
     /// Kind.
     pub kind: Kind,
     /// Namespace; empty for kinds that have none.
-    pub namespace: String,
+    pub namespace: Name,
     /// Name.
-    pub name: String,
+    pub name: Name,
 }
 
 impl ObjectKey {
     /// The key of `name` in `namespace`.
-    pub fn new(kind: Kind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
+    pub fn new(kind: Kind, namespace: impl Into<Name>, name: impl Into<Name>) -> Self {
         Self { kind, namespace: namespace.into(), name: name.into() }
     }
 }
@@ -206,7 +207,7 @@ pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, from: D) -> Result<Decoded,
     let mut object = decode_kind(&mut cx, from)?;
     let metadata = object.metadata_mut();
     if kind.is_namespaced() && metadata.namespace.is_empty() {
-        DEFAULT_NAMESPACE.clone_into(&mut metadata.namespace);
+        metadata.namespace = DEFAULT_NAMESPACE.into();
     }
     validate::object(&object).map_err(D::Error::custom)?;
     Ok(Decoded { object, warnings: cx.warnings })

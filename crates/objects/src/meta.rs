@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use leno_model::Name;
+
 use super::decode::{object, word};
 use super::scalars::Timestamp;
 use super::validate;
@@ -13,9 +15,9 @@ object! {
     /// Who an object is.
     pub struct ObjectMeta {
         /// Name; unique per kind and namespace.
-        name: String = "name" (check validate::object_name),
+        name: Name = "name" (check validate::object_name),
         /// Namespace; empty for kinds that have none.
-        namespace: String = "namespace" (check validate::namespace_name),
+        namespace: Name = "namespace" (check validate::namespace_name),
         /// Labels: what selectors look at.
         labels: Labels = "labels" (check validate::labels),
         /// Annotations.

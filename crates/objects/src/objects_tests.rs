@@ -72,7 +72,7 @@ status:
     );
     assert_eq!(decoded.warnings, Vec::<String>::new());
     let Object::Pod(pod) = decoded.object else { panic!("not a pod") };
-    assert_eq!(pod.metadata.namespace, "default");
+    assert_eq!(&*pod.metadata.namespace, "default");
     assert_eq!(pod.spec.account(), "web");
     assert_eq!(pod.spec.restart_policy, RestartPolicy::Never);
     assert_eq!(pod.spec.termination_grace_period_seconds, 5);

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use leno_model::Map;
+
 use crate::{
     AuthorizationPolicy, Deployment, EndpointSlice, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod,
     Service, ServiceAccount,
@@ -26,10 +28,11 @@ impl Change {
 
 /// All objects, by kind, namespace and name.
 ///
-/// Cheap to clone: a clone is a consistent view that later changes don't reach.
+/// Cheap to clone, and so is a change after it: a clone is a consistent view that later changes don't
+/// reach, and shares with what it was taken from all that has not changed since.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectStore {
-    objects: Arc<BTreeMap<ObjectKey, Arc<Object>>>,
+    objects: Map<ObjectKey, Arc<Object>>,
     generation: u64,
 }
 
@@ -44,16 +47,14 @@ impl ObjectStore {
             return Some(old.clone());
         }
         self.generation += 1;
-        Arc::make_mut(&mut self.objects).insert(key, object)
+        self.objects.insert(key, object)
     }
 
     /// Removes an object and returns it.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Object>> {
-        if !self.objects.contains_key(key) {
-            return None;
-        }
+        let removed = self.objects.remove(key)?;
         self.generation += 1;
-        Arc::make_mut(&mut self.objects).remove(key)
+        Some(removed)
     }
 
     /// The changes that turn what is stored into `wanted`, nothing for what is equal. Of two
@@ -91,6 +92,11 @@ impl ObjectStore {
         self.objects.get(key)
     }
 
+    /// An object by key, and the key as it is held.
+    pub fn get_key_value(&self, key: &ObjectKey) -> Option<(&ObjectKey, &Arc<Object>)> {
+        self.objects.get_key_value(key)
+    }
+
     /// All objects, by kind, namespace and name.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<Object>)> {
         self.objects.iter()
@@ -108,7 +114,7 @@ impl ObjectStore {
         let namespace = namespace.to_owned();
         self.objects
             .range(start..)
-            .take_while(move |(key, _)| key.kind == kind && key.namespace == namespace)
+            .take_while(move |(key, _)| key.kind == kind && *key.namespace == *namespace)
             .map(|(_, object)| object)
     }
 }
@@ -166,15 +172,15 @@ mod tests {
 
     fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
         let mut object = Namespace::default();
-        object.metadata.name = name.to_owned();
+        object.metadata.name = name.into();
         object.metadata.labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         object.into()
     }
 
     fn account(namespace: &str, name: &str) -> Object {
         let mut object = ServiceAccount::default();
-        object.metadata.namespace = namespace.to_owned();
-        object.metadata.name = name.to_owned();
+        object.metadata.namespace = namespace.into();
+        object.metadata.name = name.into();
         object.into()
     }
 
@@ -198,7 +204,7 @@ mod tests {
         for object in [account("a", "x"), account("a", "y"), account("ab", "z"), namespace("a", &[])] {
             store.upsert(object);
         }
-        let names = |ns| ServiceAccount::list(&store, ns).map(|a| a.metadata.name.as_str()).collect::<Vec<_>>();
+        let names = |ns| ServiceAccount::list(&store, ns).map(|a| &*a.metadata.name).collect::<Vec<_>>();
         assert_eq!(names("a"), ["x", "y"]);
         assert_eq!(names("ab"), ["z"]);
         assert_eq!(store.service_accounts().count(), 3);

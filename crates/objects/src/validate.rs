@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use leno_model::Name;
+
 use super::decode::{Context, Problem};
 use super::meta::{LabelExpression, LabelOperator, Labels, ObjectMeta};
 use super::network::{AddressType, HEADLESS, IpFamilyPolicy, ServicePort, ServiceSpec, ServiceType};
@@ -60,7 +62,7 @@ pub(super) fn port_name(text: &str) -> Result<(), String> {
     }
 }
 
-pub(super) fn object_name(name: &String, cx: &mut Context) -> Check {
+pub(super) fn object_name(name: &Name, cx: &mut Context) -> Check {
     let rule = match cx.kind {
         Kind::Namespace | Kind::Service => label(name),
         _ => subdomain(name),
@@ -68,7 +70,7 @@ pub(super) fn object_name(name: &String, cx: &mut Context) -> Check {
     rule.map_err(Problem::here)
 }
 
-pub(super) fn namespace_name(name: &String, _: &mut Context) -> Check {
+pub(super) fn namespace_name(name: &Name, _: &mut Context) -> Check {
     label(name).map_err(Problem::here)
 }
 

@@ -32,7 +32,7 @@ pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
 
 /// Key of the policy.
 pub(super) fn policy_name(policy: &AuthorizationPolicy) -> PolicyName {
-    PolicyName { namespace: policy.metadata.namespace.as_str().into(), name: policy.metadata.name.as_str().into() }
+    PolicyName { namespace: policy.metadata.namespace.clone(), name: policy.metadata.name.clone() }
 }
 
 /// The policy as node proxies enforce it, `None` if they don't; and what its author should know.
@@ -192,7 +192,7 @@ impl Translation<'_> {
     }
 
     fn service_accounts(&self, accounts: &[String]) -> Vec<ServiceAccountMatch> {
-        let own = self.policy.metadata.namespace.as_str();
+        let own = &*self.policy.metadata.namespace;
         accounts
             .iter()
             .map(|account| {

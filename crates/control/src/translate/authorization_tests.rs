@@ -273,7 +273,7 @@ fn rule_matches(rule: &leno_objects::Rule, a: &Attempt, namespace: &str, unknown
 /// namespace `a`.
 fn allowed(policies: &[AuthorizationPolicy], a: &Attempt) -> bool {
     let applies = |policy: &&AuthorizationPolicy| {
-        let near = ["a", "istio-system"].contains(&policy.metadata.namespace.as_str());
+        let near = ["a", "istio-system"].contains(&&*policy.metadata.namespace);
         let selected =
             policy.spec.selector.as_ref().is_none_or(|s| s.match_labels.get("app").is_none_or(|v| v == "web"));
         near && selected && policy.metadata.annotations.is_empty()
@@ -381,8 +381,8 @@ fn any_policy(index: usize) -> impl Strategy<Value = AuthorizationPolicy> {
     )
         .prop_map(move |(namespace, app, action, rules, dry_run)| {
             let mut policy = AuthorizationPolicy::default();
-            policy.metadata.name = format!("p{index}");
-            policy.metadata.namespace = namespace.to_owned();
+            policy.metadata.name = format!("p{index}").into();
+            policy.metadata.namespace = namespace.into();
             if dry_run {
                 policy.metadata.annotations.insert("istio.io/dry-run".to_owned(), "true".to_owned());
             }

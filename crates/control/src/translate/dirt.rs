@@ -3,87 +3,16 @@
 //! Marking too much costs time, marking too little leaves a stale mesh; a property test compares
 //! every sequence of changes with a translation from scratch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use leno_model::Locality;
+use leno_model::{Locality, Name};
 
+use super::index::{Index, Named, target_pods};
 use super::{Options, authorization, peer_authentication, service, workload};
-use leno_objects::ObjectStore;
 use leno_objects::{
-    AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod,
-    Service, selects,
+    AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, ObjectMeta, ObjectStore,
+    PeerAuthentication, Pod, Service,
 };
-
-/// Namespace and name.
-pub(super) type Named = (String, String);
-
-/// Objects by what they refer to, where the store's order does not help.
-#[derive(Debug, Default)]
-pub(super) struct Index {
-    pods_by_node: BTreeMap<String, BTreeSet<Named>>,
-    slices_by_pod: BTreeMap<Named, BTreeSet<Named>>,
-    slices_by_service: BTreeMap<Named, BTreeSet<Named>>,
-    policies_with_selector: BTreeMap<String, BTreeSet<String>>,
-}
-
-impl Index {
-    pub(super) fn update(&mut self, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
-        let me: Named = (key.namespace.clone(), key.name.clone());
-        for (object, add) in [(old, false), (new, true)] {
-            match object {
-                Some(Object::Pod(pod)) => {
-                    put(&mut self.pods_by_node, pod.spec.node_name.clone(), me.clone(), add);
-                }
-                Some(Object::EndpointSlice(slice)) => {
-                    for pod in target_pods(slice) {
-                        put(&mut self.slices_by_pod, pod, me.clone(), add);
-                    }
-                    if let Some(service) = slice.service() {
-                        put(&mut self.slices_by_service, (me.0.clone(), service.to_owned()), me.clone(), add);
-                    }
-                }
-                Some(Object::AuthorizationPolicy(policy)) if authorization::selector(policy).is_some() => {
-                    put(&mut self.policies_with_selector, me.0.clone(), me.1.clone(), add);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The EndpointSlices that name a pod.
-    pub(super) fn slices_of_pod(&self, namespace: &str, name: &str) -> impl Iterator<Item = (&str, &str)> {
-        let slices = self.slices_by_pod.get(&(namespace.to_owned(), name.to_owned()));
-        slices.into_iter().flatten().map(|(namespace, name)| (namespace.as_str(), name.as_str()))
-    }
-
-    /// The policies with a selector of two namespaces, each once.
-    pub(super) fn selector_policies(&self, namespaces: [&str; 2]) -> impl Iterator<Item = (&str, &str)> {
-        let distinct: BTreeSet<&str> = namespaces.into_iter().collect();
-        distinct
-            .into_iter()
-            .filter_map(|namespace| self.policies_with_selector.get_key_value(namespace))
-            .flat_map(|(namespace, names)| names.iter().map(move |name| (namespace.as_str(), name.as_str())))
-    }
-}
-
-fn put<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: V, add: bool) {
-    if add {
-        map.entry(key).or_default().insert(value);
-    } else if let Some(values) = map.get_mut(&key) {
-        values.remove(&value);
-        if values.is_empty() {
-            map.remove(&key);
-        }
-    }
-}
-
-fn target_pods(slice: &EndpointSlice) -> impl Iterator<Item = Named> {
-    slice
-        .endpoints
-        .iter()
-        .filter_map(|endpoint| workload::target_pod(slice, endpoint))
-        .map(|(namespace, name)| (namespace.clone(), name.clone()))
-}
 
 /// What has to be translated again.
 #[derive(Debug, Default)]
@@ -120,7 +49,7 @@ impl Dirt {
                 let place =
                     |node: Option<&Object>| -> Option<Locality> { node.and_then(Node::of).map(workload::locality) };
                 if place(old) != place(new) {
-                    self.pods.extend(index.pods_by_node.get(&key.name).into_iter().flatten().cloned());
+                    self.pods.extend(index.pods_on(&key.name).cloned());
                 }
             }
             Kind::Namespace => {
@@ -133,16 +62,24 @@ impl Dirt {
             }
             Kind::Service => {
                 for service in both().filter_map(Service::of).filter(|s| !service::has_manual_endpoints(s)) {
-                    self.mark_pods(store, &key.namespace, Some(&service.spec.selector));
+                    self.mark_selected(store, index, &key.namespace, &service.spec.selector);
                 }
-                for slice in index.slices_by_service.get(&me).into_iter().flatten() {
-                    self.mark_slice(EndpointSlice::get(store, &slice.0, &slice.1));
+                if both().filter_map(Service::of).any(service::has_manual_endpoints) {
+                    let slices = index.slices_of_service(&key.namespace, &key.name);
+                    for slice in slices.filter_map(|name| EndpointSlice::get(store, &key.namespace, name)) {
+                        self.mark_slice(slice);
+                    }
                 }
                 self.services.insert(me);
             }
             Kind::EndpointSlice => {
-                for slice in both().filter_map(EndpointSlice::of) {
-                    self.mark_slice(Some(slice));
+                // Beside a selector, or without a service, a slice says nothing.
+                let means_something = |slice: &&EndpointSlice| {
+                    let service = slice.service().and_then(|name| Service::get(store, &key.namespace, name));
+                    service.is_some_and(service::has_manual_endpoints)
+                };
+                for slice in both().filter_map(EndpointSlice::of).filter(means_something) {
+                    self.mark_slice(slice);
                 }
             }
             Kind::AuthorizationPolicy => {
@@ -152,11 +89,14 @@ impl Dirt {
                 };
                 let (before, after) = (members(old), members(new));
                 if before != after {
+                    let everywhere = *key.namespace == *options.root_namespace;
                     for labels in [before, after].iter().flatten() {
-                        if *key.namespace == *options.root_namespace {
-                            self.mark_all_pods(store, |pod| selects(labels, &pod.metadata.labels));
+                        if everywhere {
+                            for namespace in index.namespaces() {
+                                self.mark_selected(store, index, namespace, labels);
+                            }
                         } else {
-                            self.mark_pods(store, &key.namespace, Some(labels));
+                            self.mark_selected(store, index, &key.namespace, labels);
                         }
                     }
                 }
@@ -164,13 +104,14 @@ impl Dirt {
             }
             Kind::PeerAuthentication => {
                 for peer in both().filter_map(PeerAuthentication::of) {
-                    let selector = peer_authentication::selector(peer);
-                    if selector.is_none() && *key.namespace == *options.root_namespace {
-                        self.mark_all_pods(store, |_| true);
-                        self.peers.extend(store.peer_authentications().map(|peer| name(&peer.metadata)));
-                    } else {
-                        self.mark_pods(store, &key.namespace, selector);
-                        if selector.is_none() {
+                    match peer_authentication::selector(peer) {
+                        Some(labels) => self.mark_selected(store, index, &key.namespace, labels),
+                        None if *key.namespace == *options.root_namespace => {
+                            self.mark_pods(store.pods());
+                            self.peers.extend(store.peer_authentications().map(|peer| name(&peer.metadata)));
+                        }
+                        None => {
+                            self.mark_pods(Pod::list(store, &key.namespace));
                             let all = PeerAuthentication::list(store, &key.namespace);
                             self.peers.extend(all.map(|peer| name(&peer.metadata)));
                         }
@@ -181,25 +122,23 @@ impl Dirt {
         }
     }
 
-    /// Pods of a namespace with these labels, or all of them.
-    fn mark_pods(&mut self, store: &ObjectStore, namespace: &str, labels: Option<&Labels>) {
-        let selected =
-            Pod::list(store, namespace).filter(|pod| labels.is_none_or(|labels| selects(labels, &pod.metadata.labels)));
-        self.pods.extend(selected.map(|pod| name(&pod.metadata)));
+    /// Pods of a namespace with these labels.
+    fn mark_selected(&mut self, store: &ObjectStore, index: &Index, namespace: &Name, labels: &Labels) {
+        let selected = index.pods_with(store, namespace, labels);
+        self.pods.extend(selected.into_iter().map(|name| (namespace.clone(), name)));
     }
 
-    fn mark_all_pods(&mut self, store: &ObjectStore, wanted: impl Fn(&Pod) -> bool) {
-        self.pods.extend(store.pods().filter(|pod| wanted(pod)).map(|pod| name(&pod.metadata)));
+    fn mark_pods<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>) {
+        self.pods.extend(pods.map(|pod| name(&pod.metadata)));
     }
 
-    fn mark_slice(&mut self, slice: Option<&EndpointSlice>) {
-        if let Some(slice) = slice {
-            self.slices.insert(name(&slice.metadata));
-            self.pods.extend(target_pods(slice));
-        }
+    fn mark_slice(&mut self, slice: &EndpointSlice) {
+        let namespace = &slice.metadata.namespace;
+        self.pods.extend(target_pods(slice).map(|pod| (namespace.clone(), pod.into())));
+        self.slices.insert(name(&slice.metadata));
     }
 }
 
-fn name(metadata: &leno_objects::ObjectMeta) -> Named {
+fn name(metadata: &ObjectMeta) -> Named {
     (metadata.namespace.clone(), metadata.name.clone())
 }

@@ -6,6 +6,7 @@
 
 mod authorization;
 mod dirt;
+mod index;
 mod peer_authentication;
 mod service;
 mod workload;
@@ -15,11 +16,13 @@ use std::sync::Arc;
 
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, PolicyName, ServiceName, WorkloadUid};
 
-use dirt::{Dirt, Index};
+use dirt::Dirt;
+use index::{Index, Named};
 use leno_objects::{
-    AuthorizationPolicy, EndpointSlice, Kind, Namespace, Node, ObjectKey, PeerAuthentication, Pod, Service,
+    AuthorizationPolicy, Change, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore, PeerAuthentication, Pod,
+    Service,
 };
-use leno_objects::{Change, ObjectStore};
+use peer_authentication::Peers;
 use workload::Surroundings;
 
 pub use workload::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
@@ -86,7 +89,8 @@ pub struct Translator {
     mesh: Mesh,
     // Only non-empty lists.
     warnings: BTreeMap<ObjectKey, Vec<String>>,
-    slice_workloads: BTreeMap<(String, String), Vec<WorkloadUid>>,
+    // Those of endpoints that are no pods.
+    slice_workloads: BTreeMap<Named, Vec<WorkloadUid>>,
 }
 
 impl Translator {
@@ -131,7 +135,11 @@ impl Translator {
             if self.store.generation() == generation {
                 continue;
             }
-            let new = self.store.get(&key).cloned();
+            // The key as it is held: what the index keeps of it is not kept twice.
+            let (key, new) = match self.store.get_key_value(&key) {
+                Some((held, new)) => (held.clone(), Some(new.clone())),
+                None => (key, None),
+            };
             self.index.update(&key, old.as_deref(), new.as_deref());
             dirt.mark(&self.options, &self.store, &self.index, &key, old.as_deref(), new.as_deref());
         }
@@ -156,13 +164,13 @@ impl Translator {
         delta
     }
 
-    fn refresh_policy(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
-        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, name);
+    fn refresh_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {
+        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace.clone(), name.clone());
         let policy = AuthorizationPolicy::get(&self.store, namespace, name);
         let (policy, warnings) =
             policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
         self.warn(key, warnings);
-        self.put_policy(PolicyName { namespace: namespace.into(), name: name.into() }, policy, delta);
+        self.put_policy(PolicyName { namespace: namespace.clone(), name: name.clone() }, policy, delta);
     }
 
     fn put_policy(&mut self, id: PolicyName, policy: Option<leno_model::Authorization>, delta: &mut Delta) {
@@ -188,7 +196,7 @@ impl Translator {
         )];
         for (namespace, name) in &dirt.peers {
             let peer = PeerAuthentication::get(&self.store, namespace, name);
-            let policy = peer.and_then(|peer| peer_authentication::converted(options, &self.store, peer));
+            let policy = peer.and_then(|peer| self.peers().converted(peer));
             wanted.push((peer_authentication::converted_name(namespace, name), policy));
         }
         for (id, policy) in wanted {
@@ -211,7 +219,7 @@ impl Translator {
         delta.services.insert(id);
     }
 
-    fn refresh_slice(&mut self, key: &(String, String), delta: &mut Delta) {
+    fn refresh_slice(&mut self, key: &Named, delta: &mut Delta) {
         let slice = EndpointSlice::get(&self.store, &key.0, &key.1);
         let service = slice.and_then(|slice| Service::get(&self.store, &key.0, slice.service()?));
         let workloads = match (slice, service) {
@@ -238,28 +246,37 @@ impl Translator {
         self.put_workload(workload::pod_uid(&self.options, namespace, name), workload, delta);
     }
 
+    fn peers(&self) -> Peers<'_> {
+        Peers { options: &self.options, store: &self.store, index: &self.index }
+    }
+
     fn surroundings(&self, pod: &Pod) -> Surroundings<'_> {
-        let store = &self.store;
+        let (store, index) = (&self.store, &self.index);
         let metadata = &pod.metadata;
-        let namespace = metadata.namespace.as_str();
-        let slices = self.index.slices_of_pod(namespace, &metadata.name).filter_map(|(namespace, name)| {
+        let namespace = &*metadata.namespace;
+        let services = index.services_for(namespace, &metadata.labels);
+        let slices = index.slices_of_pod(namespace, &metadata.name).filter_map(|name| {
             let slice = EndpointSlice::get(store, namespace, name)?;
             Some((slice, Service::get(store, namespace, slice.service()?)?))
         });
-        let mut policies: Vec<PolicyName> = self
-            .index
-            .selector_policies([namespace, &self.options.root_namespace])
-            .filter_map(|(namespace, name)| AuthorizationPolicy::get(store, namespace, name))
+        // Of the two namespaces, each once, in order.
+        let reaching: BTreeSet<&str> = [namespace, &self.options.root_namespace].into();
+        let mut policies: Vec<PolicyName> = reaching
+            .into_iter()
+            .flat_map(|namespace| {
+                let names = index.policies_for(namespace, &metadata.labels).into_iter();
+                names.filter_map(move |name| AuthorizationPolicy::get(store, namespace, &name))
+            })
             .filter(|policy| authorization::is_enforced(policy))
             .filter(|policy| {
                 authorization::selector(policy).is_some_and(|labels| leno_objects::selects(labels, &metadata.labels))
             })
             .map(authorization::policy_name)
             .collect();
-        policies.extend(peer_authentication::policy_for(&self.options, store, pod));
+        policies.extend(self.peers().policy_for(pod));
         Surroundings {
             node: Node::get(store, "", &pod.spec.node_name),
-            services: Service::list(store, namespace).collect(),
+            services: services.iter().filter_map(|name| Service::get(store, namespace, name)).collect(),
             slices: slices.collect(),
             policies,
         }

@@ -6,8 +6,8 @@
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
 
 use super::Options;
-use leno_objects::ObjectStore;
-use leno_objects::{Labels, MutualTlsMode, PeerAuthentication, Pod, selects};
+use super::index::Index;
+use leno_objects::{Labels, MutualTlsMode, ObjectMeta, ObjectStore, PeerAuthentication, Pod, selects};
 
 /// Name of the policy that is `STRICT`.
 pub(super) fn static_strict_name(options: &Options) -> PolicyName {
@@ -47,16 +47,6 @@ fn oldest<'a>(peers: impl Iterator<Item = &'a PeerAuthentication>) -> Option<&'a
     peers.min_by_key(|peer| (peer.metadata.creation_timestamp, &peer.metadata.name))
 }
 
-/// Mode of workloads of a namespace that no selector singles out.
-fn namespace_mode(options: &Options, store: &ObjectStore, namespace: &str) -> MutualTlsMode {
-    let wide = |namespace: &str| {
-        oldest(PeerAuthentication::list(store, namespace).filter(|peer| selector(peer).is_none()))
-            .map(|peer| peer.spec.mtls.mode)
-            .filter(|mode| *mode != MutualTlsMode::Unset)
-    };
-    wide(namespace).or_else(|| wide(&options.root_namespace)).unwrap_or(MutualTlsMode::Permissive)
-}
-
 fn is_strict(mode: MutualTlsMode, inherited: bool) -> bool {
     match mode {
         MutualTlsMode::Unset => inherited,
@@ -65,38 +55,64 @@ fn is_strict(mode: MutualTlsMode, inherited: bool) -> bool {
     }
 }
 
-/// The policy made from a PeerAuthentication whose ports don't all have the same mode; `None`
-/// if they do.
-pub(super) fn converted(options: &Options, store: &ObjectStore, peer: &PeerAuthentication) -> Option<Authorization> {
-    selector(peer)?;
-    let namespace = &peer.metadata.namespace;
-    let inherited = namespace_mode(options, store, namespace) == MutualTlsMode::Strict;
-    let base = is_strict(peer.spec.mtls.mode, inherited);
-    let exceptions = peer.spec.port_level_mtls.iter().filter(|(_, mtls)| is_strict(mtls.mode, base) != base);
-    let ports: Vec<u16> = exceptions.map(|(port, _)| port.0).collect();
-    if ports.is_empty() {
-        return None;
-    }
-    let also = if base {
-        Match { not_destination_ports: ports, ..Match::default() }
-    } else {
-        Match { destination_ports: ports, ..Match::default() }
-    };
-    Some(deny(converted_name(namespace, &peer.metadata.name), also))
+/// All PeerAuthentications, and how to find those that count.
+#[derive(Clone, Copy)]
+pub(super) struct Peers<'a> {
+    pub(super) options: &'a Options,
+    pub(super) store: &'a ObjectStore,
+    pub(super) index: &'a Index,
 }
 
-/// The policy through which PeerAuthentications apply to a pod, if any does.
-pub(super) fn policy_for(options: &Options, store: &ObjectStore, pod: &Pod) -> Option<PolicyName> {
-    let namespace = &pod.metadata.namespace;
-    let selecting = PeerAuthentication::list(store, namespace)
-        .filter(|peer| selector(peer).is_some_and(|labels| selects(labels, &pod.metadata.labels)));
-    let inherited = namespace_mode(options, store, namespace);
-    let (own, mode) = match oldest(selecting) {
-        Some(peer) => (converted(options, store, peer), peer.spec.mtls.mode),
-        None => (None, MutualTlsMode::Unset),
-    };
-    match own {
-        Some(policy) => Some(policy.id),
-        None => is_strict(mode, inherited == MutualTlsMode::Strict).then(|| static_strict_name(options)),
+impl<'a> Peers<'a> {
+    /// Mode of workloads of a namespace that no selector singles out.
+    fn namespace_mode(self, namespace: &str) -> MutualTlsMode {
+        let wide = |namespace: &str| {
+            let names = self.index.wide_peers(namespace);
+            oldest(names.filter_map(|name| PeerAuthentication::get(self.store, namespace, name)))
+                .map(|peer| peer.spec.mtls.mode)
+                .filter(|mode| *mode != MutualTlsMode::Unset)
+        };
+        wide(namespace).or_else(|| wide(&self.options.root_namespace)).unwrap_or(MutualTlsMode::Permissive)
+    }
+
+    /// The policy made from a PeerAuthentication whose ports don't all have the same mode; `None`
+    /// if they do.
+    pub(super) fn converted(self, peer: &PeerAuthentication) -> Option<Authorization> {
+        selector(peer)?;
+        let namespace = &peer.metadata.namespace;
+        let inherited = self.namespace_mode(namespace) == MutualTlsMode::Strict;
+        let base = is_strict(peer.spec.mtls.mode, inherited);
+        let exceptions = peer.spec.port_level_mtls.iter().filter(|(_, mtls)| is_strict(mtls.mode, base) != base);
+        let ports: Vec<u16> = exceptions.map(|(port, _)| port.0).collect();
+        if ports.is_empty() {
+            return None;
+        }
+        let also = if base {
+            Match { not_destination_ports: ports, ..Match::default() }
+        } else {
+            Match { destination_ports: ports, ..Match::default() }
+        };
+        Some(deny(converted_name(namespace, &peer.metadata.name), also))
+    }
+
+    /// The policy through which PeerAuthentications apply to a pod, if any does.
+    pub(super) fn policy_for(self, pod: &Pod) -> Option<PolicyName> {
+        let ObjectMeta { namespace, labels, .. } = &pod.metadata;
+        let candidates = self.index.peers_for(namespace, labels);
+        let selecting = candidates
+            .iter()
+            .filter_map(|name| PeerAuthentication::get(self.store, namespace, name))
+            .filter(|peer| selector(peer).is_some_and(|wanted| selects(wanted, labels)));
+        let (own, mode) = match oldest(selecting) {
+            Some(peer) => (self.converted(peer), peer.spec.mtls.mode),
+            None => (None, MutualTlsMode::Unset),
+        };
+        match own {
+            Some(policy) => Some(policy.id),
+            None => {
+                let inherited = self.namespace_mode(namespace) == MutualTlsMode::Strict;
+                is_strict(mode, inherited).then(|| static_strict_name(self.options))
+            }
+        }
     }
 }

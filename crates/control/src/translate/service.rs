@@ -42,7 +42,7 @@ pub(super) fn service(
     }
     let metadata = &service.metadata;
     let id = service_name(options, &metadata.namespace, &metadata.name);
-    let mut out = Service::new(id.namespace.clone(), metadata.name.as_str(), id.hostname);
+    let mut out = Service::new(id.namespace.clone(), metadata.name.clone(), id.hostname);
     out.addresses = service
         .spec
         .virtual_addresses()

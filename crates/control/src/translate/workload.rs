@@ -36,9 +36,9 @@ pub(super) fn pod_uid(options: &Options, namespace: &str, name: &str) -> Workloa
 pub(super) struct Surroundings<'a> {
     /// The Node it is bound to, if that is known.
     pub(super) node: Option<&'a Node>,
-    /// Services of its namespace.
+    /// Services of its namespace that may select it.
     pub(super) services: Vec<&'a Service>,
-    /// EndpointSlices that name it, with their services.
+    /// EndpointSlices of its namespace that may name it, with their services.
     pub(super) slices: Vec<(&'a EndpointSlice, &'a Service)>,
     /// Selector policies that select it.
     pub(super) policies: Vec<PolicyName>,
@@ -52,7 +52,7 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
     }
     let metadata = &pod.metadata;
     let uid = pod_uid(options, &metadata.namespace, &metadata.name);
-    let mut out = Workload::new(uid, metadata.namespace.as_str(), metadata.name.as_str());
+    let mut out = Workload::new(uid, metadata.namespace.clone(), metadata.name.clone());
     out.native_tunnel = metadata.label(TUNNEL_LABEL) == Some("http");
     let captured = metadata.annotation(REDIRECTION_ANNOTATION) == Some(REDIRECTION_ENABLED);
     out.tunnel_protocol = if captured || out.native_tunnel { TunnelProtocol::Hbone } else { TunnelProtocol::None };
@@ -116,7 +116,7 @@ fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap
     }
     for (slice, service) in &around.slices {
         let named = slice.endpoints.iter().any(|endpoint| {
-            let is_this = target_pod(slice, endpoint) == Some((&pod.metadata.namespace, &pod.metadata.name));
+            let is_this = target_pod(slice, endpoint) == Some(&*pod.metadata.name);
             let counts = endpoint.conditions.ready != Some(false) || service.spec.publish_not_ready_addresses;
             is_this && counts
         });
@@ -147,15 +147,12 @@ fn pod_port(pod: &Pod, port: &ServicePort) -> Option<Port> {
     Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port) })
 }
 
-/// The pod an endpoint of a slice stands for, as namespace and name: one of the same namespace,
-/// or whoever may write slices in one namespace could enlist pods of another.
-pub(super) fn target_pod<'a>(
-    slice: &'a EndpointSlice,
-    endpoint: &'a SliceEndpoint,
-) -> Option<(&'a String, &'a String)> {
-    let own = &slice.metadata.namespace;
+/// Name of the pod an endpoint of a slice stands for: one of the slice's namespace, or whoever may
+/// write slices in one namespace could enlist pods of another.
+pub(super) fn target_pod<'a>(slice: &EndpointSlice, endpoint: &'a SliceEndpoint) -> Option<&'a str> {
     let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod")?;
-    (target.namespace.is_empty() || target.namespace == *own).then_some((own, &target.name))
+    let here = target.namespace.is_empty() || *target.namespace == *slice.metadata.namespace;
+    here.then_some(target.name.as_str())
 }
 
 /// Ports of a slice's endpoints for the service: joined by name, as Kubernetes does.
@@ -186,15 +183,15 @@ pub(super) fn bare_endpoints(options: &Options, slice: &EndpointSlice, service: 
             "{}/discovery.k8s.io/EndpointSlice/{}/{}/{address}",
             options.cluster_id, metadata.namespace, metadata.name
         );
-        let mut workload = Workload::new(uid, metadata.namespace.as_str(), metadata.name.as_str());
+        let mut workload = Workload::new(uid, metadata.namespace.clone(), metadata.name.clone());
         workload.addresses = vec![address.to_canonical()];
         workload.network = options.network.clone();
         workload.network_mode = NetworkMode::HostNetwork;
         workload.cluster_id = options.cluster_id.clone();
         workload.trust_domain = options.trust_domain.clone();
         workload.workload_type = WorkloadType::Pod;
-        workload.workload_name = metadata.name.as_str().into();
-        workload.canonical_name = service.metadata.name.as_str().into();
+        workload.workload_name = metadata.name.clone();
+        workload.canonical_name = service.metadata.name.clone();
         workload.canonical_revision = Name::from("latest");
         workload.node = endpoint.node_name.as_str().into();
         workload.locality.zone = endpoint.zone.as_str().into();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_model::RESERVED_PORTS;
+use leno_model::{Name, RESERVED_PORTS};
 use leno_objects::{
     EnvVarSource, IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec,
     Protocol, Service, ServiceSpec, ServiceType, selects,
@@ -52,7 +52,7 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
                 ));
             }
         }
-        let account = ObjectKey::new(Kind::ServiceAccount, &metadata.namespace, spec.account());
+        let account = ObjectKey::new(Kind::ServiceAccount, metadata.namespace.clone(), spec.account());
         if spec.account() != "default" && !manifests.objects.contains_key(&account) {
             warnings.push(format!("{at}: {account} is not declared; the pod gets its identity all the same"));
         }
@@ -89,23 +89,23 @@ fn place(sourced: &Sourced) -> String {
 }
 
 fn namespaces(manifests: &mut Manifests, warnings: &mut Vec<String>) {
-    let mut used: BTreeMap<String, String> = GIVEN.iter().map(|name| ((*name).to_owned(), String::new())).collect();
+    let mut used: BTreeMap<Name, String> = GIVEN.iter().map(|name| ((*name).into(), String::new())).collect();
     for (key, sourced) in &manifests.objects {
         if key.kind.is_namespaced() {
             used.entry(key.namespace.clone()).or_insert_with(|| place(sourced));
         }
     }
     for (name, place) in used {
-        let key = ObjectKey::new(Kind::Namespace, "", &name);
+        let key = ObjectKey::new(Kind::Namespace, "", name.clone());
         if manifests.objects.contains_key(&key) {
             continue;
         }
-        if !GIVEN.contains(&name.as_str()) {
+        if !GIVEN.contains(&&*name) {
             warnings.push(format!("{place}Namespace {name} is not declared; it is made without labels"));
         }
         let mut metadata = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
         // As the API server labels every namespace; selectors may ask for it.
-        metadata.labels.insert("kubernetes.io/metadata.name".to_owned(), name);
+        metadata.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_string());
         let object = Arc::new(Object::Namespace(Namespace { metadata }));
         manifests.objects.insert(key, Sourced { object, origin: None });
     }

@@ -21,7 +21,7 @@ const TEMPLATE_LABEL: &str = "pod-template-hash";
 
 /// Istio's enrollment predicate (the agent's default selector).
 pub(crate) fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
-    if pod.namespace == "kube-system" || pod.annotation("sidecar.istio.io/status").is_some() {
+    if &*pod.namespace == "kube-system" || pod.annotation("sidecar.istio.io/status").is_some() {
         return false;
     }
     match pod.label(MODE_LABEL) {
@@ -35,7 +35,7 @@ pub(crate) fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
 pub(crate) fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name: String) -> Pod {
     let template = &deployment.spec.template;
     let mut metadata = template.metadata.clone();
-    metadata.name = name;
+    metadata.name = name.into();
     metadata.namespace.clone_from(&key.namespace);
     metadata.labels.insert(TEMPLATE_LABEL.to_owned(), hash.to_owned());
     metadata.owner_references = vec![OwnerReference {
@@ -84,7 +84,7 @@ pub(crate) fn observed(pod: &Pod, seen: &Seen<'_>) -> Pod {
 
 /// The node object as the API server would hold it; `declared` is what a manifest says of it.
 pub(crate) fn node_object(name: &str, addresses: NodeAddresses, declared: Option<&NodeObject>) -> NodeObject {
-    let mut metadata = ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() };
+    let mut metadata = ObjectMeta { name: name.into(), ..ObjectMeta::default() };
     let mut label = |key: &str, value: String| metadata.labels.insert(key.to_owned(), value);
     label("kubernetes.io/hostname", name.to_owned());
     label("topology.kubernetes.io/region", "local".to_owned());

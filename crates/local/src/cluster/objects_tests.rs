@@ -26,7 +26,7 @@ fn replicas_name_their_deployment() {
     let pod = replica(&key, &Deployment::default(), "abc", "web-abc-x".into());
     assert_eq!(pod.metadata.label(TEMPLATE_LABEL), Some("abc"));
     assert_eq!(pod.metadata.owner_references[0].name, "web-abc");
-    assert_eq!(pod.metadata.namespace, "shop");
+    assert_eq!(&*pod.metadata.namespace, "shop");
 }
 
 #[test]

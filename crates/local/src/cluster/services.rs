@@ -76,13 +76,13 @@ pub(crate) fn declared_ports<'a>(
                     let named = |pod: &&Pod| {
                         let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
                         let port = ports.find(|port| port.name == *wanted)?;
-                        Some((pod.metadata.name.clone(), port.container_port.0))
+                        Some((pod.metadata.name.to_string(), port.container_port.0))
                     };
                     PortTarget::Named(pods.iter().filter(of_pod).filter_map(named).collect())
                 }
             };
             let hostname = format!("{name}.{namespace}.svc.{cluster_domain}");
-            let service = ServiceName { namespace: namespace.as_str().into(), hostname: hostname.into() };
+            let service = ServiceName { namespace: namespace.clone(), hostname: hostname.into() };
             let (name, protocol) = (port.name.clone(), port.protocol);
             found.push(DeclaredPort { service, name, protocol, port: port.port.0, target });
         }

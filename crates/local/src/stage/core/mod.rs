@@ -151,8 +151,8 @@ impl Core {
                     self.slots[entry.node].free(entry.plan.slot);
                     let metadata = &entry.pod.metadata;
                     self.tell(StageEvent::PodGone {
-                        namespace: metadata.namespace.clone(),
-                        name: metadata.name.clone(),
+                        namespace: metadata.namespace.to_string(),
+                        name: metadata.name.to_string(),
                     });
                 }
             }
@@ -264,7 +264,7 @@ impl Core {
     }
 
     fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {
-        let of_pod = |entry: &&Entry| entry.pod.metadata.namespace == namespace && entry.pod.metadata.name == name;
+        let of_pod = |entry: &&Entry| &*entry.pod.metadata.namespace == namespace && &*entry.pod.metadata.name == name;
         if let Some(entry) = self.pods.values().find(of_pod) {
             return Ok((entry.plan.clone(), entry.report.clone()));
         }

@@ -97,17 +97,17 @@ impl Core {
             let existing: Vec<_> = existing
                 .into_iter()
                 .map(|entry| Replica {
-                    name: entry.pod.metadata.name.clone(),
+                    name: entry.pod.metadata.name.to_string(),
                     template: entry.owner.as_ref().map(|(_, hash)| hash.clone()).unwrap_or_default(),
                     ready: entry.report.ready,
                 })
                 .collect();
-            let leaving: Vec<_> = leaving.into_iter().map(|entry| entry.pod.metadata.name.clone()).collect();
+            let leaving: Vec<_> = leaving.into_iter().map(|entry| entry.pod.metadata.name.to_string()).collect();
             let replicas = usize::try_from(replicas).unwrap_or(usize::MAX);
             let step = reconcile(&key.name, &hash, replicas, &existing, &leaving);
             for name in step.delete {
                 let uid = self.pods.iter().find(|(_, entry)| {
-                    entry.pod.metadata.name == name && entry.pod.metadata.namespace == key.namespace
+                    *entry.pod.metadata.name == name && entry.pod.metadata.namespace == key.namespace
                 });
                 if let Some(uid) = uid.map(|(uid, _)| uid.clone()) {
                     self.end(&uid, true);
@@ -206,7 +206,7 @@ impl Core {
 
     /// Istio's rule: the pod's own label decides, else its namespace's.
     pub(super) fn wants_mesh(&self, pod: &Pod) -> bool {
-        let namespace = self.wanted.get(&ObjectKey::new(Kind::Namespace, "", &pod.metadata.namespace));
+        let namespace = self.wanted.get(&ObjectKey::new(Kind::Namespace, "", pod.metadata.namespace.clone()));
         let empty = Labels::new();
         let labels = namespace.map_or(&empty, |object| &object.metadata().labels);
         is_enrolled(&pod.metadata, labels)

@@ -28,15 +28,12 @@ impl Core {
             .map(|(key, object)| (key.clone(), (**object).clone()))
             .collect();
         for node in &self.nodes {
-            let declared = self.wanted.get(&ObjectKey::new(Kind::Node, "", &node.name));
+            let declared = self.wanted.get(&ObjectKey::new(Kind::Node, "", node.name.as_str()));
             let declared = declared.and_then(|object| NodeObject::of(object));
             let object = Object::Node(node_object(&node.name, node.addresses, declared));
             all.insert(object.key(), object);
         }
-        all.extend(
-            pods.into_iter()
-                .map(|pod| (ObjectKey::new(Kind::Pod, &pod.metadata.namespace, &pod.metadata.name), pod.into())),
-        );
+        all.extend(pods.into_iter().map(Object::from).map(|pod| (pod.key(), pod)));
         // Before the proxies are told: rules for what is gone go first.
         self.ports.send_if_modified(|now| {
             let changed = **now != ports;
@@ -87,8 +84,8 @@ impl Core {
     fn pod_listing(&self, entry: &Entry) -> PodListing {
         let metadata = &entry.pod.metadata;
         PodListing {
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone(),
+            namespace: metadata.namespace.to_string(),
+            name: metadata.name.to_string(),
             node: self.nodes[entry.node].name.clone(),
             ips: entry.plan.ips.clone(),
             in_mesh: entry.report.enrolled,

@@ -42,7 +42,7 @@ pub(crate) fn variables(
     }
     let path = machine("PATH").filter(|path| !path.is_empty()).unwrap_or_else(|| PATH.to_owned());
     all.insert("PATH".to_owned(), format!("{}:{path}", programs.display()));
-    all.insert("HOSTNAME".to_owned(), facts.metadata.name.clone());
+    all.insert("HOSTNAME".to_owned(), facts.metadata.name.to_string());
     for variable in &container.env {
         let value = value(variable, facts, &all)?;
         all.insert(variable.name.clone(), value);
@@ -71,8 +71,8 @@ fn field_value(path: &str, facts: &Facts<'_>) -> Option<String> {
     let member = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
     let joined = || facts.ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     Some(match path {
-        "metadata.name" => facts.metadata.name.clone(),
-        "metadata.namespace" => facts.metadata.namespace.clone(),
+        "metadata.name" => facts.metadata.name.to_string(),
+        "metadata.namespace" => facts.metadata.namespace.to_string(),
         "metadata.uid" => facts.uid.to_owned(),
         "spec.nodeName" => facts.node.to_owned(),
         "spec.serviceAccountName" => facts.spec.account().to_owned(),

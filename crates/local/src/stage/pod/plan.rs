@@ -32,8 +32,8 @@ impl PodPlan {
         let metadata = &self.pod.metadata;
         PodInfo {
             uid: self.uid.clone(),
-            name: metadata.name.clone(),
-            namespace: metadata.namespace.clone(),
+            name: metadata.name.to_string(),
+            namespace: metadata.namespace.to_string(),
             service_account: self.pod.spec.account().to_owned(),
         }
     }

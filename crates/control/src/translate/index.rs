@@ -1,0 +1,246 @@
+//! Objects by what they refer to, where the store's order does not help: finding what a change
+//! touches costs what it touches, whatever else there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use leno_model::Name;
+use leno_objects::{EndpointSlice, Labels, Object, ObjectKey, ObjectStore, Pod, selects};
+
+use super::{authorization, peer_authentication, service, workload};
+
+/// Namespace and name.
+pub(super) type Named = (Name, Name);
+
+/// Objects by the hash of what they refer to. Two things may have one hash, so whoever asks looks
+/// at what is found; in return no key is kept here.
+#[derive(Debug)]
+struct Postings<T>(BTreeMap<u64, Few<T>>);
+
+/// Mostly one.
+#[derive(Debug)]
+enum Few<T> {
+    One(T),
+    Several(BTreeSet<T>),
+}
+
+impl<T> Default for Postings<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Ord + Clone> Postings<T> {
+    fn put(&mut self, hash: u64, object: &T) {
+        match self.0.get_mut(&hash) {
+            None => drop(self.0.insert(hash, Few::One(object.clone()))),
+            Some(Few::One(other)) if other == object => {}
+            Some(few @ Few::One(_)) => {
+                let Few::One(other) = std::mem::replace(few, Few::Several(BTreeSet::new())) else { return };
+                *few = Few::Several([other, object.clone()].into());
+            }
+            Some(Few::Several(all)) => drop(all.insert(object.clone())),
+        }
+    }
+
+    fn remove(&mut self, hash: u64, object: &T) {
+        let empty = match self.0.get_mut(&hash) {
+            None => false,
+            Some(Few::One(other)) => other == object,
+            Some(Few::Several(all)) => {
+                all.remove(object);
+                all.is_empty()
+            }
+        };
+        if empty {
+            self.0.remove(&hash);
+        }
+    }
+
+    fn change(&mut self, hash: u64, object: &T, add: bool) {
+        if add {
+            self.put(hash, object);
+        } else {
+            self.remove(hash, object);
+        }
+    }
+
+    fn count(&self, hash: u64) -> usize {
+        match self.0.get(&hash) {
+            None => 0,
+            Some(Few::One(_)) => 1,
+            Some(Few::Several(all)) => all.len(),
+        }
+    }
+
+    fn at(&self, hash: u64) -> impl Iterator<Item = &T> {
+        let (one, several) = match self.0.get(&hash) {
+            None => (None, None),
+            Some(Few::One(one)) => (Some(one), None),
+            Some(Few::Several(all)) => (None, Some(all)),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+}
+
+/// Objects of one kind that select others, each under one label of its selector: a pod is asked for
+/// by each of its own labels, and so meets every selector that can match it, and few that don't.
+#[derive(Debug, Default)]
+struct Selectors(Postings<Name>);
+
+/// What refers to what.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    hasher: RandomState,
+    pods_by_node: Postings<Named>,
+    pods_by_label: Postings<Name>,
+    /// How many there are in each namespace that has any.
+    pods: BTreeMap<Name, usize>,
+    slices_by_pod: Postings<Name>,
+    slices_by_service: Postings<Name>,
+    services: Selectors,
+    policies: Selectors,
+    peers: Selectors,
+    /// PeerAuthentications without a selector, by namespace.
+    wide_peers: BTreeMap<Name, BTreeSet<Name>>,
+}
+
+impl Index {
+    fn hash(&self, of: impl Hash) -> u64 {
+        self.hasher.hash_one(of)
+    }
+
+    fn labels<'a>(&'a self, namespace: &'a str, labels: &'a Labels) -> impl Iterator<Item = u64> + 'a {
+        labels.iter().map(move |(key, value)| self.hash((namespace, key.as_str(), value.as_str())))
+    }
+
+    /// Takes in that the object `key` was `old` and is `new`.
+    pub(super) fn update(&mut self, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
+        for (object, add) in [(old, false), (new, true)] {
+            match object {
+                Some(Object::Pod(pod)) => self.pod(key, pod, add),
+                Some(Object::EndpointSlice(slice)) => self.slice(key, slice, add),
+                Some(Object::Service(service)) if !service::has_manual_endpoints(service) => {
+                    self.select(|index| &mut index.services, key, &service.spec.selector, add);
+                }
+                Some(Object::AuthorizationPolicy(policy)) => {
+                    if let Some(labels) = authorization::selector(policy) {
+                        self.select(|index| &mut index.policies, key, labels, add);
+                    }
+                }
+                Some(Object::PeerAuthentication(peer)) => match peer_authentication::selector(peer) {
+                    Some(labels) => self.select(|index| &mut index.peers, key, labels, add),
+                    None if add => {
+                        self.wide_peers.entry(key.namespace.clone()).or_default().insert(key.name.clone());
+                    }
+                    None => {
+                        if let Some(names) = self.wide_peers.get_mut(&key.namespace) {
+                            names.remove(&key.name);
+                        }
+                    }
+                },
+                _ => {}
+            }
+        }
+    }
+
+    fn pod(&mut self, key: &ObjectKey, pod: &Pod, add: bool) {
+        let me = (key.namespace.clone(), key.name.clone());
+        let node = self.hash(pod.spec.node_name.as_str());
+        self.pods_by_node.change(node, &me, add);
+        let labels: Vec<u64> = self.labels(&key.namespace, &pod.metadata.labels).collect();
+        for label in labels {
+            self.pods_by_label.change(label, &key.name, add);
+        }
+        let count = self.pods.entry(key.namespace.clone()).or_default();
+        *count = if add { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.pods.remove(&key.namespace);
+        }
+    }
+
+    fn slice(&mut self, key: &ObjectKey, slice: &EndpointSlice, add: bool) {
+        for pod in target_pods(slice) {
+            let pod = self.hash((&*key.namespace, pod));
+            self.slices_by_pod.change(pod, &key.name, add);
+        }
+        if let Some(service) = slice.service() {
+            let service = self.hash((&*key.namespace, service));
+            self.slices_by_service.change(service, &key.name, add);
+        }
+    }
+
+    fn select(&mut self, which: impl Fn(&mut Self) -> &mut Selectors, key: &ObjectKey, labels: &Labels, add: bool) {
+        let labels: Vec<u64> = self.labels(&key.namespace, labels).collect();
+        let Selectors(postings) = which(self);
+        if add {
+            if let Some(rarest) = labels.into_iter().min_by_key(|label| postings.count(*label)) {
+                postings.put(rarest, &key.name);
+            }
+        } else {
+            for label in labels {
+                postings.remove(label, &key.name);
+            }
+        }
+    }
+
+    /// Services of a namespace that may select a pod with these labels, in order.
+    pub(super) fn services_for(&self, namespace: &str, labels: &Labels) -> BTreeSet<Name> {
+        self.selecting(&self.services, namespace, labels)
+    }
+
+    /// Policies of a namespace that have a selector and may select a pod with these labels, in order.
+    pub(super) fn policies_for(&self, namespace: &str, labels: &Labels) -> BTreeSet<Name> {
+        self.selecting(&self.policies, namespace, labels)
+    }
+
+    /// PeerAuthentications of a namespace that have a selector and may select a pod with these labels,
+    /// in order.
+    pub(super) fn peers_for(&self, namespace: &str, labels: &Labels) -> BTreeSet<Name> {
+        self.selecting(&self.peers, namespace, labels)
+    }
+
+    fn selecting(&self, which: &Selectors, namespace: &str, labels: &Labels) -> BTreeSet<Name> {
+        self.labels(namespace, labels).flat_map(|label| which.0.at(label)).cloned().collect()
+    }
+
+    /// PeerAuthentications of a namespace without a selector, in order.
+    pub(super) fn wide_peers(&self, namespace: &str) -> impl Iterator<Item = &Name> {
+        self.wide_peers.get(namespace).into_iter().flatten()
+    }
+
+    /// Names of the pods of a namespace with all of these labels, of which there is one.
+    pub(super) fn pods_with(&self, store: &ObjectStore, namespace: &str, wanted: &Labels) -> Vec<Name> {
+        let Some(rarest) = self.labels(namespace, wanted).min_by_key(|label| self.pods_by_label.count(*label)) else {
+            return Vec::new();
+        };
+        let selected =
+            |name: &&Name| Pod::get(store, namespace, name).is_some_and(|pod| selects(wanted, &pod.metadata.labels));
+        self.pods_by_label.at(rarest).filter(selected).cloned().collect()
+    }
+
+    /// The namespaces that have pods.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &Name> {
+        self.pods.keys()
+    }
+
+    /// Pods that may be on a node.
+    pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Named> {
+        self.pods_by_node.at(self.hash(node))
+    }
+
+    /// EndpointSlices that may name a pod of their namespace, in order.
+    pub(super) fn slices_of_pod(&self, namespace: &str, name: &str) -> impl Iterator<Item = &Name> {
+        self.slices_by_pod.at(self.hash((namespace, name)))
+    }
+
+    /// EndpointSlices that may belong to a service of their namespace, in order.
+    pub(super) fn slices_of_service(&self, namespace: &str, name: &str) -> impl Iterator<Item = &Name> {
+        self.slices_by_service.at(self.hash((namespace, name)))
+    }
+}
+
+/// Names of the pods a slice's endpoints stand for; they are of its namespace.
+pub(super) fn target_pods(slice: &EndpointSlice) -> impl Iterator<Item = &str> {
+    slice.endpoints.iter().filter_map(|endpoint| workload::target_pod(slice, endpoint))
+}
