@@ -20,8 +20,8 @@ pub struct Settings {
     /// What all connections with these settings and clones of them may receive beyond
     /// `connection_window`, bytes; 64 MiB by default. Of what a connection's streams hold for
     /// programs that don't read, it gets all but a quarter of its window from here, so that its
-    /// other streams go on. Once this is used up, programs that have stopped reading make those
-    /// wait that share a connection with them.
+    /// other streams go on. Half of it is also what windows may hold of streams whose programs have
+    /// read much: what such may leave waiting that stop.
     pub window_budget: WindowBudget,
     /// Largest DATA frame accepted, bytes (RFC 9113 §6.5.2: 16 384 to 16 777 215).
     pub max_frame_size: u32,

@@ -249,10 +249,15 @@ impl Held {
             earned.max(least)
         } else {
             let least = falling(LEAST.1, MANY, shares.streams.load(Relaxed)).max(LEAST.0);
-            // In few steps, or each byte would change it.
-            shares.unknown(self.claim).max(least).next_power_of_two()
+            in_steps(shares.unknown(self.claim).max(least))
         };
         window.max(beside).min(largest as usize) as u32
+    }
+
+    /// Whether so much waits in the process that what surrounds it counts.
+    pub(crate) fn is_much(&self) -> bool {
+        let shares = self.shares();
+        shares.waiting.load(Relaxed) + shares.left.load(Relaxed) >= shares.unread / 4
     }
 
     /// So many bytes may still come, whether or not the program reads on.

@@ -85,9 +85,10 @@ impl Size {
             behind: true,
             stalled: 32,
             workloads: 50_000,
-            // More of them, and the machine's kernel has no memory left for anybody's TCP (`net.ipv4.tcp_mem`).
-            stopped: 2500,
-            stopped_cost: (20 << 20) + 2500 * (6 << 10),
+            // More of them, and the machine's kernel has no memory left for anybody's TCP (`net.ipv4.tcp_mem`, 2 GiB): it
+            // takes 0.2 MiB for each, however small their buffers are set.
+            stopped: 8000,
+            stopped_cost: (48 << 20) + 8000 * (5 << 10),
             sample: Duration::from_secs(10),
             bases: 5,
             rounds: 5,

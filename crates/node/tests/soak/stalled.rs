@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::process::{MESSAGE, WORKERS, order};
-use crate::support::soon;
+use crate::support::{Pod, soon};
 use crate::{ALONE, Field, LANES, open, short};
 
 /// What a proxy may hold for readers that have stopped: the receive window of a tunnel, which its
@@ -191,7 +191,19 @@ async fn readers_that_stop_after_they_have_read_much_slow_nobody_down() {
 
 /// What a sender's own kernel takes of what it says, bytes: with the usual some MiB, thousands of
 /// senders would take all of the machine's memory.
-const SENDERS_BUFFER: usize = 32 << 10;
+const SENDERS_BUFFER: usize = 4 << 10;
+
+/// What the kernel may take for a socket, bytes: it has 2 GiB for all of the machine's (`net.ipv4.tcp_mem`), and four sockets
+/// for each connection.
+const KERNELS_BUFFERS: &str = "4096 4096 4096";
+
+/// Has the kernel take little for each of a pod's sockets.
+fn small_buffers(pod: &Pod) {
+    for setting in ["tcp_rmem", "tcp_wmem"] {
+        let set = || std::fs::write(format!("/proc/sys/net/ipv4/{setting}"), KERNELS_BUFFERS);
+        pod.namespace().run(set).unwrap().unwrap();
+    }
+}
 
 /// A connection to a program that stops reading, and all that goes into it; none if it was refused.
 async fn stopped(field: &Field) -> Option<TcpStream> {
@@ -241,6 +253,8 @@ async fn thousands_of_connections_to_a_stopped_reader_cost_little() {
     let mut field = Field::new().await;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    small_buffers(&field.client);
+    small_buffers(&field.server);
     let neighbour = field.neighbour();
     let base = neighbour.base(&field.size).await;
     // Others between the same pods: one that is there already, and new ones.

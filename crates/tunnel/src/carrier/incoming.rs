@@ -286,9 +286,10 @@ impl Received {
 
     /// Some of the bytes, for longer. Few of them are copied, or they would keep all of the buffer,
     /// whoever else keeps it now: a program that has stopped reading would hold a multiple of its
-    /// window.
-    fn keep(&mut self, range: Range<usize>) -> Bytes {
-        if 2 * range.len() < self.capacity {
+    /// window. `thrifty`: nor may much of it lie idle.
+    fn keep(&mut self, range: Range<usize>, thrifty: bool) -> Bytes {
+        let least = if thrifty { self.capacity / 8 * 7 } else { self.capacity / 2 };
+        if range.len() < least {
             return Bytes::copy_from_slice(&self.bytes()[range]);
         }
         if let Some(buffer) = self.buffer.take() {
@@ -513,7 +514,7 @@ impl Carrier {
             sink.meter.backward(written as u64);
         }
         stream.delivered += written as u64;
-        let mut skip = written;
+        let (mut skip, thrifty) = (written, stream.held.is_much());
         for range in ranges {
             let (start, end) = (range.start as usize, range.end as usize);
             let gone = skip.min(end - start);
@@ -525,7 +526,7 @@ impl Carrier {
             if Chunks::copies(end - start - gone) {
                 stream.chunks.push_copy(&received.bytes()[start + gone..end]);
             } else {
-                stream.chunks.push(received.keep(start + gone..end));
+                stream.chunks.push(received.keep(start + gone..end, thrifty));
             }
         }
         if !stream.chunks.is_empty() {
