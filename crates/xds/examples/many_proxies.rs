@@ -1,7 +1,9 @@
 //! What many proxies cost the control plane's side of discovery: this process serves, and starts itself again as the proxies,
 //! real delta clients over TLS.
 //!
-//! `cargo run --release -p leno-xds --example many_proxies -- [workloads] [proxies] [changes] [per change] [pause in ms]`
+//! `cargo run --release -p leno-xds --example many_proxies -- [workloads] [proxies] [changes] [per change] [pause in ms] [again]`
+//!
+//! With `again`, the proxies come back after a restart: each tells what it holds, which is all there is.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement: what fails ends it")]
 
@@ -61,7 +63,8 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match arguments.split_first() {
         Some((role, rest)) if role == "proxies" => {
-            runtime.block_on(proxies(rest[0].parse().unwrap(), rest[1].parse().unwrap(), rest[2].clone()));
+            let [count, held, port] = [0, 1, 2].map(|at| rest[at].parse().unwrap());
+            runtime.block_on(proxies(count, held, port as u16, rest[3].clone()));
         }
         _ => {
             let number = |at: usize, default| arguments.get(at).map_or(default, |text| text.parse().unwrap());
@@ -71,6 +74,7 @@ fn main() {
                 changes: number(2, 50),
                 per_change: number(3, 1),
                 pause: Duration::from_millis(number(4, 200) as u64),
+                again: arguments.iter().any(|argument| argument == "again"),
             }));
         }
     }
@@ -82,6 +86,7 @@ struct Plan {
     changes: usize,
     per_change: usize,
     pause: Duration,
+    again: bool,
 }
 
 /// Processor time of this process.
@@ -105,16 +110,19 @@ fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()
 }
 
-fn workload(resources: &mut Resources, n: usize) {
+fn workload(n: usize, stamp: u128) -> (String, Resource) {
     let name = format!("Kubernetes//Pod/ns-{}/svc-{}-6b7f9c5d4-{n:05x}", n % 50, n % 500);
-    let body = format!("{:<BODY$}<{:016}>", format!("{name} "), now());
+    let body = format!("{:<BODY$}<{stamp:016}>", format!("{name} "));
     let aliases = vec![format!("network/10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255)];
-    resources.upsert(ADDRESS_TYPE, name, Resource::new(body).with_aliases(aliases));
+    (name, Resource::new(body).with_aliases(aliases))
 }
 
 async fn control_plane(plan: Plan) {
     let mut resources = Resources::default();
-    (0..plan.workloads).for_each(|n| workload(&mut resources, n));
+    for n in 0..plan.workloads {
+        let (name, resource) = workload(n, 0);
+        resources.upsert(ADDRESS_TYPE, name, resource);
+    }
     for n in 0..100 {
         resources.upsert(AUTHORIZATION_TYPE, format!("ns-{n}/policy"), Resource::new("policy").with_reach(0));
     }
@@ -132,7 +140,8 @@ async fn control_plane(plan: Plan) {
 
     let (start, begun) = (cpu(), Instant::now());
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["proxies", &plan.proxies.to_string(), &port.to_string(), &authority.root_pem()])
+        .args(["proxies", &plan.proxies.to_string()])
+        .args([if plan.again { plan.workloads } else { 0 }.to_string(), port.to_string(), authority.root_pem()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -169,7 +178,8 @@ async fn control_plane(plan: Plan) {
         let due = Instant::now() + plan.pause;
         let before = cpu();
         for n in 0..plan.per_change {
-            workload(&mut resources, (change * 7919 + n * 500) % plan.workloads);
+            let (name, resource) = workload((change * 7919 + n * 500) % plan.workloads, now());
+            resources.upsert(ADDRESS_TYPE, name, resource);
         }
         resources.set_generation(resources.generation() + 1);
         publish.send_replace(Arc::new(resources.clone()));
@@ -193,12 +203,30 @@ async fn control_plane(plan: Plan) {
     child.wait().unwrap();
 }
 
-async fn proxies(count: usize, port: u16, root: String) {
+fn framed(request: &DeltaDiscoveryRequest) -> Bytes {
+    let message = request.encode_to_vec();
+    let mut framed = vec![0];
+    framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
+    framed.extend_from_slice(&message);
+    framed.into()
+}
+
+async fn proxies(count: usize, held: usize, port: u16, root: String) {
+    let first = |type_url: &str, held: usize| {
+        let told = (0..held).map(|n| workload(n, 0)).map(|(name, resource)| (name, resource.version().to_owned()));
+        framed(&DeltaDiscoveryRequest {
+            node: Some(Node { id: "ztunnel~1.1.1.1~proxy.~x".to_owned(), ..Node::default() }),
+            type_url: type_url.to_owned(),
+            initial_resource_versions: told.collect(),
+            ..Default::default()
+        })
+    };
+    let first = [first(ADDRESS_TYPE, held), first(AUTHORIZATION_TYPE, 0)];
     let connector = ControlConnector::new(RootSource::Pem(root));
     let (seen, mut latencies) = mpsc::unbounded_channel();
     let places = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
-    for n in 0..count {
-        tokio::spawn(proxy(n, port, connector.clone(), seen.clone(), places.clone()));
+    for _ in 0..count {
+        tokio::spawn(proxy(first.clone(), port, connector.clone(), seen.clone(), places.clone()));
     }
     // Until the other process says that it is done.
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await.unwrap().unwrap();
@@ -222,7 +250,7 @@ async fn proxies(count: usize, port: u16, root: String) {
 }
 
 async fn proxy(
-    n: usize,
+    first: [Bytes; 2],
     port: u16,
     connector: ControlConnector,
     seen: mpsc::UnboundedSender<u128>,
@@ -239,20 +267,10 @@ async fn proxy(
         .await
         .unwrap();
     tokio::spawn(connection);
-    let (say, mut said) = mpsc::unbounded_channel::<DeltaDiscoveryRequest>();
-    for type_url in [ADDRESS_TYPE, AUTHORIZATION_TYPE] {
-        let node = Node { id: format!("ztunnel~1.1.1.1~proxy-{n}.~x"), ..Node::default() };
-        say.send(DeltaDiscoveryRequest { node: Some(node), type_url: type_url.to_owned(), ..Default::default() })
-            .unwrap();
-    }
+    let (say, mut said) = mpsc::unbounded_channel::<Bytes>();
+    first.into_iter().for_each(|request| say.send(request).unwrap());
     let body = StreamBody::new(futures_util::stream::poll_fn(move |cx| {
-        said.poll_recv(cx).map(|request| {
-            let message = request?.encode_to_vec();
-            let mut framed = vec![0];
-            framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
-            framed.extend_from_slice(&message);
-            Some(Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(framed))))
-        })
+        said.poll_recv(cx).map(|request| Some(Ok::<_, std::convert::Infallible>(Frame::data(request?))))
     }));
     let request = http::Request::post(
         "https://control.test/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
@@ -269,7 +287,11 @@ async fn proxy(
         reader.read(&data, |response| {
             if let Some(at) = response.resources.iter().position(|byte| *byte == b'<') {
                 let stamp = std::str::from_utf8(&response.resources[at + 1..at + 17]).unwrap();
-                let _ = seen.send(now() - stamp.parse::<u128>().unwrap());
+                // Of the first state, when it was published is not told.
+                let stamp: u128 = stamp.parse().unwrap();
+                if stamp > 0 {
+                    let _ = seen.send(now() - stamp);
+                }
             }
             if response.type_url == ADDRESS_TYPE {
                 place.take();
@@ -279,7 +301,7 @@ async fn proxy(
                 response_nonce: response.nonce.clone(),
                 ..Default::default()
             };
-            let _ = say.send(answer);
+            let _ = say.send(framed(&answer));
         });
     }
 }

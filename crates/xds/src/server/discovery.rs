@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::auth::{Authenticator, Caller, authenticate};
 use super::delta::Deltas;
-use super::grpc::{self, Messages, Outbox, Spoken};
+use super::grpc::{self, Messages, Outbox, Spoken, Turns};
 use super::listener::{PeerAddress, Shutdown};
 use super::registry::{Entry, ProxyStatus, Registry, Who};
 use super::request::Request;
@@ -34,13 +34,14 @@ pub struct Service {
     resources: watch::Receiver<Arc<Resources>>,
     authenticator: Arc<dyn Authenticator>,
     deltas: Arc<Deltas>,
+    turns: Turns,
     registry: Arc<Registry>,
 }
 
 impl Service {
     /// A service that hands out the latest of `resources` to whom `authenticator` lets in.
     pub fn new(resources: watch::Receiver<Arc<Resources>>, authenticator: Arc<dyn Authenticator>) -> Self {
-        Self { resources, authenticator, deltas: Arc::default(), registry: Arc::default() }
+        Self { resources, authenticator, deltas: Arc::default(), turns: Turns::default(), registry: Arc::default() }
     }
 
     /// All connected proxies, in the order they came.
@@ -72,7 +73,7 @@ impl Service {
         let answers = Outbox::default();
         let session = Session {
             resources: self.resources.clone(),
-            requests: Messages::new(body, MAX_REQUEST),
+            requests: Messages::new(body, MAX_REQUEST, self.turns.clone()),
             answers: answers.clone(),
             deltas: self.deltas.clone(),
             caller,

@@ -7,18 +7,51 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, header};
 use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
 use super::answer::Answer;
 
 /// Before a message: whether it is compressed, and its length.
 const HEAD: usize = 5;
+
+/// A message longer than this is received when it has its turn, bytes.
+const LONG: usize = 64 << 10;
+/// So many long messages are received at a time, by all streams of a service together. When a control plane starts, all
+/// proxies there are tell it at once what they hold of the mesh, megabytes each.
+const LONG_AT_ONCE: usize = 16;
+/// Who has not sent a long message within this keeps nobody waiting any longer.
+const LONG_TAKES: Duration = Duration::from_secs(2);
+
+/// Whose turn it is to be listened to at length.
+#[derive(Debug, Clone)]
+pub(super) struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LONG_AT_ONCE)))
+    }
+}
+
+/// How far a long message is with its turn.
+enum Turn {
+    Awaits(BoxFuture<'static, Result<OwnedSemaphorePermit, AcquireError>>),
+    Has {
+        _permit: OwnedSemaphorePermit,
+        ends: Pin<Box<Sleep>>,
+    },
+    /// It took too long, and goes on beside the others.
+    Had,
+}
 
 /// What the client says on a stream, message by message.
 pub(super) struct Messages<B> {
@@ -27,6 +60,8 @@ pub(super) struct Messages<B> {
     chunks: VecDeque<Bytes>,
     have: usize,
     most: usize,
+    turns: Turns,
+    turn: Option<Turn>,
 }
 
 impl<B> Messages<B>
@@ -35,8 +70,8 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     /// Of `most` bytes at most.
-    pub(super) fn new(body: B, most: usize) -> Self {
-        Self { body, chunks: VecDeque::new(), have: 0, most }
+    pub(super) fn new(body: B, most: usize, turns: Turns) -> Self {
+        Self { body, chunks: VecDeque::new(), have: 0, most, turns, turn: None }
     }
 
     /// The next one; `None` when the client has said all. May be dropped and called again.
@@ -48,7 +83,12 @@ where
             if let Some(message) = self.message()? {
                 return Ok(Some(message));
             }
-            match poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
+            // What is not taken stays with the client, but for a window's worth.
+            let next = poll_fn(|cx| {
+                ready!(self.poll_turn(cx));
+                Pin::new(&mut self.body).poll_frame(cx)
+            });
+            match next.await {
                 Some(Ok(frame)) => {
                     if let Ok(chunk) = frame.into_data() {
                         self.have += chunk.len();
@@ -74,10 +114,34 @@ where
             return Err(Status::out_of_range(format!("a message of {length} bytes; the limit is {most} bytes")));
         }
         if self.have < HEAD + length {
+            if length > LONG && self.turn.is_none() {
+                self.turn = Some(Turn::Awaits(Box::pin(self.turns.0.clone().acquire_owned())));
+            }
             return Ok(None);
         }
+        self.turn = None;
         self.take(HEAD);
         Ok(Some(self.take(length)))
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match &mut self.turn {
+                Some(Turn::Awaits(turn)) => {
+                    // Never closed.
+                    let permit = ready!(turn.as_mut().poll(cx)).ok();
+                    let has = |permit| Turn::Has { _permit: permit, ends: Box::pin(sleep(LONG_TAKES)) };
+                    self.turn = Some(permit.map_or(Turn::Had, has));
+                }
+                Some(Turn::Has { ends, .. }) => {
+                    if ends.as_mut().poll(cx).is_ready() {
+                        self.turn = Some(Turn::Had);
+                    }
+                    return Poll::Ready(());
+                }
+                Some(Turn::Had) | None => return Poll::Ready(()),
+            }
+        }
     }
 
     fn peek(&self) -> Option<[u8; HEAD]> {

@@ -27,7 +27,7 @@ async fn understood(chunks: Vec<Vec<u8>>, most: usize) -> Result<Vec<Vec<u8>>, S
         }
         Poll::Ready(chunks.next().map(|chunk| Ok::<_, Infallible>(Frame::data(Bytes::from(chunk)))))
     });
-    let mut messages = Messages::new(StreamBody::new(body), most);
+    let mut messages = Messages::new(StreamBody::new(body), most, Turns::default());
     let mut found = Vec::new();
     loop {
         // Given up and called again, as beside other things to wait for.
@@ -98,4 +98,40 @@ async fn what_is_put_is_sent_and_then_how_it_ended() {
         let nonces: Vec<u8> = bytes.chunks(5 + 6 + 3).map(|message| message[13]).collect();
         assert_eq!(nonces, b"012");
     }
+}
+
+/// Long messages are received a few at a time, short ones beside them, and who dawdles keeps the others waiting only so long.
+#[tokio::test(start_paused = true)]
+async fn long_messages_take_turns() {
+    let turns = Turns::default();
+    let long = framed(&[7; 2 * LONG]);
+    let speaker = |bytes: Vec<u8>| {
+        let (sender, mut chunks) = tokio::sync::mpsc::unbounded_channel::<Vec<u8>>();
+        sender.send(bytes).unwrap();
+        let body = stream::poll_fn(move |cx| {
+            chunks.poll_recv(cx).map(|chunk| Some(Ok::<_, Infallible>(Frame::data(Bytes::from(chunk?)))))
+        });
+        (sender, Messages::new(StreamBody::new(body), 4 * LONG, turns.clone()))
+    };
+    // They have begun, and say no more.
+    let (begin, rest) = long.split_at(1000);
+    let mut dawdlers: Vec<_> = (0..LONG_AT_ONCE).map(|_| speaker(begin.to_vec())).collect();
+    for (_, messages) in &mut dawdlers {
+        let next = tokio::time::timeout(Duration::from_millis(1), messages.next()).await;
+        assert!(next.is_err(), "it has not said all");
+    }
+    assert_eq!(turns.0.available_permits(), 0);
+    let (_sender, mut short) = speaker(framed(b"short"));
+    assert_eq!(short.next().await.unwrap().unwrap(), "short");
+    let (honest, mut messages) = speaker(begin.to_vec());
+    honest.send(rest.to_vec()).unwrap();
+    let began = tokio::time::Instant::now();
+    let beside = tokio::spawn(async move {
+        futures_util::future::join_all(dawdlers.iter_mut().map(|(_, messages)| messages.next())).await.len()
+    });
+    assert_eq!(messages.next().await.unwrap().unwrap().len(), 2 * LONG);
+    assert!(began.elapsed() > LONG_TAKES / 2 && began.elapsed() <= LONG_TAKES, "{:?}", began.elapsed());
+    beside.abort();
+    assert!(beside.await.is_err());
+    assert_eq!(turns.0.available_permits(), LONG_AT_ONCE, "a turn ends with the message, or the stream");
 }

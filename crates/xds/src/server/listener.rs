@@ -25,6 +25,8 @@ use super::{CaService, Service, discovery};
 
 /// Largest certificate request taken; a real one has a kilobyte.
 const MAX_CERTIFICATE_REQUEST: usize = 64 << 10;
+/// What a client may send before it is listened to, bytes: each may, and there can be thousands.
+const WINDOW: u32 = 64 << 10;
 /// How long a connection may take to end its streams on shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -169,8 +171,8 @@ impl Shared {
             .keep_alive_timeout(Duration::from_secs(10))
             .max_concurrent_streams(128)
             .max_header_list_size(32 << 10)
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(1 << 20)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
             .serve_connection(TokioIo::new(Calm::new(stream, peer)), service);
         let mut serving = std::pin::pin!(serving);
         let ended = tokio::select! {
