@@ -28,6 +28,9 @@ pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
 /// Of SETTINGS: the largest frame, bytes.
 pub(super) const MAX_FRAME_SIZE: u16 = 5;
 
+/// Largest window a peer may ask for, bytes (RFC 9113 §6.9.1).
+pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
+
 /// A frame's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {

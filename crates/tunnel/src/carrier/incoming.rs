@@ -4,32 +4,22 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::task::Waker;
 
-use bytes::{Buf, Bytes, BytesMut};
 use h2::Reason;
-use leno_tls::buffer::{Buffer, ReadSize};
-use tokio::io::ReadBuf;
+use leno_tls::buffer::ReadSize;
 
-use super::calm::{BROKEN, Calm, GIVEN_UP, OF_DATA, OF_HEADERS};
+use super::calm::{Calm, OF_DATA};
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
 use super::frame::{
-    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE,
-    PADDED, PUSH_PROMISE, Piece, RST_STREAM, SETTINGS, Splitter, WINDOW_UPDATE, word,
+    CONTINUATION, DATA, END_STREAM, HEAD, HEADERS, Head, PADDED, Piece, RST_STREAM, SETTINGS, Splitter,
 };
-use super::outgoing::Opened;
+use super::inbox::Inbox;
+use super::received::{Gathered, Received};
 use super::stream::{Stream, write_now};
 use super::{Carrier, DEFAULT_WINDOW, LARGEST_READ, Role};
 use crate::window::Ledger;
 use crate::{Error, Settings};
-
-/// Whole frames that may wait for the library, bytes; beyond, nothing is read until it has taken
-/// some: it may be waiting for the peer to read its answers.
-const FOR_LIBRARY: usize = 64 << 10;
-
-/// Memory for the library's frames that a connection keeps while there are none, bytes.
-const KEPT: usize = 1 << 10;
 
 /// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
 /// small frames share would be cut at each of these.
@@ -46,25 +36,16 @@ const OF_REQUESTS: u32 = 2;
 /// What another frame counts that is not DATA. The library takes its time, and answers.
 pub(super) const OF_OTHERS: u32 = 4;
 
-/// Largest window a peer may ask for (RFC 9113 §6.9.1).
-pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
-
 pub(super) struct Incoming {
     splitter: Splitter,
     current: Current,
     /// The stream whose header block has begun: only its CONTINUATION may follow (RFC 9113 §6.10).
-    header_block: Option<u32>,
+    pub(super) header_block: Option<u32>,
     largest_frame: u32,
-    /// Frames for the library. The last may be incomplete.
-    for_library: BytesMut,
-    /// Bytes of it that are whole frames.
-    whole: usize,
-    /// The library, where it waits for a frame.
-    pub(super) library: Option<Waker>,
+    /// Frames for the library.
+    pub(super) inbox: Inbox,
     /// Nothing is read until the library has taken some.
     pub(super) paused: bool,
-    /// The transport ended. The library is told once it has got everything else.
-    end: Option<io::Result<()>>,
     /// Once it has broken one, nothing of it is looked at any more.
     pub(super) violation: Option<Violation>,
     /// Who drives the connection knows.
@@ -86,7 +67,7 @@ pub(super) struct Incoming {
     first_stream_window: u32,
     pub(super) stream_window: u32,
     /// What a peer that has not heard of a stream's window takes it to be larger, bytes.
-    lenient: u16,
+    pub(super) lenient: u16,
 }
 
 /// What the frame is that is coming in.
@@ -129,11 +110,8 @@ impl Incoming {
             current: Current::Library(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
             header_block: None,
             largest_frame: settings.max_frame_size,
-            for_library: BytesMut::new(),
-            whole: 0,
-            library: None,
+            inbox: Inbox::default(),
             paused: false,
-            end: None,
             violation: None,
             reported: false,
             received: Arc::default(),
@@ -163,8 +141,8 @@ impl Incoming {
     }
 
     pub(super) fn may_read(&mut self) -> bool {
-        self.paused = self.whole > FOR_LIBRARY;
-        !self.paused && self.end.is_none() && self.violation.is_none()
+        self.paused = self.inbox.is_full();
+        !self.paused && !self.inbox.has_ended() && self.violation.is_none()
     }
 
     /// Bytes to read at once: what is left of a large frame, if that has begun, and else as many as
@@ -185,126 +163,21 @@ impl Incoming {
         }
     }
 
+    /// The transport has ended.
     pub(super) fn ended(&mut self, how: io::Result<()>) {
         let cut_short = || io::Error::other("the connection ended within a frame");
-        self.end = Some(how.and_then(|()| if self.splitter.is_between_frames() { Ok(()) } else { Err(cut_short()) }));
-        self.wake_library();
+        self.inbox.end(how.and_then(|()| if self.splitter.is_between_frames() { Ok(()) } else { Err(cut_short()) }));
     }
 
     pub(super) fn forget(&mut self) {
         self.rest = None;
-        self.for_library = BytesMut::new();
-        self.whole = 0;
-        self.end.get_or_insert_with(|| Err(io::ErrorKind::BrokenPipe.into()));
-        self.wake_library();
-    }
-
-    fn wake_library(&mut self) {
-        if let Some(library) = self.library.take() {
-            library.wake();
-        }
-    }
-
-    /// Gives the library as much as has come whole and has room, nothing at the end. `None` if it
-    /// has to wait.
-    pub(super) fn give_library(&mut self, room: &mut ReadBuf<'_>) -> Option<io::Result<()>> {
-        if self.whole == 0 {
-            return match self.end.as_mut()? {
-                Ok(()) => Some(Ok(())),
-                // Told once; it can't be copied.
-                end => Some(std::mem::replace(end, Ok(()))),
-            };
-        }
-        let length = room.remaining().min(self.whole);
-        room.put_slice(&self.for_library[..length]);
-        self.for_library.advance(length);
-        self.whole -= length;
-        if self.for_library.is_empty() && self.for_library.capacity() > KEPT {
-            self.for_library = BytesMut::new();
-        }
-        Some(Ok(()))
-    }
-
-    fn library_frame_is_whole(&mut self) {
-        self.whole = self.for_library.len();
-        self.wake_library();
+        self.inbox.forget();
     }
 
     /// Whether the library may be told something now: nothing may interrupt a header block.
     pub(super) fn may_tell(&self) -> bool {
         self.header_block.is_none()
     }
-
-    /// Tells the library of a stream's end, between two frames.
-    pub(super) fn tell_end(&mut self, stream: u32) {
-        let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream };
-        let begun = self.for_library[self.whole..].to_vec();
-        self.for_library.truncate(self.whole);
-        self.for_library.extend_from_slice(&end.bytes());
-        self.library_frame_is_whole();
-        self.for_library.extend_from_slice(&begun);
-    }
-
-    /// Has the library end a stream whose window the peer has opened too far by the WINDOW_UPDATE that
-    /// has just become whole. The library knows of no other: its own count lies between nothing and the
-    /// largest, so one frame may not be beyond that, and two always are. It takes the second for late
-    /// where the first was enough.
-    fn tell_overflow(&mut self, stream: u32) {
-        let twice = Head::window_update(stream, LARGEST_WINDOW as u32);
-        self.for_library.truncate(self.for_library.len() - twice.len());
-        self.for_library.extend_from_slice(&twice);
-        self.for_library.extend_from_slice(&twice);
-    }
-
-    /// The payload of the library's frame that has just become whole.
-    fn payload(&self, head: Head) -> &[u8] {
-        &self.for_library[self.for_library.len() - head.length as usize..]
-    }
-}
-
-/// One read's bytes. Whoever needs some of them for longer keeps all of them, or copies few.
-pub(super) struct Received {
-    buffer: Option<Buffer>,
-    frozen: Bytes,
-    length: usize,
-    /// Bytes of memory that it takes.
-    capacity: usize,
-}
-
-impl Received {
-    pub(super) fn new(buffer: Buffer, length: usize) -> Self {
-        let capacity = buffer.len();
-        Self { buffer: Some(buffer), frozen: Bytes::new(), length, capacity }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match &self.buffer {
-            Some(buffer) => &buffer[..self.length],
-            None => &self.frozen,
-        }
-    }
-
-    /// Some of the bytes, for longer. Few of them are copied, or they would keep all of the buffer,
-    /// whoever else keeps it now: a program that has stopped reading would hold a multiple of its
-    /// window. `thrifty`: nor may much of it lie idle.
-    fn keep(&mut self, range: Range<usize>, thrifty: bool) -> Bytes {
-        let least = if thrifty { self.capacity / 8 * 7 } else { self.capacity / 2 };
-        if range.len() < least {
-            return Bytes::copy_from_slice(&self.bytes()[range]);
-        }
-        if let Some(buffer) = self.buffer.take() {
-            self.frozen = buffer.freeze(self.length);
-        }
-        self.frozen.slice(range)
-    }
-}
-
-/// Payload of several frames that go to the same stream: one system call for all.
-#[derive(Default)]
-struct Gathered {
-    stream: u32,
-    ranges: [Range<u32>; SLICES],
-    count: usize,
 }
 
 impl Carrier {
@@ -315,8 +188,8 @@ impl Carrier {
             let Some(piece) = self.incoming.splitter.next(received.bytes(), &mut at) else { break };
             match piece {
                 Piece::Preface(range) => {
-                    self.incoming.for_library.extend_from_slice(&received.bytes()[range]);
-                    self.incoming.library_frame_is_whole();
+                    self.incoming.inbox.add(&received.bytes()[range]);
+                    self.incoming.inbox.frame_is_whole();
                 }
                 Piece::Head(head) => {
                     self.frame_begins(head);
@@ -327,7 +200,7 @@ impl Carrier {
                 Piece::Payload(range, last) => {
                     match &mut self.incoming.current {
                         Current::Library(_) => {
-                            self.incoming.for_library.extend_from_slice(&received.bytes()[range]);
+                            self.incoming.inbox.add(&received.bytes()[range]);
                         }
                         Current::Data(_) => self.data(range, &mut received, &mut gathered),
                     }
@@ -366,7 +239,7 @@ impl Carrier {
             || self.streams.get(&head.stream).is_some_and(|stream| stream.receiving.has_ended() || unanswered(stream))
         {
             // Whatever is wrong with it, the library says so.
-            self.incoming.for_library.extend_from_slice(&head.bytes());
+            self.incoming.inbox.add(&head.bytes());
             self.incoming.current = Current::Library(head);
             return;
         }
@@ -399,7 +272,7 @@ impl Carrier {
                     self.deliver(received, gathered);
                     let role = self.role;
                     if self.streams.get_mut(&stream).is_none_or(|stream| stream.receiving.end_beside(role)) {
-                        self.incoming.tell_end(stream);
+                        self.incoming.inbox.tell_end(stream);
                     }
                     self.receive_ends(stream);
                 }
@@ -412,45 +285,14 @@ impl Carrier {
                 self.tell_calm(head);
                 let in_block = self.incoming.header_block.is_some();
                 if self.library_needs(head) {
-                    self.incoming.library_frame_is_whole();
+                    self.incoming.inbox.frame_is_whole();
                     if in_block && self.incoming.header_block.is_none() {
                         self.tell_late_ends();
                     }
                 } else {
-                    let before = self.incoming.for_library.len() - HEAD - head.length as usize;
-                    self.incoming.for_library.truncate(before);
+                    self.incoming.inbox.withdraw(head);
                 }
             }
-        }
-    }
-
-    fn tell_calm(&mut self, head: Head) {
-        match head.kind {
-            HEADERS => self.incoming.calm.earn(OF_HEADERS),
-            // There are few in a block, by the library.
-            CONTINUATION => {}
-            RST_STREAM
-                if self.role == Role::Server
-                    && self.streams.get(&head.stream).is_some_and(|s| !s.sending.is_open()) =>
-            {
-                self.brings_nothing(GIVEN_UP);
-            }
-            _ => self.brings_nothing(1),
-        }
-    }
-
-    /// A client's request was reset by the library, with this reason. A client may have as many served and
-    /// reset as it likes by breaking a rule in each (CVE-2025-8671).
-    pub(super) fn was_reset_for(&mut self, reason: Reason) {
-        if self.role == Role::Server && matches!(reason, Reason::PROTOCOL_ERROR | Reason::FLOW_CONTROL_ERROR) {
-            self.brings_nothing(BROKEN);
-        }
-    }
-
-    fn brings_nothing(&mut self, frames: u32) {
-        if !self.incoming.calm.spend(frames) {
-            let what = "the peer floods the connection with frames that bring nothing (ENHANCE_YOUR_CALM)";
-            self.violated(Reason::ENHANCE_YOUR_CALM, what);
         }
     }
 
@@ -559,102 +401,12 @@ impl Carrier {
         }
     }
 
-    fn receive_ends(&mut self, id: u32) {
+    pub(super) fn receive_ends(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.receiving.end();
             stream.held.promise(0);
             stream.wake_reader();
         }
         self.forget_if_over(id);
-    }
-
-    /// A frame that is not DATA is whole. Takes from it what concerns streams; says whether the
-    /// library has to see it.
-    fn library_needs(&mut self, head: Head) -> bool {
-        match head.kind {
-            HEADERS => {
-                if self.role == Role::Server && head.stream > self.last_stream && head.stream % 2 == 1 {
-                    self.begin(head.stream);
-                }
-                if let Some(stream) = self.streams.get_mut(&head.stream) {
-                    stream.receiving.answer();
-                }
-                if head.has(END_STREAM) {
-                    self.receive_ends(head.stream);
-                }
-                self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream);
-            }
-            PUSH_PROMISE => self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream),
-            CONTINUATION if head.has(END_HEADERS) => self.incoming.header_block = None,
-            RST_STREAM if head.length == 4 => {
-                let code = Reason::from(word(self.incoming.payload(head), 0));
-                self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
-            }
-            SETTINGS if head.stream == 0 && !head.has(ACK) => self.peer_settings(head),
-            // It has heard of ours. What was on its way when it did, has come before.
-            SETTINGS if head.stream == 0 => self.incoming.lenient = 0,
-            GOAWAY if head.stream == 0 => {
-                let (last, code) = (word(self.incoming.payload(head), 0), word(self.incoming.payload(head), 4));
-                self.peer_leaves(last & (u32::MAX >> 1), Reason::from(code));
-            }
-            WINDOW_UPDATE if head.length == 4 => {
-                let increment = word(self.incoming.payload(head), 0) & (u32::MAX >> 1);
-                match self.window_opens(head.stream, i64::from(increment)) {
-                    Opened::Here => return false,
-                    Opened::Senseless => {}
-                    Opened::TooFar => self.incoming.tell_overflow(head.stream),
-                }
-            }
-            _ => {}
-        }
-        true
-    }
-
-    /// Tells the library of the ends that came due inside a header block.
-    fn tell_late_ends(&mut self) {
-        for (id, stream) in &mut self.streams {
-            if stream.receiving.take_due() {
-                self.incoming.tell_end(*id);
-            }
-        }
-    }
-
-    pub(super) fn stream_fails(&mut self, id: u32, error: Error) {
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.fail(error);
-            self.leave_queue(id);
-            self.forget_if_over(id);
-        }
-    }
-
-    fn peer_settings(&mut self, head: Head) {
-        let settings = self.incoming.payload(head);
-        let (mut window, mut frame) = (None, None);
-        // What makes no sense ends the connection in a moment, by the library.
-        for setting in settings.chunks_exact(6) {
-            let (name, value) = (u16::from_be_bytes([setting[0], setting[1]]), word(setting, 2));
-            match name {
-                INITIAL_WINDOW_SIZE => window = Some(i64::from(value)).filter(|window| *window <= LARGEST_WINDOW),
-                MAX_FRAME_SIZE => frame = Some(value as usize).filter(|size| (1 << 14..1 << 24).contains(size)),
-                _ => {}
-            }
-        }
-        if let Some(frame) = frame {
-            self.outgoing.largest_frame = frame;
-        }
-        if let Some(window) = window {
-            self.initial_window_is(window);
-        }
-    }
-
-    /// The peer closes the connection, and did nothing for our streams after `last`.
-    fn peer_leaves(&mut self, last: u32, code: Reason) {
-        if self.role != Role::Client {
-            return;
-        }
-        let too_late: Vec<u32> = self.streams.keys().copied().filter(|id| *id > last).collect();
-        for id in too_late {
-            self.stream_fails(id, Error::GoAway { code, by_peer: true });
-        }
     }
 }

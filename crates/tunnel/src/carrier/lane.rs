@@ -47,7 +47,7 @@ impl Lane {
         let Some(stream) = carrier.streams.get_mut(&self.stream) else { return };
         stream.receiving.accept();
         if may_tell && stream.receiving.take_due() {
-            carrier.incoming.tell_end(self.stream);
+            carrier.incoming.inbox.tell_end(self.stream);
         }
     }
 

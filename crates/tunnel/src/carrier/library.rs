@@ -60,11 +60,11 @@ impl LibraryIo {
 impl AsyncRead for LibraryIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut carrier = self.carrier.0.lock();
-        let mut given = carrier.incoming.give_library(buf);
+        let mut given = carrier.incoming.inbox.give(buf);
         if given.is_none() && !carrier.has_task {
             carrier.driven_by(cx);
             carrier.receive(cx);
-            given = carrier.incoming.give_library(buf);
+            given = carrier.incoming.inbox.give(buf);
         }
         if given.is_some() && std::mem::take(&mut carrier.incoming.paused) {
             // There is room again, and nobody else would say so.
@@ -73,7 +73,7 @@ impl AsyncRead for LibraryIo {
         match given {
             Some(given) => Poll::Ready(given),
             None => {
-                carrier.incoming.library = Some(cx.waker().clone());
+                carrier.incoming.inbox.waits(cx);
                 Poll::Pending
             }
         }

@@ -31,26 +31,33 @@ use crate::{Error, Transport};
 
 mod calm;
 mod chunks;
+mod control;
 mod credit;
 mod frame;
 mod halves;
+mod inbox;
 mod incoming;
 mod lane;
 mod library;
 mod outgoing;
+mod pace;
+mod passing;
 mod pulse;
+mod received;
 mod stream;
+mod transmit;
 
 use halves::Holder;
-use incoming::{FRAMES, Incoming, Received};
+use incoming::{FRAMES, Incoming};
 use outgoing::Outgoing;
 use pulse::Pulse;
+use received::Received;
 use stream::Stream;
 
 pub(crate) use incoming::Violation;
 pub(crate) use lane::{Delivery, Lane};
 pub(crate) use library::{LibraryIo, Patience};
-pub use outgoing::thread_sleeps;
+pub use pace::thread_sleeps;
 pub(crate) use stream::{try_read, try_write};
 
 /// Bytes read in one turn, but for the last read, which may bring twice what is left of them. A bulk

@@ -1,45 +1,38 @@
 //! What goes to the peer: DATA of streams between the frames of the library.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h2::Reason;
 use leno_tls::buffer::Buffer;
-use tokio::io::AsyncWrite;
 
 use super::calm::OF_DATA;
-use super::frame::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEAD, HEADERS, Head, Piece, RST_STREAM, Splitter, word,
-};
-use super::incoming::{LARGEST_WINDOW, Violation};
-use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role, closed};
+use super::frame::{DATA, HEAD, Head, LARGEST_WINDOW, Splitter};
+use super::incoming::Violation;
+use super::pace::Pace;
+use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role};
 use crate::Error;
 use crate::waking::keep;
 
-/// What the library may write while the transport takes nothing, bytes.
-const FROM_LIBRARY: usize = 64 << 10;
-
 pub(super) struct Outgoing {
     /// Of what the library writes.
-    splitter: Splitter,
+    pub(super) splitter: Splitter,
     /// The library's frame that is passing.
-    current: Head,
+    pub(super) current: Head,
     /// The library's header block is not complete (RFC 9113 §6.10).
-    in_headers: bool,
+    pub(super) in_headers: bool,
     /// The library has yet to write the rest of something that no frame may interrupt.
-    uninterruptible: bool,
+    pub(super) uninterruptible: bool,
     /// Frames that wait for that.
-    held_back: Vec<u8>,
+    pub(super) held_back: Vec<u8>,
     /// What the transport had no room for; goes before anything else.
-    stuck: VecDeque<Bytes>,
+    pub(super) stuck: VecDeque<Bytes>,
     /// The transport has bytes that it may keep until it is flushed.
     pub(super) unflushed: bool,
     /// Found by somebody who can do nothing about it.
-    error: Option<io::Error>,
+    pub(super) error: Option<io::Error>,
     /// Bytes that the peer will take on this connection.
     window: i64,
     /// What the peer takes of a new stream.
@@ -53,9 +46,9 @@ pub(super) struct Outgoing {
     /// Streams whose peer is to be told of their credit once the transport takes more.
     owing: Vec<u32>,
     /// Of the library's last GOAWAY.
-    goodbye: Option<Reason>,
+    pub(super) goodbye: Option<Reason>,
     /// The library, where it waits until the transport takes more.
-    library: Option<Waker>,
+    pub(super) library: Option<Waker>,
     pace: Pace,
 }
 
@@ -67,40 +60,6 @@ pub(super) enum Opened {
     Senseless,
     /// Its stream has a larger window now than there is: an error of the stream (RFC 9113 §6.9.1).
     TooFar,
-}
-
-thread_local! {
-    /// How often this thread has gone to sleep.
-    static SLEEPS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Says that this thread has nothing left to do and is about to sleep. Where that is said, what a
-/// stream sends leaves at once as long as each waking of the thread brings one message; where it
-/// is not, and where there are more, it leaves when the others have had their turn, all of it in
-/// one record and one system call.
-pub fn thread_sleeps() {
-    SLEEPS.set(SLEEPS.get().wrapping_add(1));
-}
-
-/// How many messages one waking of the thread brings.
-#[derive(Default)]
-struct Pace {
-    sleeps: u64,
-    sent: u32,
-    /// The waking before brought one at most.
-    single: bool,
-}
-
-impl Pace {
-    /// One more is sent; says whether it is likely to be the only one.
-    fn one_more(&mut self) -> bool {
-        let sleeps = SLEEPS.get();
-        if sleeps != self.sleeps {
-            *self = Self { sleeps, sent: 0, single: self.sent <= 1 };
-        }
-        self.sent = self.sent.saturating_add(1);
-        self.single && self.sent == 1
-    }
 }
 
 impl Outgoing {
@@ -134,7 +93,7 @@ impl Outgoing {
         self.wake_library();
     }
 
-    fn wake_library(&mut self) {
+    pub(super) fn wake_library(&mut self) {
         if let Some(library) = self.library.take() {
             library.wake();
         }
@@ -152,174 +111,6 @@ impl Outgoing {
 }
 
 impl Carrier {
-    /// Sends a whole frame, before anything that is given later.
-    pub(super) fn write(&mut self, frame: &[u8]) {
-        if self.outgoing.uninterruptible {
-            self.outgoing.held_back.extend_from_slice(frame);
-        } else {
-            self.append(frame);
-        }
-    }
-
-    /// Sends bytes after those that were given before.
-    fn append(&mut self, frame: &[u8]) {
-        let taken = if self.outgoing.stuck.is_empty() { self.offer(&mut [IoSlice::new(frame)]) } else { 0 };
-        if taken < frame.len() {
-            self.outgoing.stuck.push_back(Bytes::copy_from_slice(&frame[taken..]));
-        }
-        self.ask_for_flush();
-    }
-
-    /// Gives the transport what it takes now; says how much. With an error, all of it: nothing
-    /// will be sent any more.
-    fn offer(&mut self, mut slices: &mut [IoSlice<'_>]) -> usize {
-        let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        if self.leaving {
-            // Whoever closes the transport waits for it, and would not be woken any more.
-            return total;
-        }
-        let Some(io) = &mut self.io else { return total };
-        let mut cx = Context::from_waker(self.driver.as_ref().unwrap_or(Waker::noop()));
-        let mut taken = 0;
-        while taken < total {
-            match Pin::new(&mut *io).poll_write_vectored(&mut cx, slices) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(length)) if length > 0 => {
-                    taken += length;
-                    IoSlice::advance_slices(&mut slices, length);
-                }
-                Poll::Ready(failed) => {
-                    let error = failed.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
-                    self.outgoing.error.get_or_insert(error);
-                    self.wake_driver();
-                    return total;
-                }
-            }
-        }
-        taken
-    }
-
-    /// Sends all that was gathered; ready when the transport has it.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(error) = self.outgoing.error.take() {
-            return Poll::Ready(Err(error));
-        }
-        let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
-        if !self.outgoing.stuck.is_empty() {
-            while let Some(first) = self.outgoing.stuck.front_mut() {
-                let length = ready!(Pin::new(&mut *io).poll_write(cx, first))?;
-                if length == 0 {
-                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-                }
-                first.advance(length);
-                if first.is_empty() {
-                    self.outgoing.stuck.pop_front();
-                }
-            }
-            self.outgoing.wake_library();
-            self.tell_what_is_owed();
-            self.let_next();
-        }
-        let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
-        if self.outgoing.unflushed {
-            ready!(Pin::new(io).poll_flush(cx))?;
-            self.outgoing.unflushed = false;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Takes what the library writes.
-    pub(super) fn poll_library_write(&mut self, cx: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.io.is_none() {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        if self.outgoing.stuck.iter().map(Bytes::len).sum::<usize>() > FROM_LIBRARY {
-            self.outgoing.library = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        self.append(bytes);
-        // What they lead to comes after them.
-        self.outgoing.uninterruptible = true;
-        let mut at = 0;
-        while let Some(piece) = self.outgoing.splitter.next(bytes, &mut at) {
-            match piece {
-                Piece::Preface(_) => {}
-                Piece::Head(head) => {
-                    self.outgoing.current = head;
-                    if matches!(head.kind, HEADERS | DATA) {
-                        self.expects_life();
-                    }
-                    if head.kind == HEADERS && self.role == Role::Client {
-                        self.begin(head.stream);
-                    }
-                    if head.length == 0 {
-                        self.library_frame_passed(head);
-                    }
-                }
-                Piece::Payload(range, last) => {
-                    let head = self.outgoing.current;
-                    if head.kind == RST_STREAM && range.len() == 4 {
-                        let code = Reason::from(word(bytes, range.start));
-                        self.was_reset_for(code);
-                        self.stream_fails(head.stream, Error::Reset { code, by_peer: false });
-                    }
-                    if head.kind == GOAWAY && range.len() >= 8 {
-                        self.outgoing.goodbye = Some(Reason::from(word(bytes, range.start + 4)));
-                        self.nothing_served_after(word(bytes, range.start) & (u32::MAX >> 1));
-                    }
-                    if last {
-                        self.library_frame_passed(head);
-                    }
-                }
-            }
-        }
-        if self.outgoing.splitter.is_between_frames() && !self.outgoing.in_headers {
-            self.outgoing.uninterruptible = false;
-            let held_back = std::mem::take(&mut self.outgoing.held_back);
-            if !held_back.is_empty() {
-                self.append(&held_back);
-            }
-            self.tell_what_is_owed();
-            self.let_next();
-        }
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    /// A server takes its leave: the library does not look at later requests, nor answer them.
-    fn nothing_served_after(&mut self, last: u32) {
-        if self.role != Role::Server {
-            return;
-        }
-        self.last_served = last;
-        let late: Vec<u32> =
-            self.streams.iter().filter(|(id, stream)| **id > last && !stream.is_held()).map(|(id, _)| *id).collect();
-        for id in late {
-            self.forget(id);
-        }
-    }
-
-    fn library_frame_passed(&mut self, head: Head) {
-        if matches!(head.kind, HEADERS | CONTINUATION) {
-            self.outgoing.in_headers = !head.has(END_HEADERS);
-        }
-        let ends = matches!(head.kind, DATA | HEADERS) && head.has(END_STREAM);
-        let Some(stream) = self.streams.get_mut(&head.stream) else { return };
-        if ends {
-            stream.sending.end();
-        }
-        if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && stream.sending.open() {
-            stream.wake_sender();
-            self.send_backlog(head.stream);
-            // The peer hears of the stream's own window in the same record.
-            self.consumed(head.stream, 0);
-        }
-        if ends {
-            // Who gave up a write, and ended the stream instead, may still stand before others.
-            self.leave_queue(head.stream);
-            self.forget_if_over(head.stream);
-        }
-    }
-
     /// The stream's credit is told once the transport takes more. Until then it adds up: a peer that
     /// reads nothing must not have one frame after the other wait for it.
     pub(super) fn owe(&mut self, id: u32) {
@@ -330,21 +121,13 @@ impl Carrier {
         }
     }
 
-    fn tell_what_is_owed(&mut self) {
+    pub(super) fn tell_what_is_owed(&mut self) {
         self.tell_connection_credit();
         for id in std::mem::take(&mut self.outgoing.owing) {
             if let Some(stream) = self.streams.get_mut(&id) {
                 stream.owing = false;
                 self.consumed(id, 0);
             }
-        }
-    }
-
-    /// Why streams end that are open when the library closes the connection.
-    pub(super) fn last_word(&self) -> Error {
-        match self.outgoing.goodbye {
-            Some(code) if code != Reason::NO_ERROR => Error::GoAway { code, by_peer: false },
-            _ => closed(),
         }
     }
 
@@ -434,16 +217,6 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends what was gathered outside of the task's turns.
-    fn flush_now(&mut self) {
-        self.outgoing.unflushed = true;
-        let Some(driver) = self.driver.clone() else { return };
-        if let Poll::Ready(Err(error)) = self.poll_flush(&mut Context::from_waker(&driver)) {
-            self.outgoing.error = Some(error);
-            driver.wake();
-        }
-    }
-
     /// Sends bytes as soon as the stream is open and the windows have room.
     pub(super) fn send_soon(&mut self, id: u32, bytes: Bytes) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
@@ -455,7 +228,7 @@ impl Carrier {
         self.send_backlog(id);
     }
 
-    fn send_backlog(&mut self, id: u32) {
+    pub(super) fn send_backlog(&mut self, id: u32) {
         while let Some(stream) = self.streams.get_mut(&id)
             && stream.sending.is_open()
             && !stream.backlog.is_empty()

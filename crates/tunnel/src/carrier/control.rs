@@ -1,0 +1,137 @@
+//! What the peer's frames say that are not DATA, as far as it concerns streams or windows here. The library sees most of
+//! them, too, and judges them.
+
+use h2::Reason;
+
+use super::calm::{BROKEN, GIVEN_UP, OF_HEADERS};
+use super::frame::{
+    ACK, CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW,
+    MAX_FRAME_SIZE, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
+};
+use super::outgoing::Opened;
+use super::{Carrier, Role};
+use crate::Error;
+
+impl Carrier {
+    /// A frame that is not DATA is whole. Takes from it what concerns streams; says whether the
+    /// library has to see it.
+    pub(super) fn library_needs(&mut self, head: Head) -> bool {
+        match head.kind {
+            HEADERS => {
+                if self.role == Role::Server && head.stream > self.last_stream && head.stream % 2 == 1 {
+                    self.begin(head.stream);
+                }
+                if let Some(stream) = self.streams.get_mut(&head.stream) {
+                    stream.receiving.answer();
+                }
+                if head.has(END_STREAM) {
+                    self.receive_ends(head.stream);
+                }
+                self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream);
+            }
+            PUSH_PROMISE => self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream),
+            CONTINUATION if head.has(END_HEADERS) => self.incoming.header_block = None,
+            RST_STREAM if head.length == 4 => {
+                let code = Reason::from(word(self.incoming.inbox.payload(head), 0));
+                self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
+            }
+            SETTINGS if head.stream == 0 && !head.has(ACK) => self.peer_settings(head),
+            // It has heard of ours. What was on its way when it did, has come before.
+            SETTINGS if head.stream == 0 => self.incoming.lenient = 0,
+            GOAWAY if head.stream == 0 => {
+                let (last, code) =
+                    (word(self.incoming.inbox.payload(head), 0), word(self.incoming.inbox.payload(head), 4));
+                self.peer_leaves(last & (u32::MAX >> 1), Reason::from(code));
+            }
+            WINDOW_UPDATE if head.length == 4 => {
+                let increment = word(self.incoming.inbox.payload(head), 0) & (u32::MAX >> 1);
+                match self.window_opens(head.stream, i64::from(increment)) {
+                    Opened::Here => return false,
+                    Opened::Senseless => {}
+                    Opened::TooFar => self.incoming.inbox.tell_overflow(head.stream),
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Tells the library of the ends that came due inside a header block.
+    pub(super) fn tell_late_ends(&mut self) {
+        for (id, stream) in &mut self.streams {
+            if stream.receiving.take_due() {
+                self.incoming.inbox.tell_end(*id);
+            }
+        }
+    }
+
+    pub(super) fn stream_fails(&mut self, id: u32, error: Error) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.fail(error);
+            self.leave_queue(id);
+            self.forget_if_over(id);
+        }
+    }
+
+    fn peer_settings(&mut self, head: Head) {
+        let settings = self.incoming.inbox.payload(head);
+        let (mut window, mut frame) = (None, None);
+        // What makes no sense ends the connection in a moment, by the library.
+        for setting in settings.chunks_exact(6) {
+            let (name, value) = (u16::from_be_bytes([setting[0], setting[1]]), word(setting, 2));
+            match name {
+                INITIAL_WINDOW_SIZE => window = Some(i64::from(value)).filter(|window| *window <= LARGEST_WINDOW),
+                MAX_FRAME_SIZE => frame = Some(value as usize).filter(|size| (1 << 14..1 << 24).contains(size)),
+                _ => {}
+            }
+        }
+        if let Some(frame) = frame {
+            self.outgoing.largest_frame = frame;
+        }
+        if let Some(window) = window {
+            self.initial_window_is(window);
+        }
+    }
+
+    /// The peer closes the connection, and did nothing for our streams after `last`.
+    fn peer_leaves(&mut self, last: u32, code: Reason) {
+        if self.role != Role::Client {
+            return;
+        }
+        let too_late: Vec<u32> = self.streams.keys().copied().filter(|id| *id > last).collect();
+        for id in too_late {
+            self.stream_fails(id, Error::GoAway { code, by_peer: true });
+        }
+    }
+
+    /// Counts it, for whom it costs more than it brings.
+    pub(super) fn tell_calm(&mut self, head: Head) {
+        match head.kind {
+            HEADERS => self.incoming.calm.earn(OF_HEADERS),
+            // There are few in a block, by the library.
+            CONTINUATION => {}
+            RST_STREAM
+                if self.role == Role::Server
+                    && self.streams.get(&head.stream).is_some_and(|s| !s.sending.is_open()) =>
+            {
+                self.brings_nothing(GIVEN_UP);
+            }
+            _ => self.brings_nothing(1),
+        }
+    }
+
+    /// A client's request was reset by the library, with this reason. A client may have as many served and
+    /// reset as it likes by breaking a rule in each (CVE-2025-8671).
+    pub(super) fn was_reset_for(&mut self, reason: Reason) {
+        if self.role == Role::Server && matches!(reason, Reason::PROTOCOL_ERROR | Reason::FLOW_CONTROL_ERROR) {
+            self.brings_nothing(BROKEN);
+        }
+    }
+
+    pub(super) fn brings_nothing(&mut self, frames: u32) {
+        if !self.incoming.calm.spend(frames) {
+            let what = "the peer floods the connection with frames that bring nothing (ENHANCE_YOUR_CALM)";
+            self.violated(Reason::ENHANCE_YOUR_CALM, what);
+        }
+    }
+}
