@@ -30,7 +30,6 @@ mod outbound;
 mod pod;
 mod pods;
 mod report;
-mod request_headers;
 mod shares;
 
 pub use config::{Config, CongestionControl, OriginalSource, PodConfig};

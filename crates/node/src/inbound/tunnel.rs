@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use http::{HeaderMap, Method};
 use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
+use leno_proxy::peers::headers;
 use leno_proxy::peers::{self, Link, Place, Proof};
 use leno_proxy::streams::{accept_next, canonical, hand_over, reset};
 use leno_proxy::threads::Worker;
@@ -22,7 +23,6 @@ use crate::lanes::Lane;
 use crate::pod::Pod;
 use crate::pod::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::report::{Direction, Report};
-use crate::request_headers;
 
 /// Accepts HBONE connections until the pod takes no more.
 ///
@@ -184,7 +184,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
     report.destination_address(tunnel.local);
     report.source_identity(&tunnel.identity);
     report.mutual_tls();
-    if let Some(trace) = request_headers::trace_of(request.headers()) {
+    if let Some(trace) = headers::trace_of(request.headers()) {
         report.trace(trace);
     }
     // A handshake would be refused now, and so is what relies on one from long ago.
@@ -220,7 +220,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         }
     };
     let headers = if pod.context().config.response_baggage {
-        request_headers::response(report.own_workload().and_then(|workload| pod.baggage(workload)))
+        headers::response(report.own_workload().and_then(|workload| pod.baggage(workload)))
     } else {
         HeaderMap::new()
     };
@@ -263,7 +263,7 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
         return Err(Failure::ProxyProtocol);
     }
     let service = service.or_else(|| {
-        let host = request_headers::forwarded_host(&asked.headers)?;
+        let host = headers::forwarded_host(&asked.headers)?;
         workload.services.keys().find(|id| *id.hostname == *host).and_then(|id| mesh.service(id)).cloned()
     });
     let service = service.or_else(|| mesh.service_at(&workload, address.port()).cloned());

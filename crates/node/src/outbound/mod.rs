@@ -9,6 +9,7 @@ use std::time::Duration;
 use leno_capture::sockets;
 use leno_model::{Mesh, Workload, ports};
 use leno_policy::{Route, RoutePlan, route, route_around};
+use leno_proxy::peers::headers::{self, TraceId};
 use leno_proxy::peers::{self, TunnelKey};
 use leno_proxy::streams::{accept_next, given_up, hand_over, reset};
 use leno_tunnel::{ConnectRequest, FirstBytes, Meter, OpenError, TunnelStream, relay, timers};
@@ -22,7 +23,6 @@ use crate::lanes::Lane;
 use crate::pod::Pod;
 use crate::pod::connections::{Counted, OutboundConnection};
 use crate::report::{Direction, Report};
-use crate::request_headers::{self, TraceId};
 
 /// Accepts captured connections on worker `own` until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Places>, own: usize, listener: TcpListener) {
@@ -237,7 +237,7 @@ impl Captured<'_> {
                 };
                 let request = ConnectRequest {
                     authority: authority.clone(),
-                    headers: request_headers::request(pod.baggage(workload), self.source, service.as_deref(), &trace),
+                    headers: headers::request(pod.baggage(workload), self.source, service.as_deref(), &trace),
                 };
                 let dial = || pod.silent().dial(*address, others, dial::tls(pod, &identity, *address, expected));
                 // Connect and handshake here, and the peer's own connect there: a peer that answers

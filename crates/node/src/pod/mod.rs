@@ -14,6 +14,7 @@ use leno_capture::{NetworkNamespace, ShortPath};
 use leno_model::{Mesh, Workload, WorkloadUid};
 use leno_policy::NotUnderstood;
 use leno_proxy::Listeners;
+use leno_proxy::peers::headers;
 use leno_proxy::peers::{Silent, Unproven};
 use leno_tunnel::timers;
 use parking_lot::Mutex;
@@ -24,7 +25,6 @@ use self::connections::Connections;
 use self::phase::{Event, Phases};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::request_headers;
 
 /// How long closing and resetting may take, once there is nothing more to wait for.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
@@ -192,7 +192,7 @@ impl Pod {
         {
             return baggage.clone();
         }
-        let baggage = request_headers::baggage(workload);
+        let baggage = headers::baggage(workload);
         *last = Some((workload.clone(), baggage.clone()));
         baggage
     }

@@ -2,6 +2,7 @@
 
 mod failure;
 mod handshake;
+pub mod headers;
 mod key;
 mod link;
 mod silent;

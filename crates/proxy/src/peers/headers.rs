@@ -11,7 +11,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The headers of a CONNECT for a connection that `source` opened from `from` (RFC 7239 for
 /// `forwarded`, W3C for `baggage` and `traceparent`).
-pub(crate) fn request(
+pub fn request(
     baggage: Option<HeaderValue>,
     from: SocketAddr,
     service: Option<&Service>,
@@ -29,12 +29,12 @@ pub(crate) fn request(
 }
 
 /// The headers of a 200: which workload was reached.
-pub(crate) fn response(baggage: Option<HeaderValue>) -> HeaderMap {
+pub fn response(baggage: Option<HeaderValue>) -> HeaderMap {
     baggage.map(|baggage| (BAGGAGE, baggage)).into_iter().collect()
 }
 
 /// The trace id of a request's `traceparent`, if it carries a sound one.
-pub(crate) fn trace_of(headers: &HeaderMap) -> Option<u128> {
+pub fn trace_of(headers: &HeaderMap) -> Option<u128> {
     let value = headers.get(TRACEPARENT)?.to_str().ok()?;
     let mut parts = value.split('-');
     let (_version, trace) = (parts.next()?, parts.next()?);
@@ -45,7 +45,7 @@ pub(crate) fn trace_of(headers: &HeaderMap) -> Option<u128> {
 
 /// The service a caller says its program asked for. Only for telemetry: a caller may write
 /// anything here.
-pub(crate) fn forwarded_host(headers: &HeaderMap) -> Option<&str> {
+pub fn forwarded_host(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(http::header::FORWARDED)?.to_str().ok()?;
     value.split(';').find_map(|pair| pair.trim().strip_prefix("host=")).map(|host| host.trim_matches('"'))
 }
@@ -65,7 +65,7 @@ fn sound(value: &str) -> Option<HeaderValue> {
 }
 
 /// Who a workload is, as the value of a header.
-pub(crate) fn baggage(workload: &Workload) -> Option<HeaderValue> {
+pub fn baggage(workload: &Workload) -> Option<HeaderValue> {
     let kind = format!("k8s.{}.name", workload.workload_type.as_str());
     let pairs = [
         ("k8s.cluster.name", &workload.cluster_id),
@@ -87,18 +87,20 @@ pub(crate) fn baggage(workload: &Workload) -> Option<HeaderValue> {
 }
 
 /// A W3C trace id and span id: one per connection of a program.
-pub(crate) struct TraceId {
+pub struct TraceId {
     trace: u128,
     span: u64,
 }
 
 impl TraceId {
-    pub(crate) fn random() -> Self {
+    /// A new one.
+    pub fn random() -> Self {
         // Zero is not a valid id (W3C Trace Context §3.2.2).
         Self { trace: rand::random::<u128>() | 1, span: rand::random::<u64>() | 1 }
     }
 
-    pub(crate) fn trace(&self) -> u128 {
+    /// The trace id.
+    pub fn trace(&self) -> u128 {
         self.trace
     }
 
