@@ -9,6 +9,7 @@ mod identity;
 mod index;
 pub mod map;
 mod mesh;
+mod names;
 mod policy;
 pub mod ports;
 mod service;
@@ -17,6 +18,7 @@ mod workload;
 pub use identity::{DEFAULT_TRUST_DOMAIN, Identity, IdentityError};
 pub use map::{Map, Set};
 pub use mesh::{Endpoint, Mesh};
+pub use names::Names;
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
 pub use ports::{HBONE as HBONE_PORT, RESERVED as RESERVED_PORTS};
 pub use service::{

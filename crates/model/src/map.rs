@@ -10,7 +10,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Index, RangeBounds};
 use std::slice;
 use std::sync::Arc;
 
@@ -463,6 +463,16 @@ impl<K, V> Clone for Map<K, V> {
 impl<K, V> Default for Map<K, V> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl<K: Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for Map<K, V> {
+    type Output = V;
+
+    /// # Panics
+    /// If there is no such entry.
+    fn index(&self, key: &Q) -> &V {
+        self.get(key).expect("an entry with that key")
     }
 }
 

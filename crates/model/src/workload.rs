@@ -1,10 +1,9 @@
 //! A workload: one pod, or one endpoint outside the cluster (`istio.workload.Workload`).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::{DEFAULT_TRUST_DOMAIN, Identity, Name, Port, ServiceName};
+use crate::{DEFAULT_TRUST_DOMAIN, Identity, Map, Name, Port, ServiceName};
 
 /// Opaque primary key of a workload, unique in the mesh, such as `Kubernetes//Pod/ns/name`.
 pub type WorkloadUid = Name;
@@ -174,7 +173,7 @@ pub struct Workload {
     pub cluster_id: Name,
     /// Services it is an endpoint of, and its ports for each: an entry maps a service port to
     /// the port this workload listens on.
-    pub services: BTreeMap<ServiceName, Vec<Port>>,
+    pub services: Map<ServiceName, Vec<Port>>,
     /// Where it runs.
     pub locality: Locality,
     /// Whether its addresses are its own.
@@ -223,7 +222,7 @@ impl Workload {
             authorization_policies: Vec::new(),
             health: Health::Healthy,
             cluster_id: "Kubernetes".into(),
-            services: BTreeMap::new(),
+            services: Map::new(),
             locality: Locality::default(),
             network_mode: NetworkMode::Standard,
             capacity: 1,

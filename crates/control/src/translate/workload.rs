@@ -76,7 +76,7 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
             .unwrap_or("latest")
             .into();
     out.workload_name = owner.into();
-    out.services = services(options, pod, &around);
+    out.services = services(options, pod, &around).into_iter().collect();
     out.authorization_policies = around.policies;
     out.addresses = addresses;
     Some(out)

@@ -1,0 +1,109 @@
+//! Names that many say, kept once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::{GatewayAddress, GatewayDestination, Name, Service, ServiceName, Workload};
+
+/// Below so many names it is not worth looking for those that nobody says any more.
+const FEW: usize = 1024;
+
+/// The names that workloads and services have in common with others: without this, each of a
+/// namespace's 1 000 pods would come with the namespace's name, its node's, its service's.
+#[derive(Debug, Default)]
+pub struct Names {
+    held: HashSet<Name>,
+    /// As many as make it worth a look for those that only this holds: it may take up to twice what is
+    /// in use, and looks at each as often as one is added.
+    look_at: usize,
+}
+
+impl Names {
+    /// Makes a workload fit to be kept for long: what it has in common with others is shared with
+    /// them, and no room is left over.
+    pub fn settle_workload(&mut self, workload: &mut Workload) {
+        let Workload {
+            namespace,
+            hostname,
+            network,
+            trust_domain,
+            service_account,
+            node,
+            canonical_name,
+            canonical_revision,
+            workload_name,
+            cluster_id,
+            locality,
+            ..
+        } = workload;
+        for name in [namespace, hostname, network, trust_domain, service_account, node, workload_name, cluster_id] {
+            self.share(name);
+        }
+        for name in
+            [canonical_name, canonical_revision, &mut locality.region, &mut locality.zone, &mut locality.subzone]
+        {
+            self.share(name);
+        }
+        for gateway in [&mut workload.waypoint, &mut workload.network_gateway].into_iter().flatten() {
+            self.share_gateway(gateway);
+        }
+        for policy in &mut workload.authorization_policies {
+            self.share(&mut policy.namespace);
+            self.share(&mut policy.name);
+        }
+        workload.addresses.shrink_to_fit();
+        workload.authorization_policies.shrink_to_fit();
+        if !workload.services.is_empty() {
+            let services = workload.services.iter().map(|(service, ports)| {
+                let mut service = service.clone();
+                self.share_service_name(&mut service);
+                // A clone has no room left over.
+                (service, ports.clone())
+            });
+            workload.services = services.collect();
+        }
+        self.forget_unused();
+    }
+
+    /// As [`Names::settle_workload`].
+    pub fn settle_service(&mut self, service: &mut Service) {
+        self.share_service_name(&mut service.id);
+        service.addresses.iter_mut().for_each(|address| self.share(&mut address.network));
+        service.waypoint.iter_mut().for_each(|gateway| self.share_gateway(gateway));
+        service.addresses.shrink_to_fit();
+        service.ports.shrink_to_fit();
+        self.forget_unused();
+    }
+
+    fn share(&mut self, name: &mut Name) {
+        if let Some(held) = self.held.get(name) {
+            *name = held.clone();
+        } else {
+            self.held.insert(name.clone());
+        }
+    }
+
+    fn share_service_name(&mut self, service: &mut ServiceName) {
+        self.share(&mut service.namespace);
+        self.share(&mut service.hostname);
+    }
+
+    fn share_gateway(&mut self, gateway: &mut GatewayAddress) {
+        match &mut gateway.destination {
+            GatewayDestination::Hostname(service) => self.share_service_name(service),
+            GatewayDestination::Address(address) => self.share(&mut address.network),
+        }
+    }
+
+    fn forget_unused(&mut self) {
+        if self.held.len() > self.look_at.max(FEW) {
+            self.held.retain(|name| Arc::strong_count(name) > 1);
+            self.held.shrink_to(2 * self.held.len());
+            self.look_at = 2 * self.held.len();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod tests;

@@ -1,0 +1,102 @@
+//! What a change and a workload cost, counted: whatever the size of the mesh, a change touches as
+//! much, and what is kept of a workload is little. Alone in its process, for it counts what that allocates.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leno_model::{Health, Mesh, Names, Port, ServiceName, TunnelProtocol, Workload};
+
+/// Counts bytes.
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+static FREED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all is left to the system's allocator, as it was asked for.
+#[allow(unsafe_code, reason = "the only way to count what is allocated")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        FREED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's; it came from there.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocated() -> usize {
+    ALLOCATED.load(Ordering::Relaxed)
+}
+
+fn live() -> usize {
+    allocated() - FREED.load(Ordering::Relaxed)
+}
+
+/// As a control plane tells of a pod: each name its own.
+fn pod(n: usize) -> Workload {
+    let (service, namespace) = (n / 25, format!("ns-{}", n / 25 % 50));
+    let name = format!("svc-{service}-6d4cf56db6-{n:05}");
+    let mut pod = Workload::new(format!("Kubernetes//Pod/{namespace}/{name}"), &*namespace, name);
+    pod.addresses.push([10, (n >> 16) as u8, (n >> 8) as u8, n as u8].into());
+    pod.tunnel_protocol = TunnelProtocol::Hbone;
+    pod.node = format!("node-{}", n % 500).into();
+    pod.service_account = format!("svc-{service}").into();
+    pod.canonical_name = format!("svc-{service}").into();
+    pod.canonical_revision = "latest".into();
+    pod.workload_name = format!("svc-{service}").into();
+    pod.locality.zone = format!("zone-{}", n % 3).into();
+    let hostname = format!("svc-{service}.{namespace}.svc.cluster.local").into();
+    let ports = vec![Port { service_port: 80, target_port: 8080, app_protocol: Default::default() }];
+    pod.services.insert(ServiceName { namespace: namespace.into(), hostname }, ports);
+    pod
+}
+
+struct Cost {
+    /// Bytes kept of a workload.
+    workload: usize,
+    /// Bytes allocated for a change of one, besides what it brings itself.
+    change: usize,
+}
+
+fn cost(size: usize) -> Cost {
+    let before = live();
+    let (mut mesh, mut names) = (Mesh::default(), Names::default());
+    let mut tell = |mesh: &mut Mesh, mut workload: Workload| {
+        names.settle_workload(&mut workload);
+        mesh.upsert_workload(Arc::new(workload));
+    };
+    (0..size).for_each(|n| tell(&mut mesh, pod(n)));
+    let workload = (live() - before) / size;
+    const CHANGES: usize = 200;
+    let mut change = 0;
+    for n in 0..CHANGES {
+        let published = mesh.clone();
+        let changed = Arc::new(Workload { health: Health::Unhealthy, ..pod(n * 7919 % size) });
+        let before = allocated();
+        mesh.upsert_workload(changed);
+        change += allocated() - before;
+        drop(published);
+    }
+    Cost { workload, change: change / CHANGES }
+}
+
+#[test]
+fn a_change_costs_what_it_touches_and_a_workload_little() {
+    let (small, large) = (cost(500), cost(5_000));
+    println!(
+        "bytes a workload: {} and {}; a change: {} and {}",
+        small.workload, large.workload, small.change, large.change
+    );
+    assert!(large.change * 2 <= small.change * 3, "{} bytes of 5 000, {} of 500", large.change, small.change);
+    assert!(large.workload <= 1000, "{} bytes for each workload", large.workload);
+}
