@@ -48,12 +48,12 @@ impl Handler for Recorder {
                 match update {
                     Update::Unreadable { name, reason } => panic!("{name}: {reason}"),
                     Update::Upsert { name, .. } => {
-                        names.retain(|held| *held != name);
-                        names.push(name.clone());
+                        names.retain(|held| **held != *name);
+                        names.push(name.to_string());
                         held.log.push((format!("+{name}"), type_url.to_owned()));
                     }
                     Update::Remove { name } => {
-                        names.retain(|held| *held != name);
+                        names.retain(|held| **held != *name);
                         held.log.push((format!("-{name}"), type_url.to_owned()));
                     }
                 }

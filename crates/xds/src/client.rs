@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use leno_model::Name;
 use leno_proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE};
@@ -40,7 +41,7 @@ pub enum Update {
     /// The resource is new or changed.
     Upsert {
         /// Its name.
-        name: String,
+        name: Name,
         /// The encoded message.
         body: Bytes,
     },
@@ -48,14 +49,14 @@ pub enum Update {
     /// its name no longer holds. To be rejected with this reason.
     Unreadable {
         /// Its name.
-        name: String,
+        name: Name,
         /// What is wrong with it.
         reason: String,
     },
     /// The resource is gone. It may be one that was never held.
     Remove {
         /// Its name.
-        name: String,
+        name: Name,
     },
 }
 
@@ -63,7 +64,7 @@ pub enum Update {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// The resource's name.
-    pub name: String,
+    pub name: Name,
     /// Why, for the control plane's log.
     pub reason: String,
 }

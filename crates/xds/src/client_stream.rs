@@ -2,7 +2,9 @@
 //! ask for, and how to answer.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
+use leno_model::Name;
 use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
 use prost::Message;
 
@@ -18,11 +20,50 @@ const MAX_REASON: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Subscribed {
     type_url: &'static str,
-    /// Name to version of everything the handler holds; an empty version if it refused all of them.
-    held: HashMap<String, String>,
+    /// Everything the handler holds, and what stands in for what it refused. The handler is given these
+    /// names, so that what it keeps need not be named a second time.
+    held: HashMap<Name, Version>,
+    /// How many of them were refused.
+    refused: usize,
     /// What the server was not told is held. The next response has all of it that there still is.
-    untold: HashSet<String>,
+    untold: HashSet<Name>,
     synced: bool,
+}
+
+/// A version as a server told it. Those in use are numbers, written in one way or the other; kept as
+/// such they need no memory of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Version {
+    /// None that any server has: what came was refused. An empty one counts as such.
+    Refused,
+    /// 16 hexadecimal digits, as Leno says it.
+    Hexadecimal(u64),
+    /// A number without leading zeros, as Istio says it.
+    Decimal(u64),
+    /// Anything else.
+    Other(Name),
+}
+
+impl Version {
+    fn of(text: String) -> Self {
+        let numbers = [u64::from_str_radix(&text, 16).map(Self::Hexadecimal), text.parse().map(Self::Decimal)];
+        match numbers.into_iter().flatten().find(|number| number.to_string() == text) {
+            Some(number) => number,
+            None if text.is_empty() => Self::Refused,
+            None => Self::Other(text.into()),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => Ok(()),
+            Self::Hexadecimal(number) => write!(f, "{number:016x}"),
+            Self::Decimal(number) => write!(f, "{number}"),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
 }
 
 /// What one response did.
@@ -37,7 +78,7 @@ pub(crate) struct Outcome {
 
 impl Subscribed {
     pub(crate) fn new(type_url: &'static str) -> Self {
-        Self { type_url, held: HashMap::new(), untold: HashSet::new(), synced: false }
+        Self { type_url, held: HashMap::new(), refused: 0, untold: HashSet::new(), synced: false }
     }
 
     pub(crate) fn type_url(&self) -> &'static str {
@@ -45,7 +86,7 @@ impl Subscribed {
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.held.values().filter(|version| !version.is_empty()).count()
+        self.held.len() - self.refused
     }
 
     /// The request that opens the type on a new stream: everything (no names means all), and
@@ -56,10 +97,11 @@ impl Subscribed {
         self.untold = HashSet::new();
         let mut room = MAX_FIRST_REQUEST.saturating_sub(request.encoded_len());
         for (name, version) in &self.held {
-            let size = told_len(name, version);
+            let version = version.to_string();
+            let size = told_len(name, &version);
             if size <= room {
                 room -= size;
-                request.initial_resource_versions.insert(name.clone(), version.clone());
+                request.initial_resource_versions.insert(name.to_string(), version);
             } else {
                 self.untold.insert(name.clone());
             }
@@ -74,10 +116,10 @@ impl Subscribed {
         handler: &mut dyn Handler,
     ) -> (DeltaDiscoveryRequest, Outcome) {
         let mut rejections = Vec::new();
-        let mut removed: Vec<String> = response.removed_resources;
+        let mut removed: Vec<Name> = response.removed_resources.into_iter().map(Name::from).collect();
         let mut vanished = std::mem::take(&mut self.untold);
         for resource in &response.resources {
-            vanished.remove(&resource.name);
+            vanished.remove(&*resource.name);
         }
         removed.extend(vanished);
         let mut outcome = Outcome {
@@ -90,11 +132,15 @@ impl Subscribed {
         let mut updates = Vec::with_capacity(removed.len() + response.resources.len());
         // Removals first: what replaces a workload may have its address.
         for name in removed {
-            self.held.remove(&name);
+            let before = self.held.remove(&name);
+            self.refused -= usize::from(before == Some(Version::Refused));
             updates.push(Update::Remove { name });
         }
         for resource in response.resources {
-            let name = resource.name;
+            let name = match self.held.get_key_value(&*resource.name) {
+                Some((known, _)) => known.clone(),
+                None => Name::from(resource.name),
+            };
             if name.is_empty() {
                 rejections.push(Rejection { name, reason: "a resource without a name".to_owned() });
                 continue;
@@ -111,15 +157,18 @@ impl Subscribed {
         rejections.extend(handler.apply(self.type_url, updates));
         let rejected: HashSet<&str> = rejections.iter().map(|rejection| &*rejection.name).collect();
         for (name, version) in versions {
-            if !rejected.contains(name.as_str()) {
-                self.held.insert(name, version);
+            let version = if !rejected.contains(&*name) {
+                Version::of(version)
             } else {
                 // The handler no longer holds the last good one, and may have put something in
                 // its place, which is to go when the resource does or turns good again, even if
                 // that happens while we are away, and even if it turns into what it last was: so
                 // it is held in a version that no server has.
-                self.held.insert(name, String::new());
-            }
+                Version::Refused
+            };
+            self.refused += usize::from(version == Version::Refused);
+            let before = self.held.insert(name, version);
+            self.refused -= usize::from(before == Some(Version::Refused));
         }
         outcome.rejected = rejections.len();
         let request = DeltaDiscoveryRequest {

@@ -24,12 +24,12 @@ impl Handler for Store {
                 }
                 Update::Upsert { name, body } => {
                     self.order.push(format!("+{name}"));
-                    self.held.insert(name, body.into());
+                    self.held.insert(name.to_string(), body.into());
                 }
                 Update::Unreadable { name, reason } => rejections.push(Rejection { name, reason }),
                 Update::Remove { name } => {
                     self.order.push(format!("-{name}"));
-                    self.held.remove(&name);
+                    self.held.remove(&*name);
                 }
             }
         }
@@ -104,6 +104,44 @@ fn good_resources_count_and_bad_ones_are_named() {
     let held = [("bodyless", ""), ("good", "v1"), ("new", ""), ("old", ""), ("strange", "")];
     assert_eq!(versions(&mut subscribed), held.map(|(n, v)| (n.to_owned(), v.to_owned())));
     assert_eq!(store.held["old"], b"good");
+}
+
+#[test]
+fn a_version_is_told_as_it_came() {
+    for text in ["0123456789abcdef", "16181339887498948482", "0000000000000007", "1234567890123456", "7", "0"] {
+        assert!(matches!(Version::of(text.to_owned()), Version::Hexadecimal(_) | Version::Decimal(_)), "{text}");
+    }
+    for text in [
+        "",
+        "0123456789abcdef",
+        "0123456789ABCDEF",
+        "16181339887498948482",
+        "99999999999999999999",
+        "007",
+        "+7",
+        "v1",
+        "0123456789abcdef-2",
+        "1234567890123456",
+        "0",
+    ] {
+        assert_eq!(Version::of(text.to_owned()).to_string(), text);
+    }
+}
+
+/// What is held is counted as it comes and goes: to count it anew would be a look at all of it.
+#[test]
+fn what_is_held_is_counted() {
+    let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
+    for (resources, removed, held) in [
+        (vec![resource("a", "v1", "x"), resource("b", "v1", "bad")], &[][..], 1),
+        (vec![resource("a", "v2", "bad"), resource("b", "v2", "bad")], &[], 0),
+        (vec![resource("b", "v3", "x")], &["a", "unknown"], 1),
+        (vec![resource("c", "v3", "bad"), resource("c", "v3", "x")], &[], 1),
+        (vec![resource("c", "v4", "x")], &["b"], 1),
+    ] {
+        subscribed.answer(response("1", resources, removed), &mut store);
+        assert_eq!(subscribed.held(), held);
+    }
 }
 
 #[test]

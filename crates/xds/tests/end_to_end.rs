@@ -272,11 +272,11 @@ impl Proxy {
 }
 
 fn upsert(name: &str, body: &str) -> Update {
-    Update::Upsert { name: name.to_owned(), body: body.to_owned().into() }
+    Update::Upsert { name: name.into(), body: body.to_owned().into() }
 }
 
 fn remove(name: &str) -> Update {
-    Update::Remove { name: name.to_owned() }
+    Update::Remove { name: name.into() }
 }
 
 #[tokio::test]

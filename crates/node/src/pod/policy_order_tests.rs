@@ -44,10 +44,10 @@ impl Told {
     }
 
     fn update(&self) -> Update {
-        let upsert = |name: String, body: Vec<u8>| Update::Upsert { name, body: body.into() };
+        let upsert = |name: String, body: Vec<u8>| Update::Upsert { name: name.into(), body: body.into() };
         match self {
             Self::Policy(policy) => upsert(policy.id.to_string(), authorization_to_proto(policy).encode_to_vec()),
-            Self::PolicyGone(id) => Update::Remove { name: id.to_string() },
+            Self::PolicyGone(id) => Update::Remove { name: id.to_string().into() },
             Self::Workload(workload) => upsert(workload.uid.to_string(), workload_to_address(workload).encode_to_vec()),
         }
     }

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use leno_capture::NetworkNamespace;
 use leno_capture::zds::{ClientStatus, PodHandler, PodInfo};
-use leno_model::Mesh;
+use leno_model::{Mesh, Workload};
 use leno_proxy::Looked;
+use leno_proxy::mesh::Changed;
+use leno_proxy::peers::TunnelKey;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -111,33 +113,39 @@ impl Pods {
 
     /// Stops using tunnels to peers that are gone or are no longer what they were when the tunnel
     /// was made. What is open in one goes on.
-    fn forget_peers(&self, mesh: &Mesh) {
-        self.lanes.iter().for_each(|lane| lane.tunnels.evict(|key| key.is_obsolete(mesh)));
+    fn forget_peers(&self, mesh: &Mesh, changed: &Changed) {
+        let gone = |key: &TunnelKey| changed.concerns(&key.peer) && key.is_obsolete(mesh);
+        self.lanes.iter().for_each(|lane| lane.tunnels.evict(gone));
     }
 
-    /// Asks the policies again about live connections whenever discovery changed something, and
-    /// lets go of tunnels to peers that changed. Never returns.
+    /// Asks the policies again about live connections whenever discovery changed something that concerns
+    /// them, and lets go of tunnels to peers that changed. Never returns.
     pub(crate) async fn reevaluate(self: Arc<Self>) {
         let mut changes = self.context.core.state.subscribe();
-        let mut seen_policies = 0;
-        let mut seen = HashMap::new();
+        let mut generation = 0;
+        let mut seen: HashMap<_, Arc<Workload>> = HashMap::new();
         while changes.changed().await.is_ok() {
-            let policies = changes.borrow_and_update().policies;
-            self.forget_peers(&self.context.core.state.load());
-            let policies_changed = policies != seen_policies;
-            seen_policies = policies;
+            let now = changes.borrow_and_update().generation;
+            let changed = self.context.core.state.changed_since(generation);
+            generation = now;
+            self.forget_peers(&self.context.core.state.load(), &changed);
             let mut still = HashMap::new();
             for pod in self.all() {
-                let Some((mesh, workload)) = pod.workload_now() else { continue };
-                // Which policies apply is part of the workload, so its change counts as well.
-                let same_workload = seen.get(&pod.netns().id()).is_some_and(|before| Arc::ptr_eq(before, &workload));
-                if policies_changed || !same_workload {
-                    let cut = pod.connections().reevaluate(&mesh, &workload);
-                    if cut > 0 {
-                        tracing::info!(workload = %workload.uid, connections = cut, "closed connections that policy no longer allows");
+                let id = pod.netns().id();
+                let before = seen.get(&id).filter(|before| !changed.concerns_access_to(before));
+                let now = match before {
+                    // It is still this one, or it would be among what changed.
+                    Some(before) => before.clone(),
+                    None => {
+                        let Some((mesh, workload)) = pod.workload_now() else { continue };
+                        let cut = pod.connections().reevaluate(&mesh, &workload);
+                        if cut > 0 {
+                            tracing::info!(workload = %workload.uid, connections = cut, "closed connections that policy no longer allows");
+                        }
+                        workload
                     }
-                }
-                still.insert(pod.netns().id(), workload);
+                };
+                still.insert(id, now);
             }
             seen = still;
         }

@@ -1,7 +1,9 @@
 //! What a proxy knows of the mesh: the current snapshot, and the feed that keeps it.
 
 mod departed;
+mod recent;
 mod state;
 
 pub use departed::MOMENT;
+pub use recent::Changed;
 pub use state::{Changes, Feed, MeshState};

@@ -7,17 +7,21 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use leno_model::{Identity, Mesh, NetworkAddress, PolicyName, Service, ServiceName, Workload, WorkloadUid};
+use leno_model::{
+    Authorization, Identity, Mesh, Name, Names, NetworkAddress, PolicyName, Service, ServiceName, Workload, WorkloadUid,
+};
 use leno_proto::{
     ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, Resource, address_from_proto, address_stand_in,
     authorization_from_proto, policy_stand_in, security, workload as wire,
 };
 use leno_tls::CertificateManager;
 use leno_xds::client::{Handler, Rejection, Update};
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::watch;
 
 use super::departed::Departed;
+use super::recent::{Change, Changed, Recent};
 
 /// The mesh as this node knows it. Readers take one snapshot and keep it for a connection's
 /// decisions, so that they see one consistent mesh.
@@ -25,6 +29,7 @@ use super::departed::Departed;
 pub struct MeshState {
     mesh: ArcSwap<Mesh>,
     changes: watch::Sender<Changes>,
+    recent: Mutex<Recent>,
     departed: Departed,
 }
 
@@ -68,12 +73,19 @@ impl MeshState {
         self.changes.subscribe()
     }
 
-    fn publish(&self, mesh: Mesh, policies_changed: bool) {
+    /// What is not as it was in that generation.
+    pub fn changed_since(&self, generation: u64) -> Changed {
+        self.recent.lock().since(generation)
+    }
+
+    fn publish(&self, mesh: Mesh, policies_changed: bool, what: Vec<Change>) {
+        let generation = self.changes.borrow().generation + 1;
         self.mesh.store(Arc::new(mesh));
+        self.recent.lock().add(generation, what);
         self.changes.send_modify(|changes| {
-            changes.generation += 1;
+            changes.generation = generation;
             if policies_changed {
-                changes.policies = changes.generation;
+                changes.policies = generation;
             }
         });
     }
@@ -86,6 +98,7 @@ pub struct Feed {
     certificates: Arc<CertificateManager>,
     node: String,
     local: HashMap<WorkloadUid, Local>,
+    names: Names,
 }
 
 /// A workload of this node. Its certificate is made ahead and kept up while one that is in the
@@ -100,26 +113,30 @@ struct Local {
 impl Feed {
     /// A feed that keeps `state`, and certificates for the pods of `node`.
     pub fn new(state: Arc<MeshState>, certificates: Arc<CertificateManager>, node: String) -> Self {
-        Self { state, certificates, node, local: HashMap::new() }
+        Self { state, certificates, node, local: HashMap::new(), names: Names::default() }
     }
 
     /// What is refused leaves what it describes closed.
-    fn upsert_address(&mut self, mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
+    fn upsert_address(&mut self, mesh: &mut Mesh, name: &Name, body: Bytes) -> Result<(), String> {
         match read_address(name, body.clone()) {
             // Whatever stood in under this name before may have been of the other kind.
             // What is told again, as after a reconnect, stays what it is: replaced, it would scatter
             // the mesh over twice the memory.
-            Ok(Resource::Workload(workload)) => {
+            Ok(Resource::Workload(mut workload)) => {
                 mesh.remove_service(&service_name(name));
+                // Discovery goes on to know it by this one.
+                workload.uid = name.clone();
                 self.track_local(&workload);
                 if mesh.workload(name).is_none_or(|held| **held != workload) {
+                    self.names.settle_workload(&mut workload);
                     mesh.upsert_workload(Arc::new(workload));
                 }
                 Ok(())
             }
-            Ok(Resource::Service(service)) => {
+            Ok(Resource::Service(mut service)) => {
                 mesh.remove_workload(name);
                 if mesh.service(&service.id).is_none_or(|held| **held != service) {
+                    self.names.settle_service(&mut service);
                     mesh.upsert_service(Arc::new(service));
                 }
                 Ok(())
@@ -164,6 +181,47 @@ impl Feed {
         mesh.remove_workload(name);
         self.untrack_local(name);
         mesh.remove_service(&service_name(name));
+    }
+}
+
+/// What a resource's name stands for before something is told of it.
+enum Before {
+    Workload(Name, Option<Arc<Workload>>),
+    Policy(Option<PolicyName>, Option<Arc<Authorization>>),
+}
+
+impl Before {
+    fn of(mesh: &Mesh, update: &Update, policies: bool) -> Self {
+        let (Update::Upsert { name, .. } | Update::Unreadable { name, .. } | Update::Remove { name }) = update;
+        if policies {
+            let id = policy_name(name);
+            let policy = id.as_ref().and_then(|id| mesh.policy(id)).cloned();
+            Self::Policy(id, policy)
+        } else {
+            Self::Workload(name.clone(), mesh.workload(name).cloned())
+        }
+    }
+
+    /// What is no longer so.
+    fn changes(self, mesh: &Mesh) -> Vec<Change> {
+        match self {
+            Self::Workload(name, before) => {
+                let same = before.as_ref().map(Arc::as_ptr) == mesh.workload(&name).map(Arc::as_ptr);
+                if same { Vec::new() } else { vec![Change::Workload(name)] }
+            }
+            // What stands in for it may be called otherwise.
+            Self::Policy(None, _) => vec![Change::Something],
+            Self::Policy(Some(id), before) => {
+                let now = mesh.policy(&id);
+                if let (Some(before), Some(now)) = (&before, now)
+                    && Arc::ptr_eq(before, now)
+                {
+                    return Vec::new();
+                }
+                let scopes = before.iter().chain(now).map(|policy| policy.scope);
+                scopes.map(|scope| Change::Policy(id.clone(), scope)).collect()
+            }
+        }
     }
 }
 
@@ -242,6 +300,8 @@ fn upsert_policy(mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String>
         }
     });
     match understood {
+        // As with addresses, what is told again stays what it is.
+        Ok(policy) if mesh.policy(&policy.id).is_some_and(|held| **held == policy) => {}
         Ok(policy) => mesh.upsert_policy(Arc::new(policy)),
         Err(reason) => {
             close_policy(mesh, name, security::Authorization::decode(body).ok().as_ref(), &reason);
@@ -259,12 +319,15 @@ fn close_policy(mesh: &mut Mesh, name: &str, policy: Option<&security::Authoriza
     }
 }
 
+/// The policy that discovery calls `name`.
+fn policy_name(name: &str) -> Option<PolicyName> {
+    let (namespace, name) = name.split_once('/')?;
+    Some(PolicyName { namespace: namespace.into(), name: name.into() })
+}
+
 fn removed_policies(updates: &[Update]) -> Vec<PolicyName> {
     let removed = |update: &Update| match update {
-        Update::Remove { name } => {
-            let (namespace, name) = name.split_once('/')?;
-            Some(PolicyName { namespace: namespace.into(), name: name.into() })
-        }
+        Update::Remove { name } => policy_name(name),
         Update::Upsert { .. } | Update::Unreadable { .. } => None,
     };
     updates.iter().filter_map(removed).collect()
@@ -278,19 +341,23 @@ impl Handler for Feed {
         }
         let mut mesh = Mesh::clone(&self.state.load());
         let mut rejections = Vec::new();
-        let mut refused = |name: String, reason: String| {
+        let mut refused = |name: Name, reason: String| {
             tracing::warn!(%name, %reason, "refused a resource from the control plane; what it describes is closed");
             rejections.push(Rejection { name, reason });
         };
         let mut held = Vec::new();
+        let mut changes = Vec::new();
         if policies {
             // Removals come first. The workloads that name these policies are told of later.
-            mesh.retire_policies(&removed_policies(&updates));
+            let removed = removed_policies(&updates);
+            changes.extend(removed.iter().filter_map(|id| Some(Change::Policy(id.clone(), mesh.policy(id)?.scope))));
+            mesh.retire_policies(&removed);
         }
         for update in updates {
             if let (false, Update::Upsert { name, .. } | Update::Remove { name }) = (policies, &update) {
                 held.extend(addresses_of(&mesh, name));
             }
+            let before = Before::of(&mesh, &update, policies);
             match update {
                 Update::Upsert { name, body } => {
                     let result = if policies {
@@ -313,13 +380,14 @@ impl Handler for Feed {
                 Update::Remove { .. } if policies => {}
                 Update::Remove { name } => self.remove_address(&mut mesh, &name),
             }
+            changes.extend(before.changes(&mesh));
         }
         held.retain(|NetworkAddress { network, address }| !mesh.has_address(network, *address));
         if !held.is_empty() {
             // Before the snapshot without them: nobody may find them in neither.
             self.state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
         }
-        self.state.publish(mesh, policies);
+        self.state.publish(mesh, policies, changes);
         rejections
     }
 

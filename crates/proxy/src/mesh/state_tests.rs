@@ -22,7 +22,7 @@ fn feed() -> (Arc<MeshState>, Feed) {
 }
 
 fn upsert(name: &str, body: impl Message) -> Update {
-    Update::Upsert { name: name.to_owned(), body: body.encode_to_vec().into() }
+    Update::Upsert { name: name.into(), body: body.encode_to_vec().into() }
 }
 
 fn policy(scope: security::Scope, valid: bool) -> security::Authorization {
@@ -53,7 +53,7 @@ async fn a_policy_that_cannot_be_understood_closes_what_it_would_have_guarded() 
             destination: std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 1)),
         };
         assert!(!leno_policy::authorize(&mesh, &workload, &connection).is_allowed(), "{scope:?}");
-        feed.apply(AUTHORIZATION_TYPE, vec![Update::Remove { name: "ns/p".to_owned() }]);
+        feed.apply(AUTHORIZATION_TYPE, vec![Update::Remove { name: "ns/p".into() }]);
         assert!(leno_policy::authorize(&state.load(), &workload, &connection).is_allowed(), "{scope:?}");
     }
 }
@@ -96,12 +96,12 @@ async fn a_bad_change_of_a_good_policy_closes_until_a_good_one_comes() {
 async fn a_policy_that_may_apply_anywhere_closes_everything() {
     let (state, mut feed) = feed();
     let future = security::Authorization { scope: 99, ..policy(security::Scope::Namespace, true) };
-    let garbage = Update::Upsert { name: "ns/p".to_owned(), body: Bytes::from_static(b"\xff\xff") };
-    let missing = Update::Unreadable { name: "ns/p".to_owned(), reason: "why".to_owned() };
+    let garbage = Update::Upsert { name: "ns/p".into(), body: Bytes::from_static(b"\xff\xff") };
+    let missing = Update::Unreadable { name: "ns/p".into(), reason: "why".to_owned() };
     for update in [upsert("ns/p", future), garbage, missing] {
         assert_eq!(feed.apply(AUTHORIZATION_TYPE, vec![update]).len(), 1);
         assert!(!admits(&state, "ns") && !admits(&state, "other"));
-        feed.apply(AUTHORIZATION_TYPE, vec![Update::Remove { name: "ns/p".to_owned() }]);
+        feed.apply(AUTHORIZATION_TYPE, vec![Update::Remove { name: "ns/p".into() }]);
         assert!(admits(&state, "ns"));
     }
 }
@@ -150,8 +150,8 @@ fn resolves(state: &MeshState, name: &str) -> leno_policy::dns::DnsAnswer {
 
 #[tokio::test]
 async fn an_address_that_cannot_be_understood_is_nobodys_to_talk_to() {
-    let garbage = |name: &str| Update::Upsert { name: name.to_owned(), body: Bytes::from_static(b"\xff\xff") };
-    let missing = |name: &str| Update::Unreadable { name: name.to_owned(), reason: "why".to_owned() };
+    let garbage = |name: &str| Update::Upsert { name: name.into(), body: Bytes::from_static(b"\xff\xff") };
+    let missing = |name: &str| Update::Unreadable { name: name.into(), reason: "why".to_owned() };
     // Whether there was a good one before, and what comes; without one, what can't be read at
     // all can't be closed.
     let future = || upsert(POD, pod(|w| w.tunnel_protocol = 99));
@@ -177,7 +177,7 @@ async fn an_address_that_cannot_be_understood_is_nobodys_to_talk_to() {
         assert!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|w| w.tunnel_protocol = 1))]).is_empty());
         assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("HBONE"));
         feed.apply(ADDRESS_TYPE, vec![upsert(POD, pod(|w| w.tunnel_protocol = 99))]);
-        assert!(feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.to_owned() }]).is_empty());
+        assert!(feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.into() }]).is_empty());
         assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("passthrough"));
     }
 }
@@ -186,7 +186,7 @@ async fn an_address_that_cannot_be_understood_is_nobodys_to_talk_to() {
 async fn a_service_that_cannot_be_understood_is_closed_by_address_and_by_name() {
     use leno_policy::dns::DnsAnswer;
     const NAME: &str = "ns/web.example.com";
-    let garbage = || Update::Upsert { name: NAME.to_owned(), body: Bytes::from_static(b"\xff\xff") };
+    let garbage = || Update::Upsert { name: NAME.into(), body: Bytes::from_static(b"\xff\xff") };
     let future = || upsert(NAME, web(|s| s.ip_families = 99));
     let other = || upsert(NAME, web(|s| s.hostname = "another".to_owned()));
     for (good_before, bad) in [(false, future()), (true, future()), (false, other()), (true, garbage())] {
@@ -198,7 +198,7 @@ async fn a_service_that_cannot_be_understood_is_closed_by_address_and_by_name() 
         let reason = to(&state, "10.96.0.1").expect_err("closed");
         assert!(reason.contains("describes service ns/web.example.com in a way"), "{reason}");
         assert!(matches!(resolves(&state, "web.example.com"), DnsAnswer::Records { .. }));
-        feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: NAME.to_owned() }]);
+        feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: NAME.into() }]);
         assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
         assert_eq!(resolves(&state, "web.example.com"), DnsAnswer::NotMine);
     }
@@ -218,7 +218,7 @@ async fn a_name_that_turns_into_the_other_kind_leaves_nothing_open() {
     assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("plain"), "and nothing closed once it is good again");
     assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
     assert_eq!(feed.apply(ADDRESS_TYPE, vec![upsert(POD, web(|_| {}))]).len(), 1);
-    feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.to_owned() }]);
+    feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: POD.into() }]);
     assert_eq!(to(&state, "10.0.0.9").as_deref(), Ok("passthrough"));
     assert_eq!(to(&state, "10.96.0.1").as_deref(), Ok("passthrough"));
 }
@@ -247,7 +247,7 @@ async fn one_bad_resource_does_not_hold_up_the_others_and_policy_changes_are_tol
         vec![
             upsert("u", workload.clone()),
             upsert("another name", workload),
-            Update::Upsert { name: "x".to_owned(), body: Bytes::from_static(b"\xff\xff") },
+            Update::Upsert { name: "x".into(), body: Bytes::from_static(b"\xff\xff") },
         ],
     );
     assert_eq!(rejected.iter().map(|r| &*r.name).collect::<Vec<_>>(), ["another name", "x"]);
@@ -256,7 +256,7 @@ async fn one_bad_resource_does_not_hold_up_the_others_and_policy_changes_are_tol
     assert_eq!(changes.borrow_and_update().policies, 0);
     feed.apply(AUTHORIZATION_TYPE, vec![upsert("ns/p", policy(security::Scope::Namespace, true))]);
     assert_ne!(changes.borrow_and_update().policies, 0);
-    feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: "u".to_owned() }]);
+    feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: "u".into() }]);
     assert_eq!(state.load().workloads().filter(|w| w.not_understood.is_none()).count(), 0);
 }
 
@@ -275,7 +275,7 @@ async fn certificates_are_kept_up_for_whom_they_are_needed() {
         };
         upsert(&workload.uid, leno_proto::workload_to_address(&workload))
     };
-    let remove = |name: &str| Update::Remove { name: format!("c//Pod/ns/{name}") };
+    let remove = |name: &str| Update::Remove { name: format!("c//Pod/ns/{name}").into() };
     use leno_model::TunnelProtocol::{Hbone, None};
     feed.apply(ADDRESS_TYPE, vec![local("a", "sa", Hbone), local("b", "sa", Hbone), local("c", "out", None)]);
     assert_eq!(kept(), ["sa"]);
@@ -284,7 +284,7 @@ async fn certificates_are_kept_up_for_whom_they_are_needed() {
     feed.apply(ADDRESS_TYPE, vec![remove("a"), remove("c")]);
     assert_eq!(kept(), ["sa"]);
     // What can't be understood for a while will need it again.
-    feed.apply(ADDRESS_TYPE, vec![Update::Unreadable { name: "c//Pod/ns/b".to_owned(), reason: "why".to_owned() }]);
+    feed.apply(ADDRESS_TYPE, vec![Update::Unreadable { name: "c//Pod/ns/b".into(), reason: "why".to_owned() }]);
     assert_eq!(kept(), ["sa"]);
     feed.apply(ADDRESS_TYPE, vec![local("b", "sa", None)]);
     assert!(kept().is_empty(), "it left the mesh");
@@ -292,4 +292,39 @@ async fn certificates_are_kept_up_for_whom_they_are_needed() {
     assert_eq!(kept(), ["other"]);
     feed.apply(ADDRESS_TYPE, vec![remove("b")]);
     assert!(kept().is_empty());
+}
+
+#[tokio::test]
+async fn a_change_concerns_whom_it_touches() {
+    let (state, mut feed) = feed();
+    let generation = || state.subscribe().borrow().generation;
+    let workload = |name: &str, node: &str| {
+        let uid = format!("c//Pod/ns/{name}");
+        let workload = Workload { node: node.into(), ..Workload::new(uid.clone(), "ns", name) };
+        upsert(&uid, leno_proto::workload_to_address(&workload))
+    };
+    feed.apply(ADDRESS_TYPE, vec![workload("a", "node-2"), workload("b", "node-2")]);
+    let [a, b] = ["a", "b"].map(|name| state.load().workload(&format!("c//Pod/ns/{name}")).cloned().expect("told"));
+    let of_another = Workload::new("c//Pod/other/d", "other", "d");
+    let before = generation();
+    feed.apply(ADDRESS_TYPE, vec![workload("a", "node-3"), workload("b", "node-2")]);
+    let changed = state.changed_since(before);
+    assert!(changed.concerns_access_to(&a) && changed.concerns(&a.uid));
+    assert!(!changed.concerns_access_to(&b) && !changed.concerns(&b.uid), "it was told again as it is");
+    let concerned = |feed: &mut Feed, updates: Vec<Update>| {
+        let before = generation();
+        feed.apply(AUTHORIZATION_TYPE, updates);
+        let changed = state.changed_since(before);
+        [changed.concerns_access_to(&b), changed.concerns_access_to(&of_another)]
+    };
+    let told = |scope| vec![upsert("ns/p", policy(scope, true))];
+    assert_eq!(concerned(&mut feed, told(security::Scope::Namespace)), [true, false]);
+    assert_eq!(concerned(&mut feed, told(security::Scope::Namespace)), [false, false], "it was told again as it is");
+    assert_eq!(concerned(&mut feed, vec![upsert("ns/p", policy(security::Scope::Global, false))]), [true, true]);
+    assert_eq!(concerned(&mut feed, told(security::Scope::WorkloadSelector)), [true, true], "it was for all");
+    assert_eq!(concerned(&mut feed, told(security::Scope::Namespace)), [true, false]);
+    assert_eq!(concerned(&mut feed, vec![Update::Remove { name: "ns/p".into() }]), [true, false]);
+    let before = generation();
+    feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: b.uid.clone() }]);
+    assert!(state.changed_since(before).concerns(&b.uid) && !state.changed_since(before).concerns(&a.uid));
 }
