@@ -5,7 +5,7 @@
 //! on as it is, and a rule that still stands would lead it to a pod in the mesh, in the clear. The
 //! same goes for a pod's address that soon is another pod's. So these are refused for a moment.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -15,23 +15,41 @@ use parking_lot::Mutex;
 /// or two in a busy cluster.
 pub const MOMENT: Duration = Duration::from_secs(5);
 
-/// The addresses, and when each left.
+/// The addresses.
 #[derive(Default)]
-pub(crate) struct Departed(Mutex<HashMap<IpAddr, Instant>>);
+pub(crate) struct Departed(Mutex<Left>);
+
+#[derive(Default)]
+struct Left {
+    /// When each left.
+    at: HashMap<IpAddr, Instant>,
+    /// In that order: those whose moment has passed are found without a look at the others.
+    order: VecDeque<(Instant, IpAddr)>,
+}
 
 impl Departed {
     /// These have left at `now`.
     pub(crate) fn left(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut departed = self.0.lock();
-        departed.retain(|_, left| now.duration_since(*left) < MOMENT);
-        departed.extend(addresses.into_iter().map(|address| (address, now)));
-        departed.shrink_to(64);
+        while let Some((left, address)) = departed.order.pop_front_if(|(left, _)| now.duration_since(*left) >= MOMENT) {
+            // It may have come back and left again.
+            if departed.at.get(&address) == Some(&left) {
+                departed.at.remove(&address);
+            }
+        }
+        if departed.at.is_empty() {
+            *departed = Left::default();
+        }
+        for address in addresses {
+            departed.at.insert(address, now);
+            departed.order.push_back((now, address));
+        }
     }
 
     /// Whether `address` has left only a moment before `now`. Whoever asks must have found that
     /// nobody has it: one that came back is not taken off the list.
     pub(crate) fn contains(&self, address: IpAddr, now: Instant) -> bool {
-        self.0.lock().get(&address).is_some_and(|left| now.duration_since(*left) < MOMENT)
+        self.0.lock().at.get(&address).is_some_and(|left| now.duration_since(*left) < MOMENT)
     }
 }
 
@@ -48,6 +66,6 @@ mod tests {
         let later = now + MOMENT;
         assert!(departed.contains(one, later - Duration::from_millis(1)) && !departed.contains(one, later));
         departed.left([two], later);
-        assert!(departed.contains(two, later) && departed.0.lock().len() == 1, "old ones are dropped");
+        assert!(departed.contains(two, later) && departed.0.lock().at.len() == 1, "old ones are dropped");
     }
 }

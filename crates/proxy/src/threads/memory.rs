@@ -12,6 +12,7 @@ use std::time::Duration;
 use leno_tunnel::timers::sleep;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Connections that are worth looking for their memory: some hundred KiB.
 const BURST: usize = 64;
@@ -35,19 +36,43 @@ const LULL: Duration = Duration::from_secs(3);
 /// are looked for. Waits from one look to the next, the first of them [`LULL`] after the burst's end.
 const TUNNELS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(30), Duration::from_secs(30)];
 
-/// Bytes of configuration after which the thread that takes it in looks for memory.
+/// Bytes of configuration after which the thread that takes it in looks for memory, if they came within a
+/// [`LULL`]. What comes bit by bit needs the same memory again and again.
 const MUCH_CONFIGURATION: u64 = 1 << 20;
 
 /// Gives back by `trim` what taking in configuration has needed: a moment after so much has come that
 /// it is worth a look. `heard` counts its bytes. For the control thread.
 #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
 pub(crate) async fn after_configuration(mut heard: watch::Receiver<u64>, trim: fn()) {
-    let mut before = 0;
-    while heard.wait_for(|bytes| bytes.wrapping_sub(before) >= MUCH_CONFIGURATION).await.is_ok() {
+    let mut burst = Burst::after(0);
+    while heard.wait_for(|bytes| burst.is_much_with(*bytes)).await.is_ok() {
         // More is likely to come, and the snapshot that it replaces is likely to be in use.
         tokio::time::sleep(LULL).await;
-        before = *heard.borrow();
+        burst = Burst::after(*heard.borrow());
         trim();
+    }
+}
+
+/// Configuration that comes in one [`LULL`].
+struct Burst {
+    since: Instant,
+    /// What was heard before.
+    before: u64,
+    heard: u64,
+}
+
+impl Burst {
+    fn after(heard: u64) -> Self {
+        Self { since: Instant::now(), before: heard, heard }
+    }
+
+    /// Whether it is much, now that so much has been heard.
+    fn is_much_with(&mut self, heard: u64) -> bool {
+        if self.since.elapsed() >= LULL {
+            *self = Self::after(self.heard);
+        }
+        self.heard = heard;
+        heard.wrapping_sub(self.before) >= MUCH_CONFIGURATION
     }
 }
 

@@ -130,3 +130,26 @@ async fn one_connection_that_carried_much_is_worth_it() {
     long().await;
     assert_eq!(trims(), 1 + TUNNELS.len(), "once");
 }
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_looked_for_after_much_configuration_and_not_for_what_comes_bit_by_bit() {
+    let heard = watch::Sender::new(0);
+    let told = heard.clone();
+    tokio::spawn(after_configuration(heard.subscribe(), || TRIMS.set(TRIMS.get() + 1)));
+    let more = |bytes| told.send_modify(|heard| *heard += bytes);
+    for _ in 0..100 {
+        more(MUCH_CONFIGURATION / 10);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(trims(), 0, "as much as ten bursts, but over 100 s");
+    for _ in 0..10 {
+        more(MUCH_CONFIGURATION / 2);
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(trims(), 0, "more may come");
+    long().await;
+    assert_eq!(trims(), 1);
+    more(MUCH_CONFIGURATION);
+    long().await;
+    assert_eq!(trims(), 2);
+}
