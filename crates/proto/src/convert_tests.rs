@@ -107,7 +107,7 @@ prop_compose! {
             authorization_policies: policies,
             health: if unhealthy { model::Health::Unhealthy } else { model::Health::Healthy },
             cluster_id,
-            services,
+            services: services.into_iter().collect(),
             locality: model::Locality { region, zone, subzone },
             network_mode: if host_network { model::NetworkMode::HostNetwork } else { model::NetworkMode::Standard },
             capacity,
