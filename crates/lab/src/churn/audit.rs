@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::Deref;
 
 use leno_proto::workload::address::Type;
 use leno_proto::workload::{Address, TunnelProtocol, Workload, WorkloadStatus};
 use prost::Message as _;
 
-use super::crowd::Crowd;
 use super::mesh::{Expected, Mesh};
+use super::state::Held;
 
 /// Differences that are named.
 const NAMED: usize = 3;
 
 /// What is wrong, if anything is. One proxy has kept everything in full, and that is compared with the mesh; what the others
 /// hold is compared with its.
-pub(super) fn audit(crowd: &Crowd, mesh: &Mesh) -> Result<(), String> {
-    let mut each = crowd.each();
+pub(super) fn audit(mut each: impl Iterator<Item: Deref<Target = Held>>, mesh: &Mesh) -> Result<(), String> {
     let Some(witness) = each.next() else { return Ok(()) };
     let mut workloads = mesh.workloads();
     let mut services: BTreeSet<String> = mesh.services().collect();
@@ -75,4 +75,87 @@ fn compare(name: &str, workload: &Workload, expected: &Expected) -> Option<Strin
         && workload.tunnel_protocol() == TunnelProtocol::Hbone
         && workload.status() == WorkloadStatus::Healthy;
     (!sound).then(|| format!("{name} is {workload:?} instead of {expected:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leno_proto::discovery::Resource;
+    use leno_proto::workload::{PortList, Service};
+
+    use super::*;
+    use crate::churn::phase::{Kind, Shape};
+    use crate::churn::state::{Names, Watched};
+    use crate::churn::wire::Sink as _;
+
+    const SHAPE: Shape = Shape { services: 2, pods: 2, proxies: 2, changes: 1.0, arriving: 1 };
+
+    fn resource(name: &str, of: Type) -> Vec<u8> {
+        let value = Address { r#type: Some(of) }.encode_to_vec();
+        let any = prost_types::Any { type_url: leno_proto::ADDRESS_TYPE.to_owned(), value };
+        Resource { name: name.to_owned(), resource: Some(any), ..Resource::default() }.encode_to_vec()
+    }
+
+    fn workload(uid: &str, pod: &Expected) -> Workload {
+        let mut workload = Workload {
+            uid: uid.to_owned(),
+            name: pod.name.clone(),
+            namespace: pod.namespace.clone(),
+            addresses: vec![pod.address.octets().to_vec().into()],
+            canonical_revision: pod.revision.clone(),
+            node: pod.node.clone(),
+            service_account: pod.service_account.clone(),
+            services: [(pod.service.clone(), PortList::default())].into(),
+            ..Workload::default()
+        };
+        workload.set_tunnel_protocol(TunnelProtocol::Hbone);
+        workload
+    }
+
+    /// Tells a proxy the whole mesh.
+    fn told(mesh: &Mesh, held: &mut Held) {
+        for name in mesh.services() {
+            let (namespace, hostname) = name.split_once('/').unwrap();
+            let (namespace, hostname) = (namespace.to_owned(), hostname.to_owned());
+            held.resource(&resource(&name, Type::Service(Service { namespace, hostname, ..Service::default() })));
+        }
+        for (uid, pod) in mesh.workloads() {
+            held.resource(&resource(&uid, Type::Workload(workload(&uid, &pod))));
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_does_not_hold_as_it_is_is_named() {
+        let mut mesh = Mesh::new(SHAPE);
+        let names = Arc::new(Names::new(mesh.services().chain(mesh.workloads().into_keys()).collect()));
+        let proxy = |witness| Held::new(names.clone(), Arc::new(Watched::default()), mesh.resources(), witness);
+        let mut each = [proxy(true), proxy(false)];
+        let judge = |each: &[Held; 2], mesh: &Mesh| audit(each.iter(), mesh);
+        assert!(judge(&each, &mesh).unwrap_err().contains("in 6 resources"));
+        each.iter_mut().for_each(|held| told(&mesh, held));
+        assert_eq!(judge(&each, &mesh), Ok(()));
+
+        let (uid, pod) = mesh.workloads().into_iter().next().unwrap();
+        let wrong = Workload { addresses: vec![vec![9; 4].into()], ..workload(&uid, &pod) };
+        each[1].resource(&resource(&uid, Type::Workload(wrong.clone())));
+        assert!(judge(&each, &mesh).unwrap_err().contains("1 proxies hold something else"), "a proxy of many");
+        each[0].resource(&resource(&uid, Type::Workload(wrong)));
+        assert!(judge(&each, &mesh).unwrap_err().contains(&uid), "all proxies");
+
+        told(&mesh, &mut each[0]);
+        let removed =
+            mesh.change(Kind::ReplacePod).lines.lines().next().unwrap().replace("-Pod ", "").replace(' ', "/");
+        assert!(judge(&each, &mesh).unwrap_err().contains("in 2 resources"), "one too many, one too few");
+        for held in &mut each {
+            told(&mesh, held);
+        }
+        assert!(judge(&each, &mesh).unwrap_err().contains(&format!("{removed} is held, but is no pod")));
+        for held in &mut each {
+            held.removed(format!("Kubernetes//Pod/{removed}").as_bytes());
+        }
+        assert_eq!(judge(&each, &mesh), Ok(()));
+        each[1].removed(mesh.services().next().unwrap().as_bytes());
+        assert!(judge(&each, &mesh).is_err());
+    }
 }

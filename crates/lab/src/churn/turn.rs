@@ -378,7 +378,7 @@ impl Running<'_> {
     async fn audit(&mut self) -> Result<(), Error> {
         let begun = Instant::now();
         loop {
-            match audit(&self.crowd, &self.mesh) {
+            match audit(self.crowd.each(), &self.mesh) {
                 Ok(()) => return Ok(()),
                 Err(reason) if begun.elapsed() > SETTLED => return Err(self.plane.broken(reason)),
                 Err(_) => self.crowd.rest(&self.plane, LOOK).await?,
