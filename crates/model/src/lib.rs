@@ -22,8 +22,8 @@ pub use names::Names;
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
 pub use ports::{HBONE as HBONE_PORT, RESERVED as RESERVED_PORTS};
 pub use service::{
-    AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Port, RoutingScope, Service, ServiceName,
-    Visibility, WeightedWaypoint,
+    AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Port, PortName, RoutingScope, Service,
+    ServiceName, Transport, Visibility, WeightedWaypoint,
 };
 pub use workload::{
     ApplicationProtocol, ApplicationTunnel, GatewayAddress, GatewayDestination, Health, Locality, NetworkAddress,

@@ -24,7 +24,7 @@ impl Endpoint {
     pub fn target_port(&self, port: &Port) -> Option<u16> {
         self.ports
             .iter()
-            .find(|own| own.service_port == port.service_port)
+            .find(|own| own.service_port == port.service_port && own.transport == port.transport)
             .map(|own| own.target_port)
             .or(Some(port.target_port))
             .filter(|target| *target != 0)
@@ -335,7 +335,7 @@ impl Mesh {
             let service = self.service(id)?;
             let of = self.endpoints_of(id)?.by_uid.at(hash(&*workload.uid));
             let endpoint = of.iter().find(|endpoint| endpoint.workload.uid == workload.uid)?;
-            service.ports.iter().any(|p| endpoint.target_port(p) == Some(port)).then_some(service)
+            service.tcp_ports().any(|p| endpoint.target_port(p) == Some(port)).then_some(service)
         });
         matching.next().filter(|_| matching.next().is_none())
     }

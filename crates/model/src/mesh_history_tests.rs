@@ -60,7 +60,7 @@ prop_compose! {
         workload.tunnel_protocol = if kind & 2 == 0 { TunnelProtocol::Hbone } else { TunnelProtocol::None };
         workload.network_mode = if kind == 7 { NetworkMode::HostNetwork } else { NetworkMode::Standard };
         workload.addresses = addresses.into_iter().map(address).collect();
-        let ports = vec![Port { service_port: 80, target_port: 8080 + port, app_protocol: Default::default() }];
+        let ports = vec![Port::tcp(80, 8080 + port)];
         workload.services = services.into_iter().map(|n| (service_name(n), ports.clone())).collect();
         workload.authorization_policies = policies.into_iter().map(policy_name).collect();
         workload

@@ -186,7 +186,7 @@ fn the_service_behind_a_port_is_told_only_if_there_is_one() {
     let mut mesh = Mesh::default();
     let service = |name: &str, port: u16| {
         let mut service = Service::new("ns", name, format!("{name}.ns.svc.cluster.local"));
-        service.ports = vec![Port { service_port: port, target_port: 8080, app_protocol: Default::default() }];
+        service.ports = vec![Port::tcp(port, 8080)];
         Arc::new(service)
     };
     let (web, other) = (service("web", 80), service("other", 81));

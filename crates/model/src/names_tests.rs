@@ -7,7 +7,7 @@ fn pod(n: usize) -> Workload {
     pod.addresses = Vec::with_capacity(4);
     pod.addresses.push([10, 0, 0, 1].into());
     let web = ServiceName { namespace: "ns".into(), hostname: "web".into() };
-    pod.services.insert(web, vec![Port { service_port: 80, target_port: 8080, app_protocol: Default::default() }]);
+    pod.services.insert(web, vec![Port::tcp(80, 8080)]);
     pod.authorization_policies = vec![PolicyName { namespace: "ns".into(), name: "p".into() }];
     let at = NetworkAddress { network: "net".into(), address: [10, 0, 0, 2].into() };
     pod.waypoint = Some(GatewayAddress { destination: GatewayDestination::Address(at), hbone_mtls_port: 15008 });

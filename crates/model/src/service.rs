@@ -2,6 +2,7 @@
 //! (`istio.workload.Service`).
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -31,6 +32,35 @@ pub struct Port {
     pub target_port: u16,
     /// Declared protocol.
     pub app_protocol: AppProtocol,
+    /// What carries it. Istio's wire format has no place for it: a proxy is told of TCP ports only.
+    pub transport: Transport,
+}
+
+impl Port {
+    /// A TCP port without a declared protocol; a target of 0 is named.
+    pub fn tcp(service_port: u16, target_port: u16) -> Self {
+        Self { service_port, target_port, app_protocol: AppProtocol::Unknown, transport: Transport::Tcp }
+    }
+}
+
+/// What carries a port's traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[allow(missing_docs, reason = "the names are the protocols")]
+pub enum Transport {
+    #[default]
+    Tcp,
+    Udp,
+}
+
+/// What a service calls one of its ports. Istio's wire format has no place for it: it is known where services are declared.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PortName {
+    /// The name; never empty.
+    pub name: Name,
+    /// What carries the port.
+    pub transport: Transport,
+    /// The port of the service.
+    pub service_port: u16,
 }
 
 /// Declared application protocol of a port.
@@ -104,6 +134,17 @@ pub enum IpFamilies {
     Dual,
 }
 
+impl IpFamilies {
+    /// Whether a service with these has addresses like this one. Its endpoints may have more than it does.
+    pub fn permit(self, address: &IpAddr) -> bool {
+        match self {
+            Self::Automatic | Self::Dual => true,
+            Self::Ipv4Only => address.is_ipv4(),
+            Self::Ipv6Only => address.is_ipv6(),
+        }
+    }
+}
+
 /// Who may resolve a service by name or address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Visibility {
@@ -136,6 +177,8 @@ pub struct Service {
     pub ranges: Vec<(Name, IpNet)>,
     /// Ports.
     pub ports: Vec<Port>,
+    /// Names of those that have one.
+    pub port_names: Vec<PortName>,
     /// SPIFFE ids an endpoint may have besides its own.
     pub subject_alt_names: Vec<Name>,
     /// Waypoint for traffic addressed to this service.
@@ -165,6 +208,7 @@ impl Service {
             addresses: Vec::new(),
             ranges: Vec::new(),
             ports: Vec::new(),
+            port_names: Vec::new(),
             subject_alt_names: Vec::new(),
             waypoint: None,
             weighted_waypoints: Vec::new(),
@@ -177,9 +221,20 @@ impl Service {
         }
     }
 
-    /// The service's entry for `service_port`.
+    /// The service's TCP ports: those that the mesh carries.
+    pub fn tcp_ports(&self) -> impl Iterator<Item = &Port> {
+        self.ports.iter().filter(|port| port.transport == Transport::Tcp)
+    }
+
+    /// The service's entry for a TCP port.
     pub fn port(&self, service_port: u16) -> Option<&Port> {
-        self.ports.iter().find(|port| port.service_port == service_port)
+        self.tcp_ports().find(|port| port.service_port == service_port)
+    }
+
+    /// The port of this name.
+    pub fn port_named(&self, name: &str, transport: Transport) -> Option<&Port> {
+        let named = self.port_names.iter().find(|port| &*port.name == name && port.transport == transport)?;
+        self.ports.iter().find(|port| port.transport == transport && port.service_port == named.service_port)
     }
 
     /// Whether a client in `namespace` may resolve it.

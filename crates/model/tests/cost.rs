@@ -56,7 +56,7 @@ fn pod(n: usize) -> Workload {
     pod.workload_name = format!("svc-{service}").into();
     pod.locality.zone = format!("zone-{}", n % 3).into();
     let hostname = format!("svc-{service}.{namespace}.svc.cluster.local").into();
-    let ports = vec![Port { service_port: 80, target_port: 8080, app_protocol: Default::default() }];
+    let ports = vec![Port::tcp(80, 8080)];
     pod.services.insert(ServiceName { namespace: namespace.into(), hostname }, ports);
     pod
 }

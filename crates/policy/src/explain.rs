@@ -189,7 +189,7 @@ fn no_endpoint(service: &Service, port: u16, counts: EndpointCounts) -> RouteErr
         None => RouteError::NoSuchPort {
             service: service.id.clone(),
             port,
-            offered: service.ports.iter().map(|p| p.service_port).collect(),
+            offered: service.tcp_ports().map(|p| p.service_port).collect(),
         },
     }
 }

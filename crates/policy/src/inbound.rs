@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use leno_model::{
     ApplicationProtocol, GatewayAddress, GatewayDestination, Mesh, NetworkAddress, RESERVED_PORTS, Service,
-    ServiceName, Workload,
+    ServiceName, Transport, Workload,
 };
 
 pub use crate::authority::parse_authority;
@@ -130,7 +130,7 @@ fn service_port(mesh: &Mesh, workload: &Workload, service: &Service, port: u16) 
     }
     own.into_iter()
         .flatten()
-        .find(|p| p.service_port == port)
+        .find(|p| p.service_port == port && p.transport == Transport::Tcp)
         .or_else(|| service.port(port))
         .map(|p| p.target_port)
         .filter(|target| *target != 0)

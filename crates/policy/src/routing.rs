@@ -380,7 +380,7 @@ fn way_to_service<'m>(
     }
     let port = destination.port();
     if service.port(port).is_none() {
-        let offered = service.ports.iter().map(|p: &Port| p.service_port).collect();
+        let offered = service.tcp_ports().map(|p: &Port| p.service_port).collect();
         return Err(RouteError::NoSuchPort { service: service.id.clone(), port, offered });
     }
     let (candidates, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Service, destination.ip());

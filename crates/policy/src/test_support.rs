@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use leno_model::{
-    Action, AppProtocol, Authorization, Clause, GatewayAddress, GatewayDestination, HBONE_PORT, Identity, Match, Mesh,
+    Action, Authorization, Clause, GatewayAddress, GatewayDestination, HBONE_PORT, Identity, Match, Mesh,
     NetworkAddress, PolicyName, Port, Rule, Scope, Service, TunnelProtocol, Workload,
 };
 
@@ -36,7 +36,7 @@ pub(crate) fn endpoint(name: &str, address: &str, services: &[&Service]) -> Work
 }
 
 pub(crate) fn port(service_port: u16, target_port: u16) -> Port {
-    Port { service_port, target_port, app_protocol: AppProtocol::Unknown }
+    Port::tcp(service_port, target_port)
 }
 
 pub(crate) fn vip(address: &str) -> NetworkAddress {

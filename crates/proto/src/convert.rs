@@ -382,14 +382,17 @@ fn ports(ports: Vec<wire::Port>) -> Result<Vec<model::Port>, ConvertError> {
                     wire::AppProtocol::Tcp => model::AppProtocol::Tcp,
                     wire::AppProtocol::Tls => model::AppProtocol::Tls,
                 },
+                transport: model::Transport::Tcp,
             })
         })
         .collect()
 }
 
+/// What is not carried by TCP has no place in the format.
 fn ports_to_proto(ports: &[model::Port]) -> Vec<wire::Port> {
     ports
         .iter()
+        .filter(|p| p.transport == model::Transport::Tcp)
         .map(|p| wire::Port {
             service_port: p.service_port.into(),
             target_port: p.target_port.into(),

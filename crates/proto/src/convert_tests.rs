@@ -57,6 +57,7 @@ fn port_entry() -> impl Strategy<Value = model::Port> {
         service_port,
         target_port,
         app_protocol,
+        transport: model::Transport::Tcp,
     })
 }
 
@@ -383,6 +384,21 @@ fn unknown_enums_are_refused() {
 fn unknown_visibility_is_public() {
     let s = wire::Service { hostname: "host".into(), visibility: 9, ..Default::default() };
     assert_eq!(service_from_proto(s).map(|s| s.visibility), Ok(model::Visibility::Public));
+}
+
+#[test]
+fn ports_that_tcp_does_not_carry_and_names_stay_at_home() {
+    let mut service = model::Service::new("ns", "dns", "dns.ns.svc.cluster.local");
+    let udp = model::Port { transport: model::Transport::Udp, ..model::Port::tcp(53, 5353) };
+    service.ports = vec![udp, model::Port::tcp(53, 53)];
+    service.port_names =
+        vec![model::PortName { name: "dns".into(), transport: model::Transport::Udp, service_port: 53 }];
+    let told = service_from_proto(service_to_proto(&service)).unwrap();
+    assert_eq!((told.ports, told.port_names), (vec![model::Port::tcp(53, 53)], Vec::new()));
+    let mut workload = model::Workload::new("uid", "ns", "dns-0");
+    workload.services.insert(service.id.clone(), service.ports.clone());
+    let told = workload_from_proto(workload_to_proto(&workload)).unwrap();
+    assert_eq!(told.services[&service.id], [model::Port::tcp(53, 53)]);
 }
 
 #[test]

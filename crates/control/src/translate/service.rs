@@ -1,8 +1,8 @@
 //! Service to service: names, virtual addresses, ports and the preference among endpoints.
 
 use leno_model::{
-    AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, NetworkAddress, Port, RoutingScope,
-    Service, ServiceName,
+    AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, NetworkAddress, Port, PortName,
+    RoutingScope, Service, ServiceName, Transport,
 };
 
 use super::Options;
@@ -49,8 +49,8 @@ pub(super) fn service(
         .into_iter()
         .map(|address| NetworkAddress { network: options.network.clone(), address })
         .collect();
-    out.ports = tcp_ports(service)
-        .map(|port| Port {
+    out.ports = ports(service)
+        .map(|(port, transport)| Port {
             service_port: port.port.0,
             target_port: match &port.target_port {
                 None => port.port.0,
@@ -58,7 +58,12 @@ pub(super) fn service(
                 Some(IntOrString::String(_)) => 0,
             },
             app_protocol: app_protocol(port),
+            transport,
         })
+        .collect();
+    out.port_names = ports(service)
+        .filter(|(port, _)| !port.name.is_empty())
+        .map(|(port, transport)| PortName { name: port.name.as_str().into(), transport, service_port: port.port.0 })
         .collect();
     out.load_balancing = load_balancing(service, namespace_annotations);
     out.ip_families = match service.spec.ip_families[..] {
@@ -71,9 +76,14 @@ pub(super) fn service(
     Some(out)
 }
 
-/// The ports the mesh carries.
-pub(super) fn tcp_ports(service: &leno_objects::Service) -> impl Iterator<Item = &ServicePort> {
-    service.spec.ports.iter().filter(|port| port.protocol == Protocol::Tcp)
+/// The ports that have a place in the model. Nothing but the TCP ones is told to proxies.
+pub(super) fn ports(service: &leno_objects::Service) -> impl Iterator<Item = (&ServicePort, Transport)> {
+    let transport = |port: &ServicePort| match port.protocol {
+        Protocol::Tcp => Some(Transport::Tcp),
+        Protocol::Udp => Some(Transport::Udp),
+        Protocol::Sctp => None,
+    };
+    service.spec.ports.iter().filter_map(move |port| Some((port, transport(port)?)))
 }
 
 /// The declared protocol: `appProtocol`, else the part of the port's name before the first `-`

@@ -1,6 +1,6 @@
 use leno_model::{
-    AppProtocol, Health, HealthPolicy, IpFamilies, LoadBalancingMode, NetworkMode, Port, RoutingScope, TunnelProtocol,
-    Workload,
+    AppProtocol, Health, HealthPolicy, IpFamilies, LoadBalancingMode, NetworkMode, Port, RoutingScope, Transport,
+    TunnelProtocol, Workload,
 };
 use proptest::prelude::*;
 
@@ -86,10 +86,15 @@ fn a_pod_becomes_a_workload() {
     assert_eq!((&*workload.canonical_name, &*workload.canonical_revision), ("web", "v2"));
     let locality = &workload.locality;
     assert_eq!((&*locality.region, &*locality.zone, &*locality.subzone), ("r", "z", "s"));
-    let port = |service_port, target_port, app_protocol| Port { service_port, target_port, app_protocol };
+    let port = |service_port, target_port, app_protocol| Port { app_protocol, ..Port::tcp(service_port, target_port) };
     assert_eq!(
         workload.services[&named("web")],
-        [port(80, 8080, AppProtocol::Http11), port(81, 9090, AppProtocol::Grpc), port(82, 82, AppProtocol::Http2)]
+        [
+            port(80, 8080, AppProtocol::Http11),
+            port(81, 9090, AppProtocol::Grpc),
+            port(82, 82, AppProtocol::Http2),
+            Port { transport: Transport::Udp, ..Port::tcp(53, 53) },
+        ]
     );
     assert_eq!(translator.mesh().endpoints(&named("web")).count(), 1);
 }
@@ -102,8 +107,15 @@ fn a_service_becomes_a_service() {
     assert!(service.canonical);
     assert_eq!(service.addresses.len(), 2);
     assert_eq!(service.ip_families, IpFamilies::Dual);
-    let targets: Vec<_> = service.ports.iter().map(|port| (port.service_port, port.target_port)).collect();
+    let targets: Vec<_> = service.tcp_ports().map(|port| (port.service_port, port.target_port)).collect();
     assert_eq!(targets, [(80, 0), (81, 9090), (82, 82), (83, 0)]);
+    assert_eq!(service.port_named("grpc-api", Transport::Tcp).map(|port| port.service_port), Some(81));
+    assert_eq!(service.port_named("grpc-api", Transport::Udp), None);
+    assert_eq!(
+        service.port_named("dns", Transport::Udp).map(|port| (port.service_port, port.target_port)),
+        Some((53, 0))
+    );
+    assert_eq!(service.port(53), None, "UDP is not carried");
     assert_eq!(service.load_balancing, leno_model::LoadBalancing::default());
 }
 
@@ -253,7 +265,7 @@ endpoints:
 #[test]
 fn endpoints_by_hand() {
     let mut translator = translate(&[WEB, MANUAL].concat());
-    let ports = [Port { service_port: 5432, target_port: 6432, app_protocol: AppProtocol::Unknown }];
+    let ports = [Port::tcp(5432, 6432)];
     assert_eq!(pod_workload(&translator, "default/web-1").services[&named("db")], ports);
     let uid = "Kubernetes/discovery.k8s.io/EndpointSlice/default/db-1/192.0.2.1";
     let bare = translator.mesh().workload(uid).expect("there").clone();

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use leno_model::{
-    Health, Locality, Name, NetworkMode, PolicyName, Port, ServiceName, TunnelProtocol, Workload, WorkloadType,
-    WorkloadUid,
+    Health, Locality, Name, NetworkMode, PolicyName, Port, ServiceName, Transport, TunnelProtocol, Workload,
+    WorkloadType, WorkloadUid,
 };
 
 use super::Options;
-use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, service_name, tcp_ports};
+use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, ports, service_name};
 use leno_objects::{
-    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Protocol, Service, ServicePort,
-    SliceEndpoint, selects,
+    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Service, ServicePort, SliceEndpoint,
+    selects,
 };
 
 /// Annotation a node agent writes when the pod's traffic is captured: only then may peers tunnel
@@ -112,7 +112,7 @@ fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap
     });
     for service in selecting {
         let name = service_name(options, &service.metadata.namespace, &service.metadata.name);
-        out.insert(name, tcp_ports(service).filter_map(|port| pod_port(pod, port)).collect());
+        out.insert(name, ports(service).filter_map(|(port, transport)| pod_port(pod, port, transport)).collect());
     }
     for (slice, service) in &around.slices {
         let named = slice.endpoints.iter().any(|endpoint| {
@@ -122,10 +122,11 @@ fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap
         });
         if named && is_in_mesh(service) && has_manual_endpoints(service) {
             let name = service_name(options, &service.metadata.namespace, &service.metadata.name);
-            let ports = out.entry(name).or_default();
+            let known = out.entry(name).or_default();
             for port in slice_ports(slice, service) {
-                if !ports.iter().any(|known| known.service_port == port.service_port) {
-                    ports.push(port);
+                let same = |known: &Port| (known.service_port, known.transport) == (port.service_port, port.transport);
+                if !known.iter().any(same) {
+                    known.push(port);
                 }
             }
         }
@@ -134,17 +135,17 @@ fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap
 }
 
 /// The pod's port for a port of a service; `None` if that is named and the pod has no such name.
-fn pod_port(pod: &Pod, port: &ServicePort) -> Option<Port> {
+fn pod_port(pod: &Pod, port: &ServicePort, transport: Transport) -> Option<Port> {
     let target_port = match &port.target_port {
         None => port.port.0,
         Some(IntOrString::Int(number)) => *number,
         Some(IntOrString::String(name)) => {
             let all = pod.spec.containers.iter().flat_map(|container| &container.ports);
-            let mut named = all.filter(|own| own.name == *name && own.protocol == Protocol::Tcp);
+            let mut named = all.filter(|own| own.name == *name && own.protocol == port.protocol);
             named.next()?.container_port.0
         }
     };
-    Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port) })
+    Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port), transport })
 }
 
 /// Name of the pod an endpoint of a slice stands for: one of the slice's namespace, or whoever may
@@ -157,12 +158,12 @@ pub(super) fn target_pod<'a>(slice: &EndpointSlice, endpoint: &'a SliceEndpoint)
 
 /// Ports of a slice's endpoints for the service: joined by name, as Kubernetes does.
 fn slice_ports(slice: &EndpointSlice, service: &Service) -> Vec<Port> {
-    tcp_ports(service)
-        .filter_map(|port| {
-            let own = slice.ports.iter().find(|own| own.name == port.name && own.protocol == Protocol::Tcp)?;
+    ports(service)
+        .filter_map(|(port, transport)| {
+            let own = slice.ports.iter().find(|own| own.name == port.name && own.protocol == port.protocol)?;
             // No number means every port.
             let target_port = own.port.map_or(port.port.0, |port| port.0);
-            Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port) })
+            Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port), transport })
         })
         .collect()
 }

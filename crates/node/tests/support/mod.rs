@@ -317,7 +317,7 @@ impl Mesh {
         let mut service = Service::new("default", name, format!("{name}.default.svc.cluster.local"));
         service.addresses =
             vips.iter().map(|address| NetworkAddress { network: Name::from(""), address: *address }).collect();
-        let port = Port { service_port: 80, target_port: APP, app_protocol: Default::default() };
+        let port = Port::tcp(80, APP);
         service.ports = vec![port];
         self.control.publish_service(&service);
         for pod in endpoints {
