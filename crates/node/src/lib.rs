@@ -33,5 +33,4 @@ mod report;
 mod shares;
 
 pub use config::{Config, CongestionControl, OriginalSource, PodConfig};
-pub use dns::message as dns_message;
 pub use node::{run, start};

@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_model::{Health, HealthPolicy, IpFamilies, Mesh, Name, Service};
+use leno_model::{Mesh, Name, Service};
+
+use crate::endpoints::ready;
 
 /// The family of addresses asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,24 +154,17 @@ fn in_domain(hostname: &str, domain: &str) -> bool {
     hostname.strip_suffix(domain).is_some_and(|rest| rest.ends_with(".svc."))
 }
 
-fn addresses_of(mesh: &Mesh, service: &Service, network: &Name, family: Family) -> Vec<IpAddr> {
-    let excluded = match service.ip_families {
-        IpFamilies::Automatic | IpFamilies::Dual => false,
-        IpFamilies::Ipv4Only => family == Family::V6,
-        IpFamilies::Ipv6Only => family == Family::V4,
-    };
-    if excluded {
-        return Vec::new();
-    }
+/// Its virtual addresses, or those of its endpoints where it has none: it is headless.
+pub(crate) fn addresses_of(mesh: &Mesh, service: &Service, network: &Name, family: Family) -> Vec<IpAddr> {
+    let wanted = |address: &IpAddr| family.has(address) && service.ip_families.permit(address);
     if !service.addresses.is_empty() {
-        let mine = service.addresses.iter().filter(|a| a.network == *network && family.has(&a.address));
+        let mine = service.addresses.iter().filter(|a| a.network == *network && wanted(&a.address));
         return mine.map(|a| a.address).collect();
     }
-    mesh.endpoints(&service.id)
+    ready(mesh, service)
         .map(|endpoint| &endpoint.workload)
-        .filter(|w| w.network == *network && w.not_understood.is_none())
-        .filter(|w| w.health == Health::Healthy || service.load_balancing.health_policy == HealthPolicy::AllowAll)
-        .filter_map(|w| w.addresses.iter().find(|a| family.has(a)).copied())
+        .filter(|w| w.network == *network)
+        .filter_map(|w| w.addresses.iter().find(|a| wanted(a)).copied())
         .collect()
 }
 

@@ -1,4 +1,4 @@
-use leno_model::{NetworkAddress, Visibility, Workload};
+use leno_model::{Health, HealthPolicy, IpFamilies, NetworkAddress, Visibility, Workload};
 
 use super::*;
 use crate::test_support::{endpoint, ip, mesh, numbers, service, vip};

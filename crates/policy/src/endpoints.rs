@@ -60,6 +60,27 @@ pub(crate) enum Purpose {
     Waypoint,
 }
 
+/// Whether new connections may be sent to an endpoint, going by its health.
+fn is_ready(workload: &Workload, lb: &LoadBalancing) -> bool {
+    workload.health == Health::Healthy || lb.health_policy == HealthPolicy::AllowAll
+}
+
+/// The endpoints of a service that its clients are told of.
+pub fn ready<'m>(mesh: &'m Mesh, service: &Service) -> impl Iterator<Item = &'m Endpoint> {
+    let lb = &service.load_balancing;
+    mesh.endpoints(&service.id)
+        .filter(move |endpoint| endpoint.workload.not_understood.is_none() && is_ready(&endpoint.workload, lb))
+}
+
+/// The endpoints of a service that a node's own rules may lead to. Which of its workloads asks is not known there, so of the
+/// service's preferences only what they all have in common counts: that they are on this node.
+pub fn ready_for_node<'m>(mesh: &'m Mesh, service: &Service, node: &str) -> impl Iterator<Item = &'m Endpoint> {
+    let lb = &service.load_balancing;
+    // internalTrafficPolicy: Local.
+    let local = lb.mode == LoadBalancingMode::Strict && lb.routing_preference.contains(&RoutingScope::Node);
+    ready(mesh, service).filter(move |endpoint| !local || &*endpoint.workload.node == node)
+}
+
 /// The endpoints of `service` that a connection of `source` to `destination` can be sent to.
 pub(crate) fn candidates<'m>(
     mesh: &'m Mesh,
@@ -80,7 +101,7 @@ pub(crate) fn candidates<'m>(
             counts.not_understood += 1;
             continue;
         }
-        if workload.health == Health::Unhealthy && lb.health_policy == HealthPolicy::OnlyHealthy {
+        if !is_ready(workload, lb) {
             counts.unready += 1;
             continue;
         }
@@ -199,12 +220,7 @@ fn address_of(workload: &Workload, families: IpFamilies, destination: IpAddr) ->
     if workload.addresses.contains(&destination) {
         return Some(destination);
     }
-    let permitted = |ip: &&IpAddr| match families {
-        IpFamilies::Automatic | IpFamilies::Dual => true,
-        IpFamilies::Ipv4Only => ip.is_ipv4(),
-        IpFamilies::Ipv6Only => ip.is_ipv6(),
-    };
-    let mut addresses = workload.addresses.iter().filter(permitted);
+    let mut addresses = workload.addresses.iter().filter(|ip| families.permit(ip));
     let first = addresses.clone().next()?;
     Some(*addresses.find(|ip| ip.is_ipv4() == destination.is_ipv4()).unwrap_or(first))
 }

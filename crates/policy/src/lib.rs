@@ -8,6 +8,7 @@
 
 pub mod authority;
 pub mod authorization;
+pub mod cluster_dns;
 pub mod dns;
 mod endpoints;
 pub mod explain;
@@ -22,6 +23,6 @@ mod waypoint;
 pub use authorization::{
     AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize, examine,
 };
-pub use endpoints::EndpointCounts;
+pub use endpoints::{EndpointCounts, ready, ready_for_node};
 pub use routing::{Identities, NotUnderstood, Route, RouteError, RoutePlan, route, route_around};
 pub use waypoint::WaypointProblem;

@@ -7,6 +7,5 @@ pub mod addresses;
 pub(crate) mod admission;
 pub(crate) mod deployments;
 pub(crate) mod dns;
-pub(crate) mod dns_server;
 pub(crate) mod objects;
 pub(crate) mod services;

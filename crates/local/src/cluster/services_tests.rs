@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use leno_model::{AppProtocol, NetworkAddress, Port, Workload};
+use leno_model::{Health, HealthPolicy, LoadBalancingMode, NetworkAddress, Port, RoutingScope, Service, Workload};
 
 use super::*;
 
 fn service(name: &str, address: &str) -> Service {
     let mut service = Service::new("shop", name, format!("{name}.shop.svc.cluster.local"));
     service.addresses.push(NetworkAddress { network: "".into(), address: address.parse().unwrap() });
-    service.ports.push(Port { service_port: 80, target_port: 8080, app_protocol: AppProtocol::Unknown });
+    service.ports.push(Port::tcp(80, 8080));
     service
 }
 
@@ -21,14 +21,7 @@ fn pod(mesh: &mut Mesh, service: &Service, name: &str, node: &str, addresses: &[
 }
 
 fn declared(service: &Service) -> DeclaredPorts {
-    let port = |port: &Port| DeclaredPort {
-        service: service.id.clone(),
-        name: String::new(),
-        protocol: leno_objects::Protocol::Tcp,
-        port: port.service_port,
-        target: PortTarget::Number(port.target_port),
-    };
-    service.ports.iter().map(port).collect()
+    service.ports.iter().map(|port| (service.id.clone(), port.transport, port.service_port)).collect()
 }
 
 fn endpoints(rules: &[ServiceRule]) -> Vec<String> {
@@ -77,16 +70,19 @@ fn unready_endpoints_count_where_published() {
 
 #[test]
 fn rules_come_after_the_proxies_know_a_service_and_go_before() {
-    let (mut mesh, mut all) = (Mesh::default(), DeclaredPorts::new());
+    let (mut mesh, mut all, mut first) = (Mesh::default(), DeclaredPorts::new(), DeclaredPorts::new());
     for (name, address) in [("old", "10.96.1.1"), ("new", "10.96.1.2")] {
         let service = service(name, address);
         all.extend(declared(&service));
+        if name == "old" {
+            first = declared(&service);
+        }
         mesh.upsert_service(Arc::new(service));
     }
     let addresses = |rules: &[ServiceRule]| rules.iter().map(|rule| rule.address.to_string()).collect::<Vec<_>>();
     let both = plan(&mesh, &all, "node-1");
     assert_eq!(addresses(&both), ["10.96.1.1:80", "10.96.1.2:80"]);
-    let old = plan(&mesh, &all[..1], "node-1");
+    let old = plan(&mesh, &first, "node-1");
     assert_eq!(addresses(&old), ["10.96.1.1:80"], "the mesh still has both");
     assert_eq!(known(&both, &old), old);
     assert_eq!(known(&old, &both), old);
@@ -104,16 +100,22 @@ fn ports_come_from_the_objects_and_rules_from_those_of_udp() {
     )
     .unwrap();
     let objects: Vec<&Object> = manifests.objects.values().map(|sourced| &*sourced.object).collect();
-    let pods: Vec<&Pod> = objects.iter().filter_map(|object| Pod::of(object)).collect();
-    let declared = declared_ports(objects.iter().copied(), &pods, "cluster.local");
-    let names: Vec<_> = declared.iter().map(|port| format!("{}/{}", port.name, port.protocol.as_str())).collect();
-    assert_eq!(names, ["a/UDP", "b/UDP", "c/TCP"]);
+    let declared = declared_ports(objects.iter().copied(), "cluster.local");
+    let ports: Vec<_> = declared.iter().map(|(_, transport, port)| (*transport, *port)).collect();
+    assert_eq!(ports, [(Transport::Tcp, 80), (Transport::Udp, 53), (Transport::Udp, 54)]);
 
     let mut mesh = Mesh::default();
     let mut dns = service("dns", "10.96.1.1");
-    dns.ports.clear();
-    pod(&mut mesh, &dns, "p", "node-1", &["10.244.1.10"], Health::Healthy);
+    let udp = |port, target| Port { transport: Transport::Udp, ..Port::tcp(port, target) };
+    // The first is what each pod calls by that name.
+    dns.ports = vec![udp(53, 0), udp(54, 54)];
     pod(&mut mesh, &dns, "without", "node-1", &["10.244.1.11"], Health::Healthy);
+    let mut named = (**mesh.workload("c//Pod/shop/without").unwrap()).clone();
+    (named.uid, named.name) = ("c//Pod/shop/p".into(), "p".into());
+    named.addresses = vec!["10.244.1.10".parse().unwrap()];
+    // Of TCP it means another one.
+    named.services.insert(dns.id.clone(), vec![Port::tcp(53, 1), udp(53, 5353)]);
+    mesh.upsert_workload(Arc::new(named));
     mesh.upsert_service(Arc::new(dns));
     let rules = plan(&mesh, &declared, "node-1");
     assert!(rules.iter().all(|rule| rule.udp));

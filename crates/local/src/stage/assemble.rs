@@ -62,7 +62,7 @@ pub(crate) async fn assemble(
         let addresses = NodeAddresses::new(index + 1)
             .ok_or_else(|| Error::NotFound(format!("--nodes must be from 1 to {MAX_NODES}")))?;
         let network = networks.create_node(&fabric, name, addresses)?;
-        tasks.spawn(serve_dns(&network, plane.mesh(), declared.clone(), cluster_domain.clone())?);
+        tasks.spawn(serve_dns(&network, plane.mesh(), cluster_domain.clone())?);
         let (force, forced) = watch::channel(Arc::default());
         in_force.push(forced);
         let rules = ServiceRules {

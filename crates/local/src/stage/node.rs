@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::cluster::addresses::{CLUSTER_DNS, NodeAddresses};
-use crate::cluster::dns_server;
+use crate::cluster::dns;
 use crate::cluster::services::{self, DeclaredPorts, ServiceRule};
 use crate::stage::context::SETTLE;
 use crate::stage::network::Named;
@@ -35,18 +35,17 @@ pub(crate) struct Node {
 pub(crate) fn serve_dns(
     network: &Named,
     mesh: watch::Receiver<Arc<Mesh>>,
-    ports: watch::Receiver<Arc<DeclaredPorts>>,
     cluster_domain: Arc<str>,
 ) -> Result<impl Future<Output = ()> + Send + use<>, Error> {
     let what = "cannot open the cluster's DNS server";
     let (udp, tcp) = network
         .namespace
-        .run(|| dns_server::bind(SocketAddr::new(CLUSTER_DNS.into(), 53)))
+        .run(|| dns::bind(SocketAddr::new(CLUSTER_DNS.into(), 53)))
         .map_err(Error::network(what))?
         .map_err(Error::io(what))?;
     let udp = UdpSocket::from_std(udp).map_err(Error::io(what))?;
     let tcp = TcpListener::from_std(tcp).map_err(Error::io(what))?;
-    Ok(dns_server::serve(udp, tcp, dns_server::Names { mesh, ports, cluster_domain }))
+    Ok(dns::serve(udp, tcp, dns::Names { mesh, cluster_domain }))
 }
 
 /// A node's service rules, kept as the mesh says.

@@ -20,7 +20,7 @@ impl Core {
         }
         let pods: Vec<Pod> = self.pods.values().map(Entry::observed).collect();
         let declared = self.wanted.values().map(|object| &**object);
-        let ports = declared_ports(declared, &pods.iter().collect::<Vec<_>>(), &self.ctx.cluster_domain);
+        let ports = declared_ports(declared, &self.ctx.cluster_domain);
         let mut all: BTreeMap<ObjectKey, Object> = self
             .wanted
             .iter()

@@ -15,13 +15,30 @@ fn question(packet: &[u8]) -> Box<Question> {
     }
 }
 
+fn addresses(cname: Option<&str>, addresses: &[IpAddr]) -> Answer {
+    Answer { ttl: 30, cname: cname.map(str::to_owned), addresses: addresses.to_vec(), targets: Vec::new() }
+}
+
+#[test]
+fn targets_are_told_where_they_are_asked_for() {
+    let answer = Answer { ttl: 5, targets: vec![("db-0.db".to_owned(), 5432)], ..Answer::default() };
+    let told = |kind| {
+        let bytes = question(&query("_sql._tcp.db.", kind)).answer(&answer, true);
+        Message::from_vec(&bytes).expect("sound").answers
+    };
+    assert!(told(RecordType::A).is_empty());
+    let records = told(RecordType::SRV);
+    assert!(matches!(&records[..], [record] if record.ttl == 5
+        && matches!(&record.data, RData::SRV(srv) if srv.port == 5432 && srv.target.to_ascii() == "db-0.db.")));
+}
+
 #[test]
 fn an_answer_carries_the_family_asked_for_and_the_alias() {
     let packet = query("Web.default.", RecordType::A);
     let q = question(&packet);
     assert_eq!(q.name(), "web.default");
     let ips: Vec<IpAddr> = ["10.0.0.1", "fd00::1", "10.0.0.2"].map(|ip| ip.parse().expect("ip")).to_vec();
-    let bytes = q.answer(Some("web.default.svc.cluster.local"), &ips, true);
+    let bytes = q.answer(&addresses(Some("web.default.svc.cluster.local"), &ips), true);
     let reply = Message::from_vec(&bytes).expect("sound");
     assert!(answers(&packet, &bytes));
     assert_eq!(reply.answers.len(), 3);
@@ -33,9 +50,9 @@ fn an_answer_carries_the_family_asked_for_and_the_alias() {
 fn what_does_not_fit_udp_is_truncated_and_fits_tcp() {
     let q = question(&query("big.default.", RecordType::A));
     let ips: Vec<IpAddr> = (0..200u8).map(|i| IpAddr::from([10, 0, 0, i])).collect();
-    let udp = Message::from_vec(&q.answer(None, &ips, true)).expect("sound");
+    let udp = Message::from_vec(&q.answer(&addresses(None, &ips), true)).expect("sound");
     assert!(udp.metadata.truncation && udp.answers.is_empty());
-    assert_eq!(Message::from_vec(&q.answer(None, &ips, false)).expect("sound").answers.len(), 200);
+    assert_eq!(Message::from_vec(&q.answer(&addresses(None, &ips), false)).expect("sound").answers.len(), 200);
 }
 
 #[test]
@@ -51,7 +68,7 @@ fn responses_and_noise_are_not_answered_and_bad_opcodes_are() {
 #[test]
 fn a_reply_to_another_question_is_no_answer() {
     let mine = query("a.", RecordType::A);
-    let other = question(&query("b.", RecordType::A)).answer(None, &[], true);
+    let other = question(&query("b.", RecordType::A)).answer(&Answer::default(), true);
     assert!(!answers(&mine, &other));
 }
 
@@ -81,7 +98,7 @@ proptest! {
     #[test]
     fn no_packet_breaks_the_parser(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
         if let Parsed::Question(q) = parse(&packet) {
-            let _ = q.answer(Some(&q.name()), &["10.0.0.1".parse().expect("ip")], true);
+            let _ = q.answer(&addresses(Some(&q.name()), &["10.0.0.1".parse().expect("ip")]), true);
         }
     }
 }

@@ -1,30 +1,28 @@
 //! The pods' DNS: services of the mesh are answered here, everything else goes on to the
 //! resolvers of the node, asked from the pod's own namespace so that it is the pod that asks.
 
-pub mod message;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_proto::op::ResponseCode;
-use hickory_proto::rr::RecordType;
 use leno_capture::sockets::{self, ListenOptions};
+use leno_dns::{Answer, Parsed, Question, RecordType, ResponseCode};
 use leno_policy::dns::{Client, DnsAnswer, Family};
 use leno_proxy::streams::accept_next;
 use leno_tunnel::timers::timeout;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
-use self::message::{Parsed, Question};
 use crate::dial;
 use crate::pod::Pod;
 use crate::pod::connections::Counted;
 
+/// Time to live of answers about the mesh, in seconds: short, for they follow the mesh.
+const TTL: u32 = 30;
 /// Questions of one pod under way at once. Past it they wait in the socket's buffer, then drop:
 /// a pod that floods its resolver slows itself, not the node.
 const CONCURRENT: usize = 256;
@@ -114,14 +112,9 @@ pub(crate) async fn serve_tcp(pod: Arc<Pod>, _accepting: Counted, listener: TcpL
 
 async fn serve_tcp_client(pod: &Pod, mut stream: TcpStream) -> std::io::Result<()> {
     loop {
-        let length = timeout(TCP_IDLE, stream.read_u16()).await??;
-        let mut query = vec![0; usize::from(length)];
-        timeout(TCP_IDLE, stream.read_exact(&mut query)).await??;
+        let query = timeout(TCP_IDLE, leno_dns::read(&mut stream)).await??;
         let Some(reply) = reply(pod, &query, Transport::Tcp).await else { return Ok(()) };
-        let Ok(length) = u16::try_from(reply.len()) else { return Ok(()) };
-        let mut framed = Vec::with_capacity(2 + reply.len());
-        framed.extend_from_slice(&length.to_be_bytes());
-        framed.extend_from_slice(&reply);
+        let Some(framed) = leno_dns::framed(&reply) else { return Ok(()) };
         timeout(TCP_IDLE, stream.write_all(&framed)).await??;
     }
 }
@@ -133,7 +126,7 @@ enum Transport {
 }
 
 async fn reply(pod: &Pod, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
-    let question = match message::parse(query) {
+    let question = match leno_dns::parse(query) {
         Parsed::Question(question) => question,
         Parsed::Refusal(refusal) => return Some(refusal),
         Parsed::Garbage => return None,
@@ -166,9 +159,9 @@ async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> O
         DnsAnswer::Records { cname, addresses } => {
             let usable: Vec<IpAddr> =
                 addresses.into_iter().filter(|ip| ip.is_ipv4() || pod.context().core.config.ipv6).collect();
-            Some(question.answer(cname.as_deref(), &usable, udp))
+            Some(question.answer(&Answer { ttl: TTL, cname, addresses: usable, targets: Vec::new() }, udp))
         }
-        DnsAnswer::NoData => Some(question.answer(None, &[], udp)),
+        DnsAnswer::NoData => Some(question.answer(&Answer::default(), udp)),
         DnsAnswer::NotMine => None,
     }
 }
@@ -203,7 +196,7 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Resu
     let mut reply = vec![0; 4096];
     loop {
         let length = socket.recv(&mut reply).await?;
-        if message::answers(query, &reply[..length]) {
+        if leno_dns::answers(query, &reply[..length]) {
             reply.truncate(length);
             return Ok(reply);
         }
@@ -212,14 +205,10 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Resu
 
 async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = dial::tcp(pod, resolver).await.map_err(std::io::Error::other)?;
-    let length = u16::try_from(query.len()).map_err(std::io::Error::other)?;
-    let mut framed = length.to_be_bytes().to_vec();
-    framed.extend_from_slice(query);
+    let framed = leno_dns::framed(query).ok_or_else(|| std::io::Error::other("the question is too long"))?;
     stream.write_all(&framed).await?;
-    let length = stream.read_u16().await?;
-    let mut reply = vec![0; usize::from(length)];
-    stream.read_exact(&mut reply).await?;
-    if message::answers(query, &reply) {
+    let reply = leno_dns::read(&mut stream).await?;
+    if leno_dns::answers(query, &reply) {
         Ok(reply)
     } else {
         Err(std::io::Error::other("not an answer to the question"))

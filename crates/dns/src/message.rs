@@ -1,14 +1,10 @@
-//! DNS messages (RFC 1035) as far as a mesh needs them: one question in, addresses or an error
-//! out. What the answer *is* comes from [`leno_policy::dns`].
+//! One question in, records or an error out.
 
 use std::net::IpAddr;
 
 use hickory_proto::op::{Edns, Header, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType, rdata};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
-
-/// Time to live of answers about the mesh, in seconds: short, for they follow the mesh.
-const TTL: u32 = 30;
 
 /// Largest UDP payload offered to a client that takes part in EDNS (RFC 6891); above the usual
 /// MTU answers would be fragmented.
@@ -23,6 +19,19 @@ const MAX_EXTRA_RECORDS: u32 = 8;
 pub struct Question {
     message: Message,
     query: Query,
+}
+
+/// What is to be answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// How long it may be kept, seconds.
+    pub ttl: u32,
+    /// The name that the asked one is an alias of, which everything else belongs to.
+    pub cname: Option<String>,
+    /// Addresses; those that were not asked for are left out.
+    pub addresses: Vec<IpAddr>,
+    /// Host names and ports, answered where they were asked for (SRV).
+    pub targets: Vec<(String, u16)>,
 }
 
 /// What a packet turned out to be.
@@ -91,23 +100,29 @@ impl Question {
         matches!((self.record_type(), ip), (RecordType::A, IpAddr::V4(_)) | (RecordType::AAAA, IpAddr::V6(_)))
     }
 
-    /// An authoritative answer: an optional alias and the addresses under it. Too long for the
-    /// client's UDP payload, it is cut with the truncation bit set; `udp` says whether that
-    /// limit holds.
-    pub fn answer(&self, cname: Option<&str>, addresses: &[IpAddr], udp: bool) -> Vec<u8> {
+    /// An authoritative answer. Too long for the client's UDP payload, it is cut with the
+    /// truncation bit set; `udp` says whether that limit holds.
+    pub fn answer(&self, answer: &Answer, udp: bool) -> Vec<u8> {
         let mut reply = self.reply(ResponseCode::NoError);
         reply.metadata.authoritative = true;
         let mut owner = self.query.name().clone();
-        if let Some(target) = cname.and_then(|target| Name::from_ascii(format!("{target}.")).ok()) {
-            reply.add_answer(Record::from_rdata(owner, TTL, RData::CNAME(rdata::CNAME(target.clone()))));
+        let absolute = |name: &str| Name::from_ascii(format!("{name}.")).ok();
+        if let Some(target) = answer.cname.as_deref().and_then(absolute) {
+            reply.add_answer(Record::from_rdata(owner, answer.ttl, RData::CNAME(rdata::CNAME(target.clone()))));
             owner = target;
         }
-        for address in addresses.iter().filter(|ip| self.wants(ip)) {
+        for address in answer.addresses.iter().filter(|ip| self.wants(ip)) {
             let data = match address {
                 IpAddr::V4(v4) => RData::A(rdata::A(*v4)),
                 IpAddr::V6(v6) => RData::AAAA(rdata::AAAA(*v6)),
             };
-            reply.add_answer(Record::from_rdata(owner.clone(), TTL, data));
+            reply.add_answer(Record::from_rdata(owner.clone(), answer.ttl, data));
+        }
+        if self.record_type() == RecordType::SRV {
+            for (target, port) in answer.targets.iter().filter_map(|(name, port)| Some((absolute(name)?, *port))) {
+                let data = RData::SRV(rdata::SRV::new(0, 100, port, target));
+                reply.add_answer(Record::from_rdata(owner.clone(), answer.ttl, data));
+            }
         }
         self.encode(&reply, udp)
     }
