@@ -1,11 +1,9 @@
+use leno_objects::{Change, Kind, ObjectKey};
 use leno_tls::{CaOptions, certificate_request};
 
 use super::*;
-use crate::testing::upserts;
-use crate::translate::Options;
-use leno_objects::Change;
-use leno_objects::Kind;
-use leno_objects::ObjectKey;
+use crate::Feed;
+use crate::testing::{fed, upserts};
 
 const OBJECTS: &str = "
 apiVersion: v1
@@ -31,8 +29,7 @@ spec: {nodeName: node-1, serviceAccountName: leno-node, containers: [{name: c}]}
 ";
 
 fn policy() -> CertificatePolicy {
-    let controller = Controller::new(Options::default());
-    controller.apply(upserts(OBJECTS));
+    let (controller, _) = fed(OBJECTS);
     let authority = CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).expect("keys can be made");
     CertificatePolicy::new(controller, Arc::new(authority)).with_patience(Duration::ZERO)
 }
@@ -128,14 +125,14 @@ async fn a_pod_that_is_not_known_yet_is_waited_for() {
     let policy = policy().with_patience(PATIENCE);
     let proxy = caller("leno-system/leno-node", Some("node-1"), None);
     let db = identity("spiffe://cluster.local/ns/shop/sa/db");
-    let controller = policy.controller.clone();
+    let feed = Feed::announce(policy.controller.clone(), Kind::ALL);
     let bind = async {
         tokio::time::sleep(PATIENCE / 2).await;
-        controller.apply(upserts(&OBJECTS.replace("node-2", "node-1")));
+        feed.apply(upserts(&OBJECTS.replace("node-2", "node-1")));
     };
     let (granted, ()) = tokio::join!(policy.authorize(&proxy, &db), bind);
     assert!(granted.is_ok(), "{granted:?}");
-    controller.apply([Change::Remove(ObjectKey::new(Kind::Pod, "shop", "db-1"))]);
+    feed.apply([Change::Remove(ObjectKey::new(Kind::Pod, "shop", "db-1"))]);
     assert!(policy.authorize(&proxy, &db).await.is_err());
 }
 

@@ -1,11 +1,12 @@
 //! Takes changes of objects in and publishes what they mean, to consumers in the process as a
 //! [`Mesh`] and to proxies as xDS resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leno_model::{Mesh, Scope};
+use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
@@ -13,9 +14,8 @@ use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::status::{Status, StatusSink};
 use crate::translate::{self, Delta, Translator};
-use leno_objects::{Change, ObjectStore};
-use leno_objects::{Object, ObjectKey};
 
 /// Changes this close together are published as one: a rollout touches many objects in a few
 /// milliseconds. (istiod waits 100 ms, which a person who edits a file would notice next to
@@ -32,8 +32,8 @@ pub const MAX_DELAY: Duration = Duration::from_secs(1);
 /// The control plane's state: objects in, mesh and resources out. Cheap to clone; clones are one
 /// controller.
 ///
-/// [`apply`](Self::apply) works at once and without a runtime; [`run`](Self::run) must be
-/// running for the results to be published.
+/// Objects come by a [`Feed`](crate::Feed), at once and without a runtime; [`run`](Self::run) must be running
+/// for the results to be published.
 #[derive(Clone, Debug)]
 pub struct Controller {
     inner: Arc<Inner>,
@@ -42,17 +42,23 @@ pub struct Controller {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Counts calls of `apply`.
+    /// Told what is found about objects.
+    sink: Option<Arc<dyn StatusSink>>,
+    /// Counts what came in.
     applied: watch::Sender<u64>,
     mesh: watch::Sender<Arc<Mesh>>,
     resources: watch::Sender<Arc<Resources>>,
-    /// Whether the feed has given its first state and that is published.
+    /// Whether all feeds have given their first state and that is published.
     published: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
 struct State {
     translator: Translator,
+    /// What was found when it was last looked for.
+    lint: BTreeMap<ObjectKey, Vec<String>>,
+    /// Kinds of which all objects have yet to come; `None` before the first feed says what it brings.
+    awaited: Option<BTreeSet<Kind>>,
     unpublished: Delta,
     resources: Resources,
 }
@@ -60,13 +66,20 @@ struct State {
 impl Controller {
     /// A controller without objects.
     pub fn new(options: translate::Options) -> Self {
+        Self::build(options, None)
+    }
+
+    fn build(options: translate::Options, sink: Option<Arc<dyn StatusSink>>) -> Self {
         let state = State {
             translator: Translator::new(options),
+            lint: BTreeMap::new(),
+            awaited: None,
             unpublished: Delta::default(),
             resources: Resources::default(),
         };
         let inner = Inner {
             state: Mutex::new(state),
+            sink,
             applied: watch::Sender::new(0),
             mesh: watch::Sender::default(),
             resources: watch::Sender::default(),
@@ -75,27 +88,54 @@ impl Controller {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Takes changes in, all at once. They are published a moment later.
-    ///
-    /// The first call must bring all objects there are at the time, or be empty if there are
-    /// none: it says that the feed is there, and only then are proxies served. (A proxy that
-    /// reconnects to a control plane that seems to have no objects would drop all it knows.)
-    pub fn apply(&self, changes: impl IntoIterator<Item = Change>) {
+    /// A controller that also tells what it finds about objects.
+    pub fn telling(options: translate::Options, sink: Arc<dyn StatusSink>) -> Self {
+        Self::build(options, Some(sink))
+    }
+
+    /// Awaits all objects of these kinds before it publishes anything.
+    pub(crate) fn await_kinds(&self, kinds: &[Kind]) {
+        self.inner.state.lock().awaited.get_or_insert_default().extend(kinds);
+    }
+
+    /// Takes changes in, all at once, after which these kinds are complete. They are published a moment
+    /// later, once all kinds are complete that were awaited.
+    pub(crate) fn take(&self, complete: &[Kind], changes: impl FnOnce(&ObjectStore) -> Vec<Change>) {
         {
             let mut state = self.inner.state.lock();
-            let delta = state.translator.apply(changes);
+            let changes = changes(state.translator.store());
+            let mut delta = state.translator.apply(changes);
+            for object in std::mem::take(&mut delta.warned) {
+                self.tell(&state, &object);
+            }
             state.unpublished.merge(delta);
+            if let Some(awaited) = &mut state.awaited {
+                awaited.retain(|kind| !complete.contains(kind));
+            }
         }
         self.inner.applied.send_modify(|count| *count += 1);
     }
 
-    /// Takes in whatever changes turn the present objects into `objects`.
-    pub fn replace<O: Into<Arc<Object>>>(&self, objects: impl IntoIterator<Item = O>) {
-        let changes = self.inner.state.lock().translator.store().changes_to(objects);
-        self.apply(changes);
+    fn tell(&self, state: &State, object: &ObjectKey) {
+        let Some(sink) = &self.inner.sink else { return };
+        let warnings = state.translator.warnings().get(object).cloned().unwrap_or_default();
+        let lint = state.lint.get(object).cloned().unwrap_or_default();
+        sink.status(object, &Status { warnings, lint });
     }
 
-    /// Publishes the results of `apply` until the future is dropped.
+    /// Looks for what is legal and probably not meant, and tells it: see [`lint`](crate::lint::lint). It looks
+    /// at every object, so this is for whoever has loaded manifests, not for every change.
+    pub fn lint(&self) {
+        let mut state = self.inner.state.lock();
+        let found = crate::lint::lint(state.translator.options(), state.translator.store());
+        let before = std::mem::replace(&mut state.lint, found);
+        let objects: BTreeSet<&ObjectKey> = before.keys().chain(state.lint.keys()).collect();
+        for object in objects.into_iter().filter(|object| before.get(object) != state.lint.get(object)) {
+            self.tell(&state, object);
+        }
+    }
+
+    /// Publishes what comes in until the future is dropped.
     pub async fn run(&self) {
         let mut applied = self.inner.applied.subscribe();
         // What came before this call is as new as what comes after.
@@ -128,10 +168,13 @@ impl Controller {
         }
     }
 
-    /// Publishes what is not yet published, now.
+    /// Publishes what is not yet published, now; nothing while objects are awaited for the first time.
     pub fn publish(&self) {
         let mut state = self.inner.state.lock();
-        let first = *self.inner.applied.borrow() > 0 && !*self.inner.published.borrow();
+        let first = !*self.inner.published.borrow();
+        if first && state.awaited.as_ref().is_none_or(|awaited| !awaited.is_empty()) {
+            return;
+        }
         let delta = std::mem::take(&mut state.unpublished);
         if !delta.is_empty() || first {
             let mesh = state.translator.mesh().clone();
@@ -195,7 +238,7 @@ impl Controller {
         self.inner.resources.borrow().generation()
     }
 
-    /// Changes whenever `apply` took something in, published or not.
+    /// Changes whenever something came in, published or not.
     pub fn applied(&self) -> watch::Receiver<u64> {
         self.inner.applied.subscribe()
     }
@@ -225,17 +268,6 @@ impl Controller {
     /// What the translation depends on besides the objects.
     pub fn options(&self) -> translate::Options {
         self.inner.state.lock().translator.options().clone()
-    }
-
-    /// What the authors of objects should know about how they were understood, by object.
-    pub fn warnings(&self) -> BTreeMap<ObjectKey, Vec<String>> {
-        self.inner.state.lock().translator.warnings().clone()
-    }
-
-    /// What is probably not meant, by object: see [`lint`](crate::lint::lint).
-    pub fn lint(&self) -> BTreeMap<ObjectKey, Vec<String>> {
-        let (options, store) = (self.options(), self.store());
-        crate::lint::lint(&options, &store)
     }
 }
 

@@ -3,9 +3,9 @@ use std::collections::BTreeSet;
 use leno_proto::{Resource as Decoded, address_from_proto, authorization_from_proto, security, workload};
 
 use super::*;
-use crate::testing::{load, upserts};
+use crate::Feed;
+use crate::testing::{fed, load, upserts};
 use crate::translate::Options;
-use leno_objects::Kind;
 
 const OBJECTS: &str = "
 apiVersion: v1
@@ -36,8 +36,7 @@ fn names(resources: &Resources, type_url: &str) -> Vec<String> {
 
 #[test]
 fn what_is_published_decodes_to_the_mesh() {
-    let controller = Controller::new(Options::default());
-    controller.apply(upserts(OBJECTS));
+    let (controller, _) = fed(OBJECTS);
     controller.publish();
     let (mesh, resources) = (controller.mesh().borrow().clone(), controller.resources().borrow().clone());
     assert_eq!(names(&resources, ADDRESS_TYPE), ["Kubernetes//Pod/shop/web-1", "shop/web.shop.svc.cluster.local"]);
@@ -59,20 +58,19 @@ fn what_is_published_decodes_to_the_mesh() {
         let policy = authorization_from_proto(policy).expect("sound");
         assert_eq!(mesh.policy(&policy.id).map(|p| (**p).clone()), Some(policy));
     }
-    assert_eq!(controller.warnings().len(), 1);
 }
 
 /// Another process, and another order, give every resource the same version.
 #[test]
 fn versions_depend_on_content_only() {
     let [first, second] = [false, true].map(|reversed| {
-        let controller = Controller::new(Options::default());
+        let (controller, feed) = fed("");
         let mut changes = upserts(OBJECTS);
         if reversed {
             changes.reverse();
         }
         for change in changes {
-            controller.apply([change]);
+            feed.apply([change]);
         }
         controller.publish();
         controller.resources().borrow().clone()
@@ -84,11 +82,10 @@ fn versions_depend_on_content_only() {
 
 #[test]
 fn a_change_replaces_only_what_it_touches() {
-    let controller = Controller::new(Options::default());
-    controller.apply(upserts(OBJECTS));
+    let (controller, feed) = fed(OBJECTS);
     controller.publish();
     let before = controller.resources().borrow().clone();
-    controller.apply([Change::Remove(ObjectKey::new(Kind::PeerAuthentication, "shop", "strict"))]);
+    feed.apply([Change::Remove(ObjectKey::new(Kind::PeerAuthentication, "shop", "strict"))]);
     controller.publish();
     let after = controller.resources().borrow().clone();
     assert_eq!(after.generation(), before.generation() + 1);
@@ -102,7 +99,7 @@ fn a_change_replaces_only_what_it_touches() {
         .collect();
     assert_eq!(changed, ["Kubernetes//Pod/shop/web-1".to_owned()].into());
     // Nothing to publish, nothing published.
-    controller.apply(upserts(OBJECTS).into_iter().take(1));
+    feed.apply(upserts(OBJECTS).into_iter().take(1));
     controller.publish();
     assert_eq!(controller.generation(), after.generation());
 }
@@ -110,10 +107,10 @@ fn a_change_replaces_only_what_it_touches() {
 /// Servers order a change of scope by the versions alone.
 #[test]
 fn versions_tell_how_far_a_policy_reaches() {
-    let controller = Controller::new(Options::default());
+    let (controller, feed) = fed("");
     let version = |namespace: &str, spec: &str| {
         let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy";
-        controller.apply(upserts(&format!("{policy}\nmetadata: {{name: x, namespace: {namespace}}}\nspec: {spec}\n")));
+        feed.apply(upserts(&format!("{policy}\nmetadata: {{name: x, namespace: {namespace}}}\nspec: {spec}\n")));
         controller.publish();
         let resources = controller.resources().borrow().clone();
         resources.of(AUTHORIZATION_TYPE).expect("some")[&*format!("{namespace}/x")].version().to_string()
@@ -126,18 +123,16 @@ fn versions_tell_how_far_a_policy_reaches() {
 
 #[test]
 fn replacing_everything_applies_the_difference() {
-    let controller = Controller::new(Options::default());
-    controller.replace(load(OBJECTS));
-    controller.replace(load(OBJECTS).into_iter().take(2));
+    let (controller, feed) = fed(OBJECTS);
+    feed.replace(load(OBJECTS).into_iter().take(2));
     assert_eq!(controller.store().len(), 2);
     controller.publish();
     assert!(names(&controller.resources().borrow(), AUTHORIZATION_TYPE).is_empty());
-    assert!(controller.warnings().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn changes_close_together_are_published_as_one() {
-    let controller = Controller::new(Options::default());
+    let (controller, feed) = fed("");
     let publisher = tokio::spawn({
         let controller = controller.clone();
         async move { controller.run().await }
@@ -146,7 +141,7 @@ async fn changes_close_together_are_published_as_one() {
     let changes = upserts(OBJECTS);
     let started = Instant::now();
     for change in changes {
-        controller.apply([change]);
+        feed.apply([change]);
         tokio::time::sleep(QUIET / 2).await;
     }
     resources.changed().await.expect("published");
@@ -160,7 +155,7 @@ async fn changes_close_together_are_published_as_one() {
     let mut i = 0;
     while !resources.has_changed().expect("the controller lives") {
         i += 1;
-        controller.apply(upserts(&pod(i)));
+        feed.apply(upserts(&pod(i)));
         tokio::time::sleep(QUIET / 2).await;
     }
     let took = started.elapsed();
@@ -176,16 +171,37 @@ async fn changes_close_together_are_published_as_one() {
     publisher.abort();
 }
 
-#[tokio::test(start_paused = true)]
-async fn ready_once_the_feed_has_spoken_even_to_say_nothing() {
-    let controller = Controller::new(Options::default());
-    let publisher = tokio::spawn({
-        let controller = controller.clone();
-        async move { controller.run().await }
-    });
-    assert!(tokio::time::timeout(MAX_DELAY * 2, controller.ready()).await.is_err());
-    controller.apply([]);
-    controller.ready().await;
-    assert_eq!(controller.generation(), 1);
-    publisher.abort();
+#[test]
+fn what_is_found_is_told_once() {
+    #[derive(Debug, Default)]
+    struct Heard(Mutex<Vec<(String, usize, usize)>>);
+    impl StatusSink for Heard {
+        fn status(&self, object: &ObjectKey, status: &Status) {
+            self.0.lock().push((object.to_string(), status.warnings.len(), status.lint.len()));
+        }
+    }
+    let heard = Arc::new(Heard::default());
+    let told = || std::mem::take(&mut *heard.0.lock());
+    let controller = Controller::telling(Options::default(), heard.clone());
+    let feed = Feed::announce(controller.clone(), Kind::ALL);
+    let policy = |spec: &str| {
+        load(&format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\nspec: {spec}\n"
+        ))
+    };
+    let selected =
+        "{selector: {matchLabels: {app: web}}, rules: [{to: [{operation: {ports: ['80'], methods: [GET]}}]}]}";
+    let p = "AuthorizationPolicy shop/p".to_owned();
+    feed.replace(policy(selected));
+    assert_eq!(told(), [(p.clone(), 2, 0)], "its methods, and that nothing is left of it");
+    feed.replace(policy(selected));
+    assert_eq!(told(), [], "the same again");
+    controller.lint();
+    assert_eq!(told(), [(p.clone(), 2, 1)], "there is no such pod");
+    controller.lint();
+    assert_eq!(told(), []);
+    feed.replace(policy("{}"));
+    assert_eq!(told(), [(p.clone(), 0, 1)], "it is understood now, and was not looked at again");
+    controller.lint();
+    assert_eq!(told(), [(p, 0, 0)]);
 }

@@ -8,15 +8,18 @@
 pub mod authentication;
 pub mod certificates;
 pub mod controller;
+mod feed;
 pub mod lint;
 pub mod lookup;
 pub mod roots;
 pub mod server;
+pub mod status;
 pub mod translate;
 
 pub use authentication::StaticTokens;
 pub use certificates::CertificatePolicy;
 pub use controller::Controller;
+pub use feed::Feed;
 pub use leno_xds::server::Limits;
 pub use server::ControlPlane;
 

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::translate::Options;
-use leno_objects::ObjectStore;
-use leno_objects::did_you_mean;
 use leno_objects::{
-    AddressType, AuthorizationPolicy, EndpointSlice, Kind, Labels, ObjectKey, ObjectMeta, Pod, SERVICE_NAME_LABEL,
-    Service, selects,
+    AddressType, AuthorizationPolicy, DATAPLANE_MODE, EndpointSlice, Kind, Labels, ObjectKey, ObjectMeta, ObjectStore,
+    Pod, SERVICE_NAME_LABEL, Service, did_you_mean, selects,
 };
 
 /// Findings, by the object they are about; each a sentence.
@@ -70,8 +68,6 @@ fn show(labels: &Labels) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// Label by which a namespace or pod joins the mesh or stays out.
-const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 
 fn enrolment(store: &ObjectStore, findings: &mut Findings) {

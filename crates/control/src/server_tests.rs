@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leno_model::Identity;
+use leno_objects::Kind;
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 use leno_tls::{CaOptions, CertificateAuthority, Issuer, RootSource, certificate_request};
 use leno_xds::ca_client::CaClient;
@@ -10,9 +11,10 @@ use leno_xds::{ChannelConfig, TokenSource};
 use tokio::sync::{oneshot, watch};
 
 use super::*;
+use crate::Feed;
 use crate::authentication::StaticTokens;
 use crate::certificates::CertificatePolicy;
-use crate::testing::upserts;
+use crate::testing::{load, upserts};
 use crate::translate::Options;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -130,14 +132,15 @@ async fn a_proxy_is_served_what_changes_mean() {
     assert!(stage.plane.proxies().is_empty());
 
     let controller = stage.plane.controller();
-    controller.apply(upserts(OBJECTS));
+    let feed = Feed::announce(controller.clone(), Kind::ALL);
+    feed.replace(load(OBJECTS));
     let count = |held: &Held, type_url: &str| held.names.get(type_url).map_or(0, Vec::len);
     until(&mut held, |held| count(held, ADDRESS_TYPE) == 1 && count(held, AUTHORIZATION_TYPE) == 1).await;
     let order: Vec<String> = held.borrow().log.iter().map(|(what, _)| what.clone()).collect();
     assert_eq!(order, ["+shop/p", "+Kubernetes//Pod/shop/web-1"], "policies come before the workloads that name them");
 
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: s, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n";
-    controller.apply(upserts(strict));
+    feed.apply(upserts(strict));
     tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
     assert_eq!(count(&held.borrow(), AUTHORIZATION_TYPE), 2, "settled means that the proxy has it");
     let proxies = stage.plane.proxies();
@@ -146,7 +149,7 @@ async fn a_proxy_is_served_what_changes_mean() {
     assert_eq!(proxies[0].account, "leno-system/leno-node");
     assert_eq!(proxies[0].generation, Some(controller.generation()));
 
-    controller.replace(Vec::<leno_objects::Object>::new());
+    feed.replace(Vec::<leno_objects::Object>::new());
     tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
     assert_eq!((count(&held.borrow(), ADDRESS_TYPE), count(&held.borrow(), AUTHORIZATION_TYPE)), (0, 0));
     let removals: Vec<String> =
@@ -161,7 +164,7 @@ async fn a_proxy_is_served_what_changes_mean() {
 #[tokio::test]
 async fn certificates_for_pods_of_the_callers_node() {
     let stage = stage().await;
-    stage.plane.controller().apply(upserts(OBJECTS));
+    Feed::announce(stage.plane.controller().clone(), Kind::ALL).replace(load(OBJECTS));
     let issuer = CaClient::new(stage.config.clone());
     let ask = async |issuer: &CaClient, uri: &str| {
         let identity: Identity = uri.parse().expect("sound");
@@ -183,7 +186,7 @@ async fn certificates_for_pods_of_the_callers_node() {
 async fn a_new_root_signs_once_every_proxy_trusts_it() {
     let stage = stage().await;
     let (plane, authority) = (stage.plane.clone(), stage.authority.clone());
-    plane.controller().apply(upserts(OBJECTS));
+    Feed::announce(plane.controller().clone(), Kind::ALL).replace(load(OBJECTS));
     let following = tokio::spawn(crate::roots::follow(plane.clone(), authority.clone(), Duration::ZERO));
     let info = NodeInfo { pod_namespace: "leno-system".to_owned(), ..NodeInfo::default() };
     let (heard, mut hearing) = watch::channel(String::new());

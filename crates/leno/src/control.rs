@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use leno_cli::ControlArgs;
+use leno_control::status::{Status, StatusSink};
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, Limits, StaticTokens, roots};
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, Limits, StaticTokens, roots};
 use leno_local::{files, raise_descriptor_limit};
+use leno_objects::{Kind, ObjectKey};
 use leno_telemetry::logging;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use tokio::net::TcpListener;
@@ -20,22 +22,37 @@ pub(crate) fn run(args: ControlArgs) -> anyhow::Result<()> {
     runtime.block_on(wire(args))
 }
 
+/// Writes what is found about objects into the log.
+#[derive(Debug)]
+struct Log;
+
+impl StatusSink for Log {
+    fn status(&self, object: &ObjectKey, status: &Status) {
+        for finding in status.findings() {
+            tracing::warn!("{object}: {finding}");
+        }
+    }
+}
+
 /// The parts of a control plane.
 async fn wire(args: ControlArgs) -> anyhow::Result<()> {
     // Objects: all of them once, then whatever an edit changes.
-    let controller = Controller::new(Options {
+    let meaning = Options {
         cluster_id: args.cluster_id.as_str().into(),
         trust_domain: args.trust_domain.as_str().into(),
         cluster_domain: args.cluster_domain.as_str().into(),
         ..Options::default()
-    });
+    };
+    let controller = Controller::telling(meaning, Arc::new(Log));
+    let feed = Feed::announce(controller.clone(), Kind::ALL);
     let load = |read: Result<files::Manifests, leno_local::Error>| match read {
         Ok(manifests) => {
             for warning in &manifests.warnings {
                 tracing::warn!("{warning}");
             }
             tracing::info!(objects = manifests.objects.len(), "manifests loaded");
-            controller.replace(manifests.objects.into_values().map(|sourced| sourced.object));
+            feed.replace(manifests.objects.into_values().map(|sourced| sourced.object));
+            controller.lint();
         }
         Err(error) => tracing::error!("the edit is refused as a whole, the last good state stays: {error}"),
     };

@@ -21,8 +21,28 @@ use crate::suggest::did_you_mean;
 pub(super) struct Context {
     /// The kind of the object being read.
     pub(super) kind: Kind,
+    mode: Mode,
     path: Vec<Segment>,
     pub(super) warnings: Vec<String>,
+    pub(super) not_understood: Vec<NotUnderstood>,
+}
+
+/// What to make of a field or value that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It is a mistake, and the object is refused: files are written for this program.
+    Strict,
+    /// It is left out: an API server may be newer than this program, and has checked what it holds. What
+    /// was left out of a policy is told in the policy itself, for without it the policy would mean something
+    /// else.
+    Lenient,
+}
+
+/// Something that was left out.
+#[derive(Debug)]
+pub(super) struct NotUnderstood {
+    pub(super) path: String,
+    pub(super) message: String,
 }
 
 #[derive(Debug)]
@@ -32,8 +52,8 @@ enum Segment {
 }
 
 impl Context {
-    pub(super) fn new(kind: Kind) -> Self {
-        Self { kind, path: Vec::new(), warnings: Vec::new() }
+    pub(super) fn new(kind: Kind, mode: Mode) -> Self {
+        Self { kind, mode, path: Vec::new(), warnings: Vec::new(), not_understood: Vec::new() }
     }
 
     fn within<T>(&mut self, segment: Segment, inside: impl FnOnce(&mut Self) -> T) -> T {
@@ -59,19 +79,37 @@ impl Context {
         out
     }
 
-    /// A field the owner of the format knows and this mesh has no use for.
+    /// What is at `path` makes no sense to this program: the text of an error, or a note if it is to be
+    /// left out.
+    pub(super) fn refuse(&mut self, path: String, message: String) -> Result<(), String> {
+        match self.mode {
+            Mode::Strict => Err(message),
+            Mode::Lenient => {
+                self.not_understood.push(NotUnderstood { path, message });
+                Ok(())
+            }
+        }
+    }
+
+    /// A field the owner of the format knows and this mesh has no use for. The author of a file is told; what
+    /// a cluster holds was written for others, too.
     pub(super) fn ignored(&mut self, field: &'static str) {
+        if self.mode == Mode::Lenient {
+            return;
+        }
         let path = self.within(Segment::Field(field.into()), |cx| cx.path());
         self.warnings.push(format!("{path} is not used by Leno and ignored"));
     }
 
-    pub(super) fn unknown(&mut self, field: &str, known: &[&'static str], ignored: &[&'static str]) -> String {
+    /// A field that is in none of these lists.
+    fn unknown(&mut self, field: &str, known: &[&'static str], ignored: &[&'static str]) -> Result<(), String> {
         let path = self.within(Segment::Field(field.to_owned().into()), |cx| cx.path());
         let all = known.iter().chain(ignored).copied();
-        match did_you_mean(field, all) {
+        let message = match did_you_mean(field, all) {
             Some(meant) => format!("unknown field {path}; did you mean {meant}?"),
             None => format!("unknown field {path}; fields here are: {}", known.join(", ")),
-        }
+        };
+        self.refuse(path, message)
     }
 
     pub(super) fn missing(&mut self, field: &'static str) -> String {
@@ -119,9 +157,12 @@ impl<'de, T: Field<'de>> DeserializeSeed<'de> for At<'_, T> {
         let Self(cx, name, check) = self;
         cx.within(Segment::Field(name.into()), |cx| {
             let value = from.deserialize_option(Nullable(cx, PhantomData))?;
-            if let (Some(value), Some(check)) = (&value, check) {
-                check(value, cx)
-                    .map_err(|problem| D::Error::custom(format!("{}{}: {}", cx.path(), problem.at, problem.message)))?;
+            if let (Some(value), Some(check)) = (&value, check)
+                && let Err(problem) = check(value, cx)
+            {
+                let path = format!("{}{}", cx.path(), problem.at);
+                let message = format!("{path}: {}", problem.message);
+                cx.refuse(path, message).map_err(D::Error::custom)?;
             }
             Ok(value)
         })
@@ -144,7 +185,8 @@ impl<'de> DeserializeSeed<'de> for Key<'_> {
         if [self.known, self.ignored, self.silent].iter().any(|list| list.contains(&key.as_str())) {
             return Ok(key);
         }
-        Err(D::Error::custom(self.cx.unknown(&key, self.known, self.ignored)))
+        self.cx.unknown(&key, self.known, self.ignored).map_err(D::Error::custom)?;
+        Ok(key)
     }
 }
 
@@ -350,7 +392,8 @@ impl<'de> Field<'de> for u32 {
 /// Declares the struct of an object or of a part of one, with its decoder.
 ///
 /// Each field is `name: Type = "keyInTheManifest"`, then optionally in parentheses `required`,
-/// `default VALUE`, or `check FUNCTION` (also `required check FUNCTION`). `ignored` lists fields
+/// `default VALUE`, or `check FUNCTION` (also `required check FUNCTION`). `besides` are fields that are in
+/// no manifest. `ignored` lists fields
 /// that exist in the standard and have no effect here: they warn. `silent` lists those that are
 /// written by the system, or say nothing a mesh could act on: they pass.
 macro_rules! object {
@@ -359,6 +402,7 @@ macro_rules! object {
         pub struct $Name:ident {
             $( $(#[$fmeta:meta])* $field:ident : $ty:ty = $key:literal $(($($flag:tt)*))? ),* $(,)?
         }
+        $(besides { $( $(#[$bmeta:meta])* $besides:ident : $bty:ty ),* $(,)? })?
         $(ignored [ $($ignored:literal),* $(,)? ])?
         $(silent [ $($silent:literal),* $(,)? ])?
     ) => {
@@ -366,11 +410,15 @@ macro_rules! object {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $Name {
             $( $(#[$fmeta])* pub $field: $ty, )*
+            $($( $(#[$bmeta])* pub $besides: $bty, )*)?
         }
 
         impl Default for $Name {
             fn default() -> Self {
-                Self { $( $field: object!(@default $($($flag)*)?), )* }
+                Self {
+                    $( $field: object!(@default $($($flag)*)?), )*
+                    $($( $besides: Default::default(), )*)?
+                }
             }
         }
 
@@ -473,7 +521,10 @@ macro_rules! word {
                 let text = String::decode(from, cx)?;
                 match text.as_str() {
                     $($text => Ok(Self::$Variant),)*
-                    other => Err(D::Error::custom($crate::decode::unknown_word(other, &[$($text),*], cx))),
+                    other => {
+                        $crate::decode::unknown_word(other, &[$($text),*], cx).map_err(D::Error::custom)?;
+                        Ok(Self::default())
+                    }
                 }
             }
         }
@@ -481,10 +532,11 @@ macro_rules! word {
 }
 pub(super) use word;
 
-pub(super) fn unknown_word(word: &str, known: &[&'static str], cx: &Context) -> String {
+pub(super) fn unknown_word(word: &str, known: &[&'static str], cx: &mut Context) -> Result<(), String> {
     let path = cx.path();
-    match did_you_mean(word, known.iter().copied()) {
+    let message = match did_you_mean(word, known.iter().copied()) {
         Some(meant) => format!("{path}: unknown value {word:?}; did you mean {meant}?"),
         None => format!("{path}: unknown value {word:?}; possible are: {}", known.join(", ")),
-    }
+    };
+    cx.refuse(path, message)
 }

@@ -1,12 +1,14 @@
 //! What do users write? The Kubernetes and Istio objects that Leno understands, read from any serde format,
 //! and a store of them.
 //!
-//! [`decode()`] is strict where a slip would change what the mesh does: an unknown field is an
-//! error that says which field was probably meant. Fields that the standard knows and Leno has
+//! [`decode()`] is strict with files, where a slip would change what the mesh does: an unknown field is an
+//! error that says which field was probably meant. It is lenient with an API server, which may know more than
+//! this program ([`Mode`]). Fields that the standard knows and Leno has
 //! no use for are accepted and reported, so that manifests written for a cluster can be used as
 //! they are without anybody believing that everything in them took effect.
 
 mod decode;
+mod enrolment;
 mod meta;
 mod network;
 mod scalars;
@@ -24,6 +26,9 @@ use serde::de::Error as _;
 
 use decode::{Context, Field as _};
 
+pub use decode::Mode;
+
+pub use enrolment::{DATAPLANE_MODE, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, is_captured, is_enrolled};
 pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels, ObjectMeta, OwnerReference, selects};
 pub use network::{
     AddressType, EndpointConditions, EndpointSlice, HEADLESS, IpFamily, IpFamilyPolicy, ObjectReference,
@@ -199,18 +204,28 @@ pub struct Decoded {
 /// Reads an object of the given kind; `apiVersion` and `kind` may be among its fields.
 ///
 /// # Errors
-/// Unknown fields, values of the wrong type, and values or combinations that the API server
-/// would refuse. The text starts with or names the field's path; where the format knows lines,
-/// its error has the line of that field.
-pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, from: D) -> Result<Decoded, D::Error> {
-    let mut cx = Context::new(kind);
+/// Values of the wrong type and missing fields; if it is [`Mode::Strict`] also unknown fields, and values or
+/// combinations that the API server would refuse. The text starts with or names the field's path; where the
+/// format knows lines, its error has the line of that field.
+pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, mode: Mode, from: D) -> Result<Decoded, D::Error> {
+    let mut cx = Context::new(kind, mode);
     let mut object = decode_kind(&mut cx, from)?;
     let metadata = object.metadata_mut();
     if kind.is_namespaced() && metadata.namespace.is_empty() {
         metadata.namespace = DEFAULT_NAMESPACE.into();
     }
-    validate::object(&object).map_err(D::Error::custom)?;
-    Ok(Decoded { object, warnings: cx.warnings })
+    if let Err(problem) = validate::object(&object) {
+        let message = format!("{}: {}", problem.at, problem.message);
+        cx.refuse(problem.at, message).map_err(D::Error::custom)?;
+    }
+    let left_out = || cx.not_understood.iter().filter(|what| what.path.starts_with("spec"));
+    match &mut object {
+        Object::AuthorizationPolicy(policy) => policy.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        _ => {}
+    }
+    let notes = cx.not_understood.into_iter().map(|what| what.message);
+    Ok(Decoded { object, warnings: cx.warnings.into_iter().chain(notes).collect() })
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ struct Seed(Kind);
 impl<'de> DeserializeSeed<'de> for Seed {
     type Value = Decoded;
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Decoded, D::Error> {
-        decode(self.0, from)
+        decode(self.0, Mode::Strict, from)
     }
 }
 
 fn read(kind: Kind, yaml: &str) -> Result<Decoded, String> {
-    serde_saphyr::with_deserializer_from_str(yaml, |from| decode(kind, from)).map_err(|e| e.to_string())
+    serde_saphyr::with_deserializer_from_str(yaml, |from| decode(kind, Mode::Strict, from)).map_err(|e| e.to_string())
 }
 
 fn ok(kind: Kind, yaml: &str) -> Decoded {
@@ -311,4 +311,56 @@ fn times() {
     ] {
         assert!(at(bad).is_err(), "{bad}");
     }
+}
+
+/// What the strict mode refuses, by what the lenient one makes of it.
+#[test]
+fn an_api_server_may_know_more() {
+    let lenient = |kind: Kind, yaml: &str| {
+        read(kind, yaml).expect_err("a file's author is told");
+        serde_saphyr::with_deserializer_from_str(yaml, |from| decode(kind, Mode::Lenient, from)).expect(yaml)
+    };
+    let decoded = lenient(
+        Kind::Pod,
+        "metadata: {name: a, newer: {x: [1]}}\nspec: {containers: [{name: c, newer: 1}], restartPolicy: Sometimes, affinity: {}}\n\
+         status: {podIP: 10.0.0.1, newer: x}\n",
+    );
+    let Object::Pod(pod) = &decoded.object else { panic!("not a pod") };
+    assert_eq!((&*pod.spec.containers[0].name, pod.status.addresses().len()), ("c", 1));
+    assert_eq!(decoded.warnings.len(), 4, "the affinity is nobody's mistake: {:?}", decoded.warnings);
+    let decoded =
+        lenient(Kind::Service, "metadata: {name: a}\nspec: {ports: [{port: 1}], trafficDistribution: Newer}\n");
+    assert_eq!(
+        decoded.warnings,
+        ["spec.trafficDistribution: \"Newer\" is not one of PreferClose, PreferSameZone, PreferSameNode"]
+    );
+    let slice = "metadata: {name: a}\naddressType: IPv6\nendpoints: [{addresses: [10.0.0.1]}]";
+    assert_eq!(lenient(Kind::EndpointSlice, slice).warnings.len(), 1);
+    for (kind, wrong) in [(Kind::Pod, "metadata: {name: a}\nspec: {containers: 1}"), (Kind::Pod, "metadata: {name: a}")]
+    {
+        let read = serde_saphyr::with_deserializer_from_str(wrong, |from| decode(kind, Mode::Lenient, from));
+        assert!(read.is_err(), "of this nothing can be made: {wrong}");
+    }
+}
+
+/// Without what was left out a policy would mean something else, so it says that something was.
+#[test]
+fn a_policy_says_what_was_not_understood_of_it() {
+    let missing = |kind: Kind, spec: &str| {
+        let yaml = format!("metadata: {{name: a, newer: 1}}\nspec: {spec}\nstatus: {{newer: 1}}\n");
+        let read = serde_saphyr::with_deserializer_from_str(&yaml, |from| decode(kind, Mode::Lenient, from));
+        match read.expect(&yaml).object {
+            Object::AuthorizationPolicy(policy) => policy.not_understood,
+            Object::PeerAuthentication(peer) => peer.not_understood,
+            other => panic!("{other:?}"),
+        }
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(missing(Kind::AuthorizationPolicy, "{rules: [{from: [{source: {principals: [a]}}]}]}"), none);
+    let source = missing(Kind::AuthorizationPolicy, "{rules: [{from: [{source: {principals: [a], moons: [full]}}]}]}");
+    assert!(source[0].starts_with("unknown field spec.rules[0].from[0].source.moons"), "{source:?}");
+    assert_eq!(missing(Kind::AuthorizationPolicy, "{action: ASK}").len(), 1);
+    assert_eq!(missing(Kind::AuthorizationPolicy, "{rules: [{when: [{key: newer, values: [a]}]}]}").len(), 1);
+    assert_eq!(missing(Kind::PeerAuthentication, "{mtls: {mode: STRICT}}"), none);
+    assert_eq!(missing(Kind::PeerAuthentication, "{mtls: {mode: STRICTER}}").len(), 1);
 }

@@ -15,6 +15,11 @@ object! {
         /// The policy. Absent means: allow nothing.
         spec: AuthorizationPolicySpec = "spec" (check validate::authorization_spec),
     }
+    besides {
+        /// What of the policy was not understood and is missing here ([`Mode::Lenient`](crate::Mode)): it means
+        /// something stricter, then, than what is here.
+        not_understood: Vec<String>,
+    }
     silent ["apiVersion", "kind", "status"]
 }
 
@@ -180,6 +185,11 @@ object! {
         metadata: ObjectMeta = "metadata" (required check validate::metadata),
         /// The policy.
         spec: PeerAuthenticationSpec = "spec" (check validate::peer_authentication_spec),
+    }
+    besides {
+        /// What of the policy was not understood and is missing here ([`Mode::Lenient`](crate::Mode)): it means
+        /// something stricter, then, than what is here.
+        not_understood: Vec<String>,
     }
     silent ["apiVersion", "kind", "status"]
 }

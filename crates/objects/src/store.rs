@@ -57,12 +57,13 @@ impl ObjectStore {
         Some(removed)
     }
 
-    /// The changes that turn what is stored into `wanted`, nothing for what is equal. Of two
-    /// objects with one key the later counts.
-    pub fn changes_to<O: Into<Arc<Object>>>(&self, wanted: impl IntoIterator<Item = O>) -> Vec<Change> {
-        let wanted: BTreeMap<ObjectKey, Arc<Object>> =
-            wanted.into_iter().map(Into::into).map(|object| (object.key(), object)).collect();
-        let gone = self.objects.keys().filter(|key| !wanted.contains_key(*key)).cloned().map(Change::Remove);
+    /// The changes that turn what is stored of these kinds into what is `wanted` of them, nothing for what
+    /// is equal. Of two objects with one key the later counts.
+    pub fn changes_to<O: Into<Arc<Object>>>(&self, kinds: &[Kind], wanted: impl IntoIterator<Item = O>) -> Vec<Change> {
+        let wanted = wanted.into_iter().map(Into::into).filter(|object| kinds.contains(&object.kind()));
+        let wanted: BTreeMap<ObjectKey, Arc<Object>> = wanted.map(|object| (object.key(), object)).collect();
+        let held = kinds.iter().flat_map(|kind| self.of_kind(*kind)).map(|object| object.key());
+        let gone = held.filter(|key| !wanted.contains_key(key)).map(Change::Remove);
         let mut changes: Vec<Change> = gone.collect();
         for (key, object) in wanted {
             if self.objects.get(&key).is_none_or(|old| *old != object) {
@@ -219,7 +220,7 @@ mod tests {
             store.upsert(object);
         }
         let wanted = [account("a", "stays"), namespace("a", &[("x", "y")]), account("a", "comes")];
-        let changes = store.changes_to(wanted.clone());
+        let changes = store.changes_to(Kind::ALL, wanted.clone());
         assert_eq!(changes.len(), 3);
         for change in changes {
             match change {
@@ -227,6 +228,8 @@ mod tests {
                 Change::Remove(key) => assert!(store.remove(&key).is_some()),
             }
         }
-        assert!(store.changes_to(wanted).is_empty());
+        assert!(store.changes_to(Kind::ALL, wanted).is_empty());
+        let none: [Object; 0] = [];
+        assert_eq!(store.changes_to(&[Kind::Namespace], none).len(), 1, "other kinds are none of this list's");
     }
 }

@@ -361,7 +361,7 @@ pub(super) fn service_spec(spec: &ServiceSpec, cx: &mut Context) -> Check {
 }
 
 /// What only the whole object shows.
-pub(super) fn object(object: &Object) -> Result<(), String> {
+pub(super) fn object(object: &Object) -> Check {
     let Object::EndpointSlice(slice) = object else { return Ok(()) };
     for (i, endpoint) in slice.endpoints.iter().enumerate() {
         for (j, text) in endpoint.addresses.iter().enumerate() {
@@ -372,7 +372,8 @@ pub(super) fn object(object: &Object) -> Result<(), String> {
                 AddressType::Fqdn => subdomain(text).is_ok(),
             };
             if !fits {
-                return Err(format!("endpoints[{i}].addresses[{j}]: {text:?} is no {} address", slice.address_type));
+                let at = format!("endpoints[{i}].addresses[{j}]");
+                return Err(Problem::at(at, format!("{text:?} is no {} address", slice.address_type)));
             }
         }
     }

@@ -48,6 +48,22 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         });
         return (None, translation.warnings);
     }
+    let scope = match selector(policy) {
+        Some(_) => Scope::WorkloadSelector,
+        None if *policy.metadata.namespace == *options.root_namespace => Scope::Global,
+        None => Scope::Namespace,
+    };
+    let dry_run = policy.metadata.annotation(DRY_RUN).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let id = policy_name(policy);
+    if !policy.not_understood.is_empty() {
+        translation.warnings.push(format!(
+            "not understood by this version of Leno, so every connection the policy may be about is DENIED: {}",
+            policy.not_understood.join("; ")
+        ));
+        let everything = vec![Rule { clauses: Vec::new() }];
+        let out = Authorization { id, scope, action: Action::Deny, rules: everything, dry_run, not_understood: None };
+        return (Some(out), translation.warnings);
+    }
     let action = match policy.spec.action {
         PolicyAction::Allow => Action::Allow,
         PolicyAction::Deny | PolicyAction::Audit => Action::Deny,
@@ -67,13 +83,7 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
             .warnings
             .push("no rule is left, so the policy allows nothing: every connection is denied".to_owned());
     }
-    let scope = match selector(policy) {
-        Some(_) => Scope::WorkloadSelector,
-        None if *policy.metadata.namespace == *options.root_namespace => Scope::Global,
-        None => Scope::Namespace,
-    };
-    let dry_run = policy.metadata.annotation(DRY_RUN).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    let out = Authorization { id: policy_name(policy), scope, action, rules, dry_run, not_understood: None };
+    let out = Authorization { id, scope, action, rules, dry_run, not_understood: None };
     (Some(out), translation.warnings)
 }
 

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use leno_model::{Locality, Name};
 
-use super::index::{Index, Named, target_pods};
-use super::{Options, authorization, peer_authentication, service, workload};
+use super::index::{Known, Named, target_pods};
+use super::{authorization, peer_authentication, service, workload};
 use leno_objects::{
-    AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, ObjectMeta, ObjectStore,
+    AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, ObjectMeta,
     PeerAuthentication, Pod, Service,
 };
 
@@ -25,18 +25,10 @@ pub(super) struct Dirt {
 }
 
 impl Dirt {
-    /// Marks what a change of the object `key` from `old` to `new` touches; the store and index
-    /// have taken it in already.
-    #[expect(clippy::too_many_arguments, reason = "its parameters have yet to become a structure")]
-    pub(super) fn mark(
-        &mut self,
-        options: &Options,
-        store: &ObjectStore,
-        index: &Index,
-        key: &ObjectKey,
-        old: Option<&Object>,
-        new: Option<&Object>,
-    ) {
+    /// Marks what a change of the object `key` from `old` to `new` touches, which `known` has taken in
+    /// already.
+    pub(super) fn mark(&mut self, known: Known<'_>, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
+        let Known { options, store, index } = known;
         let me: Named = (key.namespace.clone(), key.name.clone());
         let both = || [old, new].into_iter().flatten();
         match key.kind {
@@ -62,7 +54,7 @@ impl Dirt {
             }
             Kind::Service => {
                 for service in both().filter_map(Service::of).filter(|s| !service::has_manual_endpoints(s)) {
-                    self.mark_selected(store, index, &key.namespace, &service.spec.selector);
+                    self.mark_selected(known, &key.namespace, &service.spec.selector);
                 }
                 if both().filter_map(Service::of).any(service::has_manual_endpoints) {
                     let slices = index.slices_of_service(&key.namespace, &key.name);
@@ -93,10 +85,10 @@ impl Dirt {
                     for labels in [before, after].iter().flatten() {
                         if everywhere {
                             for namespace in index.namespaces() {
-                                self.mark_selected(store, index, namespace, labels);
+                                self.mark_selected(known, namespace, labels);
                             }
                         } else {
-                            self.mark_selected(store, index, &key.namespace, labels);
+                            self.mark_selected(known, &key.namespace, labels);
                         }
                     }
                 }
@@ -105,7 +97,7 @@ impl Dirt {
             Kind::PeerAuthentication => {
                 for peer in both().filter_map(PeerAuthentication::of) {
                     match peer_authentication::selector(peer) {
-                        Some(labels) => self.mark_selected(store, index, &key.namespace, labels),
+                        Some(labels) => self.mark_selected(known, &key.namespace, labels),
                         None if *key.namespace == *options.root_namespace => {
                             self.mark_pods(store.pods());
                             self.peers.extend(store.peer_authentications().map(|peer| name(&peer.metadata)));
@@ -123,8 +115,8 @@ impl Dirt {
     }
 
     /// Pods of a namespace with these labels.
-    fn mark_selected(&mut self, store: &ObjectStore, index: &Index, namespace: &Name, labels: &Labels) {
-        let selected = index.pods_with(store, namespace, labels);
+    fn mark_selected(&mut self, known: Known<'_>, namespace: &Name, labels: &Labels) {
+        let selected = known.index.pods_with(known.store, namespace, labels);
         self.pods.extend(selected.into_iter().map(|name| (namespace.clone(), name)));
     }
 

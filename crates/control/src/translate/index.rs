@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use leno_model::Name;
 use leno_objects::{EndpointSlice, Labels, Object, ObjectKey, ObjectStore, Pod, selects};
 
-use super::{authorization, peer_authentication, service, workload};
+use super::{Options, authorization, peer_authentication, service, workload};
 
 /// Namespace and name.
 pub(super) type Named = (Name, Name);
@@ -103,6 +103,14 @@ pub(super) struct Index {
     peers: Selectors,
     /// PeerAuthentications without a selector, by namespace.
     wide_peers: BTreeMap<Name, BTreeSet<Name>>,
+}
+
+/// The objects, what they refer to, and what else their meaning depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) options: &'a Options,
+    pub(super) store: &'a ObjectStore,
+    pub(super) index: &'a Index,
 }
 
 impl Index {

@@ -17,15 +17,13 @@ use std::sync::Arc;
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, PolicyName, ServiceName, WorkloadUid};
 
 use dirt::Dirt;
-use index::{Index, Named};
+use index::{Index, Known, Named};
 use leno_objects::{
     AuthorizationPolicy, Change, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore, PeerAuthentication, Pod,
     Service,
 };
 use peer_authentication::Peers;
 use workload::Surroundings;
-
-pub use workload::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
 
 /// What a translation depends on besides the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,10 +62,12 @@ pub struct Delta {
     pub services: BTreeSet<ServiceName>,
     /// Policies by name.
     pub policies: BTreeSet<PolicyName>,
+    /// Objects about which there is something else to say than before, beside what changed in the mesh.
+    pub warned: BTreeSet<ObjectKey>,
 }
 
 impl Delta {
-    /// Whether nothing changed.
+    /// Whether nothing changed in the mesh.
     pub fn is_empty(&self) -> bool {
         self.workloads.is_empty() && self.services.is_empty() && self.policies.is_empty()
     }
@@ -77,6 +77,7 @@ impl Delta {
         self.workloads.extend(later.workloads);
         self.services.extend(later.services);
         self.policies.extend(later.policies);
+        self.warned.extend(later.warned);
     }
 }
 
@@ -141,7 +142,7 @@ impl Translator {
                 None => (key, None),
             };
             self.index.update(&key, old.as_deref(), new.as_deref());
-            dirt.mark(&self.options, &self.store, &self.index, &key, old.as_deref(), new.as_deref());
+            dirt.mark(self.known(), &key, old.as_deref(), new.as_deref());
         }
         self.clean(&dirt)
     }
@@ -169,7 +170,7 @@ impl Translator {
         let policy = AuthorizationPolicy::get(&self.store, namespace, name);
         let (policy, warnings) =
             policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
-        self.warn(key, warnings);
+        self.warn(key, warnings, delta);
         self.put_policy(PolicyName { namespace: namespace.clone(), name: name.clone() }, policy, delta);
     }
 
@@ -194,13 +195,19 @@ impl Translator {
             peer_authentication::static_strict_name(options),
             any.then(|| peer_authentication::static_strict(options)),
         )];
+        let mut warnings = Vec::new();
         for (namespace, name) in &dirt.peers {
             let peer = PeerAuthentication::get(&self.store, namespace, name);
-            let policy = peer.and_then(|peer| self.peers().converted(peer));
+            let key = ObjectKey::new(Kind::PeerAuthentication, namespace.clone(), name.clone());
+            warnings.push((key, peer.and_then(peer_authentication::warning)));
+            let policy = peer.and_then(|peer| Peers(self.known()).converted(peer));
             wanted.push((peer_authentication::converted_name(namespace, name), policy));
         }
         for (id, policy) in wanted {
             self.put_policy(id, policy, delta);
+        }
+        for (key, warning) in warnings {
+            self.warn(key, warning.into_iter().collect(), delta);
         }
     }
 
@@ -246,8 +253,8 @@ impl Translator {
         self.put_workload(workload::pod_uid(&self.options, namespace, name), workload, delta);
     }
 
-    fn peers(&self) -> Peers<'_> {
-        Peers { options: &self.options, store: &self.store, index: &self.index }
+    fn known(&self) -> Known<'_> {
+        Known { options: &self.options, store: &self.store, index: &self.index }
     }
 
     fn surroundings(&self, pod: &Pod) -> Surroundings<'_> {
@@ -273,7 +280,7 @@ impl Translator {
             })
             .map(authorization::policy_name)
             .collect();
-        policies.extend(self.peers().policy_for(pod));
+        policies.extend(Peers(self.known()).policy_for(pod));
         Surroundings {
             node: Node::get(store, "", &pod.spec.node_name),
             services: services.iter().filter_map(|name| Service::get(store, namespace, name)).collect(),
@@ -293,7 +300,11 @@ impl Translator {
         delta.workloads.insert(uid);
     }
 
-    fn warn(&mut self, key: ObjectKey, warnings: Vec<String>) {
+    fn warn(&mut self, key: ObjectKey, warnings: Vec<String>, delta: &mut Delta) {
+        if self.warnings.get(&key).map_or(&[][..], Vec::as_slice) == warnings {
+            return;
+        }
+        delta.warned.insert(key.clone());
         if warnings.is_empty() {
             self.warnings.remove(&key);
         } else {

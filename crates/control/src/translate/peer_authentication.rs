@@ -6,8 +6,8 @@
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
 
 use super::Options;
-use super::index::Index;
-use leno_objects::{Labels, MutualTlsMode, ObjectMeta, ObjectStore, PeerAuthentication, Pod, selects};
+use super::index::Known;
+use leno_objects::{Labels, MutualTlsMode, ObjectMeta, PeerAuthentication, Pod, selects};
 
 /// Name of the policy that is `STRICT`.
 pub(super) fn static_strict_name(options: &Options) -> PolicyName {
@@ -47,6 +47,18 @@ fn oldest<'a>(peers: impl Iterator<Item = &'a PeerAuthentication>) -> Option<&'a
     peers.min_by_key(|peer| (peer.metadata.creation_timestamp, &peer.metadata.name))
 }
 
+/// What it says for all ports. One that was not understood says the strictest it can.
+fn mode(peer: &PeerAuthentication) -> MutualTlsMode {
+    if peer.not_understood.is_empty() { peer.spec.mtls.mode } else { MutualTlsMode::Strict }
+}
+
+/// What its author should know.
+pub(super) fn warning(peer: &PeerAuthentication) -> Option<String> {
+    let missing = peer.not_understood.join("; ");
+    (!missing.is_empty())
+        .then(|| format!("not understood by this version of Leno, so it counts as STRICT on every port: {missing}"))
+}
+
 fn is_strict(mode: MutualTlsMode, inherited: bool) -> bool {
     match mode {
         MutualTlsMode::Unset => inherited,
@@ -55,33 +67,29 @@ fn is_strict(mode: MutualTlsMode, inherited: bool) -> bool {
     }
 }
 
-/// All PeerAuthentications, and how to find those that count.
+/// All PeerAuthentications.
 #[derive(Clone, Copy)]
-pub(super) struct Peers<'a> {
-    pub(super) options: &'a Options,
-    pub(super) store: &'a ObjectStore,
-    pub(super) index: &'a Index,
-}
+pub(super) struct Peers<'a>(pub(super) Known<'a>);
 
-impl<'a> Peers<'a> {
+impl Peers<'_> {
     /// Mode of workloads of a namespace that no selector singles out.
     fn namespace_mode(self, namespace: &str) -> MutualTlsMode {
         let wide = |namespace: &str| {
-            let names = self.index.wide_peers(namespace);
-            oldest(names.filter_map(|name| PeerAuthentication::get(self.store, namespace, name)))
-                .map(|peer| peer.spec.mtls.mode)
+            let names = self.0.index.wide_peers(namespace);
+            oldest(names.filter_map(|name| PeerAuthentication::get(self.0.store, namespace, name)))
+                .map(mode)
                 .filter(|mode| *mode != MutualTlsMode::Unset)
         };
-        wide(namespace).or_else(|| wide(&self.options.root_namespace)).unwrap_or(MutualTlsMode::Permissive)
+        wide(namespace).or_else(|| wide(&self.0.options.root_namespace)).unwrap_or(MutualTlsMode::Permissive)
     }
 
     /// The policy made from a PeerAuthentication whose ports don't all have the same mode; `None`
     /// if they do.
     pub(super) fn converted(self, peer: &PeerAuthentication) -> Option<Authorization> {
-        selector(peer)?;
+        selector(peer).filter(|_| peer.not_understood.is_empty())?;
         let namespace = &peer.metadata.namespace;
         let inherited = self.namespace_mode(namespace) == MutualTlsMode::Strict;
-        let base = is_strict(peer.spec.mtls.mode, inherited);
+        let base = is_strict(mode(peer), inherited);
         let exceptions = peer.spec.port_level_mtls.iter().filter(|(_, mtls)| is_strict(mtls.mode, base) != base);
         let ports: Vec<u16> = exceptions.map(|(port, _)| port.0).collect();
         if ports.is_empty() {
@@ -98,20 +106,20 @@ impl<'a> Peers<'a> {
     /// The policy through which PeerAuthentications apply to a pod, if any does.
     pub(super) fn policy_for(self, pod: &Pod) -> Option<PolicyName> {
         let ObjectMeta { namespace, labels, .. } = &pod.metadata;
-        let candidates = self.index.peers_for(namespace, labels);
+        let candidates = self.0.index.peers_for(namespace, labels);
         let selecting = candidates
             .iter()
-            .filter_map(|name| PeerAuthentication::get(self.store, namespace, name))
+            .filter_map(|name| PeerAuthentication::get(self.0.store, namespace, name))
             .filter(|peer| selector(peer).is_some_and(|wanted| selects(wanted, labels)));
         let (own, mode) = match oldest(selecting) {
-            Some(peer) => (self.converted(peer), peer.spec.mtls.mode),
+            Some(peer) => (self.converted(peer), mode(peer)),
             None => (None, MutualTlsMode::Unset),
         };
         match own {
             Some(policy) => Some(policy.id),
             None => {
                 let inherited = self.namespace_mode(namespace) == MutualTlsMode::Strict;
-                is_strict(mode, inherited).then(|| static_strict_name(self.options))
+                is_strict(mode, inherited).then(|| static_strict_name(self.0.options))
             }
         }
     }

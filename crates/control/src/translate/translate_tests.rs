@@ -384,6 +384,32 @@ fn modes_per_port() {
     }
 }
 
+/// What is missing of a policy may be what made it stricter.
+#[test]
+fn what_was_not_understood_is_closed() {
+    let mut translator = translate(WEB);
+    let mut policies = load(
+        "\n---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p}\nspec: {rules: [{}]}\n\
+         ---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p}\n\
+         spec: {selector: {matchLabels: {app: web}}, mtls: {mode: PERMISSIVE}, portLevelMtls: {80: {mode: DISABLE}}}\n",
+    );
+    for object in &mut policies {
+        match object {
+            Object::AuthorizationPolicy(policy) => policy.not_understood = vec!["unknown field spec.x".to_owned()],
+            Object::PeerAuthentication(peer) => peer.not_understood = vec!["unknown field spec.y".to_owned()],
+            other => panic!("{other:?}"),
+        }
+    }
+    let delta = translator.apply(policies.into_iter().map(Change::upsert));
+    assert_eq!((delta.warned.len(), translator.warnings().len()), (2, 2));
+    let policy = PolicyName { namespace: "default".into(), name: "p".into() };
+    let policy = translator.mesh().policy(&policy).expect("there").clone();
+    assert_eq!(policy.action, leno_model::Action::Deny);
+    assert_eq!(policy.rules, [leno_model::Rule { clauses: Vec::new() }]);
+    let strict = PolicyName::static_strict("istio-system".into());
+    assert_eq!(pod_workload(&translator, "default/web-1").authorization_policies, [strict]);
+}
+
 #[test]
 fn a_selector_policy_is_listed_by_its_workloads() {
     let policy = |namespace: &str, name: &str, spec: &str| {

@@ -12,14 +12,9 @@ use super::Options;
 use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, ports, service_name};
 use leno_objects::{
     AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Service, ServicePort, SliceEndpoint,
-    selects,
+    is_captured, selects,
 };
 
-/// Annotation a node agent writes when the pod's traffic is captured: only then may peers tunnel
-/// to it.
-pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
-/// Value of [`REDIRECTION_ANNOTATION`] that says so.
-pub const REDIRECTION_ENABLED: &str = "enabled";
 /// Label of a pod that terminates the tunnel by itself, with value `http`.
 const TUNNEL_LABEL: &str = "networking.istio.io/tunnel";
 
@@ -54,8 +49,8 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
     let uid = pod_uid(options, &metadata.namespace, &metadata.name);
     let mut out = Workload::new(uid, metadata.namespace.clone(), metadata.name.clone());
     out.native_tunnel = metadata.label(TUNNEL_LABEL) == Some("http");
-    let captured = metadata.annotation(REDIRECTION_ANNOTATION) == Some(REDIRECTION_ENABLED);
-    out.tunnel_protocol = if captured || out.native_tunnel { TunnelProtocol::Hbone } else { TunnelProtocol::None };
+    out.tunnel_protocol =
+        if is_captured(metadata) || out.native_tunnel { TunnelProtocol::Hbone } else { TunnelProtocol::None };
     out.network_mode = if pod.spec.host_network { NetworkMode::HostNetwork } else { NetworkMode::Standard };
     let takes_connections = pod.status.is_ready() && metadata.deletion_timestamp.is_none();
     out.health = if takes_connections { Health::Healthy } else { Health::Unhealthy };

@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, Limits, StaticTokens, roots};
-use leno_objects::{self as objects, Change, Kind, ObjectKey};
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, Limits, StaticTokens, roots};
+use leno_objects::{self as objects, Change, Kind, Mode, ObjectKey};
 use leno_telemetry::logging;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,7 @@ fn run() -> Result<(), Error> {
 
 /// Takes in what standard input brings, until it ends.
 fn feed(controller: &Controller) -> Result<(), Error> {
+    let feed = Feed::announce(controller.clone(), Kind::ALL);
     let mut changes = Vec::new();
     let mut input = io::BufReader::with_capacity(1 << 16, io::stdin());
     let mut line = String::new();
@@ -126,7 +127,9 @@ fn feed(controller: &Controller) -> Result<(), Error> {
             return Ok(());
         }
         if line == "!\n" {
-            controller.apply(std::mem::take(&mut changes));
+            feed.apply(std::mem::take(&mut changes));
+            // The first batch brings everything.
+            feed.complete(Kind::ALL);
         } else {
             changes.push(change(line.trim_end()).map_err(|reason| {
                 Error::io("the feed")(io::Error::new(io::ErrorKind::InvalidData, format!("{reason} in {line:?}")))
@@ -142,7 +145,7 @@ fn change(line: &str) -> Result<Change, String> {
     let kind = Kind::ALL.iter().copied().find(|known| known.as_str() == kind).ok_or("an unknown kind")?;
     match verb {
         "+" => {
-            let object = objects::decode(kind, &mut serde_json::Deserializer::from_str(rest));
+            let object = objects::decode(kind, Mode::Strict, &mut serde_json::Deserializer::from_str(rest));
             object.map(|decoded| Change::upsert(decoded.object)).map_err(|error| error.to_string())
         }
         "-" => {
@@ -173,7 +176,7 @@ mod tests {
         for line in mesh.objects().collect::<String>().lines() {
             let (kind, json) = line[1..].split_once(' ').unwrap();
             let kind = *Kind::ALL.iter().find(|known| known.as_str() == kind).unwrap();
-            let decoded = objects::decode(kind, &mut serde_json::Deserializer::from_str(json)).unwrap();
+            let decoded = objects::decode(kind, Mode::Strict, &mut serde_json::Deserializer::from_str(json)).unwrap();
             assert_eq!(decoded.warnings, Vec::<String>::new(), "{line}");
         }
         let change_of = mesh.change(Happening::ReplacePod);

@@ -4,32 +4,16 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use leno_control::translate::{REDIRECTION_ANNOTATION, REDIRECTION_ENABLED};
 use leno_objects::{
-    Condition, Deployment, Labels, Node as NodeObject, NodeAddress, NodeStatus, ObjectKey, ObjectMeta, OwnerReference,
-    Pod, PodIp, PodPhase, PodStatus,
+    Condition, Deployment, Node as NodeObject, NodeAddress, NodeStatus, ObjectKey, ObjectMeta, OwnerReference, Pod,
+    PodIp, PodPhase, PodStatus, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED,
 };
 
 use crate::cluster::addresses::NodeAddresses;
 use crate::stable_hash::fnv;
 
-/// Label that brings pods into the mesh, on a namespace or a pod.
-const MODE_LABEL: &str = "istio.io/dataplane-mode";
-
 /// Label a Deployment's pods carry, with the hash of their template.
 const TEMPLATE_LABEL: &str = "pod-template-hash";
-
-/// Istio's enrollment predicate (the agent's default selector).
-pub(crate) fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
-    if &*pod.namespace == "kube-system" || pod.annotation("sidecar.istio.io/status").is_some() {
-        return false;
-    }
-    match pod.label(MODE_LABEL) {
-        Some("ambient") => true,
-        Some("none") => false,
-        _ => namespace_labels.get(MODE_LABEL).is_some_and(|mode| mode == "ambient"),
-    }
-}
 
 /// A Deployment's pod, as its controllers in a cluster would write it.
 pub(crate) fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name: String) -> Pod {

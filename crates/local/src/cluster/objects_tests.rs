@@ -8,19 +8,6 @@ fn pod(labels: &[(&str, &str)]) -> ObjectMeta {
 }
 
 #[test]
-fn the_pods_label_decides_over_its_namespaces() {
-    let ambient = Labels::from([(MODE_LABEL.to_owned(), "ambient".to_owned())]);
-    let none = Labels::new();
-    assert!(is_enrolled(&pod(&[]), &ambient));
-    assert!(!is_enrolled(&pod(&[]), &none));
-    assert!(!is_enrolled(&pod(&[(MODE_LABEL, "none")]), &ambient));
-    assert!(is_enrolled(&pod(&[(MODE_LABEL, "ambient")]), &none));
-    let mut system = pod(&[(MODE_LABEL, "ambient")]);
-    system.namespace = "kube-system".into();
-    assert!(!is_enrolled(&system, &ambient));
-}
-
-#[test]
 fn replicas_name_their_deployment() {
     let key = ObjectKey::new(Kind::Deployment, "shop", "web");
     let pod = replica(&key, &Deployment::default(), "abc", "web-abc-x".into());

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_objects::{Kind, Object, ObjectKey, decode};
+use leno_objects::{Kind, Mode, Object, ObjectKey, decode};
 use serde::Deserialize;
 
 use crate::Error;
@@ -198,7 +198,7 @@ impl Reading {
             return;
         }
         let Some(kind) = self.known(&origin, &version, &kind) else { return };
-        match serde_saphyr::with_deserializer_from_str(text, |from| decode(kind, from)) {
+        match serde_saphyr::with_deserializer_from_str(text, |from| decode(kind, Mode::Strict, from)) {
             Ok(decoded) => {
                 self.warn(&origin, &decoded.object.key(), decoded.warnings);
                 self.add(origin, decoded.object);
@@ -210,7 +210,7 @@ impl Reading {
     fn item(&mut self, origin: &Origin, index: usize, item: &serde_json::Value) {
         let text = |field: &str| item.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
         let Some(kind) = self.known(origin, text("apiVersion"), text("kind")) else { return };
-        match decode(kind, item) {
+        match decode(kind, Mode::Strict, item) {
             Ok(decoded) => {
                 self.warn(origin, &decoded.object.key(), decoded.warnings);
                 self.add(origin.clone(), decoded.object);

@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_control::status::{Findings, Status};
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, StaticTokens, lookup};
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, StaticTokens, lookup};
 use leno_model::{Mesh, ports};
-use leno_objects::{Object, ObjectKey};
+use leno_objects::{Kind, Object, ObjectKey};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Caller, Limits};
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ pub struct Explained {
 /// Controller, authority and server of one stage.
 pub(crate) struct Plane {
     controller: Controller,
+    feed: Feed,
+    found: Arc<Findings>,
     server: ControlPlane,
     tokens: Arc<StaticTokens>,
 }
@@ -62,11 +65,14 @@ impl Plane {
         tasks: &mut Tasks,
     ) -> Result<Self, Error> {
         let what = "cannot start the control plane";
-        let controller = Controller::new(Options {
+        let meaning = Options {
             trust_domain: options.trust_domain.as_str().into(),
             cluster_domain: options.cluster_domain.as_str().into(),
             ..Options::default()
-        });
+        };
+        let found = Arc::new(Findings::default());
+        let controller = Controller::telling(meaning, found.clone());
+        let feed = Feed::announce(controller.clone(), Kind::ALL);
         let authority = CertificateAuthority::ephemeral(options.trust_domain.as_str(), CaOptions::default())
             .map_err(Error::control(what))?;
         let authority = Arc::new(authority);
@@ -97,7 +103,7 @@ impl Plane {
         }
         let publishing = controller.clone();
         tasks.spawn(async move { publishing.run().await });
-        Ok(Self { controller, server, tokens })
+        Ok(Self { controller, feed, found, server, tokens })
     }
 
     /// Makes a token for the proxy of a node and lets its bearer in.
@@ -123,17 +129,14 @@ impl Plane {
 
     /// Makes these objects all there are.
     pub(crate) fn publish(&self, objects: impl IntoIterator<Item = Object>) {
-        self.controller.replace(objects);
+        self.feed.replace(objects);
     }
 
     /// What the authors of objects should know: how they were understood, and what is legal but
     /// probably not meant.
-    pub(crate) fn findings(&self) -> BTreeMap<ObjectKey, Vec<String>> {
-        let mut findings = self.controller.warnings();
-        for (key, more) in self.controller.lint() {
-            findings.entry(key).or_default().extend(more);
-        }
-        findings
+    pub(crate) fn findings(&self) -> BTreeMap<ObjectKey, Status> {
+        self.controller.lint();
+        self.found.all()
     }
 
     /// The mesh as published last.

@@ -223,9 +223,9 @@ impl Core {
         self.warnings = warnings;
         self.reconcile();
         // What the control plane makes of them is known once it has them.
-        for (key, findings) in self.ctx.plane.findings() {
+        for (key, status) in self.ctx.plane.findings() {
             let place = places.get(&key).map_or("", String::as_str);
-            self.warnings.extend(findings.into_iter().map(|finding| format!("{place}{key}: {finding}")));
+            self.warnings.extend(status.findings().map(|finding| format!("{place}{key}: {finding}")));
         }
         self.show();
         Ok(())

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leno_objects::{Deployment, Kind, Labels, ObjectKey, Pod, Timestamp};
+use leno_objects::{Deployment, Kind, Labels, ObjectKey, Pod, Timestamp, is_enrolled};
 use tokio::sync::watch;
 
 use super::{Core, Entry};
 use crate::cluster::deployments::{Replica, choose_node, reconcile, template_hash};
-use crate::cluster::objects::{is_enrolled, replica, unique_id};
+use crate::cluster::objects::{replica, unique_id};
 use crate::stage::pod::actor::PodActor;
 use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::{Report, Stop, Wish};
