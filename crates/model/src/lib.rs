@@ -12,6 +12,7 @@ mod mesh;
 mod names;
 mod policy;
 pub mod ports;
+mod reference;
 mod service;
 mod workload;
 
@@ -21,13 +22,14 @@ pub use mesh::{Endpoint, Mesh};
 pub use names::Names;
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
 pub use ports::{HBONE as HBONE_PORT, RESERVED as RESERVED_PORTS};
+pub use reference::{GatewayAddress, GatewayDestination, NetworkAddress, ServiceName};
 pub use service::{
     AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Port, PortName, RoutingScope, Service,
-    ServiceName, Transport, Visibility, WeightedWaypoint,
+    Transport, Visibility, WeightedWaypoint,
 };
 pub use workload::{
-    ApplicationProtocol, ApplicationTunnel, GatewayAddress, GatewayDestination, Health, Locality, NetworkAddress,
-    NetworkMode, TunnelProtocol, Workload, WorkloadType, WorkloadUid,
+    ApplicationProtocol, ApplicationTunnel, Health, Locality, NetworkMode, TunnelProtocol, Workload, WorkloadType,
+    WorkloadUid,
 };
 
 /// A string that is stored once and shared by every object that names it: a namespace appears

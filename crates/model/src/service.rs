@@ -1,27 +1,11 @@
 //! A service: a name, its virtual addresses and how to spread connections over its endpoints
 //! (`istio.workload.Service`).
 
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::{GatewayAddress, Name, NetworkAddress};
-
-/// `namespace/hostname`: the key under which services are delivered and referred to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServiceName {
-    /// Namespace.
-    pub namespace: Name,
-    /// Fully qualified host name, such as `web.default.svc.cluster.local`.
-    pub hostname: Name,
-}
-
-impl fmt::Display for ServiceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.hostname)
-    }
-}
+use crate::{GatewayAddress, Name, NetworkAddress, ServiceName};
 
 /// A port of a service, or of a workload for a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,27 +1,11 @@
 //! A workload: one pod, or one endpoint outside the cluster (`istio.workload.Workload`).
 
-use std::fmt;
 use std::net::IpAddr;
 
-use crate::{DEFAULT_TRUST_DOMAIN, Identity, Map, Name, Port, ServiceName};
+use crate::{DEFAULT_TRUST_DOMAIN, GatewayAddress, Identity, Map, Name, Port, ServiceName};
 
 /// Opaque primary key of a workload, unique in the mesh, such as `Kubernetes//Pod/ns/name`.
 pub type WorkloadUid = Name;
-
-/// An address within a network: two clusters' networks may reuse the same range.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NetworkAddress {
-    /// Network id; empty for the default network.
-    pub network: Name,
-    /// The address.
-    pub address: IpAddr,
-}
-
-impl fmt::Display for NetworkAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.address)
-    }
-}
 
 /// How to reach a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -88,24 +72,6 @@ pub struct Locality {
     pub zone: Name,
     /// `topology.istio.io/subzone`.
     pub subzone: Name,
-}
-
-/// Where a waypoint or network gateway is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct GatewayAddress {
-    /// What to connect to.
-    pub destination: GatewayDestination,
-    /// Its HBONE port.
-    pub hbone_mtls_port: u16,
-}
-
-/// Either form a gateway's address comes in.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum GatewayDestination {
-    /// A service by name.
-    Hostname(ServiceName),
-    /// A service or workload by address.
-    Address(NetworkAddress),
 }
 
 /// What the destination proxy speaks to the application.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use leno_model::{Action, Authorization, Clause, Identity, Match, Mesh, Name, PolicyName, Rule, Workload};
 
-use crate::routing::NotUnderstood;
+use crate::understood::NotUnderstood;
 
 /// What is known of a connection when it arrives.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,8 @@ use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
 use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
 use crate::find::Destination;
 use crate::inbound::InboundRefusal;
-use crate::routing::{self, Addressed, NotUnderstood, Route, RouteError, Way};
+use crate::routing::{self, Addressed, Route, RouteError, Way};
+use crate::understood::NotUnderstood;
 
 /// Everything there is to know about one connection before it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

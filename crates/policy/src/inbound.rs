@@ -11,7 +11,7 @@ use leno_model::{
 
 pub use crate::authority::parse_authority;
 use crate::authority::{Authority, AuthorityError};
-use crate::routing::NotUnderstood;
+use crate::understood::NotUnderstood;
 use crate::waypoint::is_waypoint;
 
 /// Where an accepted request leads.

@@ -18,11 +18,13 @@ pub mod inbound;
 pub mod routing;
 #[cfg(test)]
 mod test_support;
+mod understood;
 mod waypoint;
 
 pub use authorization::{
     AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize, examine,
 };
 pub use endpoints::{EndpointCounts, ready, ready_for_node};
-pub use routing::{Identities, NotUnderstood, Route, RouteError, RoutePlan, route, route_around};
+pub use routing::{Identities, Route, RouteError, RoutePlan, route, route_around};
+pub use understood::NotUnderstood;
 pub use waypoint::WaypointProblem;

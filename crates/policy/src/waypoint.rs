@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, Service, Workload};
 
 use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
-use crate::routing::NotUnderstood;
+use crate::understood::NotUnderstood;
 
 /// What is wrong with a waypoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,54 @@
+//! What the control plane describes in a way that is not understood here.
+
+use leno_model::{Name, Service, ServiceName, Workload};
+
+/// The control plane described a part of the mesh in a way that was not understood. What is known
+/// of it is not enough to let anything pass.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the control plane describes {what} in a way this proxy does not understand ({reason}), so nothing passes until it \
+     is described in one that is; if the control plane is newer than this proxy, upgrade the proxy"
+)]
+pub struct NotUnderstood {
+    /// What is described, in words.
+    pub what: String,
+    /// What was not understood.
+    pub reason: Name,
+    /// Set if it is a service.
+    pub service: Option<ServiceName>,
+}
+
+impl NotUnderstood {
+    /// An error if `workload` was not understood.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn workload(workload: &Workload) -> Result<(), Self> {
+        match &workload.not_understood {
+            None => Ok(()),
+            Some(reason) => {
+                let what = if workload.name.is_empty() {
+                    format!("workload {}", workload.uid)
+                } else {
+                    format!("workload {}/{}", workload.namespace, workload.name)
+                };
+                Err(Self { what, reason: reason.clone(), service: None })
+            }
+        }
+    }
+
+    /// An error if `service` was not understood.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn service(service: &Service) -> Result<(), Self> {
+        match &service.not_understood {
+            None => Ok(()),
+            Some(reason) => Err(Self {
+                what: format!("service {}", service.id),
+                reason: reason.clone(),
+                service: Some(service.id.clone()),
+            }),
+        }
+    }
+}
