@@ -214,7 +214,7 @@ pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, mode: Mode, from: D) -> Res
     if kind.is_namespaced() && metadata.namespace.is_empty() {
         metadata.namespace = DEFAULT_NAMESPACE.into();
     }
-    if let Err(problem) = validate::object(&object) {
+    if let Err(problem) = network::rules::object(&object) {
         let message = format!("{}: {}", problem.at, problem.message);
         cx.refuse(problem.at, message).map_err(D::Error::custom)?;
     }

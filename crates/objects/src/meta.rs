@@ -1,12 +1,13 @@
 //! What every object has: names, labels, owners and selectors.
 
+pub(crate) mod rules;
+
 use std::collections::BTreeMap;
 
 use leno_model::Name;
 
 use super::decode::{object, word};
 use super::scalars::Timestamp;
-use super::validate;
 
 /// Labels or annotations.
 pub type Labels = BTreeMap<String, String>;
@@ -15,13 +16,13 @@ object! {
     /// Who an object is.
     pub struct ObjectMeta {
         /// Name; unique per kind and namespace.
-        name: Name = "name" (check validate::object_name),
+        name: Name = "name" (check rules::object_name),
         /// Namespace; empty for kinds that have none.
-        namespace: Name = "namespace" (check validate::namespace_name),
+        namespace: Name = "namespace" (check rules::namespace_name),
         /// Labels: what selectors look at.
-        labels: Labels = "labels" (check validate::labels),
+        labels: Labels = "labels" (check rules::labels),
         /// Annotations.
-        annotations: Labels = "annotations" (check validate::annotations),
+        annotations: Labels = "annotations" (check rules::annotations),
         /// When it was created.
         creation_timestamp: Option<Timestamp> = "creationTimestamp",
         /// When it was asked to go away; `None` while nobody did.
@@ -69,9 +70,9 @@ object! {
     /// A condition on labels. Empty selects everything.
     pub struct LabelSelector {
         /// Labels that must be there with these values.
-        match_labels: Labels = "matchLabels" (check validate::labels),
+        match_labels: Labels = "matchLabels" (check rules::labels),
         /// Further conditions; all must hold.
-        match_expressions: Vec<LabelExpression> = "matchExpressions" (check validate::label_expressions),
+        match_expressions: Vec<LabelExpression> = "matchExpressions" (check rules::label_expressions),
     }
 }
 

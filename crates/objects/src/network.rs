@@ -1,5 +1,7 @@
 //! How things are reached: Service and EndpointSlice.
 
+pub(crate) mod rules;
+
 use std::net::IpAddr;
 
 use super::decode::{object, word};
@@ -15,9 +17,9 @@ object! {
     /// A service.
     pub struct Service {
         /// Name and namespace.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// What it should be.
-        spec: ServiceSpec = "spec" (required check validate::service_spec),
+        spec: ServiceSpec = "spec" (required check rules::service_spec),
     }
     silent ["apiVersion", "kind", "status"]
 }
@@ -36,11 +38,11 @@ object! {
         /// How many families it wants.
         ip_family_policy: Option<IpFamilyPolicy> = "ipFamilyPolicy",
         /// Ports.
-        ports: Vec<ServicePort> = "ports" (check validate::service_ports),
+        ports: Vec<ServicePort> = "ports" (check rules::service_ports),
         /// Labels of its pods; empty when its endpoints are given by EndpointSlices.
-        selector: Labels = "selector" (check validate::labels),
+        selector: Labels = "selector" (check crate::meta::rules::labels),
         /// Preference among endpoints.
-        traffic_distribution: Option<String> = "trafficDistribution" (check validate::traffic_distribution),
+        traffic_distribution: Option<String> = "trafficDistribution" (check rules::traffic_distribution),
         /// Whether endpoints of other nodes count for clients in the cluster.
         internal_traffic_policy: TrafficPolicy = "internalTrafficPolicy",
         /// Whether unready endpoints count.
@@ -149,7 +151,7 @@ object! {
     /// Endpoints of a service, given by hand or by a controller.
     pub struct EndpointSlice {
         /// Name, namespace, and the label [`SERVICE_NAME_LABEL`].
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// Kind of the addresses.
         address_type: AddressType = "addressType" (required),
         /// The endpoints.
@@ -184,7 +186,7 @@ object! {
     /// One endpoint.
     pub struct SliceEndpoint {
         /// Its addresses; all lead to the same endpoint, and the first one counts.
-        addresses: Vec<String> = "addresses" (required check validate::slice_addresses),
+        addresses: Vec<String> = "addresses" (required check rules::slice_addresses),
         /// State.
         conditions: EndpointConditions = "conditions",
         /// Node it is on.

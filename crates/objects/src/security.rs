@@ -1,19 +1,20 @@
 //! Who may do what: Istio's AuthorizationPolicy and PeerAuthentication.
 
+pub(crate) mod rules;
+
 use std::collections::BTreeMap;
 
 use super::decode::{object, word};
 use super::meta::{Labels, ObjectMeta};
 use super::scalars::{IpBlock, PortNumber};
-use super::validate;
 
 object! {
     /// Which connections (and, through a waypoint, requests) are let in.
     pub struct AuthorizationPolicy {
         /// Name, namespace, and the annotation `istio.io/dry-run`.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// The policy. Absent means: allow nothing.
-        spec: AuthorizationPolicySpec = "spec" (check validate::authorization_spec),
+        spec: AuthorizationPolicySpec = "spec" (check rules::authorization_spec),
     }
     besides {
         /// What of the policy was not understood and is missing here ([`Mode::Lenient`](crate::Mode)): it means
@@ -60,7 +61,7 @@ object! {
     /// Workloads by label.
     pub struct WorkloadSelector {
         /// Labels that must be there; empty selects all of the namespace.
-        match_labels: Labels = "matchLabels" (check validate::labels),
+        match_labels: Labels = "matchLabels" (check crate::meta::rules::labels),
     }
 }
 
@@ -90,9 +91,9 @@ object! {
     /// One rule: of `from`, of `to` and every one of `when` must hold. Empty holds always.
     pub struct Rule {
         /// Sources; one must match.
-        from: Vec<From> = "from" (check validate::not_empty),
+        from: Vec<From> = "from" (check rules::not_empty),
         /// Operations; one must match.
-        to: Vec<To> = "to" (check validate::not_empty),
+        to: Vec<To> = "to" (check rules::not_empty),
         /// Conditions; all must hold.
         when: Vec<When> = "when",
     }
@@ -102,7 +103,7 @@ object! {
     /// Wrapper around a source.
     pub struct From {
         /// The source.
-        source: Source = "source" (required check validate::source),
+        source: Source = "source" (required check rules::source),
     }
 }
 
@@ -110,7 +111,7 @@ object! {
     /// Wrapper around an operation.
     pub struct To {
         /// The operation.
-        operation: Operation = "operation" (required check validate::operation),
+        operation: Operation = "operation" (required check rules::operation),
     }
 }
 
@@ -118,21 +119,21 @@ object! {
     /// A source of traffic. Every field that has values must match one of them.
     pub struct Source {
         /// Peer identities, without `spiffe://`; `*` at either end stands for anything.
-        principals: Vec<String> = "principals" (check validate::patterns),
+        principals: Vec<String> = "principals" (check rules::patterns),
         /// Not these.
-        not_principals: Vec<String> = "notPrincipals" (check validate::patterns),
+        not_principals: Vec<String> = "notPrincipals" (check rules::patterns),
         /// JWT subjects: needs a waypoint.
-        request_principals: Vec<String> = "requestPrincipals" (check validate::patterns),
+        request_principals: Vec<String> = "requestPrincipals" (check rules::patterns),
         /// Not these.
-        not_request_principals: Vec<String> = "notRequestPrincipals" (check validate::patterns),
+        not_request_principals: Vec<String> = "notRequestPrincipals" (check rules::patterns),
         /// Peer namespaces.
-        namespaces: Vec<String> = "namespaces" (check validate::patterns),
+        namespaces: Vec<String> = "namespaces" (check rules::patterns),
         /// Not these.
-        not_namespaces: Vec<String> = "notNamespaces" (check validate::patterns),
+        not_namespaces: Vec<String> = "notNamespaces" (check rules::patterns),
         /// Peer service accounts, `account` or `namespace/account`.
-        service_accounts: Vec<String> = "serviceAccounts" (check validate::service_accounts),
+        service_accounts: Vec<String> = "serviceAccounts" (check rules::service_accounts),
         /// Not these.
-        not_service_accounts: Vec<String> = "notServiceAccounts" (check validate::service_accounts),
+        not_service_accounts: Vec<String> = "notServiceAccounts" (check rules::service_accounts),
         /// Peer addresses.
         ip_blocks: Vec<IpBlock> = "ipBlocks",
         /// Not these.
@@ -148,21 +149,21 @@ object! {
     /// What is asked for. Every field that has values must match one of them.
     pub struct Operation {
         /// Host names: needs a waypoint.
-        hosts: Vec<String> = "hosts" (check validate::patterns),
+        hosts: Vec<String> = "hosts" (check rules::patterns),
         /// Not these.
-        not_hosts: Vec<String> = "notHosts" (check validate::patterns),
+        not_hosts: Vec<String> = "notHosts" (check rules::patterns),
         /// Destination ports, as text.
-        ports: Vec<String> = "ports" (check validate::ports),
+        ports: Vec<String> = "ports" (check rules::ports),
         /// Not these.
-        not_ports: Vec<String> = "notPorts" (check validate::ports),
+        not_ports: Vec<String> = "notPorts" (check rules::ports),
         /// Methods: needs a waypoint.
-        methods: Vec<String> = "methods" (check validate::patterns),
+        methods: Vec<String> = "methods" (check rules::patterns),
         /// Not these.
-        not_methods: Vec<String> = "notMethods" (check validate::patterns),
+        not_methods: Vec<String> = "notMethods" (check rules::patterns),
         /// Paths: needs a waypoint.
-        paths: Vec<String> = "paths" (check validate::patterns),
+        paths: Vec<String> = "paths" (check rules::patterns),
         /// Not these.
-        not_paths: Vec<String> = "notPaths" (check validate::patterns),
+        not_paths: Vec<String> = "notPaths" (check rules::patterns),
     }
 }
 
@@ -170,7 +171,7 @@ object! {
     /// A condition on one attribute.
     pub struct When {
         /// The attribute.
-        key: String = "key" (required check validate::condition_key),
+        key: String = "key" (required check rules::condition_key),
         /// One of these.
         values: Vec<String> = "values",
         /// None of these.
@@ -182,9 +183,9 @@ object! {
     /// Whether a workload takes connections that carry no mesh identity.
     pub struct PeerAuthentication {
         /// Name and namespace.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// The policy.
-        spec: PeerAuthenticationSpec = "spec" (check validate::peer_authentication_spec),
+        spec: PeerAuthenticationSpec = "spec" (check rules::peer_authentication_spec),
     }
     besides {
         /// What of the policy was not understood and is missing here ([`Mode::Lenient`](crate::Mode)): it means

@@ -1,5 +1,7 @@
 //! What runs: Namespace, ServiceAccount, Node, Pod and Deployment.
 
+pub(crate) mod rules;
+
 use std::net::IpAddr;
 
 use super::decode::{object, word};
@@ -11,7 +13,7 @@ object! {
     /// A namespace.
     pub struct Namespace {
         /// Name, labels (`istio.io/dataplane-mode`), annotations.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
     }
     silent ["apiVersion", "kind", "spec", "status"]
 }
@@ -20,7 +22,7 @@ object! {
     /// A service account: with its namespace, the identity of the pods that run as it.
     pub struct ServiceAccount {
         /// Name and namespace.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
     }
     silent ["apiVersion", "kind", "secrets", "imagePullSecrets", "automountServiceAccountToken"]
 }
@@ -29,7 +31,7 @@ object! {
     /// A node.
     pub struct Node {
         /// Name and topology labels.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// State.
         status: NodeStatus = "status",
     }
@@ -64,7 +66,7 @@ object! {
     /// A pod.
     pub struct Pod {
         /// Name, namespace, labels, annotations.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// What it should be.
         spec: PodSpec = "spec" (required),
         /// What it is.
@@ -87,7 +89,7 @@ object! {
     /// What a pod should be.
     pub struct PodSpec {
         /// Its processes.
-        containers: Vec<Container> = "containers" (required check validate::containers),
+        containers: Vec<Container> = "containers" (required check rules::containers),
         /// Node it is bound to; empty until somebody binds it.
         node_name: String = "nodeName",
         /// Account it runs as; empty means `default`.
@@ -146,11 +148,11 @@ object! {
         /// Further arguments.
         args: Vec<String> = "args",
         /// Environment.
-        env: Vec<EnvVar> = "env" (check validate::env),
+        env: Vec<EnvVar> = "env" (check rules::env),
         /// Directory it starts in; empty for the default.
         working_dir: String = "workingDir",
         /// Ports it listens on; a Service's `targetPort` may name one.
-        ports: Vec<ContainerPort> = "ports" (check validate::container_ports),
+        ports: Vec<ContainerPort> = "ports" (check rules::container_ports),
         /// How to tell that it can serve.
         readiness_probe: Option<Probe> = "readinessProbe",
     }
@@ -165,7 +167,7 @@ object! {
     /// A variable of the environment.
     pub struct EnvVar {
         /// Name.
-        name: String = "name" (required check validate::env_name),
+        name: String = "name" (required check rules::env_name),
         /// Value.
         value: Option<String> = "value",
         /// Where the value comes from instead.
@@ -363,9 +365,9 @@ object! {
     /// A number of equal pods.
     pub struct Deployment {
         /// Name and namespace.
-        metadata: ObjectMeta = "metadata" (required check validate::metadata),
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
         /// What should be.
-        spec: DeploymentSpec = "spec" (required check validate::deployment_spec),
+        spec: DeploymentSpec = "spec" (required check rules::deployment_spec),
     }
     silent ["apiVersion", "kind", "status"]
 }

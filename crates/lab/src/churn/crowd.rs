@@ -1,6 +1,5 @@
 //! All proxies.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,31 +11,12 @@ use tokio::task::JoinSet;
 use super::mesh::Mesh;
 use super::phase::Shape;
 use super::plane::Plane;
-use super::proxy::{self, Told};
+use super::proxy::{self, Shared, Told};
 use super::state::{Held, Names, Watched};
 use crate::Error;
 
 /// How often it is looked whether all have seen what they should.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// What all proxies share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) address: SocketAddr,
-    pub(super) connector: ControlConnector,
-    pub(super) tokens: Vec<String>,
-    /// For those that are not yet in sync.
-    pub(super) places: Semaphore,
-    pub(super) held: Arc<Vec<Mutex<Held>>>,
-    /// Changes that a proxy must have seen to be in sync.
-    pub(super) missed: usize,
-    /// Bytes of discovery that have come.
-    pub(super) bytes: AtomicU64,
-    /// Responses that have come.
-    pub(super) responses: AtomicU64,
-    /// Proxies that are in sync.
-    pub(super) there: watch::Sender<usize>,
-}
 
 /// The proxies, connected or not. Dropping it ends them.
 pub(super) struct Crowd {

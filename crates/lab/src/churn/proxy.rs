@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -16,16 +16,36 @@ use prost::Message as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
 
-use super::crowd::Shared;
 use super::mesh::node_name;
 use super::plane::NAMESPACE;
+use super::state::Held;
 use super::wire::{Reader, framed, header};
 
 /// As Leno's node proxy and ztunnel ask for them.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// What all proxies share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) address: SocketAddr,
+    pub(super) connector: ControlConnector,
+    pub(super) tokens: Vec<String>,
+    /// For those that are not yet in sync.
+    pub(super) places: Semaphore,
+    pub(super) held: Arc<Vec<Mutex<Held>>>,
+    /// Changes that a proxy must have seen to be in sync.
+    pub(super) missed: usize,
+    /// Bytes of discovery that have come.
+    pub(super) bytes: AtomicU64,
+    /// Responses that have come.
+    pub(super) responses: AtomicU64,
+    /// Proxies that are in sync.
+    pub(super) there: watch::Sender<usize>,
+}
 
 /// What a proxy that was here before says it holds: the fields of its first request that are the same for all proxies.
 pub(super) type Told = Bytes;
