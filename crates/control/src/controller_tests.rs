@@ -165,7 +165,7 @@ async fn changes_close_together_are_published_as_one() {
     tokio::time::sleep(2 * CALM).await;
     resources.mark_unchanged();
     let started = Instant::now();
-    controller.apply(upserts(&pod(0)));
+    feed.apply(upserts(&pod(0)));
     resources.changed().await.expect("published");
     assert!(started.elapsed() <= BREATH + Duration::from_millis(1), "{:?}", started.elapsed());
     publisher.abort();

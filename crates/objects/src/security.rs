@@ -230,3 +230,24 @@ word! {
         Strict = "STRICT",
     }
 }
+
+impl WorkloadSelector {
+    /// One without labels selects everything in reach: the same as none.
+    fn selected(selector: Option<&Self>) -> Option<&Labels> {
+        selector.map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
+    }
+}
+
+impl AuthorizationPolicy {
+    /// The labels that it selects workloads by; `None` if it applies to a whole namespace or mesh.
+    pub fn selected(&self) -> Option<&Labels> {
+        WorkloadSelector::selected(self.spec.selector.as_ref())
+    }
+}
+
+impl PeerAuthentication {
+    /// The labels that it selects workloads by; `None` if it applies to a whole namespace or mesh.
+    pub fn selected(&self) -> Option<&Labels> {
+        WorkloadSelector::selected(self.spec.selector.as_ref())
+    }
+}

@@ -12,18 +12,12 @@ use leno_model::{
 };
 
 use super::Options;
-use leno_objects::{AuthorizationPolicy, IpBlock, Labels, Operation, PolicyAction, Source, When};
+use leno_objects::{AuthorizationPolicy, IpBlock, Operation, PolicyAction, Source, When};
 
 /// Annotation that makes a policy told instead of enforced, with value `true`.
 const DRY_RUN: &str = "istio.io/dry-run";
 
 const NEEDS_WAYPOINT: &str = "needs a waypoint, which Leno does not have yet";
-
-/// The labels a policy selects workloads by; `None` if it applies to a whole namespace or mesh.
-pub(super) fn selector(policy: &AuthorizationPolicy) -> Option<&Labels> {
-    // A selector without labels selects everything in reach: the same as no selector.
-    policy.spec.selector.as_ref().map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
-}
 
 /// Whether node proxies get the policy.
 pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
@@ -48,7 +42,7 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         });
         return (None, translation.warnings);
     }
-    let scope = match selector(policy) {
+    let scope = match policy.selected() {
         Some(_) => Scope::WorkloadSelector,
         None if *policy.metadata.namespace == *options.root_namespace => Scope::Global,
         None => Scope::Namespace,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use leno_model::{Locality, Name};
 
 use super::index::{Known, Named, target_pods};
-use super::{authorization, peer_authentication, service, workload};
+use super::{authorization, service, workload};
 use leno_objects::{
     AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, ObjectMeta,
     PeerAuthentication, Pod, Service,
@@ -77,7 +77,7 @@ impl Dirt {
             Kind::AuthorizationPolicy => {
                 let members = |object: Option<&Object>| -> Option<Labels> {
                     let policy = object.and_then(AuthorizationPolicy::of)?;
-                    authorization::selector(policy).filter(|_| authorization::is_enforced(policy)).cloned()
+                    policy.selected().filter(|_| authorization::is_enforced(policy)).cloned()
                 };
                 let (before, after) = (members(old), members(new));
                 if before != after {
@@ -96,7 +96,7 @@ impl Dirt {
             }
             Kind::PeerAuthentication => {
                 for peer in both().filter_map(PeerAuthentication::of) {
-                    match peer_authentication::selector(peer) {
+                    match peer.selected() {
                         Some(labels) => self.mark_selected(known, &key.namespace, labels),
                         None if *key.namespace == *options.root_namespace => {
                             self.mark_pods(store.pods());

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use leno_model::Name;
 use leno_objects::{EndpointSlice, Labels, Object, ObjectKey, ObjectStore, Pod, selects};
 
-use super::{Options, authorization, peer_authentication, service, workload};
+use super::{Options, service, workload};
 
 /// Namespace and name.
 pub(super) type Named = (Name, Name);
@@ -132,11 +132,11 @@ impl Index {
                     self.select(|index| &mut index.services, key, &service.spec.selector, add);
                 }
                 Some(Object::AuthorizationPolicy(policy)) => {
-                    if let Some(labels) = authorization::selector(policy) {
+                    if let Some(labels) = policy.selected() {
                         self.select(|index| &mut index.policies, key, labels, add);
                     }
                 }
-                Some(Object::PeerAuthentication(peer)) => match peer_authentication::selector(peer) {
+                Some(Object::PeerAuthentication(peer)) => match peer.selected() {
                     Some(labels) => self.select(|index| &mut index.peers, key, labels, add),
                     None if add => {
                         self.wide_peers.entry(key.namespace.clone()).or_default().insert(key.name.clone());

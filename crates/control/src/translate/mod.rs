@@ -275,9 +275,7 @@ impl Translator {
                 names.filter_map(move |name| AuthorizationPolicy::get(store, namespace, &name))
             })
             .filter(|policy| authorization::is_enforced(policy))
-            .filter(|policy| {
-                authorization::selector(policy).is_some_and(|labels| leno_objects::selects(labels, &metadata.labels))
-            })
+            .filter(|policy| policy.selected().is_some_and(|labels| leno_objects::selects(labels, &metadata.labels)))
             .map(authorization::policy_name)
             .collect();
         policies.extend(Peers(self.known()).policy_for(pod));

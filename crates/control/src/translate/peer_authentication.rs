@@ -7,7 +7,7 @@ use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, 
 
 use super::Options;
 use super::index::Known;
-use leno_objects::{Labels, MutualTlsMode, ObjectMeta, PeerAuthentication, Pod, selects};
+use leno_objects::{MutualTlsMode, ObjectMeta, PeerAuthentication, Pod, selects};
 
 /// Name of the policy that is `STRICT`.
 pub(super) fn static_strict_name(options: &Options) -> PolicyName {
@@ -35,11 +35,6 @@ fn deny(id: PolicyName, also: Match) -> Authorization {
         dry_run: false,
         not_understood: None,
     }
-}
-
-/// The labels it selects by; `None` if it applies to a whole namespace or mesh.
-pub(super) fn selector(peer: &PeerAuthentication) -> Option<&Labels> {
-    peer.spec.selector.as_ref().map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
 }
 
 /// Of several at one level the oldest counts; of equally old ones the first by name.
@@ -86,7 +81,7 @@ impl Peers<'_> {
     /// The policy made from a PeerAuthentication whose ports don't all have the same mode; `None`
     /// if they do.
     pub(super) fn converted(self, peer: &PeerAuthentication) -> Option<Authorization> {
-        selector(peer).filter(|_| peer.not_understood.is_empty())?;
+        peer.selected().filter(|_| peer.not_understood.is_empty())?;
         let namespace = &peer.metadata.namespace;
         let inherited = self.namespace_mode(namespace) == MutualTlsMode::Strict;
         let base = is_strict(mode(peer), inherited);
@@ -110,7 +105,7 @@ impl Peers<'_> {
         let selecting = candidates
             .iter()
             .filter_map(|name| PeerAuthentication::get(self.0.store, namespace, name))
-            .filter(|peer| selector(peer).is_some_and(|wanted| selects(wanted, labels)));
+            .filter(|peer| peer.selected().is_some_and(|wanted| selects(wanted, labels)));
         let (own, mode) = match oldest(selecting) {
             Some(peer) => (self.converted(peer), mode(peer)),
             None => (None, MutualTlsMode::Unset),
