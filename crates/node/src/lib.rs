@@ -7,10 +7,20 @@
 //!  pod's resolver ─▶ 15053 dns
 //! ```
 //!
-//! All listeners live in the pod's own network namespace; [`pods`] opens them when the node
-//! agent hands the namespace over. Discovery ([`leno_proxy::mesh`]), certificates and the admin endpoint
-//! run on one control thread; connections run on [`leno_proxy::threads`], which nothing else may use: a
-//! metrics scrape or a burst of configuration must not move a connection's tail latency.
+//! All listeners live in the pod's own network namespace; `pods` opens them when the node
+//! agent hands the namespace over. What every proxy has, threads and discovery among it, is
+//! [`leno_proxy`]'s, for which this is a [`leno_proxy::Carrier`].
+//!
+//! ```text
+//!  node       the carrier, and how it starts
+//!  pods       which pods there are; opening their listeners
+//!  pod        one pod: its phase, its live connections, what they share
+//!  outbound   what its programs open: routed, and carried to a peer
+//!  inbound    what peers open by HBONE, and others in the clear: authorised, and carried to its program
+//!  dns        its programs' questions
+//!  dial       connections out of a pod's namespace
+//!  report     what is told of a connection in metrics and the access log; failure: why it was not carried
+//! ```
 //!
 //! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
 

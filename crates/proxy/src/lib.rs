@@ -2,7 +2,23 @@
 //!
 //! Here is what a node's proxy and a waypoint have in common. It never knows L4 from L7: what a
 //! connection or a request is, where it comes from and where it goes is the business of the crate
-//! that is built on this one.
+//! that is built on this one. That crate implements [`Carrier`] and is handed a [`Core`]; [`run`], or
+//! [`Proxy::start`] inside another program, does the rest:
+//!
+//! ```text
+//!  config         settings, each declared once
+//!  control_plane  the link to discovery and to who signs certificates
+//!  mesh           what discovery has told: the snapshot that every decision takes
+//!  peers          who they are: handshakes, places of those who have proved nothing, tunnels' keys and
+//!                 headers, who does not answer, what can go wrong
+//!  threads        workers, which carry, and what each of them has
+//!  streams        how a connection comes to a worker, and how it leaves in a hurry
+//!  admin          the own endpoints: admin with the configuration dump, metrics, readiness
+//!  takeover       making way for the next proxy
+//! ```
+//!
+//! One control thread does what is not carrying. Workers carry and nothing else: a metrics scrape or a
+//! burst of configuration must not move a connection's tail latency.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
 
