@@ -158,28 +158,14 @@ where
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
     // Boxed: its state is large, and gone once it is over.
     let handshake = Box::pin(settings.server().handshake(io));
-    let mut http2 = match timeout(settings.handshake_timeout, handshake).await {
+    let http2 = match timeout(settings.handshake_timeout, handshake).await {
         Err(_) => return served(0, Err(Error::HandshakeTimeout(settings.handshake_timeout).into())),
         Ok(Err(error)) => return served(0, Err(Error::from(error).into())),
         Ok(Ok(http2)) => http2,
     };
     carrier.has_task();
     let drain = pin!(drain);
-    let mut side = ServerSide {
-        keepalive: Keepalive::new(&carrier, http2.ping_pong(), settings, drains),
-        watch: Asked::new(),
-        drain: Some(rarely(drain)),
-        told: false,
-        dead: false,
-        deadline: None,
-        ending: None,
-        requests: 0,
-        carrier,
-        http2,
-        patience,
-        settings,
-        on_request,
-    };
+    let mut side = ServerSide::new(Begun { carrier, http2, patience, settings, drains }, drain, on_request);
     let end = driver.run(&mut side).await;
     served(side.requests, end)
 }
@@ -204,6 +190,37 @@ struct ServerSide<'a, D, H> {
     deadline: Option<Pin<Box<Sleep>>>,
     /// What the end that has begun is for.
     ending: Option<ServeError>,
+}
+
+/// A connection whose handshake is over.
+struct Begun<'a> {
+    carrier: Handle,
+    http2: h2::server::Connection<LibraryIo, Bytes>,
+    patience: Patience,
+    settings: &'a Settings,
+    drains: Option<Instant>,
+}
+
+impl<'a, D: Future<Output = Instant>, H> ServerSide<'a, D, H> {
+    /// Not where it is awaited: what is borrowed there, as the library's connection is here, is kept twice in the task.
+    fn new(begun: Begun<'a>, drain: Pin<&'a mut D>, on_request: H) -> Self {
+        let Begun { carrier, mut http2, patience, settings, drains } = begun;
+        Self {
+            keepalive: Keepalive::new(&carrier, http2.ping_pong(), settings, drains),
+            watch: Asked::new(),
+            drain: Some(rarely(drain)),
+            told: false,
+            dead: false,
+            deadline: None,
+            ending: None,
+            requests: 0,
+            carrier,
+            http2,
+            patience,
+            settings,
+            on_request,
+        }
+    }
 }
 
 impl<D: Future<Output = Instant>, H: FnMut(InboundConnect)> Side for ServerSide<'_, D, H> {
