@@ -24,12 +24,15 @@ use crate::{Error, TunnelStream};
 mod plain;
 mod reset;
 mod standstill;
+mod tunnels;
 mod upload;
 
 use plain::Copy;
 use reset::ResetWatch;
 use standstill::Standstill;
 use upload::Upload;
+
+pub use tunnels::tunnel_to_tunnel;
 
 /// Chunks one direction moves before others on the thread get their turn.
 const TURN: usize = 16;

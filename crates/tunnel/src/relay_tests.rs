@@ -24,19 +24,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 enum Path {
     /// Two proxies and a tunnel.
     Tunnel,
+    /// Three proxies and two tunnels.
+    Waypoint,
     /// One proxy without a tunnel.
     Plain,
 }
 
-const PATHS: [Path; 2] = [Path::Tunnel, Path::Plain];
+const PATHS: [Path; 3] = [Path::Tunnel, Path::Waypoint, Path::Plain];
 
 /// Two programs, and the proxies between them.
 struct Rig {
     client: TcpStream,
     server: TcpStream,
-    /// The relay at the client, and the one at the server if there is a tunnel.
+    /// The relay at the client, and those behind its tunnel.
     near: JoinHandle<Result<(), RelayError>>,
-    far: Option<JoinHandle<Result<(), RelayError>>>,
+    far: Vec<JoinHandle<Result<(), RelayError>>>,
     counters: Arc<Counters>,
     cancel: Option<oneshot::Sender<()>>,
 }
@@ -86,18 +88,27 @@ impl Rig {
         };
         let meter = counters.clone();
         let (near, far) = match path {
-            Path::Tunnel => {
-                let (near_end, far_end) = tunnel_pair(settings).await;
+            Path::Tunnel | Path::Waypoint => {
+                let (near_end, mut far_end) = tunnel_pair(settings.clone()).await;
+                let mut far = Vec::new();
+                if path == Path::Waypoint {
+                    let (from, options) = (far_end, options.clone());
+                    let (to, last) = tunnel_pair(settings).await;
+                    far.push(tokio::spawn(async move {
+                        tunnel_to_tunnel(from, to, &Counters::default(), &options, std::future::pending()).await
+                    }));
+                    far_end = last;
+                }
                 let near_options = options.clone();
                 let near = async move { tcp_to_tunnel(near_tcp, near_end, &meter, &near_options, cancelled).await };
-                let far = async move {
+                far.push(tokio::spawn(async move {
                     tcp_to_tunnel(far_tcp, far_end, &Arc::<Counters>::default(), &options, std::future::pending()).await
-                };
-                (tokio::spawn(near), Some(tokio::spawn(far)))
+                }));
+                (tokio::spawn(near), far)
             }
             Path::Plain => {
                 let near = async move { tcp_to_tcp(near_tcp, far_tcp, &*meter, &options, cancelled).await };
-                (tokio::spawn(near), None)
+                (tokio::spawn(near), Vec::new())
             }
         };
         Self { client, server, near, far, counters, cancel: Some(cancel) }
@@ -107,7 +118,7 @@ impl Rig {
     async fn end(self) -> Vec<Result<(), RelayError>> {
         drop((self.client, self.server));
         let mut results = vec![timeout(LIMIT, self.near).await.unwrap().unwrap()];
-        if let Some(far) = self.far {
+        for far in self.far {
             results.push(timeout(LIMIT, far).await.unwrap().unwrap());
         }
         results
@@ -248,14 +259,14 @@ async fn a_reset_arrives_as_a_reset() {
             let near = near.await.unwrap().unwrap_err();
             assert!(near.is_reset(), "{near:?}");
             match (path, by_client) {
-                (Path::Tunnel, true) | (Path::Plain, true) => assert!(matches!(near, RelayError::Local(_)), "{near:?}"),
+                (_, true) => assert!(matches!(near, RelayError::Local(_)), "{near:?}"),
                 (Path::Plain, false) => assert!(matches!(near, RelayError::Remote(_)), "{near:?}"),
-                (Path::Tunnel, false) => assert!(
+                (Path::Tunnel | Path::Waypoint, false) => assert!(
                     matches!(near, RelayError::Tunnel(Error::Reset { code: Reason::CONNECT_ERROR, by_peer: true })),
                     "{near:?}"
                 ),
             }
-            if let Some(far) = far {
+            for far in far {
                 assert!(far.await.unwrap().unwrap_err().is_reset());
             }
         }
@@ -393,7 +404,7 @@ async fn a_reset_behind_a_stalled_reader_arrives() {
         reset(sender);
         let near = timeout(LIMIT, near).await.expect("the relay outlives its program").unwrap().unwrap_err();
         assert!(near.is_reset(), "{path:?} {by_client}: {near:?}");
-        if let Some(far) = far {
+        for far in far {
             let far = timeout(LIMIT, far).await.expect("the peer's relay outlives the program").unwrap();
             assert!(far.unwrap_err().is_reset());
         }
@@ -432,7 +443,7 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
         }
         // The relay hears of it, and has nothing to do, or at most to write what is left.
         sleep(reset::PATIENCE * 3 / 2).await;
-        let rest = read_all(&mut server).await.unwrap();
+        let rest = read_all(&mut server).await.unwrap_or_else(|error| panic!("{path:?} {reader_ends}: {error:?}"));
         assert_eq!(got + rest.len(), written, "{path:?} {reader_ends}");
         drop(server);
         timeout(LIMIT, near).await.unwrap().unwrap().unwrap();
@@ -519,6 +530,73 @@ async fn an_idle_relay_is_small() {
     let ((a, _a), (b, _b)) = (tcp_pair().await, tcp_pair().await);
     let relay = tcp_to_tcp(a, b, &*counters, &options, std::future::pending());
     assert!(size_of_val(&relay) <= 1024, "{}", size_of_val(&relay));
+    let ((a, _a), (b, _b)) = (tunnel_pair(Settings::default()).await, tunnel_pair(Settings::default()).await);
+    let relay = tunnel_to_tunnel(a, b, &*counters, &options, std::future::pending());
+    assert!(size_of_val(&relay) <= 1024, "{}", size_of_val(&relay));
+}
+
+/// Both ends of two tunnels, and the relay that is to be between them.
+async fn between_tunnels(
+    cancel: impl Future<Output = ()> + Send + 'static,
+) -> (TunnelStream, TunnelStream, JoinHandle<Result<(), RelayError>>) {
+    let ((first, from), (to, last)) = (tunnel_pair(Settings::default()).await, tunnel_pair(Settings::default()).await);
+    let relay = async move { tunnel_to_tunnel(from, to, &Counters::default(), &RelayOptions::default(), cancel).await };
+    (first, last, tokio::spawn(relay))
+}
+
+#[tokio::test]
+async fn what_ends_one_tunnel_is_told_the_other() {
+    let reason = async |mut stream: TunnelStream| match timeout(LIMIT, stream.chunk()).await.expect("it hangs") {
+        Err(Error::Reset { code, by_peer: true }) => code,
+        other => panic!("{other:?}"),
+    };
+    for code in [Reason::CONNECT_ERROR, Reason::CANCEL, Reason::INTERNAL_ERROR] {
+        for by_first in [true, false] {
+            let (first, last, relay) = between_tunnels(std::future::pending()).await;
+            let (mut one, other) = if by_first { (first, last) } else { (last, first) };
+            one.reset(code);
+            assert_eq!(reason(other).await, code);
+            let error = relay.await.unwrap().unwrap_err();
+            assert!(matches!(error, RelayError::Tunnel(Error::Reset { by_peer: true, .. })), "{error:?}");
+        }
+    }
+    let (cancel, cancelled) = oneshot::channel();
+    let (first, last, relay) = between_tunnels(async { cancelled.await.unwrap() }).await;
+    cancel.send(()).unwrap();
+    assert_eq!((reason(first).await, reason(last).await), (Reason::CANCEL, Reason::CANCEL));
+    assert!(matches!(relay.await.unwrap(), Err(RelayError::Cancelled)));
+}
+
+/// Says as much as is taken, ends that, and goes away. Gives how much it was.
+async fn say_and_leave(mut stream: TunnelStream) -> usize {
+    let mut said = 0;
+    while let Ok(written) = timeout(Duration::from_millis(200), stream.write(&[7; 64 << 10])).await {
+        said += written.unwrap();
+    }
+    stream.shutdown().await.unwrap();
+    // A reset would overtake what the library has not sent.
+    sleep(Duration::from_millis(200)).await;
+    stream.reset(Reason::CANCEL);
+    said
+}
+
+/// What was complete is delivered, though its peer has gone when the last of it is read.
+#[tokio::test]
+async fn what_was_complete_is_delivered_though_its_peer_has_gone() {
+    let (first, mut last, relay) = between_tunnels(std::future::pending()).await;
+    let said = timeout(LIMIT, say_and_leave(first)).await.expect("it hangs");
+    assert_eq!(read_all(&mut last).await.unwrap().len(), said);
+    drop(last);
+    assert!(timeout(LIMIT, relay).await.expect("it hangs").unwrap().is_ok());
+
+    let (mut app, tcp) = tcp_pair().await;
+    let (near, far) = tunnel_pair(Settings::default()).await;
+    let relay = tokio::spawn(async move {
+        tcp_to_tunnel(tcp, near, &Arc::<Counters>::default(), &RelayOptions::default(), std::future::pending()).await
+    });
+    let said = timeout(LIMIT, say_and_leave(far)).await.expect("it hangs");
+    assert_eq!(read_all(&mut app).await.unwrap().len(), said);
+    assert!(timeout(LIMIT, relay).await.expect("it hangs").unwrap().is_ok());
 }
 
 #[derive(Debug, Clone)]
@@ -561,10 +639,13 @@ async fn play(mut io: tokio::net::tcp::OwnedWriteHalf, steps: Vec<Option<usize>>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_the_order_everything_arrives(steps in prop::collection::vec(step(), 0..30), plain: bool) {
+    fn whatever_the_order_everything_arrives(
+        steps in prop::collection::vec(step(), 0..30),
+        path in prop::sample::select(&PATHS),
+    ) {
         let (mut client_steps, mut server_steps) = (Vec::new(), Vec::new());
         let (mut client_open, mut server_open) = (true, true);
         for step in steps {
@@ -581,7 +662,6 @@ proptest! {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let path = if plain { Path::Plain } else { Path::Tunnel };
             let settings = Settings { stream_window: 100_000, connection_window: 150_000, ..Settings::default() };
             let Rig { client, server, near, far, counters, cancel } =
                 Rig::with(path, RelayOptions::default(), settings).await;
@@ -599,7 +679,7 @@ proptest! {
             .expect("it hangs");
             assert!(at_server.unwrap() == from_client && at_client.unwrap() == from_server);
             near.await.unwrap().unwrap();
-            if let Some(far) = far {
+            for far in far {
                 far.await.unwrap().unwrap();
             }
             assert_eq!(counters.forward.load(Relaxed), from_client.len() as u64);

@@ -141,6 +141,15 @@ impl TunnelStream {
         self.lane.send(buffer, length)
     }
 
+    /// Sends `chunk`, without a copy; at most as many bytes as were reserved.
+    ///
+    /// # Errors
+    /// As [`TunnelStream::send`].
+    pub fn send_chunk(&mut self, chunk: Bytes) -> Result<(), Error> {
+        let length = chunk.len();
+        self.lane.send(chunk, length)
+    }
+
     /// Ends the sending half (END_STREAM): the peer sees end of file. Receiving goes on.
     ///
     /// # Errors
@@ -153,6 +162,13 @@ impl TunnelStream {
         ready!(self.lane.poll_sent(cx))?;
         self.send_ended = true;
         Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(Error::from))
+    }
+
+    /// As [`TunnelStream::poll_finish`], and waits until that is sent: who drops a stream before resets it, and the
+    /// reset overtakes the end.
+    pub(crate) fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_finish(cx))?;
+        self.lane.poll_ended(cx)
     }
 
     /// Whether the sending half was ended by [`TunnelStream::poll_finish`].
@@ -169,6 +185,12 @@ impl TunnelStream {
     /// nothing is received or sent.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         self.lane.poll_failed(cx)
+    }
+
+    /// Ready when the stream has failed and what was received is not all; to be watched while nothing is
+    /// received.
+    pub(crate) fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        self.lane.poll_cut(cx)
     }
 
     /// Next received bytes, as [`TunnelStream::poll_chunk`].

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use leno_tls::buffer::Buffer;
 use tokio::net::TcpStream;
 
 use super::Handle;
 use super::chunks::SLICES;
+use super::outgoing::Payload;
 use super::stream::{Sink, write_now};
 use crate::Error;
 use crate::relay::Meter;
@@ -126,9 +126,9 @@ impl Lane {
         self.carrier.0.lock().leave_queue(self.stream);
     }
 
-    /// Sends the first `length` bytes of `buffer`; at most as many as were reserved.
-    pub(crate) fn send(&self, buffer: Buffer, length: usize) -> Result<(), Error> {
-        self.carrier.0.lock().send(self.stream, buffer, length)
+    /// Sends the first `length` bytes of `payload`; at most as many as were reserved.
+    pub(crate) fn send(&self, payload: impl Payload, length: usize) -> Result<(), Error> {
+        self.carrier.0.lock().send(self.stream, payload, length)
     }
 
     /// Sends bytes once the stream is open; nothing else may have been given before that did not
@@ -140,6 +140,19 @@ impl Lane {
     /// Waits until all that was given has left the stream.
     pub(crate) fn poll_sent(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         self.carrier.0.lock().poll_sent(self.stream, cx)
+    }
+
+    /// Waits until the end of this side's half has left the stream.
+    pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        self.carrier.0.lock().poll_ended(self.stream, cx)
+    }
+
+    /// Ready when the stream has failed before the peer ended its half: what came then is not all. Takes the
+    /// place of who waits for received bytes.
+    pub(crate) fn poll_cut(&self, cx: &Context<'_>) -> Poll<Error> {
+        let mut carrier = self.carrier.0.lock();
+        let stream = carrier.streams.get_mut(&self.stream).filter(|stream| !stream.receiving.has_ended());
+        stream.map_or(Poll::Pending, |stream| stream.poll_failed(cx))
     }
 
     /// Ready when the stream has failed. Takes the place of who waits for received bytes.

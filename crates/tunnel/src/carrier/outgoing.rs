@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::ops::Deref;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -50,6 +51,25 @@ pub(super) struct Outgoing {
     /// The library, where it waits until the transport takes more.
     pub(super) library: Option<Waker>,
     pace: Pace,
+}
+
+/// Bytes to be sent, kept where the transport has no room for them.
+pub(crate) trait Payload: Deref<Target = [u8]> {
+    /// The first `length` of them, for as long as it takes.
+    fn keep(self, length: usize) -> Bytes;
+}
+
+impl Payload for Buffer {
+    fn keep(self, length: usize) -> Bytes {
+        self.freeze(length)
+    }
+}
+
+impl Payload for Bytes {
+    fn keep(mut self, length: usize) -> Bytes {
+        self.truncate(length);
+        self
+    }
 }
 
 /// What a WINDOW_UPDATE led to.
@@ -169,8 +189,21 @@ impl Carrier {
         }
     }
 
-    /// Sends the first `length` bytes of `buffer`; at most as many as were reserved.
-    pub(super) fn send(&mut self, id: u32, buffer: Buffer, length: usize) -> Result<(), Error> {
+    /// Waits until the end of this side's half has gone to the transport.
+    pub(super) fn poll_ended(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
+        match &stream.failure {
+            _ if stream.sending.has_ended() => Poll::Ready(Ok(())),
+            Some(failure) => Poll::Ready(Err(failure.clone())),
+            None => {
+                keep(&mut stream.sender, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sends the first `length` bytes of `payload`; at most as many as were reserved.
+    pub(super) fn send(&mut self, id: u32, payload: impl Payload, length: usize) -> Result<(), Error> {
         let Some(stream) = self.streams.get_mut(&id) else { return Err(gone()) };
         if let Some(failure) = &stream.failure {
             return Err(failure.clone());
@@ -178,7 +211,7 @@ impl Carrier {
         if self.outgoing.uninterruptible || stream.window.min(self.outgoing.window) < length as i64 {
             // Since it was reserved, others have used the connection's window, the peer has changed
             // its mind, or the library has begun something.
-            self.send_soon(id, buffer.freeze(length));
+            self.send_soon(id, payload.keep(length));
             self.let_next();
             return Ok(());
         }
@@ -186,13 +219,13 @@ impl Carrier {
         self.outgoing.window -= length as i64;
         self.incoming.calm.earn(OF_DATA + (length >> 10) as u32);
         self.expects_life();
-        let (mut from, mut buffer, mut frozen) = (0, Some(buffer), Bytes::new());
+        let (mut from, mut payload, mut kept) = (0, Some(payload), Bytes::new());
         while from < length {
             let part = (length - from).min(self.outgoing.largest_frame);
             let head = Head { length: part as u32, kind: DATA, flags: 0, stream: id }.bytes();
-            let taken = match &buffer {
-                Some(buffer) if self.outgoing.stuck.is_empty() => {
-                    self.offer(&mut [IoSlice::new(&head), IoSlice::new(&buffer[from..from + part])])
+            let taken = match &payload {
+                Some(payload) if self.outgoing.stuck.is_empty() => {
+                    self.offer(&mut [IoSlice::new(&head), IoSlice::new(&payload[from..from + part])])
                 }
                 _ => 0,
             };
@@ -200,10 +233,10 @@ impl Carrier {
                 if taken < HEAD {
                     self.outgoing.stuck.push_back(Bytes::copy_from_slice(&head[taken..]));
                 }
-                if let Some(buffer) = buffer.take() {
-                    frozen = buffer.freeze(length);
+                if let Some(payload) = payload.take() {
+                    kept = payload.keep(length);
                 }
-                let rest = frozen.slice(from + taken.saturating_sub(HEAD)..from + part);
+                let rest = kept.slice(from + taken.saturating_sub(HEAD)..from + part);
                 self.outgoing.stuck.push_back(rest);
             }
             from += part;

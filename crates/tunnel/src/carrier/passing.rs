@@ -92,6 +92,7 @@ impl Carrier {
         let Some(stream) = self.streams.get_mut(&head.stream) else { return };
         if ends {
             stream.sending.end();
+            stream.wake_sender();
         }
         if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && stream.sending.open() {
             stream.wake_sender();
