@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use tokio::time::{Instant, Sleep};
 
 use crate::carrier::{Handle, Lane, LibraryIo, Patience, Role, Violation};
@@ -20,6 +20,10 @@ use crate::keepalive::{Due, Keepalive};
 use crate::rarely::{Asked, Rarely, rarely};
 use crate::timers::{sleep_until, timeout};
 use crate::{Error, Settings, Transport, TunnelStream};
+
+mod requests;
+
+pub use requests::{Requests, requests};
 
 /// How long a last GOAWAY may take to leave before the transport is dropped, and how long a
 /// refused peer may go on sending.
@@ -40,6 +44,11 @@ impl InboundConnect {
     /// Method; anything but CONNECT deserves [`StatusCode::BAD_REQUEST`].
     pub fn method(&self) -> &Method {
         &self.head.method
+    }
+
+    /// What it is for; a CONNECT's has an authority and nothing else.
+    pub fn uri(&self) -> &Uri {
+        &self.head.uri
     }
 
     /// What the peer wants to be connected to, `host:port`; unchecked.
@@ -69,8 +78,17 @@ impl InboundConnect {
     ///
     /// # Errors
     /// If the peer has reset the stream or the connection is gone.
-    pub fn accept(mut self, headers: HeaderMap) -> Result<TunnelStream, Error> {
+    pub fn accept(self, headers: HeaderMap) -> Result<TunnelStream, Error> {
+        self.answer(StatusCode::OK, headers)
+    }
+
+    /// Answers with this status: from now on, the bodies of request and response flow.
+    ///
+    /// # Errors
+    /// As [`InboundConnect::accept`].
+    pub fn answer(mut self, status: StatusCode, headers: HeaderMap) -> Result<TunnelStream, Error> {
         let mut response = Response::new(());
+        *response.status_mut() = status;
         *response.headers_mut() = headers;
         let send = self.respond.send_response(response, false)?;
         Ok(TunnelStream::new(send, self.recv, self.lane, None))
@@ -143,11 +161,38 @@ impl ServeError {
 /// has passed means: at once. When the transport says that it drains, the peer is told so as well,
 /// and open streams may go on for as long as they like. Dropping the future drops the connection
 /// without a word.
-pub async fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, on_request: H) -> Served
+pub fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, on_request: H) -> impl Future<Output = Served>
 where
     IO: Transport + 'static,
     D: Future<Output = Instant>,
     H: FnMut(InboundConnect),
+{
+    serve_to(io, settings, drain, on_request)
+}
+
+/// Who requests are for.
+trait Intake {
+    /// Ready if it takes one. Otherwise, the task of `cx` is woken when it does.
+    fn poll_ready(&mut self, cx: &Context<'_>) -> Poll<()>;
+
+    fn take(&mut self, request: InboundConnect);
+}
+
+impl<H: FnMut(InboundConnect)> Intake for H {
+    fn poll_ready(&mut self, _: &Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn take(&mut self, request: InboundConnect) {
+        self(request);
+    }
+}
+
+async fn serve_to<IO, D, I>(io: IO, settings: &Settings, drain: D, intake: I) -> Served
+where
+    IO: Transport + 'static,
+    D: Future<Output = Instant>,
+    I: Intake,
 {
     let drains = io.drains_at();
     let mut driver = Driver::new(io, Role::Server, settings);
@@ -165,17 +210,17 @@ where
     };
     carrier.has_task();
     let drain = pin!(drain);
-    let mut side = ServerSide::new(Begun { carrier, http2, patience, settings, drains }, drain, on_request);
+    let mut side = ServerSide::new(Begun { carrier, http2, patience, settings, drains }, drain, intake);
     let end = driver.run(&mut side).await;
     served(side.requests, end)
 }
 
-struct ServerSide<'a, D, H> {
+struct ServerSide<'a, D, I> {
     carrier: Handle,
     http2: h2::server::Connection<LibraryIo, Bytes>,
     patience: Patience,
     settings: &'a Settings,
-    on_request: H,
+    intake: I,
     requests: u64,
     keepalive: Box<Keepalive>,
     /// For the keepalive.
@@ -201,9 +246,9 @@ struct Begun<'a> {
     drains: Option<Instant>,
 }
 
-impl<'a, D: Future<Output = Instant>, H> ServerSide<'a, D, H> {
+impl<'a, D: Future<Output = Instant>, I> ServerSide<'a, D, I> {
     /// Not where it is awaited: what is borrowed there, as the library's connection is here, is kept twice in the task.
-    fn new(begun: Begun<'a>, drain: Pin<&'a mut D>, on_request: H) -> Self {
+    fn new(begun: Begun<'a>, drain: Pin<&'a mut D>, intake: I) -> Self {
         let Begun { carrier, mut http2, patience, settings, drains } = begun;
         Self {
             keepalive: Keepalive::new(&carrier, http2.ping_pong(), settings, drains),
@@ -218,12 +263,12 @@ impl<'a, D: Future<Output = Instant>, H> ServerSide<'a, D, H> {
             http2,
             patience,
             settings,
-            on_request,
+            intake,
         }
     }
 }
 
-impl<D: Future<Output = Instant>, H: FnMut(InboundConnect)> Side for ServerSide<'_, D, H> {
+impl<D: Future<Output = Instant>, I: Intake> Side for ServerSide<'_, D, I> {
     type Error = ServeError;
 
     fn poll_due(&mut self, cx: &mut Context<'_>, library: &Asked) -> Poll<ServeError> {
@@ -281,12 +326,18 @@ impl<D: Future<Output = Instant>, H: FnMut(InboundConnect)> Side for ServerSide<
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ServeError>> {
         loop {
-            match ready!(self.http2.poll_accept(cx)) {
+            let next = if self.intake.poll_ready(cx).is_ready() {
+                ready!(self.http2.poll_accept(cx))
+            } else {
+                // Requests wait with the library, and it sees to all else.
+                ready!(self.http2.poll_closed(cx)).err().map(Err)
+            };
+            match next {
                 Some(Ok((request, respond))) => {
                     self.requests += 1;
                     let (head, recv) = request.into_parts();
                     let lane = self.carrier.attach(recv.stream_id().into());
-                    (self.on_request)(InboundConnect { head, recv, respond, lane });
+                    self.intake.take(InboundConnect { head, recv, respond, lane });
                 }
                 Some(Err(error)) => {
                     let error = Error::from(error);
