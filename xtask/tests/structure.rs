@@ -339,7 +339,7 @@ const THREAD_LOCALS: [&str; 6] = [
     "crates/lab/src/floor/relay.rs",
     "crates/tls/src/buffer.rs",
     "crates/tls/src/turn.rs",
-    "crates/tunnel/src/carrier/outgoing.rs",
+    "crates/tunnel/src/carrier/pace.rs",
     "crates/tunnel/src/timers.rs",
 ];
 

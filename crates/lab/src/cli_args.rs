@@ -34,7 +34,7 @@ pub enum LabCommand {
         sudo leno lab run connections --quick\n  \
         leno lab run churn --services 50 --proxies 100\n\n\
         Takes minutes: subjects x rounds x steps x (duration + warm-up). The machine should do nothing else.")]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
 
     /// List scenarios, their steps, and subjects
     List(ListArgs),
@@ -440,7 +440,7 @@ mod tests {
 
     fn run_args(line: &str) -> Result<RunArgs, String> {
         match Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?.command {
-            LabCommand::Run(args) => Ok(args),
+            LabCommand::Run(args) => Ok(*args),
             LabCommand::List(_) => Err("list".to_owned()),
         }
     }

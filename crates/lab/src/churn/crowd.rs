@@ -1,10 +1,11 @@
 //! All proxies.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leno_tls::{ControlConnector, RootSource};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -141,7 +142,7 @@ impl Crowd {
 
     /// What each holds.
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Held>> {
-        self.held.iter().map(|held| held.lock().unwrap_or_else(PoisonError::into_inner))
+        self.held.iter().map(Mutex::lock)
     }
 }
 

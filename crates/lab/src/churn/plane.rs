@@ -6,9 +6,10 @@ use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -172,7 +173,7 @@ impl Plane {
 }
 
 fn last_words(log: &Mutex<VecDeque<String>>) -> String {
-    log.lock().map(|log| log.iter().map(|line| format!("{line}\n")).collect()).unwrap_or_default()
+    log.lock().iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Takes down what it says.
@@ -194,12 +195,11 @@ async fn listen(out: BufReader<tokio::process::ChildStdout>, tell: watch::Sender
 async fn keep_log(errors: BufReader<tokio::process::ChildStderr>, log: Arc<Mutex<VecDeque<String>>>) {
     let mut lines = errors.lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        if let Ok(mut log) = log.lock() {
-            if log.len() >= LOG_LINES {
-                log.pop_front();
-            }
-            log.push_back(line);
+        let mut log = log.lock();
+        if log.len() >= LOG_LINES {
+            log.pop_front();
         }
+        log.push_back(line);
     }
 }
 

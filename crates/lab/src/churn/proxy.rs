@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use h2::{RecvStream, SendStream};
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 use leno_tls::{ControlConnector, HANDSHAKE_TIMEOUT, TlsStream};
+use parking_lot::Mutex;
 use prost::Message as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
@@ -111,7 +112,7 @@ async fn converse(shared: &Shared, number: usize, told: Option<Told>) -> Result<
         let now = Instant::now();
         shared.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let (ended, is_there) = {
-            let mut held = shared.held[number].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = shared.held[number].lock();
             held.arrived(now);
             reader.take(&data, &mut *held)?;
             (std::mem::take(&mut held.ended), held.is_synced() && held.changes_seen() >= shared.missed)

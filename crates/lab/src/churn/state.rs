@@ -1,10 +1,11 @@
 //! What a proxy holds, in little: which resources, and a digest of each.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use twox_hash::XxHash64;
 
 use super::mesh::mark;
@@ -45,10 +46,10 @@ impl Names {
             return *number;
         }
         let known = |later: &HashMap<Box<[u8]>, u32>| later.get(name).copied();
-        if let Some(number) = known(&self.later.read().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(number) = known(&self.later.read()) {
             return number;
         }
-        let mut later = self.later.write().unwrap_or_else(PoisonError::into_inner);
+        let mut later = self.later.write();
         let next = (self.first.len() + later.len()) as u32;
         *later.entry(name.into()).or_insert(next)
     }
@@ -74,16 +75,16 @@ struct Sent {
 impl Watched {
     /// Forgets what was, and waits for changes from `number` on.
     pub(super) fn begin(&self, number: u32) {
-        self.sent.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.sent.write().clear();
         self.from.store(number, Ordering::SeqCst);
         self.seen.store(0, Ordering::SeqCst);
-        *self.latency.lock().unwrap_or_else(PoisonError::into_inner) = LatencyRecorder::new();
+        *self.latency.lock() = LatencyRecorder::new();
     }
 
     /// A change of so many pods is about to be fed.
     pub(super) fn sent(&self, number: u32, pods: u32) {
         let sent = Sent { at: Instant::now(), pods };
-        self.sent.write().unwrap_or_else(PoisonError::into_inner).insert(number, sent);
+        self.sent.write().insert(number, sent);
     }
 
     /// Pairs of a change and a proxy that has seen it.
@@ -93,7 +94,7 @@ impl Watched {
 
     /// How long that took.
     pub(super) fn latency(&self) -> LatencyRecorder {
-        self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.latency.lock().clone()
     }
 }
 
@@ -199,14 +200,14 @@ impl Held {
         if number < self.watched.from.load(Ordering::SeqCst) {
             return;
         }
-        let sent = self.watched.sent.read().unwrap_or_else(PoisonError::into_inner).get(&number).copied();
+        let sent = self.watched.sent.read().get(&number).copied();
         let Some(sent) = sent else { return };
         let seen = self.partly.entry(number).or_default();
         *seen += 1;
         if *seen == sent.pods {
             self.changes_seen += 1;
             let took = self.now.checked_duration_since(sent.at).unwrap_or(Duration::ZERO);
-            self.watched.latency.lock().unwrap_or_else(PoisonError::into_inner).record(took);
+            self.watched.latency.lock().record(took);
             self.watched.seen.fetch_add(1, Ordering::SeqCst);
         }
     }

@@ -233,7 +233,6 @@ mod tests {
             version: "1".to_owned(),
             aliases: vec!["/10.0.0.1".to_owned()],
             resource: Some(prost_types::Any { type_url: "t".to_owned(), value: vec![7; length] }),
-            ..Resource::default()
         };
         let responses = [
             DeltaDiscoveryResponse {
