@@ -78,12 +78,12 @@ fn enrolment(store: &ObjectStore, findings: &mut Findings) {
         store.deployments().map(|object| (Kind::Deployment, &object.metadata, &object.spec.template.metadata.labels));
     for (kind, metadata, labels) in namespaces.chain(pods).chain(services).chain(templates) {
         if let Some(mode) = labels.get(DATAPLANE_MODE)
-            && !["ambient", "none"].contains(&mode.as_str())
+            && !["ambient", "none"].contains(&&**mode)
         {
             let hint = did_you_mean(mode, ["ambient", "none"]).unwrap_or("ambient or none");
             findings.add(kind, metadata, format!("label {DATAPLANE_MODE}={mode} means nothing; did you mean {hint}?"));
         }
-        if let Some(waypoint) = labels.get(USE_WAYPOINT).filter(|waypoint| *waypoint != "none") {
+        if let Some(waypoint) = labels.get(USE_WAYPOINT).filter(|waypoint| &***waypoint != "none") {
             let finding = format!(
                 "label {USE_WAYPOINT}={waypoint} has no effect: Leno has no waypoints yet, so only L4 policies are enforced"
             );
@@ -133,7 +133,7 @@ fn authorization_policy(options: &Options, pods: &Pods<'_>, policy: &Authorizati
 }
 
 fn peer_authentications(options: &Options, store: &ObjectStore, pods: &Pods<'_>, findings: &mut Findings) {
-    let mut levels: BTreeMap<(&str, Option<&Labels>), Vec<_>> = BTreeMap::new();
+    let mut levels: BTreeMap<(&str, Vec<_>), Vec<_>> = BTreeMap::new();
     for peer in store.peer_authentications() {
         let labels = peer.spec.selector.as_ref().map(|selector| &selector.match_labels).filter(|l| !l.is_empty());
         if let Some(labels) = labels
@@ -150,7 +150,7 @@ fn peer_authentications(options: &Options, store: &ObjectStore, pods: &Pods<'_>,
                 format!("the selector {} selects no pod{hint}", show(labels)),
             );
         }
-        levels.entry((&peer.metadata.namespace, labels)).or_default().push(peer);
+        levels.entry((&peer.metadata.namespace, labels.into_iter().flatten().collect())).or_default().push(peer);
     }
     for mut same in levels.into_values() {
         same.sort_by_key(|peer| (peer.metadata.creation_timestamp, &peer.metadata.name));

@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use leno_model::Name;
+use leno_model::{Map, Name};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Kind;
@@ -249,6 +250,12 @@ impl<'de, T: Field<'de>> Field<'de> for Vec<T> {
     }
 }
 
+impl<'de, T: Field<'de>> Field<'de> for Arc<[T]> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        Vec::decode(from, cx).map(Self::from)
+    }
+}
+
 struct List<'c, T>(&'c mut Context, PhantomData<T>);
 
 impl<'de, T: Field<'de>> Visitor<'de> for List<'_, T> {
@@ -263,6 +270,8 @@ impl<'de, T: Field<'de>> Visitor<'de> for List<'_, T> {
         while let Some(item) = seq.next_element_seed(Item(self.0, Segment::Index(out.len()), PhantomData))? {
             out.push(item);
         }
+        // Most lists hold one thing, and objects are kept for long.
+        out.shrink_to_fit();
         Ok(out)
     }
 }
@@ -312,9 +321,15 @@ pub(super) trait MapKey: Ord + Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-impl MapKey for String {
+impl MapKey for Name {
     fn parse(text: &str) -> Result<Self, String> {
-        Ok(text.to_owned())
+        Ok(text.into())
+    }
+}
+
+impl<'de> Field<'de> for Map<Name, Name> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        BTreeMap::<Name, Name>::decode(from, cx).map(Self::from_iter)
     }
 }
 

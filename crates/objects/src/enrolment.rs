@@ -19,7 +19,7 @@ pub fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
     match pod.label(DATAPLANE_MODE) {
         Some("ambient") => true,
         Some("none") => false,
-        _ => namespace_labels.get(DATAPLANE_MODE).is_some_and(|mode| mode == "ambient"),
+        _ => namespace_labels.get(DATAPLANE_MODE).is_some_and(|mode| &**mode == "ambient"),
     }
 }
 
@@ -33,13 +33,13 @@ mod tests {
     use super::*;
 
     fn pod(labels: &[(&str, &str)]) -> ObjectMeta {
-        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into()));
         ObjectMeta { namespace: "shop".into(), labels: labels.collect(), ..ObjectMeta::default() }
     }
 
     #[test]
     fn the_pods_label_decides_over_its_namespaces() {
-        let ambient = Labels::from([(DATAPLANE_MODE.to_owned(), "ambient".to_owned())]);
+        let ambient = Labels::from_iter([(DATAPLANE_MODE.into(), "ambient".into())]);
         let none = Labels::new();
         assert!(is_enrolled(&pod(&[]), &ambient));
         assert!(!is_enrolled(&pod(&[]), &none));
@@ -54,7 +54,7 @@ mod tests {
     fn captured_is_what_the_agent_says() {
         let mut pod = pod(&[(DATAPLANE_MODE, "ambient")]);
         assert!(!is_captured(&pod));
-        pod.annotations.insert(REDIRECTION_ANNOTATION.to_owned(), REDIRECTION_ENABLED.to_owned());
+        pod.annotations.insert(REDIRECTION_ANNOTATION.into(), REDIRECTION_ENABLED.into());
         assert!(is_captured(&pod));
     }
 }

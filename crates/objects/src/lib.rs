@@ -13,6 +13,7 @@ mod meta;
 mod network;
 mod scalars;
 mod security;
+mod sharing;
 mod store;
 mod suggest;
 mod validate;
@@ -40,6 +41,7 @@ pub use security::{
     PeerAuthentication, PeerAuthenticationSpec, PolicyAction, PolicyTargetReference, Rule, Source, To, When,
     WorkloadSelector,
 };
+pub use sharing::Sharing;
 pub use store::{Change, ObjectStore};
 pub use suggest::did_you_mean;
 pub use workload::{

@@ -2,15 +2,15 @@
 
 pub(crate) mod rules;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use leno_model::Name;
+use leno_model::{Map, Name};
 
 use super::decode::{object, word};
 use super::scalars::Timestamp;
 
-/// Labels or annotations.
-pub type Labels = BTreeMap<String, String>;
+/// Labels or annotations. Replicas have most of them in common, and so can share them: a clone is a count.
+pub type Labels = Map<Name, Name>;
 
 object! {
     /// Who an object is.
@@ -28,7 +28,7 @@ object! {
         /// When it was asked to go away; `None` while nobody did.
         deletion_timestamp: Option<Timestamp> = "deletionTimestamp",
         /// The objects it belongs to.
-        owner_references: Vec<OwnerReference> = "ownerReferences",
+        owner_references: Arc<[OwnerReference]> = "ownerReferences",
         /// Unique over time, where a name can come back.
         uid: String = "uid",
     }
@@ -39,12 +39,12 @@ object! {
 impl ObjectMeta {
     /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.get(key).map(String::as_str)
+        self.labels.get(key).map(|value| &**value)
     }
 
     /// The value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.annotations.get(key).map(String::as_str)
+        self.annotations.get(key).map(|value| &**value)
     }
 }
 
@@ -108,8 +108,8 @@ impl LabelSelector {
     pub fn matches(&self, labels: &Labels) -> bool {
         selects(&self.match_labels, labels)
             && self.match_expressions.iter().all(|expression| {
-                let value = labels.get(&expression.key);
-                let listed = value.is_some_and(|value| expression.values.contains(value));
+                let value = labels.get(&*expression.key);
+                let listed = value.is_some_and(|value| expression.values.iter().any(|listed| **listed == **value));
                 match expression.operator {
                     LabelOperator::In => listed,
                     LabelOperator::NotIn => !listed,

@@ -271,7 +271,7 @@ fn policies_keep_what_absence_means() {
 
 #[test]
 fn selectors() {
-    let labels: Labels = [("app".to_owned(), "web".to_owned())].into();
+    let labels = Labels::from_iter([("app".into(), "web".into())]);
     let expression = |operator, values: &[&str]| LabelSelector {
         match_expressions: vec![LabelExpression {
             key: "app".into(),

@@ -174,7 +174,7 @@ mod tests {
     fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
         let mut object = Namespace::default();
         object.metadata.name = name.into();
-        object.metadata.labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        object.metadata.labels = labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         object.into()
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod rules;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::decode::{object, word};
 use super::meta::{Condition, LabelSelector, ObjectMeta};
@@ -89,7 +90,7 @@ object! {
     /// What a pod should be.
     pub struct PodSpec {
         /// Its processes.
-        containers: Vec<Container> = "containers" (required check rules::containers),
+        containers: Arc<[Container]> = "containers" (required check rules::containers),
         /// Node it is bound to; empty until somebody binds it.
         node_name: String = "nodeName",
         /// Account it runs as; empty means `default`.
@@ -308,7 +309,7 @@ object! {
         /// All addresses.
         pod_ips: Vec<PodIp> = "podIPs",
         /// Conditions, of which `Ready` matters.
-        conditions: Vec<Condition> = "conditions",
+        conditions: Arc<[Condition]> = "conditions",
     }
     silent [
         "hostIP", "hostIPs", "startTime", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses",

@@ -275,7 +275,7 @@ fn allowed(policies: &[AuthorizationPolicy], a: &Attempt) -> bool {
     let applies = |policy: &&AuthorizationPolicy| {
         let near = ["a", "istio-system"].contains(&&*policy.metadata.namespace);
         let selected =
-            policy.spec.selector.as_ref().is_none_or(|s| s.match_labels.get("app").is_none_or(|v| v == "web"));
+            policy.spec.selector.as_ref().is_none_or(|s| s.match_labels.get("app").is_none_or(|v| &**v == "web"));
         near && selected && policy.metadata.annotations.is_empty()
     };
     let of = |action: PolicyAction| policies.iter().filter(applies).filter(move |policy| policy.spec.action == action);
@@ -384,10 +384,10 @@ fn any_policy(index: usize) -> impl Strategy<Value = AuthorizationPolicy> {
             policy.metadata.name = format!("p{index}").into();
             policy.metadata.namespace = namespace.into();
             if dry_run {
-                policy.metadata.annotations.insert("istio.io/dry-run".to_owned(), "true".to_owned());
+                policy.metadata.annotations.insert("istio.io/dry-run".into(), "true".into());
             }
             policy.spec.selector = app.map(|app| {
-                let labels = (!app.is_empty()).then(|| ("app".to_owned(), app.to_owned()));
+                let labels = (!app.is_empty()).then(|| ("app".into(), app.into()));
                 leno_objects::WorkloadSelector { match_labels: labels.into_iter().collect() }
             });
             policy.spec.action = action;

@@ -119,7 +119,7 @@ impl Index {
     }
 
     fn labels<'a>(&'a self, namespace: &'a str, labels: &'a Labels) -> impl Iterator<Item = u64> + 'a {
-        labels.iter().map(move |(key, value)| self.hash((namespace, key.as_str(), value.as_str())))
+        labels.iter().map(move |(key, value)| self.hash((namespace, &**key, &**value)))
     }
 
     /// Takes in that the object `key` was `old` and is `new`.

@@ -14,13 +14,13 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, PolicyName, ServiceName, WorkloadUid};
+use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceName, WorkloadUid};
 
 use dirt::Dirt;
 use index::{Index, Known, Named};
 use leno_objects::{
     AuthorizationPolicy, Change, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore, PeerAuthentication, Pod,
-    Service,
+    Service, Sharing,
 };
 use peer_authentication::Peers;
 use workload::Surroundings;
@@ -86,8 +86,12 @@ impl Delta {
 pub struct Translator {
     options: Options,
     store: ObjectStore,
+    // What the objects have in common.
+    sharing: Sharing,
     index: Index,
     mesh: Mesh,
+    // What the mesh's names have in common.
+    names: Names,
     // Only non-empty lists.
     warnings: BTreeMap<ObjectKey, Vec<String>>,
     // Those of endpoints that are no pods.
@@ -123,9 +127,15 @@ impl Translator {
     /// Takes changes in, all at once, and brings the mesh in step.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Delta {
         let mut dirt = Dirt::default();
-        for change in changes {
-            let key = match &change {
-                Change::Upsert(object) => object.key(),
+        for mut change in changes {
+            let key = match &mut change {
+                Change::Upsert(object) => {
+                    // One that somebody else holds, too, is kept anyway.
+                    if let Some(object) = Arc::get_mut(object) {
+                        self.sharing.settle(object);
+                    }
+                    object.key()
+                }
                 Change::Remove(key) => key.clone(),
             };
             let generation = self.store.generation();
@@ -220,7 +230,10 @@ impl Translator {
             return;
         }
         match service {
-            Some(service) => self.mesh.upsert_service(Arc::new(service)),
+            Some(mut service) => {
+                self.names.settle_service(&mut service);
+                self.mesh.upsert_service(Arc::new(service));
+            }
             None => drop(self.mesh.remove_service(&id)),
         }
         delta.services.insert(id);
@@ -292,7 +305,10 @@ impl Translator {
             return;
         }
         match workload {
-            Some(workload) => self.mesh.upsert_workload(Arc::new(workload)),
+            Some(mut workload) => {
+                self.names.settle_workload(&mut workload);
+                self.mesh.upsert_workload(Arc::new(workload));
+            }
             None => drop(self.mesh.remove_workload(&uid)),
         }
         delta.workloads.insert(uid);

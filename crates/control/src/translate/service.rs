@@ -131,7 +131,7 @@ fn distribution(service: &leno_objects::Service, namespace_annotations: Option<&
     let said = [
         service.spec.traffic_distribution.as_deref(),
         service.metadata.annotation(TRAFFIC_DISTRIBUTION),
-        namespace_annotations.and_then(|annotations| annotations.get(TRAFFIC_DISTRIBUTION)).map(String::as_str),
+        namespace_annotations.and_then(|annotations| annotations.get(TRAFFIC_DISTRIBUTION)).map(|value| &**value),
     ];
     match said.into_iter().flatten().next().map(str::to_ascii_lowercase).as_deref() {
         Some("preferclose" | "prefersamezone") => Distribution::SameZone,

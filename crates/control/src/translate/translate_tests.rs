@@ -135,7 +135,7 @@ fn states_of_a_pod() {
             },
             Some((Health::Healthy, TunnelProtocol::Hbone)),
         ),
-        ("not ready", |p| p.status.conditions.clear(), Some((Health::Unhealthy, TunnelProtocol::Hbone))),
+        ("not ready", |p| p.status.conditions = Arc::default(), Some((Health::Unhealthy, TunnelProtocol::Hbone))),
         (
             "going",
             |p| p.metadata.deletion_timestamp = "2026-01-01T00:00:00Z".parse().ok(),
@@ -176,8 +176,8 @@ fn canonical_names_by_precedence() {
     ];
     for (labels, name, revision) in cases {
         let Some(Object::Pod(mut pod)) = load(WEB).pop() else { panic!("a pod") };
-        pod.metadata.owner_references.clear();
-        pod.metadata.labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        pod.metadata.owner_references = Arc::default();
+        pod.metadata.labels = labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         let mut translator = Translator::new(Options::default());
         translator.apply([Change::upsert(pod)]);
         let workload = pod_workload(&translator, "default/web-1");

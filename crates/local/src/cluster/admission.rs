@@ -42,7 +42,7 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
                 container.name
             ));
         }
-        for container in &spec.containers {
+        for container in spec.containers.iter() {
             let unanswerable = |source: &EnvVarSource| source.field_ref.is_none();
             for variable in container.env.iter().filter(|v| v.value_from.as_ref().is_some_and(unanswerable)) {
                 problems.push(format!(
@@ -105,14 +105,14 @@ fn namespaces(manifests: &mut Manifests, warnings: &mut Vec<String>) {
         }
         let mut metadata = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
         // As the API server labels every namespace; selectors may ask for it.
-        metadata.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_string());
+        metadata.labels.insert("kubernetes.io/metadata.name".into(), name);
         let object = Arc::new(Object::Namespace(Namespace { metadata }));
         manifests.objects.insert(key, Sourced { object, origin: None });
     }
 }
 
 fn reserved_ports(at: &str, spec: &PodSpec, warnings: &mut Vec<String>) {
-    for container in &spec.containers {
+    for container in spec.containers.iter() {
         for port in container.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
             let number = port.container_port.0;
             if RESERVED_PORTS.contains(&number) {

@@ -2,6 +2,7 @@
 //! pods and nodes.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use leno_objects::{
@@ -21,14 +22,14 @@ pub(crate) fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name
     let mut metadata = template.metadata.clone();
     metadata.name = name.into();
     metadata.namespace.clone_from(&key.namespace);
-    metadata.labels.insert(TEMPLATE_LABEL.to_owned(), hash.to_owned());
-    metadata.owner_references = vec![OwnerReference {
+    metadata.labels.insert(TEMPLATE_LABEL.into(), hash.into());
+    metadata.owner_references = Arc::new([OwnerReference {
         api_version: "apps/v1".to_owned(),
         kind: "ReplicaSet".to_owned(),
         name: format!("{}-{hash}", key.name),
         controller: true,
         ..OwnerReference::default()
-    }];
+    }]);
     Pod { metadata, spec: template.spec.clone(), status: PodStatus::default() }
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct Seen<'a> {
 pub(crate) fn observed(pod: &Pod, seen: &Seen<'_>) -> Pod {
     let mut pod = pod.clone();
     if seen.enrolled {
-        pod.metadata.annotations.insert(REDIRECTION_ANNOTATION.to_owned(), REDIRECTION_ENABLED.to_owned());
+        pod.metadata.annotations.insert(REDIRECTION_ANNOTATION.into(), REDIRECTION_ENABLED.into());
     } else {
         // Nobody enters the mesh by writing it into a manifest.
         pod.metadata.annotations.remove(REDIRECTION_ANNOTATION);
@@ -57,11 +58,11 @@ pub(crate) fn observed(pod: &Pod, seen: &Seen<'_>) -> Pod {
         phase: seen.phase,
         pod_ip: seen.ips.first().copied(),
         pod_ips: seen.ips.iter().map(|ip| PodIp { ip: Some(*ip) }).collect(),
-        conditions: vec![Condition {
+        conditions: Arc::new([Condition {
             kind: "Ready".to_owned(),
             status: if over { "False" } else { ready }.to_owned(),
             ..Condition::default()
-        }],
+        }]),
     };
     pod
 }
@@ -69,13 +70,14 @@ pub(crate) fn observed(pod: &Pod, seen: &Seen<'_>) -> Pod {
 /// The node object as the API server would hold it; `declared` is what a manifest says of it.
 pub(crate) fn node_object(name: &str, addresses: NodeAddresses, declared: Option<&NodeObject>) -> NodeObject {
     let mut metadata = ObjectMeta { name: name.into(), ..ObjectMeta::default() };
-    let mut label = |key: &str, value: String| metadata.labels.insert(key.to_owned(), value);
+    let mut label = |key: &str, value: String| metadata.labels.insert(key.into(), value.into());
     label("kubernetes.io/hostname", name.to_owned());
     label("topology.kubernetes.io/region", "local".to_owned());
     // A zone per node: preferences between zones can be seen with two of them.
     label("topology.kubernetes.io/zone", format!("zone-{}", addresses.number()));
     if let Some(declared) = declared {
-        metadata.labels.extend(declared.metadata.labels.clone());
+        let declared_labels = declared.metadata.labels.iter();
+        metadata.labels.extend(declared_labels.map(|(key, value)| (key.clone(), value.clone())));
         metadata.annotations.clone_from(&declared.metadata.annotations);
     }
     let address = NodeAddress { kind: "InternalIP".to_owned(), address: addresses.fabric_v4().to_string() };

@@ -3,7 +3,7 @@ use leno_objects::Kind;
 use super::*;
 
 fn pod(labels: &[(&str, &str)]) -> ObjectMeta {
-    let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let labels = labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
     ObjectMeta { name: "p".into(), namespace: "shop".into(), labels, ..ObjectMeta::default() }
 }
 

@@ -6,6 +6,7 @@
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is, and fields are vectors")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Container, ContainerPort, DeploymentSpec, EnvVar, Probe};
 use crate::decode::{Context, Problem};
@@ -14,7 +15,7 @@ use crate::validate::no_duplicates;
 
 type Check = Result<(), Problem>;
 
-pub(crate) fn containers(containers: &Vec<Container>, _: &mut Context) -> Check {
+pub(crate) fn containers(containers: &Arc<[Container]>, _: &mut Context) -> Check {
     if containers.is_empty() {
         return Err(Problem::here("needs at least one container"));
     }

@@ -238,8 +238,8 @@ impl Core {
             None => return Err(Error::NotFound(format!("there is no namespace {namespace}"))),
         };
         match value {
-            Some(value) => object.metadata_mut().labels.insert(key, value),
-            None => object.metadata_mut().labels.remove(&key),
+            Some(value) => object.metadata_mut().labels.insert(key.into(), value.into()),
+            None => object.metadata_mut().labels.remove(&*key),
         };
         let mut applied = self.applied.clone();
         applied.insert(id, Arc::new(object));

@@ -1,0 +1,91 @@
+//! What a change and a workload cost the control plane, from objects to what is published, counted: whatever
+//! the size of the mesh, a change allocates as much, and what is kept of a workload is little. Alone in its
+//! process, for it counts what that allocates.
+
+mod generated;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use generated::{OF_NAMESPACE, mesh, pod};
+use leno_control::translate::Options;
+use leno_control::{Controller, Feed};
+use leno_objects::{Change, Kind};
+
+/// Counts bytes.
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+static FREED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all is left to the system's allocator, as it was asked for.
+#[allow(unsafe_code, reason = "the only way to count what is allocated")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        FREED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's; it came from there.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocated() -> usize {
+    ALLOCATED.load(Ordering::Relaxed)
+}
+
+fn live() -> usize {
+    allocated() - FREED.load(Ordering::Relaxed)
+}
+
+/// Bytes allocated from handing the changes over until they are published, for each of them.
+fn cost(controller: &Controller, feed: &Feed, changes: Vec<Change>) -> usize {
+    let generation = controller.generation();
+    let (count, before) = (changes.len(), allocated());
+    feed.apply(changes);
+    controller.publish();
+    assert_eq!(controller.generation(), generation + 1, "the changes mean something");
+    (allocated() - before) / count
+}
+
+#[test]
+fn a_change_costs_what_it_touches() {
+    let (mut one, mut whole) = (Vec::new(), Vec::new());
+    for pods in [500, 5000] {
+        let before = live();
+        let controller = Controller::new(Options::default());
+        let feed = Feed::announce(controller.clone(), Kind::ALL);
+        feed.apply(mesh(pods));
+        feed.complete(Kind::ALL);
+        controller.publish();
+        whole.push(live() - before);
+        // Somebody goes on to read what was published before, as ever in a control plane.
+        let read = (controller.mesh().borrow().clone(), controller.resources().borrow().clone());
+        let of_one = (0..20).map(|i| cost(&controller, &feed, vec![pod(i * 17, 1)])).max().unwrap_or_default();
+        let of_hundred = cost(&controller, &feed, (100..200).map(|n| pod(n, 2)).collect());
+        let of_namespace = cost(&controller, &feed, (0..OF_NAMESPACE.min(pods)).map(|n| pod(n, 3)).collect());
+        println!(
+            "{pods} workloads: a changed pod allocates {of_one} bytes, one of 100 {of_hundred}, \
+             one of a namespace's {of_namespace}"
+        );
+        assert!(of_hundred <= of_one && of_namespace <= of_one, "many together cost more than each alone");
+        one.push(of_one);
+        drop(read);
+    }
+    let kept = (whole[1] - whole[0]) / 4500;
+    println!("{kept} bytes are kept of a workload");
+    assert!(kept <= 3072, "{kept} bytes are kept of a workload");
+    assert!(
+        one[1] * 2 <= one[0] * 3,
+        "with ten times the mesh a change allocates {} bytes instead of {}",
+        one[1],
+        one[0]
+    );
+}
