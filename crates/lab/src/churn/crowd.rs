@@ -57,6 +57,7 @@ impl Crowd {
             missed,
             bytes: AtomicU64::new(0),
             responses: AtomicU64::new(0),
+            again: AtomicU64::new(0),
             there,
         });
         self.shared = Some(shared.clone());
@@ -138,6 +139,11 @@ impl Crowd {
         let of =
             |shared: &Arc<Shared>| (shared.bytes.load(Ordering::Relaxed), shared.responses.load(Ordering::Relaxed));
         self.shared.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// How often proxies had to come again since, before they were in sync.
+    pub(super) fn again(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.again.load(Ordering::Relaxed))
     }
 
     /// What each holds.

@@ -76,6 +76,9 @@ pub(crate) fn values(result: &PhaseResult, all: &[PhaseResult]) -> Vec<Value> {
             ("peak RSS", "MiB", Lower, rss(result.after.peak_bytes)),
         ]),
     }
+    if matches!(phase, Phase::FirstSync | Phase::Reconnect) {
+        values.push(("sent away while they came", "connections", Lower, result.again as f64));
+    }
     if phase.needs_proxies() || phase == Phase::FirstSync {
         values.push(("CPU of the proxies", "s", Lower, result.lab_cpu.seconds()));
     }
@@ -158,6 +161,7 @@ mod tests {
             after: PlaneMemory { rss_bytes: 12 << 20, peak_bytes: 40 << 20, descriptors: 9 },
             bytes: 0,
             responses: 0,
+            again: 0,
             latency: None,
             machine: MachineCpu::default(),
             others_seconds: 0.0,

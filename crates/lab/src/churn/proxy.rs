@@ -1,10 +1,11 @@
 //! One proxy: a delta client over TLS that does what is asked of one, and looks at no more than it must.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::Connection;
@@ -17,7 +18,7 @@ use prost::Message as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::mesh::node_name;
 use super::plane::NAMESPACE;
@@ -44,6 +45,8 @@ pub(super) struct Shared {
     pub(super) bytes: AtomicU64,
     /// Responses that have come.
     pub(super) responses: AtomicU64,
+    /// Times that a proxy had to come again before it was in sync.
+    pub(super) again: AtomicU64,
     /// Proxies that are in sync.
     pub(super) there: watch::Sender<usize>,
 }
@@ -67,17 +70,37 @@ pub(super) fn told<'a>(held: impl Iterator<Item = (&'a str, &'a str)>) -> Told {
     request.encode_to_vec().into()
 }
 
-/// Comes, and stays until something goes wrong; the answer is what.
+/// Before it comes again, and how often it does.
+const PAUSE: Duration = Duration::from_millis(200);
+const ATTEMPTS: usize = 100;
+
+/// Comes, and stays until something goes wrong; the answer is what. Until it is in sync it comes again when it is sent away,
+/// as every proxy does: a control plane that has too much to do at once may do that.
 pub(super) async fn run(shared: Arc<Shared>, number: usize, told: Option<Told>) -> String {
-    match converse(&shared, number, told).await {
-        Ok(never) => match never {},
-        Err(reason) => format!("proxy {number}: {reason}"),
+    let mut permit = shared.places.acquire().await.ok();
+    let mut attempts = 0;
+    loop {
+        let reason = match converse(&shared, number, told.clone(), &mut permit).await {
+            Ok(never) => match never {},
+            Err(reason) => reason,
+        };
+        attempts += 1;
+        if permit.is_none() || attempts == ATTEMPTS {
+            return format!("proxy {number}: {reason}");
+        }
+        tracing::debug!(number, reason, "comes again");
+        shared.again.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn converse(shared: &Shared, number: usize, told: Option<Told>) -> Result<std::convert::Infallible, String> {
-    let permit = shared.places.acquire().await.map_err(|error| error.to_string())?;
-    let mut permit = Some(permit);
+/// One connection; `permit` is given back when it is in sync.
+async fn converse(
+    shared: &Shared,
+    number: usize,
+    told: Option<Told>,
+    permit: &mut Option<SemaphorePermit<'_>>,
+) -> Result<Infallible, String> {
     let tcp = TcpStream::connect(shared.address).await.map_err(|error| format!("cannot connect: {error}"))?;
     tcp.set_nodelay(true).map_err(|error| error.to_string())?;
     let stream = connect(&shared.connector, tcp, shared.address).await?;

@@ -65,6 +65,9 @@ pub struct PhaseResult {
     pub bytes: u64,
     /// Responses that proxies were sent.
     pub responses: u64,
+    /// How often proxies were sent away, or got no answer, before they were in sync, and came again.
+    #[serde(default)]
+    pub again: u64,
     /// From when a change was about to be fed until a proxy had all of it, for every change and proxy.
     pub latency: Option<Latency>,
     /// What the whole machine used.
@@ -242,6 +245,7 @@ impl Running<'_> {
         }
         let ended = Sampled::now(&self.plane, &self.crowd)?;
         let latency = self.crowd.watched().latency().finish();
+        let is_coming = matches!(phase, Phase::FirstSync | Phase::Reconnect);
         let is_churn = matches!(phase, Phase::Churn(_));
         self.audit().await?;
         tokio::time::sleep(REST.min(self.time())).await;
@@ -262,6 +266,7 @@ impl Running<'_> {
             after,
             bytes: ended.received.0 - begun.received.0,
             responses: ended.received.1 - begun.received.1,
+            again: if is_coming { self.crowd.again() } else { 0 },
             latency: is_churn.then_some(latency),
             machine: ended.machine.since(&begun.machine),
             others_seconds: (ended.others - begun.others).max(0.0),
