@@ -48,6 +48,14 @@ impl Sent {
     }
 }
 
+impl Sent {
+    /// A handshake record without a byte, which RFC 8446 §5.4 wants refused: we refuse it, the library passes over it.
+    fn is_empty_handshake(&self) -> bool {
+        let Self::Inner(inner) = self else { return false };
+        inner.first() == Some(&22) && inner[1..].iter().all(|byte| *byte == 0)
+    }
+}
+
 /// What the way does to the bytes.
 #[derive(Debug, Clone, Default)]
 struct Damage {
@@ -475,6 +483,7 @@ proptest! {
         flip in proptest::option::of((any::<usize>(), 1u8..)),
         cut in proptest::option::weighted(0.2, any::<usize>()),
     ) {
+        prop_assume!(!sent.iter().any(Sent::is_empty_handshake));
         let mut sent = sent;
         sent.push(close());
         compare(&sent, &Damage { flip, cut });
