@@ -47,6 +47,8 @@ pub(super) struct Plane {
     feed: ChildStdin,
     heard: watch::Receiver<Heard>,
     log: Arc<Mutex<VecDeque<String>>>,
+    /// Closed once all of the log is there.
+    log_over: watch::Receiver<()>,
     tokens: Vec<String>,
 }
 
@@ -77,9 +79,10 @@ impl Plane {
         let (tell, heard) = watch::channel(Heard::default());
         tokio::spawn(listen(BufReader::new(out), tell));
         let log = Arc::default();
-        tokio::spawn(keep_log(BufReader::new(errors), Arc::clone(&log)));
+        let (open, log_over) = watch::channel(());
+        tokio::spawn(keep_log(BufReader::new(errors), Arc::clone(&log), open));
         let tokens = tokens(proxies).map_err(Error::io("cannot read /dev/urandom"))?;
-        let mut plane = Self { subject: subject.to_owned(), child, pid, feed, heard, log, tokens };
+        let mut plane = Self { subject: subject.to_owned(), child, pid, feed, heard, log, log_over, tokens };
         let lines = plane.tokens.iter().enumerate();
         let tokens = lines.map(|(number, token)| format!("{token} {NAMESPACE}/{ACCOUNT} {}\n", node_name(number)));
         let spec = Spec { tokens: tokens.collect() };
@@ -105,8 +108,7 @@ impl Plane {
         match written {
             Ok(()) => Ok(()),
             Err(error) => {
-                // Its last words come a moment later.
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                last_words_come(self.log_over.clone()).await;
                 Err(self.broken(format!("it does not take its feed: {error}")))
             }
         }
@@ -125,10 +127,10 @@ impl Plane {
     /// Returns when it has ended, which it should not.
     pub(super) fn death(&self) -> impl Future<Output = Error> + use<> {
         let (mut heard, subject, log) = (self.heard.clone(), self.subject.clone(), self.log.clone());
+        let log_over = self.log_over.clone();
         async move {
             let _ = heard.wait_for(|heard| heard.ended).await;
-            // The log comes over a pipe of its own.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            last_words_come(log_over).await;
             Error::Subject {
                 subject,
                 reason: "the control plane's process has ended".to_owned(),
@@ -191,8 +193,18 @@ async fn listen(out: BufReader<tokio::process::ChildStdout>, tell: watch::Sender
     tell.send_modify(|heard| heard.ended = true);
 }
 
+/// The log comes over a pipe of its own, and so later than what tells of the end. Something that the process has
+/// started may hold that pipe for longer.
+async fn last_words_come(mut log_over: watch::Receiver<()>) {
+    let _ = tokio::time::timeout(Duration::from_secs(5), log_over.changed()).await;
+}
+
 /// Keeps the end of its log.
-async fn keep_log(errors: BufReader<tokio::process::ChildStderr>, log: Arc<Mutex<VecDeque<String>>>) {
+async fn keep_log(
+    errors: BufReader<tokio::process::ChildStderr>,
+    log: Arc<Mutex<VecDeque<String>>>,
+    _open: watch::Sender<()>,
+) {
     let mut lines = errors.lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let mut log = log.lock();
