@@ -13,6 +13,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
     SubjectPublicKeyInfo,
 };
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -59,9 +60,10 @@ impl CertificateAuthority {
         // What a root signed for a process before this one may be new.
         let had_root = contents.root_cert.is_some();
         let signed_until = if had_root { options.clock.now() + options.max_ttl } else { SystemTime::UNIX_EPOCH };
+        let (known, written) = Self::trusted_before(&directory, &options)?;
         let rotation = match Self::still_signing(&directory, &signing, &options) {
             Some(before) => {
-                let announced = Self::announced_at(&directory, &signing)?.unwrap_or_else(|| options.clock.now());
+                let announced = if known.contains(&signing.root) { written } else { options.clock.now() };
                 let rotation = Rotation::new(root, before, signed_until);
                 rotation.announce_again(signing, announced + options.max_ttl);
                 rotation
@@ -76,7 +78,7 @@ impl CertificateAuthority {
             stale: Mutex::new(false),
             in_use: Mutex::new(None),
         };
-        authority.remember_roots()?;
+        authority.remember_roots(known, written)?;
         authority.write_in_use();
         Ok(authority)
     }
@@ -160,10 +162,15 @@ impl CertificateAuthority {
         }
     }
 
-    /// Since when a root is among those that are written down as trusted; `None` if it isn't.
-    fn announced_at(directory: &Directory, of: &Signing) -> Result<Option<SystemTime>, Error> {
-        let Some((pem, written)) = directory.read_dated(TRUSTED_ROOTS)? else { return Ok(None) };
-        Ok(parse_pem_certificates(&pem)?.contains(&of.root).then_some(written))
+    /// The roots that were trusted when the directory was last in use, and since when; none if nothing says so.
+    fn trusted_before(
+        directory: &Directory,
+        options: &CaOptions,
+    ) -> Result<(Vec<CertificateDer<'static>>, SystemTime), Error> {
+        match directory.read_dated(TRUSTED_ROOTS)? {
+            Some((pem, written)) => Ok((parse_pem_certificates(&pem)?, written)),
+            None => Ok((Vec::new(), options.clock.now())),
+        }
     }
 
     /// Writes down what signs now, unless it is.
@@ -224,14 +231,10 @@ impl CertificateAuthority {
 
     /// Trusts what was trusted when the directory was last in use, though it is no longer configured,
     /// until everything must have ended that was signed then.
-    fn remember_roots(&self) -> Result<(), Error> {
+    fn remember_roots(&self, known: Vec<CertificateDer<'static>>, written: SystemTime) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         let now = self.options.clock.now();
         let configured = parse_pem_certificates(&self.root_pem())?;
-        let (known, written) = match directory.read_dated(TRUSTED_ROOTS)? {
-            Some((pem, written)) => (parse_pem_certificates(&pem)?, written),
-            None => (Vec::new(), now),
-        };
         let changed = configured.iter().any(|root| !known.contains(root));
         // What the old root signed last lives for one life; the new one may have waited for one before that.
         let since = if changed { now } else { written };
