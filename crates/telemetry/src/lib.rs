@@ -6,11 +6,13 @@
 pub mod accepting;
 pub mod access_log;
 pub mod admin;
+mod host;
 pub mod logging;
 pub mod metrics;
 mod readiness;
 
 pub use access_log::AccessLog;
+pub use host::one_host;
 pub use metrics::Metrics;
 pub use readiness::{Readiness, ReadyTask};
 

@@ -5,11 +5,13 @@
 //! comes gets one of those that the greediest client has, the one it took first. Clients that have
 //! yet to say what they want, and clients that read their answer, take places of their own.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use crate::one_host;
 
 /// Connections whose request is not complete, at most: each holds up to a request's head and body.
 const ASKING: usize = 64;
@@ -46,7 +48,7 @@ struct Entry {
 impl Places {
     /// A place for a client that has connected.
     pub(super) fn take(self: &Arc<Self>, client: IpAddr) -> Place {
-        let client = share_of(client);
+        let client = one_host(client);
         let lost = Arc::new(Notify::new());
         let mut taken = self.taken.lock();
         taken.make_room(Stage::Asking, ASKING);
@@ -70,14 +72,6 @@ impl Taken {
         if let Some(first) = first {
             self.places.remove(first).lost.notify_one();
         }
-    }
-}
-
-/// An address, or all that one host may have of IPv6.
-fn share_of(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
-        v4 => v4,
     }
 }
 
@@ -157,7 +151,7 @@ mod tests {
 
     #[test]
     fn one_hosts_addresses_share() {
-        let of = |text: &str| share_of(text.parse().unwrap());
+        let of = |text: &str| one_host(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.1"), client(1));

@@ -5,11 +5,12 @@
 //! proxy that has proved itself keeps its connection for months, however many others come.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use leno_telemetry::one_host;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -99,7 +100,7 @@ impl Places {
     /// # Errors
     /// If the address has more than its share.
     pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr) -> Result<Place, Refusal> {
-        let source = source_of(peer);
+        let source = one_host(peer);
         loop {
             let free_at = match self.try_take(source) {
                 Ok(place) => return Ok(place),
@@ -230,15 +231,6 @@ impl Drop for Place {
             drop(taken);
             self.places.freed.notify_one();
         }
-    }
-}
-
-/// What counts as one address. Whoever has an IPv6 address has the 2^64 of its network with it
-/// (RFC 4291 §2.5.4).
-fn source_of(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) >> 64 << 64).into(),
-        v4 => v4,
     }
 }
 

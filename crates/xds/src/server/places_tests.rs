@@ -86,7 +86,7 @@ async fn who_has_proved_itself_stays_and_takes_no_other_s_place() {
 
 #[test]
 fn an_ipv6_network_is_one_address() {
-    let source = |text: &str| source_of(text.parse().unwrap()).to_string();
+    let source = |text: &str| one_host(text.parse().unwrap()).to_string();
     assert_eq!(source("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
     assert_eq!(source("::ffff:10.0.0.1"), "10.0.0.1");
     assert_eq!(source("10.0.0.1"), "10.0.0.1");
