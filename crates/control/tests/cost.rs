@@ -2,48 +2,15 @@
 //! the size of the mesh, a change allocates as much, and what is kept of a workload is little. Alone in its
 //! process, for it counts what that allocates.
 
+#[path = "../../testkit/src/counting.rs"]
+mod counting;
 mod generated;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use counting::{allocated, live};
 use generated::{OF_NAMESPACE, mesh, pod};
 use leno_control::translate::Options;
 use leno_control::{Controller, Feed};
 use leno_objects::{Change, Kind};
-
-/// Counts bytes.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-static FREED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all is left to the system's allocator, as it was asked for.
-#[allow(unsafe_code, reason = "the only way to count what is allocated")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        FREED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's; it came from there.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocated() -> usize {
-    ALLOCATED.load(Ordering::Relaxed)
-}
-
-fn live() -> usize {
-    allocated() - FREED.load(Ordering::Relaxed)
-}
 
 /// Bytes allocated from handing the changes over until they are published, for each of them.
 fn cost(controller: &Controller, feed: &Feed, changes: Vec<Change>) -> usize {

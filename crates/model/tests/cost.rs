@@ -3,44 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../../testkit/src/counting.rs"]
+mod counting;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use counting::{allocated, live};
 use leno_model::{Health, Mesh, Names, Port, ServiceName, TunnelProtocol, Workload};
-
-/// Counts bytes.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-static FREED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all is left to the system's allocator, as it was asked for.
-#[allow(unsafe_code, reason = "the only way to count what is allocated")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        FREED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's; it came from there.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocated() -> usize {
-    ALLOCATED.load(Ordering::Relaxed)
-}
-
-fn live() -> usize {
-    allocated() - FREED.load(Ordering::Relaxed)
-}
 
 /// As a control plane tells of a pod: each name its own.
 fn pod(n: usize) -> Workload {
