@@ -1,4 +1,5 @@
-//! Finds out which commit is built, for `leno version` and the lab's reports; and how the program is linked.
+//! Finds out which commit is built and by which profile, for `leno version` and the lab's reports; and how the program is
+//! linked.
 //!
 //! `LENO_COMMIT` in the environment wins: for builds from an archive. Outside of this repository and without git nothing is
 //! said, and the build goes on.
@@ -22,9 +23,19 @@ fn main() {
     if let Some(commit) = given.or_else(commit) {
         println!("cargo::rustc-env=LENO_COMMIT={commit}");
     }
+    if let Some(profile) = profile() {
+        println!("cargo::rustc-env=LENO_PROFILE={profile}");
+    }
     if packs_relocations() {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
+}
+
+/// The profile's name. Cargo's own variable says `release` for every profile that inherits from it, so the name is read from
+/// the directory of this build: `target/[TRIPLE/]PROFILE/build/CRATE-HASH/out`.
+fn profile() -> Option<String> {
+    let out = std::env::var_os("OUT_DIR")?;
+    Some(Path::new(&out).ancestors().nth(3)?.file_name()?.to_str()?.to_owned())
 }
 
 /// Whether the list of addresses that the loader adjusts may be packed. Unpacked, each process reads all 0.8 MiB of it at

@@ -35,6 +35,8 @@ pub struct Roles<N> {
     pub control: fn(ControlArgs) -> anyhow::Result<()>,
     /// The commit that the program was built from, if it is known.
     pub commit: Option<&'static str>,
+    /// The cargo profile that the program was built by, if it is known: `dist` is what is shipped and measured.
+    pub profile: Option<&'static str>,
 }
 
 /// Runs what the process's arguments ask for. `N` declares the settings of the node proxy.
@@ -107,12 +109,18 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::LabControl => return Ok(leno_lab::churn::control_main()),
         Command::Version(args) => match args.output {
             Format::Text => {
-                let commit = roles.commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
-                output::line(&format!("leno {}{commit}", env!("CARGO_PKG_VERSION")))?;
+                let known: Vec<_> = roles.commit.into_iter().chain(roles.profile).collect();
+                let build = if known.is_empty() { String::new() } else { format!(" ({})", known.join(", ")) };
+                output::line(&format!("leno {}{build}", env!("CARGO_PKG_VERSION")))?;
             }
             Format::Json => {
                 let version = env!("CARGO_PKG_VERSION");
-                output::json(&serde_json::json!({ "version": version, "commit": roles.commit }))?;
+                let build = serde_json::json!({
+                    "version": version,
+                    "commit": roles.commit,
+                    "profile": roles.profile,
+                });
+                output::json(&build)?;
             }
         },
         Command::Completion { shell } => {

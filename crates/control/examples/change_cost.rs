@@ -1,5 +1,5 @@
 //! What a change costs the control plane, from objects to what is published, by the size of the mesh:
-//! `cargo run --release -p leno-control --example change_cost`.
+//! `cargo run --profile dist -p leno-control --example change_cost`.
 
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 

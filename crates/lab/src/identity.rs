@@ -69,6 +69,12 @@ impl Subject {
 }
 
 impl Program {
+    /// The cargo profile that a Leno was built by; `None` for other programs, and for a Leno that doesn't say.
+    pub(crate) fn profile(&self) -> Option<&str> {
+        let (_, build) = self.version.as_deref()?.strip_prefix("leno ")?.split_once('(')?;
+        build.trim_end_matches(')').rsplit(", ").next().filter(|word| ["dev", "debug", "release", "dist"].contains(word))
+    }
+
     /// Looks at a program and asks it for its version by `argument`.
     async fn find(path: &Path, argument: &str) -> io::Result<Self> {
         let file = path.to_owned();
@@ -139,6 +145,18 @@ mod tests {
         assert_eq!(versions, [None, None], "neither answers to `version`");
         assert!(both.programs[0].sha256 != both.programs[1].sha256);
         assert!(Subject::None.identify(&good).await.unwrap().programs.is_empty());
+    }
+
+    #[test]
+    fn a_leno_tells_how_it_was_built() {
+        let told = |version: &str| {
+            let version = Some(version.to_owned());
+            Program { path: String::new(), bytes: 0, sha256: String::new(), version }.profile().map(str::to_owned)
+        };
+        assert_eq!(told("leno 0.1.0 (b8a612b842c6-dirty, release)").as_deref(), Some("release"));
+        assert_eq!(told("leno 0.1.0 (dist)").as_deref(), Some("dist"));
+        assert_eq!(told("leno 0.1.0 (b8a612b842c6)"), None, "an older one names its commit only");
+        assert_eq!(told("ztunnel 1.28 (release)"), None);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! What many proxies cost the control plane's side of discovery: this process serves, and starts itself again as the proxies,
 //! real delta clients over TLS.
 //!
-//! `cargo run --release -p leno-xds --example many_proxies -- [workloads] [proxies] [changes] [per change] [pause in ms] [again]`
+//! `cargo run --profile dist -p leno-xds --example many_proxies -- [workloads] [proxies] [changes] [per change] [pause in ms] [again]`
 //!
 //! With `again`, the proxies come back after a restart: each tells what it holds, which is all there is.
 

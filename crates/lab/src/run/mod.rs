@@ -42,6 +42,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const ENOUGH_DESCRIPTORS: u64 = 1024;
 /// For the operator's signal, when something has failed that it may have ended.
 const ECHO: Duration = Duration::from_millis(200);
+/// The cargo profile of what is shipped.
+const SHIPPED: &str = "dist";
 /// Lines of a failed subject's log that are shown.
 const LOG_LINES: usize = 20;
 
@@ -121,6 +123,15 @@ pub async fn run(
         }
     }
     let mut doubts = Vec::new();
+    for program in report.subjects.iter().flat_map(|subject| &subject.programs) {
+        if let Some(profile) = program.profile().filter(|profile| *profile != SHIPPED) {
+            doubts.push(format!(
+                "{} was built by the profile `{profile}`, not as Leno is shipped: its figures are no measure of Leno's. \
+                 Build it with `cargo build --profile {SHIPPED}` and run target/{SHIPPED}/leno",
+                program.path
+            ));
+        }
+    }
     if busy > QUIET {
         doubts.push(format!(
             "the machine is not quiet: {busy:.2} of {} cores are at work before anything is measured; \

@@ -4,7 +4,7 @@
 //! are those of the field, which takes twenty minutes and wants an optimised proxy:
 //!
 //! ```sh
-//! LENO_SOAK=1 LENO_SOAK_PROXY=target/release/leno cargo test -p leno-node --test soak -- --nocapture
+//! LENO_SOAK=1 LENO_SOAK_PROXY=target/dist/leno cargo test -p leno-node --test soak -- --nocapture
 //! ```
 //!
 //! `LENO_SOAK_LOGS` names a directory for the proxies' logs.
