@@ -403,7 +403,7 @@ mod tests {
 
     /// The command in a line of a document or help text, without what a shell would take away.
     fn example(line: &str) -> Option<String> {
-        let line = line.trim().replace("cargo run --release -- ", "leno ");
+        let line = line.trim().trim_start_matches("$ ").replace("cargo run --release -- ", "leno ");
         let words: Vec<_> = line
             .split(['|', '#', '>'])
             .next()?

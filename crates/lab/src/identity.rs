@@ -72,7 +72,11 @@ impl Program {
     /// The cargo profile that a Leno was built by; `None` for other programs, and for a Leno that doesn't say.
     pub(crate) fn profile(&self) -> Option<&str> {
         let (_, build) = self.version.as_deref()?.strip_prefix("leno ")?.split_once('(')?;
-        build.trim_end_matches(')').rsplit(", ").next().filter(|word| ["dev", "debug", "release", "dist"].contains(word))
+        build
+            .trim_end_matches(')')
+            .rsplit(", ")
+            .next()
+            .filter(|word| ["dev", "debug", "release", "dist"].contains(word))
     }
 
     /// Looks at a program and asks it for its version by `argument`.

@@ -17,6 +17,8 @@ mod fail_closed;
 mod footprint;
 mod lifecycle;
 mod ownership;
+mod page_text;
+mod pages;
 mod policy;
 mod programs;
 mod stage;
