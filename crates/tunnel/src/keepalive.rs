@@ -41,10 +41,12 @@ pub(crate) struct Keepalive {
     armed: bool,
     /// Bytes received when it looked last.
     seen: u64,
-    /// When that became more, as far as it has looked, or the peer's system acknowledged some.
+    /// When that became more, as far as it has looked.
     heard: Instant,
     /// Bytes acknowledged when it looked last.
     acknowledged: u64,
+    /// When that became more, as far as it has looked.
+    acknowledged_at: Instant,
 }
 
 impl Keepalive {
@@ -68,6 +70,7 @@ impl Keepalive {
             seen: 0,
             heard: now,
             acknowledged: 0,
+            acknowledged_at: now,
         })
     }
 
@@ -78,6 +81,8 @@ impl Keepalive {
             let now = Instant::now();
             if self.check.is_none() && look.watched {
                 (self.seen, self.heard) = (look.received, now);
+                // What was acknowledged while nobody asked says nothing of whether the peer is there now.
+                self.is_acknowledging();
                 self.check_soon(now);
             }
             if look.probe {
@@ -99,6 +104,7 @@ impl Keepalive {
             };
             // While this side was asleep (a machine that is overloaded, or was paused) it heard nobody.
             self.heard += now - check;
+            self.acknowledged_at += now - check;
             if look.received != self.seen {
                 (self.seen, self.heard) = (look.received, now);
             }
@@ -107,11 +113,13 @@ impl Keepalive {
                 self.rearm();
                 continue;
             }
-            let silence = now - self.heard;
-            if silence >= self.interval {
-                if self.is_acknowledging() {
-                    self.heard = now;
-                } else if silence >= self.interval + self.timeout {
+            // Asked at every look, not only once the peer has been silent for long: an acknowledgement is dated by the look that
+            // finds it.
+            if self.is_acknowledging() {
+                self.acknowledged_at = now;
+            }
+            if now - self.heard >= self.interval {
+                if now - self.heard.max(self.acknowledged_at) >= self.interval + self.timeout {
                     return Poll::Ready(Due::Dead);
                 }
                 self.ping();

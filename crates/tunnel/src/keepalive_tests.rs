@@ -24,6 +24,8 @@ struct Line {
 #[derive(Default)]
 struct State {
     cut: AtomicBool,
+    /// Nothing comes from there for now; what is sent arrives.
+    silent: AtomicBool,
     polls: AtomicUsize,
     /// Bytes that the far end's system acknowledges each time it is asked, although its proxy says nothing.
     acknowledges: AtomicU64,
@@ -41,7 +43,8 @@ impl Transport for Line {
 impl AsyncRead for Line {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.state.polls.fetch_add(1, Relaxed);
-        if self.state.cut.load(Relaxed) { Poll::Pending } else { Pin::new(&mut self.io).poll_read(cx, buf) }
+        let silent = self.state.cut.load(Relaxed) || self.state.silent.load(Relaxed);
+        if silent { Poll::Pending } else { Pin::new(&mut self.io).poll_read(cx, buf) }
     }
 }
 
@@ -233,4 +236,34 @@ async fn a_peer_whose_system_goes_on_acknowledging_is_alive() {
     let begun = Instant::now();
     assert!(stream.read(&mut [0]).await.is_err());
     assert!(begun.elapsed() < FOUND, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_before_anybody_waited_keeps_no_dead_peer_alive() {
+    // Between looks, too: the peer goes at any time after something was sent.
+    for later in [0, 1, 1499, 1501, 2999, 3001, 4000] {
+        let mut bench = Bench::new();
+        let mut stream = bench.open().await.unwrap();
+        say(&mut stream, "hello").await;
+        let line = bench.lines[0].clone();
+        line.acknowledges.store(1000, Relaxed);
+        // It is asked, so that there is something to compare with.
+        line.silent.store(true, Relaxed);
+        stream.write_all(b"hello").await.unwrap();
+        sleep(Duration::from_secs(20)).await;
+        line.silent.store(false, Relaxed);
+        stream.write_all(b"and more").await.unwrap();
+        stream.read_exact(&mut [0; 13]).await.unwrap();
+        say(&mut stream, "hello").await;
+        sleep(Duration::from_secs(60)).await;
+        // Much is acknowledged while nobody waits, and nothing once somebody does.
+        line.acknowledges.store(0, Relaxed);
+        line.acknowledged.fetch_add(1_000_000, Relaxed);
+        sleep(Duration::from_millis(later)).await;
+        bench.cut();
+        let begun = Instant::now();
+        stream.write_all(b"hello").await.unwrap();
+        assert!(stream.read(&mut [0]).await.is_err());
+        assert!(begun.elapsed() < FOUND, "{:?} after {later} ms", begun.elapsed());
+    }
 }
