@@ -17,6 +17,6 @@ pub const READINESS: u16 = 15021;
 /// A control plane's discovery and certificates.
 pub const CONTROL: u16 = 15012;
 
-/// Ports no mesh peer and no pod may reach through the proxy, because the proxy itself listens
-/// there for connections from outside of it.
-pub const RESERVED: [u16; 3] = [OUTBOUND, INBOUND, HBONE];
+/// Ports no mesh peer and no pod may reach through the proxy, because the proxy itself listens there, in the pod: for connections
+/// from outside of it, and for the pod's own DNS questions, which a peer would ask in the pod's name.
+pub const RESERVED: [u16; 4] = [OUTBOUND, INBOUND, HBONE, DNS];

@@ -35,6 +35,8 @@ fn malformed_is_told_and_cut() {
 #[test]
 fn the_proxys_ports_are_out_of_reach() {
     let web = pod("web", "10.0.0.9");
+    // The proxy's DNS listens in the pod, for the pod only.
+    assert!(RESERVED_PORTS.contains(&15053));
     for reserved in RESERVED_PORTS {
         assert_eq!(target(&Mesh::default(), &web, &format!("10.0.0.9:{reserved}")), Err(503));
     }
