@@ -8,6 +8,7 @@ mod connections;
 mod conntrack;
 mod error;
 mod gate;
+mod half_closed;
 mod listeners;
 mod marks;
 mod netlink;

@@ -19,6 +19,7 @@ use ipnet::IpNet;
 
 use crate::conntrack;
 use crate::error::{Error, Result};
+use crate::half_closed;
 use crate::links::{self, PolicyRule, Route, RouteKind};
 use crate::marks::PROXY_MARK;
 use crate::netns::NetworkNamespace;
@@ -114,7 +115,10 @@ pub fn install(namespace: &NetworkNamespace, rules: &PodRules) -> Result<()> {
     match rules.apply(namespace, Family::Inet) {
         Err(error) if lacks_inet(&error) && !rules.ipv6 => rules.apply(namespace, Family::Ipv4),
         other => other,
-    }
+    }?;
+    // After the rules: with them the kernel loads what these settings belong to.
+    half_closed::keep(namespace);
+    Ok(())
 }
 
 /// Ends the capture of new connections and leaves everything on which captured connections depend: they go on until they

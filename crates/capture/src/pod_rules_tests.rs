@@ -395,6 +395,23 @@ fn a_dns_socket_outlives_the_capture() {
     }
 }
 
+/// A redirected connection lives by its entry in the kernel's table of connections. Where that is dropped, the next packet goes
+/// nowhere.
+#[test]
+fn a_half_closed_connection_may_rest_for_hours() {
+    if !may_run("a_half_closed_connection_may_rest_for_hours") {
+        return;
+    }
+    let pair = Pair::new();
+    install(&pair.pod, &PodRules::default()).unwrap();
+    for state in ["close_wait", "fin_wait"] {
+        let name = format!("net.netfilter.nf_conntrack_tcp_timeout_{state}");
+        assert_eq!(links::get_sysctl(&pair.pod, &name).unwrap(), "10800", "{name}");
+        // The machine's own stay.
+        assert_ne!(links::get_sysctl(&pair.peer, &name).unwrap(), "10800", "{name}");
+    }
+}
+
 /// The promise behind everything: with the rules in place and nobody listening, nothing gets out, and nothing gets in.
 #[test]
 fn a_dead_proxy_means_refused_not_plaintext() {
