@@ -24,6 +24,10 @@ pub(super) struct Context {
     pub(super) kind: Kind,
     mode: Mode,
     path: Vec<Segment>,
+    /// The fields of each struct around the one being read, outermost first, with how deep in `path` it begins.
+    around: Vec<(usize, [&'static [&'static str]; 2])>,
+    /// Where the first value stands that could not be read.
+    pub(super) failed: Option<String>,
     pub(super) warnings: Vec<String>,
     pub(super) not_understood: Vec<NotUnderstood>,
 }
@@ -54,7 +58,15 @@ enum Segment {
 
 impl Context {
     pub(super) fn new(kind: Kind, mode: Mode) -> Self {
-        Self { kind, mode, path: Vec::new(), warnings: Vec::new(), not_understood: Vec::new() }
+        Self {
+            kind,
+            mode,
+            path: Vec::new(),
+            around: Vec::new(),
+            failed: None,
+            warnings: Vec::new(),
+            not_understood: Vec::new(),
+        }
     }
 
     fn within<T>(&mut self, segment: Segment, inside: impl FnOnce(&mut Self) -> T) -> T {
@@ -64,20 +76,38 @@ impl Context {
         out
     }
 
+    /// The same, and remembers where it was that it failed: the innermost place is the first to say so.
+    fn attempt<T, E>(&mut self, segment: Segment, inside: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
+        self.within(segment, |cx| {
+            let outcome = inside(cx);
+            if outcome.is_err() && cx.failed.is_none() {
+                cx.failed = Some(cx.path());
+            }
+            outcome
+        })
+    }
+
     /// The path of the field being read, such as `spec.containers[0].name`.
     pub(super) fn path(&self) -> String {
-        let mut out = String::new();
-        for segment in &self.path {
-            match segment {
-                Segment::Field(name) if out.is_empty() => out.push_str(name),
-                Segment::Field(name) => {
-                    out.push('.');
-                    out.push_str(name);
-                }
-                Segment::Index(index) => out.push_str(&format!("[{index}]")),
-            }
-        }
-        out
+        text_of(&self.path)
+    }
+
+    /// The fields of a struct that is read from here on.
+    pub(super) fn enter(&mut self, known: &'static [&'static str], ignored: &'static [&'static str]) {
+        self.around.push((self.path.len(), [known, ignored]));
+    }
+
+    /// The struct that was entered last has been read.
+    pub(super) fn leave(&mut self) {
+        self.around.pop();
+    }
+
+    /// The nearest struct around the one being read that has such a field, which is where a line with a slip of
+    /// indentation belongs. The object itself has an empty path.
+    fn owner(&self, field: &str) -> Option<String> {
+        let mut around = self.around.iter().rev().skip(1);
+        let (depth, _) = around.find(|(_, fields)| fields.iter().any(|fields| fields.contains(&field)))?;
+        Some(text_of(self.path.get(..*depth).unwrap_or_default()))
     }
 
     /// What is at `path` makes no sense to this program: the text of an error, or a note if it is to be
@@ -106,9 +136,13 @@ impl Context {
     fn unknown(&mut self, field: &str, known: &[&'static str], ignored: &[&'static str]) -> Result<(), String> {
         let path = self.within(Segment::Field(field.to_owned().into()), |cx| cx.path());
         let all = known.iter().chain(ignored).copied();
-        let message = match did_you_mean(field, all) {
-            Some(meant) => format!("unknown field {path}; did you mean {meant}?"),
-            None => format!("unknown field {path}; fields here are: {}", known.join(", ")),
+        let message = match (did_you_mean(field, all), self.owner(field)) {
+            (_, Some(owner)) if owner.is_empty() => {
+                format!("unknown field {path}; {field} stands at the top of the object: is it indented too far?")
+            }
+            (_, Some(owner)) => format!("unknown field {path}; {field} is a field of {owner}: is it indented too far?"),
+            (Some(meant), None) => format!("unknown field {path}; did you mean {meant}?"),
+            (None, None) => format!("unknown field {path}; fields here are: {}", known.join(", ")),
         };
         self.refuse(path, message)
     }
@@ -117,6 +151,21 @@ impl Context {
         let path = self.within(Segment::Field(field.into()), |cx| cx.path());
         format!("{path} is required")
     }
+}
+
+fn text_of(path: &[Segment]) -> String {
+    let mut out = String::new();
+    for segment in path {
+        match segment {
+            Segment::Field(name) if out.is_empty() => out.push_str(name),
+            Segment::Field(name) => {
+                out.push('.');
+                out.push_str(name);
+            }
+            Segment::Index(index) => out.push_str(&format!("[{index}]")),
+        }
+    }
+    out
 }
 
 /// What a check has to object to.
@@ -156,7 +205,7 @@ impl<'de, T: Field<'de>> DeserializeSeed<'de> for At<'_, T> {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
         let Self(cx, name, check) = self;
-        cx.within(Segment::Field(name.into()), |cx| {
+        cx.attempt(Segment::Field(name.into()), |cx| {
             let value = from.deserialize_option(Nullable(cx, PhantomData))?;
             if let (Some(value), Some(check)) = (&value, check)
                 && let Err(problem) = check(value, cx)
@@ -220,7 +269,6 @@ pub(super) fn skip<'de, A: MapAccess<'de>>(map: &mut A) -> Result<bool, A::Error
 
 /// The decoder of one struct: `visit_map` is what differs.
 pub(super) trait Struct<'de>: Sized {
-    const NAME: &'static str;
     fn read<A: MapAccess<'de>>(map: A, cx: &mut Context) -> Result<Self, A::Error>;
 }
 
@@ -230,7 +278,7 @@ impl<'de, T: Struct<'de>> Visitor<'de> for StructVisitor<'_, T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a mapping with the fields of {}", T::NAME)
+        f.write_str("a mapping of fields")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
@@ -283,7 +331,7 @@ impl<'de, T: Field<'de>> DeserializeSeed<'de> for Item<'_, T> {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
         let Self(cx, segment, _) = self;
-        cx.within(segment, |cx| T::decode(from, cx))
+        cx.attempt(segment, |cx| T::decode(from, cx))
     }
 }
 
@@ -438,8 +486,6 @@ macro_rules! object {
         }
 
         impl<'de> $crate::decode::Struct<'de> for $Name {
-            const NAME: &'static str = stringify!($Name);
-
             #[allow(unused_mut, unused_variables, clippy::needless_pass_by_ref_mut)]
             fn read<A: serde::de::MapAccess<'de>>(
                 mut map: A,
@@ -448,6 +494,7 @@ macro_rules! object {
                 const KNOWN: &[&str] = &[$($key),*];
                 const IGNORED: &[&str] = &[$($($ignored),*)?];
                 const SILENT: &[&str] = &[$($($silent),*)?];
+                cx.enter(KNOWN, IGNORED);
                 let mut out = Self::default();
                 let mut seen: [bool; KNOWN.len()] = [false; KNOWN.len()];
                 loop {
@@ -474,6 +521,7 @@ macro_rules! object {
                     }
                 }
                 $(object!(@required A, cx, $key, KNOWN, seen, $($($flag)*)?);)*
+                cx.leave();
                 Ok(out)
             }
         }

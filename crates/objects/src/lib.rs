@@ -210,8 +210,25 @@ pub struct Decoded {
 /// combinations that the API server would refuse. The text starts with or names the field's path; where the
 /// format knows lines, its error has the line of that field.
 pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, mode: Mode, from: D) -> Result<Decoded, D::Error> {
+    decode_telling_where(kind, mode, from, &mut String::new())
+}
+
+/// The same, and says in `failed` the path of the value that could not be read, for whoever puts a format's error
+/// into words: what a format says of a value of the wrong type names no path. Empty where no value failed, or
+/// the object as a whole did.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_telling_where<'de, D: Deserializer<'de>>(
+    kind: Kind,
+    mode: Mode,
+    from: D,
+    failed: &mut String,
+) -> Result<Decoded, D::Error> {
     let mut cx = Context::new(kind, mode);
-    let mut object = decode_kind(&mut cx, from)?;
+    let read = decode_kind(&mut cx, from);
+    *failed = cx.failed.take().unwrap_or_default();
+    let mut object = read?;
     let metadata = object.metadata_mut();
     if kind.is_namespaced() && metadata.namespace.is_empty() {
         metadata.namespace = DEFAULT_NAMESPACE.into();

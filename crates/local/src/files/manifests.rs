@@ -7,10 +7,12 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_objects::{Kind, Mode, Object, ObjectKey, decode};
+use leno_objects::{Kind, Mode, Object, ObjectKey, decode_telling_where, did_you_mean};
 use serde::Deserialize;
 
 use crate::Error;
+use crate::files::mistakes::{Document, NO_OBJECT, told_of_item};
+use crate::files::other_tools;
 
 /// Most problems listed at once; more would scroll the first one away.
 const MAX_PROBLEMS: usize = 20;
@@ -54,23 +56,25 @@ pub struct Manifests {
 /// [`Error::Manifest`] with every mistake on its own line, as `file:line:column: reason`.
 pub fn read(paths: &[PathBuf]) -> Result<Manifests, Error> {
     let mut files = Vec::new();
+    let mut reading = Reading::default();
     for path in paths {
         if path == Path::new("-") {
             files.push(path.clone());
         } else if path.is_dir() {
             let before = files.len();
-            find(path, &mut files, 0);
-            if files.len() == before {
+            find(path, &mut files, &mut reading, 0);
+            if files.len() == before && reading.problems.is_empty() {
                 return Err(Error::Manifest(format!(
                     "{}: the directory holds no .yaml, .yml or .json file",
                     path.display()
                 )));
             }
+        } else if let Some(word) = other_tools::kustomization(path) {
+            reading.problem(word);
         } else {
             files.push(path.clone());
         }
     }
-    let mut reading = Reading::default();
     for file in &files {
         match text_of(file) {
             Ok(text) => reading.file(file, &text),
@@ -131,9 +135,12 @@ fn unreadable(error: &std::io::Error) -> String {
 
 /// Manifest files below a directory in a stable order. Hidden ones are editors' and ConfigMaps'
 /// own business.
-fn find(directory: &Path, into: &mut Vec<PathBuf>, depth: usize) {
+fn find(directory: &Path, into: &mut Vec<PathBuf>, reading: &mut Reading, depth: usize) {
     if depth > 32 {
         return;
+    }
+    if let Some(chart) = other_tools::chart(directory) {
+        return reading.problem(chart);
     }
     let mut entries: Vec<_> =
         std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -145,7 +152,9 @@ fn find(directory: &Path, into: &mut Vec<PathBuf>, depth: usize) {
             continue;
         }
         if path.is_dir() {
-            find(&path, into, depth + 1);
+            find(&path, into, reading, depth + 1);
+        } else if let Some(word) = other_tools::kustomization(&path) {
+            reading.found.warnings.push(word);
         } else if manifest {
             into.push(path);
         }
@@ -182,14 +191,20 @@ impl Reading {
 
     fn document(&mut self, origin: Origin, text: &str) {
         let file = origin.file.display().to_string();
+        let wrong = |error: &serde_saphyr::Error, field: &str| {
+            Document { file: &file, start: origin.line, text, field }.told(error)
+        };
         let header = match serde_saphyr::from_str::<Option<Header>>(text) {
             Ok(Some(header)) => header,
             // Nothing but comments.
             Ok(None) => return,
-            Err(error) => return self.problem(place(&file, origin.line, &error)),
+            Err(error) => return self.problem(wrong(&error, "")),
         };
-        let (Some(version), Some(kind)) = (header.api_version, header.kind) else {
-            return self.problem(format!("{origin}: an object needs apiVersion and kind"));
+        let (version, kind) = match (header.api_version, header.kind) {
+            (Some(version), Some(kind)) => (version, kind),
+            (version, kind) => {
+                return self.problem(format!("{origin}: {}", headless(version.as_deref(), kind.as_deref())));
+            }
         };
         if kind == "List" {
             for (index, item) in header.items.unwrap_or_default().into_iter().enumerate() {
@@ -198,24 +213,36 @@ impl Reading {
             return;
         }
         let Some(kind) = self.known(&origin, &version, &kind) else { return };
-        match serde_saphyr::with_deserializer_from_str(text, |from| decode(kind, Mode::Strict, from)) {
+        let mut field = String::new();
+        let read = serde_saphyr::with_deserializer_from_str(text, |from| {
+            decode_telling_where(kind, Mode::Strict, from, &mut field)
+        });
+        match read {
             Ok(decoded) => {
                 self.warn(&origin, &decoded.object.key(), decoded.warnings);
                 self.add(origin, decoded.object);
             }
-            Err(error) => self.problem(place(&file, origin.line, &error)),
+            Err(error) => self.problem(wrong(&error, &field)),
         }
     }
 
     fn item(&mut self, origin: &Origin, index: usize, item: &serde_json::Value) {
-        let text = |field: &str| item.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
-        let Some(kind) = self.known(origin, text("apiVersion"), text("kind")) else { return };
-        match decode(kind, Mode::Strict, item) {
+        let text = |field: &str| item.get(field).and_then(serde_json::Value::as_str);
+        let (Some(version), Some(kind)) = (text("apiVersion"), text("kind")) else {
+            let why = headless(text("apiVersion"), text("kind"));
+            return self.problem(format!("{origin}: items[{index}]: {why}"));
+        };
+        let Some(kind) = self.known(origin, version, kind) else { return };
+        let mut field = String::new();
+        match decode_telling_where(kind, Mode::Strict, item, &mut field) {
             Ok(decoded) => {
                 self.warn(origin, &decoded.object.key(), decoded.warnings);
                 self.add(origin.clone(), decoded.object);
             }
-            Err(error) => self.problem(format!("{origin}: items[{index}]: {error}")),
+            Err(error) => {
+                let told = told_of_item(&field, &error.to_string());
+                self.problem(format!("{origin}: items[{index}]: {told}"));
+            }
         }
     }
 
@@ -223,8 +250,11 @@ impl Reading {
         let known = Kind::from_api(version, kind);
         if known.is_none() {
             let near = Kind::ALL.iter().find(|known| known.as_str() == kind);
-            let hint =
-                near.map_or_else(String::new, |near| format!("; did you mean apiVersion {}?", near.api_version()));
+            let slip = || did_you_mean(kind, Kind::ALL.iter().map(|known| known.as_str()));
+            let hint = match near {
+                Some(near) => format!("; did you mean apiVersion {}?", near.api_version()),
+                None => slip().map_or_else(String::new, |meant| format!("; did you mean kind {meant}?")),
+            };
             self.found.warnings.push(format!("{origin}: {kind} ({version}) is not understood and ignored{hint}"));
         }
         known
@@ -260,22 +290,18 @@ impl Reading {
     }
 }
 
-/// `file:line:column: reason`, the form editors and terminals make clickable. Without a position
-/// it is the document's first line.
-fn place(file: &str, line: usize, error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
-    match error.location() {
-        Some(at) if at.line() > 0 => {
-            let (line, column) = (at.line(), at.column());
-            let mut reason = text.as_str();
-            // The library says the position in words as well.
-            for said in [format!("line {line} column {column}: "), format!("error: line {line} column {column}: ")] {
-                reason = reason.strip_prefix(&said).unwrap_or(reason);
-            }
-            let said = format!(" at line {line}, column {column}");
-            format!("{file}:{line}:{column}: {}", reason.replace(&said, ""))
+/// What an object lacks that does not say what it is.
+fn headless(version: Option<&str>, kind: Option<&str>) -> String {
+    let known = kind.and_then(|kind| Kind::ALL.iter().find(|known| known.as_str() == kind));
+    match (version, kind, known) {
+        (None, Some(_), Some(known)) => {
+            format!("apiVersion is missing: a {known} begins with `apiVersion: {}`", known.api_version())
         }
-        _ => format!("{file}:{line}: {text}"),
+        (None, Some(kind), None) => format!("apiVersion is missing beside kind {kind}: every object begins with both"),
+        (Some(version), None, _) => {
+            format!("kind is missing beside apiVersion {version}: every object begins with both")
+        }
+        _ => NO_OBJECT.to_owned(),
     }
 }
 
