@@ -3,12 +3,13 @@
 
 use h2::Reason;
 
-use super::calm::{BROKEN, GIVEN_UP, OF_HEADERS};
+use super::calm::{BROKEN, GIVEN_UP};
 use super::frame::{
-    ACK, CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW,
-    MAX_FRAME_SIZE, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
+    ACK, CONTINUATION, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
 };
 use super::outgoing::Opened;
+use super::violation::Violation;
 use super::{Carrier, Role};
 use crate::Error;
 
@@ -27,11 +28,8 @@ impl Carrier {
                 if head.has(END_STREAM) {
                     self.receive_ends(head.stream);
                 }
-                self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream);
             }
-            PUSH_PROMISE => self.incoming.header_block = (!head.has(END_HEADERS)).then_some(head.stream),
-            CONTINUATION if head.has(END_HEADERS) => self.incoming.header_block = None,
-            RST_STREAM if head.length == 4 => {
+            RST_STREAM => {
                 let code = Reason::from(word(self.incoming.inbox.payload(head), 0));
                 self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
             }
@@ -43,7 +41,7 @@ impl Carrier {
                     (word(self.incoming.inbox.payload(head), 0), word(self.incoming.inbox.payload(head), 4));
                 self.peer_leaves(last & (u32::MAX >> 1), Reason::from(code));
             }
-            WINDOW_UPDATE if head.length == 4 => {
+            WINDOW_UPDATE => {
                 let increment = word(self.incoming.inbox.payload(head), 0) & (u32::MAX >> 1);
                 match self.window_opens(head.stream, i64::from(increment)) {
                     Opened::Here => return false,
@@ -107,15 +105,14 @@ impl Carrier {
     /// Counts it, for whom it costs more than it brings.
     pub(super) fn tell_calm(&mut self, head: Head) {
         match head.kind {
-            HEADERS => self.incoming.calm.earn(OF_HEADERS),
             // There are few in a block, by the library.
             CONTINUATION => {}
-            RST_STREAM
-                if self.role == Role::Server
-                    && self.streams.get(&head.stream).is_some_and(|s| !s.sending.is_open()) =>
-            {
-                self.brings_nothing(GIVEN_UP);
-            }
+            RST_STREAM => match self.streams.get(&head.stream).filter(|stream| stream.failure.is_none()) {
+                Some(stream) if self.role == Role::Server && !stream.sending.is_open() => self.brings_nothing(GIVEN_UP),
+                // So streams may end, and the request was counted.
+                Some(_) => {}
+                None => self.brings_nothing(1),
+            },
             _ => self.brings_nothing(1),
         }
     }
@@ -129,9 +126,15 @@ impl Carrier {
     }
 
     pub(super) fn brings_nothing(&mut self, frames: u32) {
-        if !self.incoming.calm.spend(frames) {
+        let borne = self.incoming.calm.spend(frames);
+        self.is_calm(borne);
+    }
+
+    /// Ends the connection of a peer that is not.
+    pub(super) fn is_calm(&mut self, borne: bool) {
+        if !borne {
             let what = "the peer floods the connection with frames that bring nothing (ENHANCE_YOUR_CALM)";
-            self.violated(Reason::ENHANCE_YOUR_CALM, what);
+            self.violated(Violation::new(Reason::ENHANCE_YOUR_CALM, what));
         }
     }
 }

@@ -7,9 +7,11 @@ pub(super) const HEAD: usize = 9;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
+pub(super) const PRIORITY: u8 = 2;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 pub(super) const PUSH_PROMISE: u8 = 5;
+pub(super) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const CONTINUATION: u8 = 9;
@@ -18,7 +20,7 @@ pub(super) const CONTINUATION: u8 = 9;
 pub(super) const END_STREAM: u8 = 0x1;
 /// Of SETTINGS.
 pub(super) const ACK: u8 = 0x1;
-/// Of HEADERS, PUSH_PROMISE and CONTINUATION.
+/// Of HEADERS and CONTINUATION.
 pub(super) const END_HEADERS: u8 = 0x4;
 /// Of DATA and HEADERS.
 pub(super) const PADDED: u8 = 0x8;

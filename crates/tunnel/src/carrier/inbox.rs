@@ -124,3 +124,11 @@ impl Inbox {
         self.frames.extend_from_slice(&twice);
     }
 }
+
+#[cfg(test)]
+impl Inbox {
+    /// Bytes that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.frames.capacity()
+    }
+}

@@ -8,18 +8,18 @@ use std::sync::atomic::AtomicU64;
 use h2::Reason;
 use leno_tls::buffer::ReadSize;
 
-use super::calm::{Calm, OF_DATA};
+use super::calm::Calm;
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
-use super::frame::{
-    CONTINUATION, DATA, END_STREAM, HEAD, HEADERS, Head, PADDED, Piece, RST_STREAM, SETTINGS, Splitter,
-};
+use super::frame::{DATA, END_STREAM, HEAD, HEADERS, Head, PADDED, Piece, RST_STREAM, SETTINGS, Splitter};
 use super::inbox::Inbox;
+use super::judge::{Judge, Verdict};
 use super::received::{Gathered, Received};
 use super::stream::{Stream, write_now};
+use super::violation::Violation;
 use super::{Carrier, DEFAULT_WINDOW, LARGEST_READ, Role};
+use crate::Settings;
 use crate::window::Ledger;
-use crate::{Error, Settings};
 
 /// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
 /// small frames share would be cut at each of these.
@@ -39,9 +39,7 @@ pub(super) const OF_OTHERS: u32 = 4;
 pub(super) struct Incoming {
     splitter: Splitter,
     current: Current,
-    /// The stream whose header block has begun: only its CONTINUATION may follow (RFC 9113 §6.10).
-    pub(super) header_block: Option<u32>,
-    largest_frame: u32,
+    judge: Judge,
     /// Frames for the library.
     pub(super) inbox: Inbox,
     /// Nothing is read until the library has taken some.
@@ -75,6 +73,8 @@ enum Current {
     /// One for the library.
     Library(Head),
     Data(Data),
+    /// One whose body nobody has to see.
+    Ignored(Head),
 }
 
 struct Data {
@@ -86,19 +86,8 @@ struct Data {
     left: u32,
     /// There is such payload.
     brings: bool,
-}
-
-/// The peer broke a rule that the library can't see broken.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Violation {
-    pub(crate) code: Reason,
-    what: &'static str,
-}
-
-impl Violation {
-    pub(crate) fn error(self) -> Error {
-        Error::Protocol(self.what.into())
-    }
+    /// Bytes of it that went to a program.
+    gained: u32,
 }
 
 impl Incoming {
@@ -108,8 +97,10 @@ impl Incoming {
         Self {
             splitter: Splitter::new(preface),
             current: Current::Library(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
-            header_block: None,
-            largest_frame: settings.max_frame_size,
+            judge: Judge::new(
+                settings,
+                if role == Role::Server { settings.server_header_list } else { settings.client_header_list },
+            ),
             inbox: Inbox::default(),
             paused: false,
             violation: None,
@@ -176,7 +167,7 @@ impl Incoming {
 
     /// Whether the library may be told something now: nothing may interrupt a header block.
     pub(super) fn may_tell(&self) -> bool {
-        self.header_block.is_none()
+        !self.judge.is_inside_block()
     }
 }
 
@@ -203,6 +194,7 @@ impl Carrier {
                             self.incoming.inbox.add(&received.bytes()[range]);
                         }
                         Current::Data(_) => self.data(range, &mut received, &mut gathered),
+                        Current::Ignored(_) => {}
                     }
                     if last {
                         self.frame_ends(&mut received, &mut gathered);
@@ -224,28 +216,34 @@ impl Carrier {
             _ => OF_OTHERS,
         };
         self.incoming.frames = self.incoming.frames.saturating_sub(share);
-        if head.length > self.incoming.largest_frame {
-            return self.violated(Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to");
+        match self.incoming.judge.begins(head) {
+            Verdict::Taken => {}
+            Verdict::Ignored => {
+                self.incoming.current = Current::Ignored(head);
+                return;
+            }
+            Verdict::Refused(violation) => return self.violated(violation),
         }
-        // The library would see it only of what it gets, and what is taken out here has an effect at once.
-        if let Some(stream) = self.incoming.header_block
-            && (head.kind, head.stream) != (CONTINUATION, stream)
-        {
-            return self.violated(Reason::PROTOCOL_ERROR, "the peer sent another frame inside a header block");
-        }
-        let ours = head.kind == DATA && head.stream % 2 == 1 && head.stream <= self.last_stream;
-        let unanswered = |stream: &Stream| self.role == Role::Client && !stream.receiving.is_answered();
-        if !ours
-            || self.streams.get(&head.stream).is_some_and(|stream| stream.receiving.has_ended() || unanswered(stream))
-        {
-            // Whatever is wrong with it, the library says so.
+        if head.kind != DATA {
             self.incoming.inbox.add(&head.bytes());
             self.incoming.current = Current::Library(head);
             return;
         }
+        let unanswered = |stream: &Stream| self.role == Role::Client && !stream.receiving.is_answered();
+        let out_of_place = |stream: &Stream| stream.receiving.has_ended() || unanswered(stream);
+        let was_opened = head.stream % 2 == 1 && head.stream <= self.last_stream;
+        if !was_opened || self.streams.get(&head.stream).is_some_and(out_of_place) {
+            // Whatever is wrong with it, the library says so, and need not see its body for that.
+            let empty = Head { length: 0, flags: head.flags & END_STREAM, ..head };
+            self.incoming.inbox.add(&empty.bytes());
+            self.incoming.inbox.frame_is_whole();
+            self.incoming.current = Current::Ignored(head);
+            return;
+        }
         let stream = self.streams.get_mut(&head.stream);
         if !self.incoming.credit.take(head.length) || stream.is_some_and(|stream| !stream.credit.take(head.length)) {
-            self.violated(Reason::FLOW_CONTROL_ERROR, "the peer sent more than the window it was given");
+            let what = "the peer sent more than the window it was given";
+            self.violated(Violation::new(Reason::FLOW_CONTROL_ERROR, what));
         }
         self.incoming.current = Current::Data(Data {
             stream: head.stream,
@@ -253,18 +251,20 @@ impl Carrier {
             padded: head.has(PADDED),
             left: head.length,
             brings: head.length > 0,
+            gained: 0,
         });
     }
 
     fn frame_ends(&mut self, received: &mut Received, gathered: &mut Gathered) {
         match self.incoming.current {
-            Current::Data(Data { stream, ends, padded, brings, .. }) => {
+            Current::Data(Data { stream, ends, padded, brings, gained, .. }) => {
                 if padded {
                     // Of length 0, without a place for the padding's length.
                     return self.bad_padding();
                 }
                 if brings {
-                    self.incoming.calm.earn(OF_DATA);
+                    let borne = self.incoming.calm.received(gained);
+                    self.is_calm(borne);
                 } else if !ends {
                     self.brings_nothing(1);
                 }
@@ -283,26 +283,27 @@ impl Carrier {
                     self.deliver(received, gathered);
                 }
                 self.tell_calm(head);
-                let in_block = self.incoming.header_block.is_some();
+                let block_ended = self.incoming.judge.came(head);
                 if self.library_needs(head) {
                     self.incoming.inbox.frame_is_whole();
-                    if in_block && self.incoming.header_block.is_none() {
+                    if block_ended {
                         self.tell_late_ends();
                     }
                 } else {
                     self.incoming.inbox.withdraw(head);
                 }
             }
+            Current::Ignored(head) => self.brings_nothing(1 + (head.length >> 10)),
         }
     }
 
     /// Nothing is read from such a peer any more.
-    pub(super) fn violated(&mut self, code: Reason, what: &'static str) {
-        self.incoming.violation.get_or_insert(Violation { code, what });
+    pub(super) fn violated(&mut self, violation: Violation) {
+        self.incoming.violation.get_or_insert(violation);
     }
 
     fn bad_padding(&mut self) {
-        self.violated(Reason::PROTOCOL_ERROR, "the peer's padding is longer than its frame");
+        self.violated(Violation::new(Reason::PROTOCOL_ERROR, "the peer's padding is longer than its frame"));
     }
 
     /// Payload of the current DATA frame.
@@ -326,7 +327,7 @@ impl Carrier {
             return;
         }
         match self.streams.get(&id) {
-            Some(stream) if stream.is_listened_to() => {}
+            Some(stream) if stream.is_listened_to() => data.gained += length as u32,
             _ => return self.consumed(id, length as u32),
         }
         if gathered.stream != id || gathered.count == SLICES {

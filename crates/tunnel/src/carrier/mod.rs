@@ -37,6 +37,7 @@ mod frame;
 mod halves;
 mod inbox;
 mod incoming;
+mod judge;
 mod lane;
 mod library;
 mod outgoing;
@@ -46,6 +47,7 @@ mod pulse;
 mod received;
 mod stream;
 mod transmit;
+mod violation;
 
 use halves::Holder;
 use incoming::{FRAMES, Incoming};
@@ -54,11 +56,11 @@ use pulse::Pulse;
 use received::Received;
 use stream::Stream;
 
-pub(crate) use incoming::Violation;
 pub(crate) use lane::{Delivery, Lane};
 pub(crate) use library::{LibraryIo, Patience};
 pub use pace::thread_sleeps;
 pub(crate) use stream::{try_read, try_write};
+pub(crate) use violation::Violation;
 
 /// Bytes read in one turn, but for the last read, which may bring twice what is left of them. A bulk
 /// sender keeps the socket full, and would be read until it is empty: others on the thread would wait

@@ -9,10 +9,9 @@ use bytes::Bytes;
 use h2::Reason;
 use leno_tls::buffer::Buffer;
 
-use super::calm::OF_DATA;
 use super::frame::{DATA, HEAD, Head, LARGEST_WINDOW, Splitter};
-use super::incoming::Violation;
 use super::pace::Pace;
+use super::violation::Violation;
 use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role};
 use crate::Error;
 use crate::waking::keep;
@@ -217,7 +216,7 @@ impl Carrier {
         }
         stream.window -= length as i64;
         self.outgoing.window -= length as i64;
-        self.incoming.calm.earn(OF_DATA + (length >> 10) as u32);
+        self.incoming.calm.sent(length);
         self.expects_life();
         let (mut from, mut payload, mut kept) = (0, Some(payload), Bytes::new());
         while from < length {
@@ -337,7 +336,8 @@ impl Carrier {
     }
 
     fn too_large_a_window(&mut self) {
-        self.violated(Reason::FLOW_CONTROL_ERROR, "the peer opened a window beyond the largest there is");
+        let what = "the peer opened a window beyond the largest there is";
+        self.violated(Violation::new(Reason::FLOW_CONTROL_ERROR, what));
     }
 
     /// Wakes the first of those who wait for room, if there is some.

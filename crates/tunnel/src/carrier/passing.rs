@@ -96,6 +96,10 @@ impl Carrier {
         }
         if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && stream.sending.open() {
             stream.wake_sender();
+            // What a refusal answers has brought nothing.
+            if !stream.sending.has_ended() {
+                self.incoming.calm.opened();
+            }
             self.send_backlog(head.stream);
             // The peer hears of the stream's own window in the same record.
             self.consumed(head.stream, 0);

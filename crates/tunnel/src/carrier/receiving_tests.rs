@@ -1,6 +1,8 @@
 //! What a peer sends that must not reach programs, and the windows it is held to.
 
-use super::super::frame::{CONTINUATION, PADDED};
+use http::StatusCode;
+
+use super::super::frame::{CONTINUATION, PADDED, PING, PRIORITY, PUSH_PROMISE};
 use super::incoming::OF_OTHERS;
 use super::*;
 
@@ -8,6 +10,7 @@ const FLOW_CONTROL_ERROR: u32 = 3;
 const PROTOCOL_ERROR: u32 = 1;
 const FRAME_SIZE_ERROR: u32 = 6;
 const REFUSED_STREAM: u32 = 7;
+const ENHANCE_YOUR_CALM: u32 = 11;
 
 #[tokio::test(start_paused = true)]
 async fn a_client_is_held_to_a_streams_window() {
@@ -141,6 +144,99 @@ async fn a_frame_that_is_too_large_is_refused_by_its_head() {
     remote.raw.io.write_all(&head).await.unwrap();
     assert_eq!(remote.raw.goaway().await, FRAME_SIZE_ERROR);
     assert!(open.chunk().await.is_err());
+}
+
+/// The head of a frame of 512 KiB.
+fn long(kind: u8, flags: u8, stream: u32) -> Vec<u8> {
+    Head { length: 512 << 10, kind, flags, stream }.bytes().to_vec()
+}
+
+/// Frames that may be so long as far as they are frames, and what is wrong with them.
+fn long_frames() -> Vec<(&'static str, Vec<u8>, u32)> {
+    // The header list is at most 64 KiB.
+    let parts = [frame(HEADERS, 0, 3, &[0; 60 << 10]), long(CONTINUATION, 0, 3)].concat();
+    let settings = Head { length: 33 * 6, kind: SETTINGS, flags: 0, stream: 0 }.bytes().to_vec();
+    let farewell = [&0u32.to_be_bytes()[..], &0u32.to_be_bytes(), &[b'?'; 8 << 10]].concat();
+    vec![
+        ("HEADERS", long(HEADERS, END_HEADERS, 3), ENHANCE_YOUR_CALM),
+        ("CONTINUATION", parts, ENHANCE_YOUR_CALM),
+        ("CONTINUATION of nothing", long(CONTINUATION, 0, 3), PROTOCOL_ERROR),
+        ("SETTINGS", settings, ENHANCE_YOUR_CALM),
+        ("half of a setting", long(SETTINGS, 0, 0), FRAME_SIZE_ERROR),
+        ("an acknowledgement", frame(SETTINGS, ACK, 0, &[0; 6]), FRAME_SIZE_ERROR),
+        ("PING", long(PING, 0, 0), FRAME_SIZE_ERROR),
+        ("PRIORITY", long(PRIORITY, 0, 1), FRAME_SIZE_ERROR),
+        ("RST_STREAM", long(RST_STREAM, 0, 1), FRAME_SIZE_ERROR),
+        ("WINDOW_UPDATE", long(WINDOW_UPDATE, 0, 1), FRAME_SIZE_ERROR),
+        ("GOAWAY", frame(GOAWAY, 0, 0, &farewell), ENHANCE_YOUR_CALM),
+        ("PUSH_PROMISE", long(PUSH_PROMISE, END_HEADERS, 1), PROTOCOL_ERROR),
+        ("DATA of a stream that nobody opened", long(DATA, 0, 9), PROTOCOL_ERROR),
+    ]
+}
+
+/// No body of theirs need come for that: it would be kept until it is whole, a mebibyte for each connection.
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_must_not_be_so_long_is_refused_before_its_body_has_come() {
+    let settings = || Settings { max_frame_size: 1 << 20, ..small() };
+    for (what, bytes, code) in long_frames() {
+        let mut service = Service::start(settings(), &[]).await;
+        let mut stream = service.open(1).await;
+        service.raw.io.write_all(&bytes).await.unwrap();
+        assert!(
+            timeout(HANGS, stream.chunk()).await.unwrap_or_else(|_| panic!("{what} is gathered")).is_err(),
+            "{what}"
+        );
+        service.ends_with(code).await;
+
+        let mut remote = Remote::new(settings());
+        let mut stream = remote.open().await;
+        remote.raw.io.write_all(&bytes).await.unwrap();
+        assert!(
+            timeout(HANGS, stream.chunk()).await.unwrap_or_else(|_| panic!("{what} is gathered")).is_err(),
+            "{what}"
+        );
+        assert_eq!(remote.raw.goaway().await, code, "{what}");
+    }
+}
+
+/// RFC 9113 §5.5: it has to be ignored, and nothing of it is kept.
+#[tokio::test]
+async fn a_frame_of_a_kind_that_nobody_knows_takes_no_memory() {
+    const LONG: usize = 1 << 20;
+    let mut bench = Bench::new(Role::Server, &Settings::default(), 2 << 20);
+    bench.raw.io.write_all(PREFACE).await.unwrap();
+    bench.raw.send(HEADERS, END_HEADERS, 1, CONNECT).await;
+    bench.turn();
+    let lane = bench.handle.attach(1);
+    let unknown = frame(0x7e, 0, 0, &vec![7; LONG]);
+    let (most, last) = unknown.split_at(LONG);
+    let mut for_library = 0;
+    bench.raw.io.write_all(most).await.unwrap();
+    for _ in 0..100 {
+        for_library += turn_for_library(&mut bench);
+        assert!(bench.handle.0.lock().incoming.inbox.memory() < 4 << 10, "what nobody wants is kept");
+    }
+    bench.raw.io.write_all(last).await.unwrap();
+    bench.raw.send(DATA, 0, 1, b"hello").await;
+    for_library += turn_for_library(&mut bench);
+    assert_eq!(for_library, 0, "the library gets what it does not know");
+    assert!(matches!(lane.poll_chunk(&cx()), Poll::Ready(Ok(Some(chunk))) if chunk == "hello"));
+}
+
+/// What RFC 9113 §6.5.2 counts is longer than the block: a request whose head is a little too large is refused alone.
+#[tokio::test(start_paused = true)]
+async fn a_header_list_that_is_a_little_too_long_costs_only_its_request() {
+    let mut service = Service::start(Settings { server_header_list: 4 << 10, ..small() }, &[]).await;
+    let mut stream = service.open(1).await;
+    // Fields of 40 bytes, each counted for 72 and written in 43: 5 KiB, in 3.
+    let fields = [&[0x00, 20][..], &[b'n'; 20], &[20], &[b'v'; 20]].concat().repeat(70);
+    let block = [CONNECT, &fields].concat();
+    assert!(block.len() < 4 << 10);
+    service.raw.send(HEADERS, END_HEADERS, 3, &block).await;
+    assert_eq!(service.raw.until(HEADERS).await.0.stream, 3);
+    assert!(service.requests.try_recv().is_err());
+    service.raw.send(DATA, END_STREAM, 1, b"still here").await;
+    assert_eq!(read_all(&mut stream).await.unwrap(), b"still here");
 }
 
 /// Frames that may not stand inside stream 3's header block, on either side of a connection.
@@ -450,7 +546,6 @@ async fn a_turn_takes_so_many_frames_and_the_next_ones_the_rest() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_floods_is_told_to_calm_down() {
-    const ENHANCE_YOUR_CALM: u32 = 11;
     let nothing: [(&str, Vec<u8>); 4] = [
         ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes())),
         ("empty DATA", frame(DATA, 0, 1, &[])),
@@ -467,5 +562,70 @@ async fn a_peer_that_floods_is_told_to_calm_down() {
         }
         assert!(stream.chunk().await.is_err(), "{what}");
         service.ends_with(ENHANCE_YOUR_CALM).await;
+    }
+}
+
+/// Sends `flood` again and again to a server that has borne almost all it may; says whether it is told to calm down.
+async fn is_a_flood(flood: impl Fn(u32) -> Vec<u8>) -> bool {
+    let mut service = Service::start(small(), &[]).await;
+    let stream = service.open(1).await;
+    stream.lane.carrier().0.lock().incoming.calm.nearly_spent();
+    for n in 0..1_000 {
+        service.raw.io.write_all(&flood(n)).await.unwrap();
+        while let Ok(request) = service.requests.try_recv() {
+            request.refuse(StatusCode::FORBIDDEN, HeaderMap::new());
+        }
+        tokio::task::yield_now().await;
+    }
+    let told = async {
+        loop {
+            let (head, payload) = service.raw.frame().await.expect("closed without a word");
+            if head.kind == GOAWAY {
+                break word(&payload, 4);
+            }
+        }
+    };
+    let told = timeout(HANGS, told).await;
+    assert!(told.is_err() || told == Ok(ENHANCE_YOUR_CALM), "{told:?}");
+    told.is_ok()
+}
+
+/// Credit follows what programs gain, not how many frames bring it.
+#[tokio::test(start_paused = true)]
+async fn frames_that_bring_next_to_nothing_earn_nothing() {
+    assert!(is_a_flood(|_| frame(DATA, 0, 1, b"x")).await, "DATA of one byte");
+    assert!(is_a_flood(|n| frame(HEADERS, END_HEADERS, 2 * n + 3, CONNECT)).await, "requests that are refused");
+    assert!(!is_a_flood(|_| frame(DATA, 0, 1, b"12345678")).await, "small messages");
+}
+
+/// A server may send any number of interim answers.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_floods_with_interim_answers_is_told_to_calm_down() {
+    let mut remote = Remote::new(small());
+    let witness = remote.open().await;
+    let (id, asked) = remote.ask(&[]).await;
+    witness.lane.carrier().0.lock().incoming.calm.nearly_spent();
+    // `:status: 103`.
+    for _ in 0..100 {
+        remote.raw.send(HEADERS, END_HEADERS, id, b"\x08\x03103").await;
+    }
+    assert_eq!(remote.raw.goaway().await, ENHANCE_YOUR_CALM);
+    assert!(asked.await.unwrap().is_err());
+}
+
+/// An exchange of single bytes, as of a person who types, earns what it costs.
+#[tokio::test(start_paused = true)]
+async fn who_is_answered_may_say_a_byte_at_a_time() {
+    let mut service = Service::start(small(), &[]).await;
+    let mut stream = service.open(1).await;
+    stream.lane.carrier().0.lock().incoming.calm.nearly_spent();
+    for n in 0..2_000 {
+        service.raw.data_within(&[0, 1], 1, 0, &[n as u8]).await;
+        let chunk = stream.chunk().await.unwrap().unwrap();
+        stream.release(chunk.len());
+        stream.write_all(&chunk).await.unwrap();
+        let (head, payload) = service.raw.until(DATA).await;
+        assert_eq!((head.stream, &payload[..]), (1, &[n as u8][..]));
+        service.raw.window_update(0, 1).await;
     }
 }

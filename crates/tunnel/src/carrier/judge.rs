@@ -1,0 +1,125 @@
+//! Judges received frames by their heads. A frame for the library is kept until it is whole, so one that must not be so long
+//! is refused before its body has come.
+
+use h2::Reason;
+
+use super::frame::{
+    ACK, CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, Head, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE,
+};
+use super::violation::Violation;
+use crate::Settings;
+
+/// What HEADERS hold beside their part of the header block, at most: the length of the padding, the padding and the
+/// priority (RFC 9113 §6.2), bytes.
+const BESIDE_BLOCK: u32 = 1 + 255 + 5;
+
+/// Settings in one frame, at most. HTTP/2 has seven; some peers send one or two more that nobody knows.
+const MOST_SETTINGS: u32 = 32;
+
+/// Bytes of one setting (RFC 9113 §6.5.1).
+const SETTING: u32 = 6;
+
+/// Longest GOAWAY, bytes. All but eight of them are a text for people.
+const LONGEST_GOAWAY: u32 = 4 << 10;
+
+/// What is to be done with a frame.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It is somebody's.
+    Taken,
+    /// Nobody has to see its body.
+    Ignored,
+    Refused(Violation),
+}
+
+/// What it takes to judge the next frame.
+pub(super) struct Judge {
+    largest_frame: u32,
+    /// Longest header block, bytes: as long as the header list that was announced. A field is shorter as it is written in a
+    /// block than as RFC 9113 §6.5.2 counts it, so a list that is a little too long still reaches the library, which
+    /// refuses that request alone.
+    longest_block: u32,
+    /// The stream whose header block has begun: only its CONTINUATION may follow (RFC 9113 §6.10).
+    open_block: Option<u32>,
+    /// Bytes of that block so far.
+    block: u32,
+}
+
+impl Judge {
+    /// `header_list`: the longest that the peer was told of, bytes.
+    pub(super) fn new(settings: &Settings, header_list: u32) -> Self {
+        Self { largest_frame: settings.max_frame_size, longest_block: header_list, open_block: None, block: 0 }
+    }
+
+    /// A frame begins.
+    pub(super) fn begins(&mut self, head: Head) -> Verdict {
+        match self.fault(head) {
+            Some((code, what)) => Verdict::Refused(Violation::new(code, what)),
+            // RFC 9113 §5.5.
+            None if head.kind > CONTINUATION => Verdict::Ignored,
+            None => Verdict::Taken,
+        }
+    }
+
+    fn fault(&mut self, head: Head) -> Option<(Reason, &'static str)> {
+        if head.length > self.largest_frame {
+            return Some((Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to"));
+        }
+        // The library would see it only of what it gets, and what is taken out has an effect at once.
+        if let Some(stream) = self.open_block
+            && (head.kind, head.stream) != (CONTINUATION, stream)
+        {
+            return Some((Reason::PROTOCOL_ERROR, "the peer sent another frame inside a header block"));
+        }
+        let length = head.length;
+        let wrong_length = |is_wrong: bool| {
+            is_wrong.then_some((Reason::FRAME_SIZE_ERROR, "the peer sent a frame of a length that its kind can't have"))
+        };
+        let too_long = |is_too_long: bool, what| is_too_long.then_some((Reason::ENHANCE_YOUR_CALM, what));
+        match head.kind {
+            CONTINUATION if self.open_block.is_none() => {
+                Some((Reason::PROTOCOL_ERROR, "the peer continues a header block that has not begun"))
+            }
+            HEADERS | CONTINUATION => {
+                let before = if head.kind == HEADERS { 0 } else { self.block };
+                self.block = before.saturating_add(length);
+                let longest = self.longest_block.saturating_add(BESIDE_BLOCK);
+                let what = "the peer sent a header block longer than the announced header list (ENHANCE_YOUR_CALM)";
+                too_long(self.block > longest, what)
+            }
+            SETTINGS => wrong_length(!length.is_multiple_of(SETTING) || (head.has(ACK) && length > 0)).or_else(|| {
+                let what = "the peer sent too many settings in one frame (ENHANCE_YOUR_CALM)";
+                too_long(length > MOST_SETTINGS * SETTING, what)
+            }),
+            GOAWAY => wrong_length(length < 8).or_else(|| {
+                let what = "the peer sent a GOAWAY with too long a text (ENHANCE_YOUR_CALM)";
+                too_long(length > LONGEST_GOAWAY, what)
+            }),
+            PING => wrong_length(length != 8),
+            PRIORITY => wrong_length(length != 5),
+            RST_STREAM | WINDOW_UPDATE => wrong_length(length != 4),
+            // A client has said that it takes none, a server takes none ever (RFC 9113 §8.4).
+            PUSH_PROMISE => Some((Reason::PROTOCOL_ERROR, "the peer sent a PUSH_PROMISE, which nobody takes here")),
+            // Bounded by windows, or of no interest.
+            DATA => None,
+            _ => None,
+        }
+    }
+
+    /// A frame that is not DATA has come whole. Says whether a header block of several frames ends with it.
+    pub(super) fn came(&mut self, head: Head) -> bool {
+        let ends = head.has(END_HEADERS);
+        match head.kind {
+            HEADERS => self.open_block = (!ends).then_some(head.stream),
+            CONTINUATION if ends => return self.open_block.take().is_some(),
+            _ => {}
+        }
+        false
+    }
+
+    /// Whether nothing may stand between what has come and what is to come.
+    pub(super) fn is_inside_block(&self) -> bool {
+        self.open_block.is_some()
+    }
+}
