@@ -13,6 +13,7 @@
 //!                 headers, who does not answer, what can go wrong
 //!  threads        workers, which carry, and what each of them has
 //!  streams        how a connection comes to a worker, and how it leaves in a hurry
+//!  tunnels        how peers' tunnels come in
 //!  admin          the own endpoints: admin with the configuration dump, metrics, readiness
 //!  takeover       making way for the next proxy
 //! ```
@@ -36,6 +37,7 @@ mod run;
 pub mod streams;
 mod takeover;
 pub mod threads;
+pub mod tunnels;
 
 pub use self::core::Core;
 pub use admin::Endpoints;

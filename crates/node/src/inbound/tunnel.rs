@@ -1,21 +1,21 @@
 //! Connections peers open to a pod by HBONE: proven, authorised, and handed to the program.
 
+use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
-use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
-use leno_proxy::peers::headers;
-use leno_proxy::peers::{self, Link, Place, Proof};
-use leno_proxy::streams::{accept_next, canonical, hand_over, reset};
-use leno_proxy::threads::Worker;
-use leno_tunnel::server::{self, InboundConnect, ServeError};
-use leno_tunnel::{rarely, relay};
+use leno_proxy::Core;
+use leno_proxy::peers::{self, Unproven, headers};
+use leno_proxy::streams::reset;
+use leno_proxy::tunnels::{self, Destination, Server, Tunnel};
+use leno_tls::MeshIdentity;
+use leno_tunnel::relay;
+use leno_tunnel::server::InboundConnect;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
 use super::admit::admit_and_dial;
 use crate::failure::Failure;
@@ -24,100 +24,69 @@ use crate::pod::Pod;
 use crate::pod::connections::{Cut, InboundConnection, Listed, OpenTunnel};
 use crate::report::{Direction, Report};
 
-/// Accepts HBONE connections until the pod takes no more.
-///
-/// Each tunnel is served where the fewest are: left to the kernel, two that carry all there is to
-/// carry would meet on one thread half of the time. First come those that are free of what programs
+impl Destination for Pod {
+    type Failure = Failure;
+    type Open = OpenTunnel;
+
+    fn without_address(error: io::Error) -> Failure {
+        Failure::OriginalDestination(Arc::new(error))
+    }
+
+    fn core(&self) -> &Core {
+        &self.context().core
+    }
+
+    fn unproven(&self) -> &Arc<Unproven> {
+        self.unproven()
+    }
+
+    fn open(&self, peer: SocketAddr) -> Result<OpenTunnel, Failure> {
+        self.connections().open_tunnel(peer, self.context().config.max_tunnels_per_peer)
+    }
+
+    async fn identity(&self) -> Result<Arc<MeshIdentity>, Failure> {
+        let (_, workload) = self.workload().await?;
+        Ok(self.context().core.identity(&workload).await?)
+    }
+
+    fn stopping(&self) -> impl Future<Output = ()> + Send {
+        self.stopping()
+    }
+
+    fn draining(&self) -> impl Future<Output = Instant> + Send {
+        self.draining()
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + Send {
+        self.stopped()
+    }
+
+    fn connected(&self, stream: &TcpStream) {
+        self.verify_short_path(stream);
+    }
+
+    fn request(self: &Arc<Self>, tunnel: &Arc<Tunnel>, request: InboundConnect) {
+        tokio::spawn(carry(self.clone(), tunnel.clone(), request));
+    }
+
+    fn refused(self: &Arc<Self>, peer: SocketAddr, local: Option<SocketAddr>, failure: &Failure) {
+        refuse(self, peer, local, failure);
+    }
+
+    fn ended(self: &Arc<Self>, tunnel: &Tunnel, error: &leno_tunnel::Error) {
+        tunnel_failed(self, tunnel, error);
+    }
+}
+
+/// Accepts HBONE connections until the pod takes no more. First come those workers that are free of what programs
 /// of this node open, but for bulk ([`crate::lanes`]).
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, lanes: Vec<Lane>, listener: TcpListener) {
-    while let Some((stream, peer)) = accept_next(&listener, pod.stopping()).await {
-        let most = pod.context().config.max_tunnels_per_peer;
-        // From here on: whoever drains must not take a peer that proves itself for nobody.
-        let open = match pod.connections().open_tunnel(peer, most) {
-            Ok(open) => open,
-            Err(failure) => {
-                refuse(&pod, peer, stream.local_addr().ok().map(canonical), &failure);
-                reset(stream);
-                continue;
-            }
-        };
-        let place = pod.unproven().place().await;
-        let Some(lane) = lanes.iter().min_by_key(|lane| (lane.served.load(Relaxed), lane.outbound)) else {
-            return;
-        };
-        let served = Served::by(lane);
-        let pod = pod.clone();
-        let worker = lane.worker.clone();
-        hand_over(stream, peer, &lane.worker, move |stream| async move {
-            let _served = served;
-            serve(pod, worker, open, stream, peer, place).await;
-        });
-    }
-}
-
-/// Keeps a tunnel counted on its lane.
-struct Served(Arc<AtomicUsize>);
-
-impl Served {
-    fn by(lane: &Lane) -> Self {
-        lane.served.fetch_add(1, Relaxed);
-        Self(lane.served.clone())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-/// One TCP connection of a peer, and whom it proved to be.
-pub(crate) struct Tunnel {
-    pod: Arc<Pod>,
-    peer: SocketAddr,
-    local: SocketAddr,
-    identity: Identity,
-    proof: Proof,
-    worker: Worker,
-}
-
-pub(crate) async fn serve(
-    pod: Arc<Pod>,
-    worker: Worker,
-    _open: OpenTunnel,
-    stream: TcpStream,
-    peer: SocketAddr,
-    unproven: Place,
-) {
-    // From here on: a burst of peers that never prove anything needs memory too.
-    let _lives = worker.lives();
-    let accepted = tokio::select! {
-        accepted = prove(&pod, &worker, stream, peer, unproven) => accepted,
-        () = pod.stopped() => return,
+    let server = |lane: &Lane| Server {
+        worker: lane.worker.clone(),
+        served: lane.served.clone(),
+        is_second_choice: lane.outbound,
     };
-    let (stream, tunnel) = match accepted {
-        Ok(accepted) => accepted,
-        Err((failure, local)) => return refuse(&pod, peer, local, &failure),
-    };
-    let tunnel = Arc::new(tunnel);
-    let on_request = |request: InboundConnect| {
-        tokio::spawn(carry(tunnel.clone(), request));
-    };
-    let settings = &pod.context().core.tunnel;
-    let stopped = pin!(pod.stopped());
-    tokio::select! {
-        biased;
-        () = rarely(stopped) => {}
-        served = server::serve(stream, settings, pod.draining(), on_request) => {
-            match served.end {
-                // The peer did something we end a connection for; it may have had no request yet
-                // whose log line could tell.
-                Err(ServeError::Connection(error)) if !error.is_by_peer() => tunnel_failed(&tunnel, &error),
-                Err(error) => tracing::debug!(%peer, %error, "HBONE connection ended with an error"),
-                Ok(()) => {}
-            }
-        }
-    }
+    tunnels::accept(pod, lanes.iter().map(server).collect(), listener).await;
 }
 
 /// Tells of a peer that gets no tunnel.
@@ -132,42 +101,16 @@ fn refuse(pod: &Arc<Pod>, peer: SocketAddr, local: Option<SocketAddr>, failure: 
     report.failed(failure);
 }
 
-fn tunnel_failed(tunnel: &Tunnel, error: &leno_tunnel::Error) {
-    let mut report = Report::new(&tunnel.pod, Direction::Inbound, tunnel.peer);
+fn tunnel_failed(pod: &Arc<Pod>, tunnel: &Tunnel, error: &leno_tunnel::Error) {
+    let mut report = Report::new(pod, Direction::Inbound, tunnel.peer);
     report.destination_address(tunnel.local);
     report.source_identity(&tunnel.identity);
     report.mutual_tls();
-    if let Some((mesh, workload)) = tunnel.pod.workload_now() {
+    if let Some((mesh, workload)) = pod.workload_now() {
         report.destination_workload(&workload);
         report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
     }
     report.failed(&peers::Failure::Tunnel { address: tunnel.peer, reason: error.to_string() }.into());
-}
-
-type Accepted = (Box<Link>, Tunnel);
-
-async fn prove(
-    pod: &Arc<Pod>,
-    worker: &Worker,
-    stream: TcpStream,
-    peer: SocketAddr,
-    unproven: Place,
-) -> Result<Accepted, (Failure, Option<SocketAddr>)> {
-    let local = stream.local_addr().map_err(|e| (Failure::OriginalDestination(Arc::new(e)), None))?;
-    pod.verify_short_path(&stream);
-    let (local, peer) = (canonical(local), canonical(peer));
-    let proving = async {
-        let (_, workload) = pod.workload().await?;
-        let core = &pod.context().core;
-        let own = core.identity(&workload).await?;
-        Ok(peers::accept(&own, stream, peer, &core.config).await?)
-    };
-    let proven = tokio::select! {
-        proven = proving => proven,
-        () = unproven.turned_away() => Err(peers::Failure::TurnedAway { address: peer, most: unproven.among() }.into()),
-    };
-    let (link, identity, proof) = proven.map_err(|failure| (failure, Some(local)))?;
-    Ok((link, Tunnel { pod: pod.clone(), peer, local, identity, proof, worker: worker.clone() }))
 }
 
 /// What a peer asks for.
@@ -177,10 +120,9 @@ struct Asked {
     headers: HeaderMap,
 }
 
-pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
+pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: InboundConnect) {
     let lives = tunnel.worker.lives();
-    let pod = &tunnel.pod;
-    let mut report = Report::new(pod, Direction::Inbound, tunnel.peer);
+    let mut report = Report::new(&pod, Direction::Inbound, tunnel.peer);
     report.destination_address(tunnel.local);
     report.source_identity(&tunnel.identity);
     report.mutual_tls();
@@ -203,7 +145,7 @@ pub(crate) async fn carry(tunnel: Arc<Tunnel>, mut request: InboundConnect) {
         headers: request.take_headers(),
     };
     // Boxed: deciding and dialling take much more state than what remains afterwards.
-    let connecting = Box::pin(connect(&tunnel, asked, &mut report));
+    let connecting = Box::pin(connect(&pod, &tunnel, asked, &mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
         // Otherwise a peer that asks and gives up in a row, each time freeing its place among
@@ -250,11 +192,11 @@ struct Connected {
     listed: Listed,
 }
 
-async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<Connected, Failure> {
+async fn connect(pod: &Arc<Pod>, tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<Connected, Failure> {
     if asked.method != Method::CONNECT {
         return Err(Failure::NotConnect(asked.method.to_string()));
     }
-    let (mesh, workload) = tunnel.pod.workload().await?;
+    let (mesh, workload) = pod.workload().await?;
     report.destination_workload(&workload);
     report.source_by_identity(&mesh, &tunnel.identity, tunnel.peer.ip());
     let target = inbound_target(&mesh, &workload, &asked.authority, tunnel.local);
@@ -271,7 +213,7 @@ async fn connect(tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<C
     report.service(service.as_ref());
     report.destination_address(address);
     admit_and_dial(
-        &tunnel.pod,
+        pod,
         InboundConnection { source: Some(tunnel.identity.clone()), source_ip: tunnel.peer.ip(), destination: address },
         None,
         report,
