@@ -7,7 +7,8 @@ use bytes::Bytes;
 use leno_tls::buffer::Buffer;
 use tokio::net::TcpStream;
 
-use crate::carrier::{Lane, try_read};
+use crate::carrier::Lane;
+use crate::sockets::try_read;
 
 /// At most so much is sent before the peer has answered, bytes: most requests fit, and a peer
 /// that refuses has not been sent much for nothing.

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::client::LIVELY;
+use crate::connection::LIVELY;
 use crate::test_support::{Farm, request, say, settle};
 use crate::{Error, OpenError, Pool, Settings, TunnelStream};
 

@@ -149,3 +149,41 @@ impl<E> OpenError<E> {
         }
     }
 }
+
+/// Why a relay ended before both directions had ended cleanly. Both sides were aborted.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The first end, a TCP connection, failed: most often its program reset it.
+    #[error("the connection with the program of this pod failed: {0}")]
+    Local(#[source] io::Error),
+    /// The second end, a TCP connection, failed.
+    #[error("the connection with the other side failed: {0}")]
+    Remote(#[source] io::Error),
+    /// The tunnel failed: the peer reset the stream or is gone.
+    #[error(transparent)]
+    Tunnel(#[from] Error),
+    /// The caller's `cancel` completed.
+    #[error("the connection was closed by the proxy")]
+    Cancelled,
+    /// One direction had ended, and the other was silent for too long.
+    #[error("one side had closed, and the other was silent for {0:?}")]
+    HalfClosed(Duration),
+}
+
+impl RelayError {
+    /// Never: bytes may have been lost on the way, only the programs know which.
+    pub fn is_retryable(&self) -> bool {
+        false
+    }
+
+    /// Whether programs end connections like this every day, so that it deserves no alarm.
+    pub fn is_reset(&self) -> bool {
+        match self {
+            Self::Local(error) | Self::Remote(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            }
+            Self::Tunnel(error) => matches!(error, Error::Reset { .. }),
+            Self::Cancelled | Self::HalfClosed(_) => false,
+        }
+    }
+}

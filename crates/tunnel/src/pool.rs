@@ -1,35 +1,27 @@
 //! Connections to peers, shared by the tunnels that go to the same one.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
-use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::client::{self, Connection, Permit, Registry};
+use crate::connection::Permit;
 use crate::early::FirstBytes;
 use crate::timers::timeout;
 use crate::{ConnectRequest, Error, OpenError, ResponseHead, Settings, Transport, TunnelStream};
 
-/// Streams that a connection carries before another one is opened to spread them
-/// ([`Settings::spread`]): fewer are hardly too much for a thread, and each connection costs a
-/// handshake.
-const FEW: usize = 8;
+mod dialling;
+mod entries;
+
+use dialling::Leader;
+use entries::{Removal, Shared, Step};
 
 /// How long a stream waits for a connection that is to share the load, where another has room. A
 /// handshake takes milliseconds; a peer that takes no more connections says nothing at all.
 const SPREAD_WAIT: Duration = Duration::from_millis(500);
-
-/// How long nobody tries again to spread after that has failed; up to 64 times as long when it
-/// fails again and again, as with a peer too far away for [`SPREAD_WAIT`].
-const SPREAD_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often a request may be refused unprocessed before one last attempt on a new connection: a
 /// peer may lower its limit of streams while requests are on their way. More than that, and it takes
@@ -45,62 +37,6 @@ const REFUSALS: usize = 3;
 /// waits for it, and nobody else is disturbed.
 pub struct Pool<K, E> {
     shared: Arc<Shared<K, E>>,
-}
-
-struct Shared<K, E> {
-    settings: Arc<Settings>,
-    keys: Mutex<HashMap<K, Entry<E>, RandomState>>,
-    /// Connections whose task runs, in use or not.
-    running: watch::Sender<usize>,
-}
-
-struct Entry<E> {
-    connections: Vec<Arc<Connection>>,
-    flight: Option<Arc<Flight<E>>>,
-    not_spreading: Pause,
-}
-
-impl<E> Entry<E> {
-    /// Whether the next stream should be carried by a connection that is yet to come: `sharing` of
-    /// the wanted number have room, and the one with the fewest streams has `active`.
-    fn should_spread(&self, active: usize, sharing: usize, wanted: usize) -> bool {
-        active >= FEW
-            && sharing < wanted
-            && self.not_spreading.is_over()
-            && match &self.flight {
-                // It will carry those who waited for it.
-                Some(flight) => flight.waited.load(Relaxed) < active,
-                None => self.connections.len() < wanted,
-            }
-    }
-}
-
-/// After another connection could not be had to share the load.
-#[derive(Default)]
-struct Pause {
-    until: Option<Instant>,
-    failures: u32,
-}
-
-impl Pause {
-    /// It has failed once more; twice as long each time.
-    fn extend(&mut self) {
-        self.until = Some(Instant::now() + SPREAD_PAUSE * (1 << self.failures.min(6)));
-        self.failures += 1;
-    }
-
-    fn is_over(&self) -> bool {
-        self.until.is_none_or(|time| time <= Instant::now())
-    }
-}
-
-/// A dial under way, until the peer of the new connection has told how many streams it allows.
-struct Flight<E> {
-    landed: Notify,
-    /// How many chose to wait for it.
-    waited: AtomicUsize,
-    /// `None` if the one who dialled gave up half-way.
-    result: OnceLock<Option<Result<(), OpenError<E>>>>,
 }
 
 /// Numbers of a pool at one moment.
@@ -133,8 +69,7 @@ where
 {
     /// An empty pool.
     pub fn new(settings: Settings) -> Self {
-        let running = watch::Sender::new(0);
-        Self { shared: Arc::new(Shared { settings: Arc::new(settings), keys: Mutex::default(), running }) }
+        Self { shared: Arc::new(Shared::new(settings)) }
     }
 
     /// Opens a tunnel to the peer of `key`: on a connection that has room, else on a new one
@@ -183,7 +118,7 @@ where
         let mut newer_than = None;
         loop {
             let Lease { permit, fresh } = self.lease(key, &mut dial, newer_than).await?;
-            let connection = permit.connection().clone();
+            let connection = permit.connection.clone();
             let error = match permit.connect(&request, first.as_deref_mut(), &self.shared.settings).await {
                 Ok(opened) => return Ok(opened),
                 Err(OpenError::Tunnel(error)) => error,
@@ -299,225 +234,6 @@ where
                     }
                 }
             }
-        }
-    }
-}
-
-enum Step<E> {
-    Use(Permit),
-    /// When spreading, there is a connection with room all the same.
-    Wait {
-        flight: Arc<Flight<E>>,
-        spreading: bool,
-    },
-    Dial {
-        flight: Arc<Flight<E>>,
-        spreading: bool,
-    },
-}
-
-impl<K: Eq + Hash + Clone, E> Shared<K, E> {
-    fn next_step(&self, key: &K, newer_than: Option<Instant>, may_spread: bool) -> Step<E> {
-        let mut dropped = Vec::new();
-        let mut keys = self.keys.lock();
-        let step = 'step: {
-            let Some(entry) = keys.get_mut(key) else {
-                let flight = Arc::new(Flight::default());
-                keys.insert(
-                    key.clone(),
-                    Entry { connections: Vec::new(), flight: Some(flight.clone()), not_spreading: Pause::default() },
-                );
-                break 'step Step::Dial { flight, spreading: false };
-            };
-            let now = Instant::now();
-            // The first that have room, so that others run empty; of as many as share the load, the
-            // one that has least of it.
-            let mut best: Option<usize> = None;
-            let (mut index, mut sharing) = (0, 0);
-            while sharing < self.settings.spread.max(1)
-                && let Some(connection) = entry.connections.get(index)
-            {
-                if connection.is_gone() || connection.drains_by(now) {
-                    dropped.push(entry.connections.swap_remove(index));
-                    continue;
-                }
-                let usable = newer_than.is_none_or(|time| connection.created > time);
-                if usable && connection.has_room() {
-                    sharing += 1;
-                    if best.is_none_or(|best| connection.active() < entry.connections[best].active()) {
-                        best = Some(index);
-                    }
-                }
-                index += 1;
-            }
-            let spreading = best.is_some();
-            if let Some(best) = best.map(|best| &entry.connections[best])
-                && !(may_spread && entry.should_spread(best.active(), sharing, self.settings.spread))
-            {
-                break 'step Step::Use(best.acquire());
-            }
-            match &entry.flight {
-                Some(flight) => {
-                    flight.waited.fetch_add(1, Relaxed);
-                    Step::Wait { flight: flight.clone(), spreading }
-                }
-                None => Step::Dial { flight: entry.flight.insert(Arc::default()).clone(), spreading },
-            }
-        };
-        drop(keys);
-        drop(dropped);
-        step
-    }
-
-    /// Ends a flight and tells its waiters, unless that has happened. They look at the pool
-    /// again, so it is changed first.
-    fn land(&self, key: &K, flight: &Arc<Flight<E>>, result: Option<Result<(), OpenError<E>>>) {
-        let mut keys = self.keys.lock();
-        if let Some(entry) = keys.get_mut(key)
-            && entry.flight.as_ref().is_some_and(|current| Arc::ptr_eq(current, flight))
-        {
-            entry.flight = None;
-            if entry.connections.is_empty() {
-                keys.remove(key);
-            }
-        }
-        drop(keys);
-        let _ = flight.result.set(result);
-        flight.landed.notify_waiters();
-    }
-
-    /// Takes a connection out of use, if it may be. Streams are added under the same lock, so
-    /// none can come in between. Says whether it is out of use now.
-    fn remove(&self, key: &K, connection: &Weak<Connection>, when: Removal) -> bool {
-        let mut removed = None;
-        let mut keys = self.keys.lock();
-        if when != Removal::Always && connection.upgrade().is_some_and(|connection| connection.active() > 0) {
-            return false;
-        }
-        if let Some(entry) = keys.get_mut(key) {
-            if let Some(index) = entry.connections.iter().position(|c| Arc::as_ptr(c) == connection.as_ptr()) {
-                let mut others = entry.connections.iter().enumerate().filter(|(other, _)| *other != index);
-                if when == Removal::Surplus && !others.any(|(_, other)| other.has_room()) {
-                    return false;
-                }
-                removed = Some(entry.connections.swap_remove(index));
-            }
-            if entry.connections.is_empty() && entry.flight.is_none() {
-                keys.remove(key);
-            }
-        }
-        drop(keys);
-        drop(removed);
-        true
-    }
-}
-
-/// When a connection may be taken out of use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Removal {
-    Always,
-    /// It carries no stream.
-    Idle,
-    /// It carries none, and another has room for the next.
-    Surplus,
-}
-
-impl<E> Default for Flight<E> {
-    fn default() -> Self {
-        Self { landed: Notify::new(), waited: AtomicUsize::new(0), result: OnceLock::new() }
-    }
-}
-
-/// The one who dials; whatever becomes of it, the waiters hear.
-struct Leader<'a, K: Eq + Hash + Clone, E> {
-    shared: &'a Arc<Shared<K, E>>,
-    key: &'a K,
-    /// Until it has landed or the connection's task sees to it.
-    flight: Option<Arc<Flight<E>>>,
-}
-
-impl<K, E> Leader<'_, K, E>
-where
-    K: Eq + Hash + Clone + Send + Sync + 'static,
-    E: Clone + Send + Sync + 'static,
-{
-    async fn dial<IO, F>(mut self, dial: F) -> Result<Permit, OpenError<E>>
-    where
-        IO: Transport + 'static,
-        F: Future<Output = Result<IO, E>>,
-    {
-        let result = match dial.await {
-            Ok(io) => client::start(io, &self.shared.settings, |connection| self.publish(connection)).await,
-            Err(error) => return Err(self.fail(OpenError::Dial(error))),
-        };
-        result.map_err(|error| self.fail(error.into()))
-    }
-
-    fn fail(&mut self, error: OpenError<E>) -> OpenError<E> {
-        if let Some(flight) = self.flight.take() {
-            self.shared.land(self.key, &flight, Some(Err(error.clone())));
-        }
-        error
-    }
-
-    /// Puts the new connection into the pool. If the key was evicted meanwhile, the entry is
-    /// gone or another flight's, and the connection serves its dialler only.
-    fn publish(&mut self, connection: &Arc<Connection>) -> Registration<K, E> {
-        let flight = self.flight.take().unwrap_or_default();
-        if let Some(entry) = self.shared.keys.lock().get_mut(self.key)
-            && entry.flight.as_ref().is_some_and(|current| Arc::ptr_eq(current, &flight))
-        {
-            entry.connections.push(connection.clone());
-        }
-        self.shared.running.send_modify(|running| *running += 1);
-        Registration {
-            shared: Arc::downgrade(self.shared),
-            key: self.key.clone(),
-            connection: Arc::downgrade(connection),
-            flight,
-        }
-    }
-}
-
-impl<K: Eq + Hash + Clone, E> Drop for Leader<'_, K, E> {
-    fn drop(&mut self) {
-        if let Some(flight) = self.flight.take() {
-            self.shared.land(self.key, &flight, None);
-        }
-    }
-}
-
-/// A connection's place in the pool, as its task knows it.
-struct Registration<K, E> {
-    shared: Weak<Shared<K, E>>,
-    key: K,
-    connection: Weak<Connection>,
-    flight: Arc<Flight<E>>,
-}
-
-impl<K, E> Registry for Registration<K, E>
-where
-    K: Eq + Hash + Clone + Send + Sync + 'static,
-    E: Clone + Send + Sync + 'static,
-{
-    fn settled(&self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.land(&self.key, &self.flight, Some(Ok(())));
-        }
-    }
-
-    fn release_if_idle(&self, only_if_surplus: bool) -> bool {
-        let when = if only_if_surplus { Removal::Surplus } else { Removal::Idle };
-        self.shared.upgrade().is_none_or(|shared| shared.remove(&self.key, &self.connection, when))
-    }
-
-    fn gone(&self, error: Option<&Error>) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.remove(&self.key, &self.connection, Removal::Always);
-            // Has no effect on waiters of a connection that got so far as to settle.
-            let error = error.cloned().unwrap_or_else(|| Error::Lost(Arc::new(io::ErrorKind::UnexpectedEof.into())));
-            shared.land(&self.key, &self.flight, Some(Err(error.into())));
-            shared.running.send_modify(|running| *running -= 1);
         }
     }
 }

@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
@@ -7,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::entries::{FEW, SPREAD_PAUSE};
 use super::*;
 use crate::test_support::{Draining, Farm, request, say, settle};
 

@@ -10,7 +10,6 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,8 +17,9 @@ use h2::Reason;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use crate::meter::Meter;
 use crate::rarely::rarely;
-use crate::{Error, TunnelStream};
+use crate::{Error, RelayError, TunnelStream};
 
 mod plain;
 mod reset;
@@ -37,34 +37,6 @@ pub use tunnels::tunnel_to_tunnel;
 /// Chunks one direction moves before others on the thread get their turn.
 const TURN: usize = 16;
 
-/// Told of every byte that was passed on. *Forward* is from the first argument of the relay to
-/// the second, *backward* the other way. Called on the hot path.
-pub trait Meter: Send + Sync + 'static {
-    /// `bytes` more were passed on from the first end to the second.
-    fn forward(&self, bytes: u64);
-    /// `bytes` more were passed on from the second end to the first.
-    fn backward(&self, bytes: u64);
-}
-
-/// A [`Meter`] that just counts.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Bytes from the first end to the second.
-    pub forward: AtomicU64,
-    /// Bytes from the second end to the first.
-    pub backward: AtomicU64,
-}
-
-impl Meter for Counters {
-    fn forward(&self, bytes: u64) {
-        self.forward.fetch_add(bytes, Relaxed);
-    }
-
-    fn backward(&self, bytes: u64) {
-        self.backward.fetch_add(bytes, Relaxed);
-    }
-}
-
 /// How bytes are relayed.
 #[derive(Debug, Clone)]
 pub struct RelayOptions {
@@ -78,44 +50,6 @@ pub struct RelayOptions {
 impl Default for RelayOptions {
     fn default() -> Self {
         Self { half_close_timeout: Some(Duration::from_secs(3600)), largest_read: 256 << 10 }
-    }
-}
-
-/// Why a relay ended before both directions had ended cleanly. Both sides were aborted.
-#[derive(Debug, thiserror::Error)]
-pub enum RelayError {
-    /// The first end, a TCP connection, failed: most often its program reset it.
-    #[error("the connection with the program of this pod failed: {0}")]
-    Local(#[source] io::Error),
-    /// The second end, a TCP connection, failed.
-    #[error("the connection with the other side failed: {0}")]
-    Remote(#[source] io::Error),
-    /// The tunnel failed: the peer reset the stream or is gone.
-    #[error(transparent)]
-    Tunnel(#[from] Error),
-    /// The caller's `cancel` completed.
-    #[error("the connection was closed by the proxy")]
-    Cancelled,
-    /// One direction had ended, and the other was silent for too long.
-    #[error("one side had closed, and the other was silent for {0:?}")]
-    HalfClosed(Duration),
-}
-
-impl RelayError {
-    /// Never: bytes may have been lost on the way, only the programs know which.
-    pub fn is_retryable(&self) -> bool {
-        false
-    }
-
-    /// Whether programs end connections like this every day, so that it deserves no alarm.
-    pub fn is_reset(&self) -> bool {
-        match self {
-            Self::Local(error) | Self::Remote(error) => {
-                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
-            }
-            Self::Tunnel(error) => matches!(error, Error::Reset { .. }),
-            Self::Cancelled | Self::HalfClosed(_) => false,
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::quality::FixedState;
 use http::HeaderMap;
@@ -14,7 +15,7 @@ use super::*;
 use crate::server::serve;
 use crate::test_support::request;
 use crate::timers::sleep;
-use crate::{Pool, Settings};
+use crate::{Counters, Pool, Settings};
 
 /// Nothing here should take long; what hangs is a failure.
 const LIMIT: Duration = Duration::from_secs(60);

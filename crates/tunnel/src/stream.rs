@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::carrier::{Delivery, Lane};
-use crate::client::Permit;
-use crate::relay::Meter;
+use crate::connection::Permit;
+use crate::meter::Meter;
 use crate::{Error, RelayError};
 
 /// The byte stream of one CONNECT request, after its 200.

@@ -8,15 +8,35 @@ use super::frame::{
     ACK, CONTINUATION, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
 };
-use super::outgoing::Opened;
 use super::violation::Violation;
 use super::{Carrier, Role};
 use crate::Error;
 
+/// What a WINDOW_UPDATE led to.
+enum Credited {
+    /// The library need not see it.
+    Here,
+    /// The library has to see it, and judges it.
+    Senseless,
+    /// Its stream has a larger window now than there is: an error of the stream (RFC 9113 §6.9.1).
+    TooFar,
+}
+
 impl Carrier {
-    /// A frame that is not DATA is whole. Takes from it what concerns streams; says whether the
-    /// library has to see it.
-    pub(super) fn library_needs(&mut self, head: Head) -> bool {
+    /// A frame that is not DATA is whole; `ends_block`: and so is a header block.
+    pub(super) fn control_came(&mut self, head: Head, ends_block: bool) {
+        self.tell_calm(head);
+        if !self.library_needs(head) {
+            return self.incoming.inbox.withdraw(head);
+        }
+        self.incoming.inbox.frame_is_whole();
+        if ends_block {
+            self.tell_late_ends();
+        }
+    }
+
+    /// Takes from it what concerns streams; says whether the library has to see it.
+    fn library_needs(&mut self, head: Head) -> bool {
         match head.kind {
             HEADERS => {
                 if self.role == Role::Server && head.stream > self.last_stream && head.stream % 2 == 1 {
@@ -44,9 +64,9 @@ impl Carrier {
             WINDOW_UPDATE => {
                 let increment = word(self.incoming.inbox.payload(head), 0) & (u32::MAX >> 1);
                 match self.window_opens(head.stream, i64::from(increment)) {
-                    Opened::Here => return false,
-                    Opened::Senseless => {}
-                    Opened::TooFar => self.incoming.inbox.tell_overflow(head.stream),
+                    Credited::Here => return false,
+                    Credited::Senseless => {}
+                    Credited::TooFar => self.incoming.inbox.tell_overflow(head.stream),
                 }
             }
             _ => {}
@@ -55,7 +75,7 @@ impl Carrier {
     }
 
     /// Tells the library of the ends that came due inside a header block.
-    pub(super) fn tell_late_ends(&mut self) {
+    fn tell_late_ends(&mut self) {
         for (id, stream) in &mut self.streams {
             if stream.receiving.take_due() {
                 self.incoming.inbox.tell_end(*id);
@@ -84,11 +104,63 @@ impl Carrier {
             }
         }
         if let Some(frame) = frame {
-            self.outgoing.largest_frame = frame;
+            self.outgoing.mux.largest_frame_is(frame);
         }
         if let Some(window) = window {
             self.initial_window_is(window);
         }
+    }
+
+    /// The peer takes so many bytes more.
+    fn window_opens(&mut self, id: u32, increment: i64) -> Credited {
+        if increment == 0 || id > self.last_stream {
+            return Credited::Senseless;
+        }
+        if id == 0 {
+            let opened = self.outgoing.mux.opens(increment);
+            if opened.too_far {
+                self.too_large_a_window();
+            }
+            for id in opened.backlogged {
+                self.send_backlog(id);
+            }
+            self.let_next();
+        } else if let Some(stream) = self.streams.get_mut(&id) {
+            let window = stream.window + increment;
+            stream.window = window.min(LARGEST_WINDOW);
+            stream.wake_sender();
+            self.send_backlog(id);
+            if window > LARGEST_WINDOW {
+                return Credited::TooFar;
+            }
+        }
+        Credited::Here
+    }
+
+    /// What the peer takes of each stream has changed (RFC 9113 §6.9.2).
+    fn initial_window_is(&mut self, window: i64) {
+        let more = self.outgoing.mux.initial_window_is(window);
+        let mut too_large = false;
+        let mut backlogged = Vec::new();
+        for (id, stream) in &mut self.streams {
+            stream.window += more;
+            too_large |= stream.window > LARGEST_WINDOW;
+            stream.wake_sender();
+            if !stream.backlog.is_empty() {
+                backlogged.push(*id);
+            }
+        }
+        for id in backlogged {
+            self.send_backlog(id);
+        }
+        if too_large {
+            self.too_large_a_window();
+        }
+    }
+
+    fn too_large_a_window(&mut self) {
+        let what = "the peer opened a window beyond the largest there is";
+        self.violated(Violation::new(Reason::FLOW_CONTROL_ERROR, what));
     }
 
     /// The peer closes the connection, and did nothing for our streams after `last`.
@@ -103,7 +175,7 @@ impl Carrier {
     }
 
     /// Counts it, for whom it costs more than it brings.
-    pub(super) fn tell_calm(&mut self, head: Head) {
+    fn tell_calm(&mut self, head: Head) {
         match head.kind {
             // There are few in a block, by the library.
             CONTINUATION => {}

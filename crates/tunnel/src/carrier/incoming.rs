@@ -1,45 +1,33 @@
-//! What comes from the peer: DATA to its streams, everything else to the library.
+//! What comes from the peer goes on: DATA to its streams, everything else to the library.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use h2::Reason;
 use leno_tls::buffer::ReadSize;
 
 use super::calm::Calm;
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
-use super::frame::{DATA, END_STREAM, HEAD, HEADERS, Head, PADDED, Piece, RST_STREAM, SETTINGS, Splitter};
+use super::demux::{Arrival, Demux, End, Taken};
+use super::frame::{END_STREAM, HEAD, Head, RST_STREAM};
 use super::inbox::Inbox;
-use super::judge::{Judge, Verdict};
 use super::received::{Gathered, Received};
-use super::stream::{Stream, write_now};
+use super::stream::Stream;
 use super::violation::Violation;
 use super::{Carrier, DEFAULT_WINDOW, LARGEST_READ, Role};
 use crate::Settings;
+use crate::sockets::write_now;
 use crate::window::Ledger;
 
 /// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
 /// small frames share would be cut at each of these.
 const LARGE: usize = 16 << 10;
 
-/// Frames taken apart in one turn. A read may bring twenty thousand that bring nothing or a byte each, and others on the
-/// thread would wait for all of them: for 50 µs, so.
-pub(super) const FRAMES: u32 = 256;
-
-/// What a frame counts that begins or ends a request. With more, requests that are given up at once would
-/// be handed out before there are enough in one turn for the library to tell.
-const OF_REQUESTS: u32 = 2;
-
-/// What another frame counts that is not DATA. The library takes its time, and answers.
-pub(super) const OF_OTHERS: u32 = 4;
-
+/// What comes from the peer, and what of it waits.
 pub(super) struct Incoming {
-    splitter: Splitter,
-    current: Current,
-    judge: Judge,
+    pub(super) demux: Demux,
     /// Frames for the library.
     pub(super) inbox: Inbox,
     /// Nothing is read until the library has taken some.
@@ -51,10 +39,12 @@ pub(super) struct Incoming {
     pub(super) received: Arc<AtomicU64>,
     /// Bytes that may still be read in this turn.
     pub(super) budget: usize,
-    /// Frames that may still be taken apart in this turn.
-    pub(super) frames: u32,
     /// What a turn has read and not taken apart, and how much of it it has.
     pub(super) rest: Option<Box<(Received, usize)>>,
+    /// Somebody listened to the stream of the current frame of DATA when that began.
+    is_heard: bool,
+    /// Bytes of it that a program gains.
+    gained: u32,
     pub(super) calm: Calm,
     pub(super) size: ReadSize,
     /// The connection's window.
@@ -68,48 +58,19 @@ pub(super) struct Incoming {
     pub(super) lenient: u16,
 }
 
-/// What the frame is that is coming in.
-enum Current {
-    /// One for the library.
-    Library(Head),
-    Data(Data),
-    /// One whose body nobody has to see.
-    Ignored(Head),
-}
-
-struct Data {
-    stream: u32,
-    ends: bool,
-    /// The length of the padding has yet to come.
-    padded: bool,
-    /// Payload without padding that has yet to come.
-    left: u32,
-    /// There is such payload.
-    brings: bool,
-    /// Bytes of it that went to a program.
-    gained: u32,
-}
-
 impl Incoming {
     pub(super) fn new(role: Role, settings: &Settings) -> Self {
-        // A server's peer begins with a fixed text (RFC 9113 §3.4), which the library judges.
-        let preface = if role == Role::Server { 24 } else { 0 };
         Self {
-            splitter: Splitter::new(preface),
-            current: Current::Library(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
-            judge: Judge::new(
-                settings,
-                if role == Role::Server { settings.server_header_list } else { settings.client_header_list },
-            ),
+            demux: Demux::new(role, settings),
             inbox: Inbox::default(),
             paused: false,
             violation: None,
             reported: false,
             received: Arc::default(),
             budget: 0,
-            // Until there is a task, by what may wait for the library.
-            frames: u32::MAX,
             rest: None,
+            is_heard: false,
+            gained: 0,
             calm: Calm::default(),
             size: ReadSize::new(LARGEST_READ),
             // The library tells the peer of what exceeds the default, first thing.
@@ -142,7 +103,7 @@ impl Incoming {
     /// the end of one and the beginning of the next, twice as many system calls and twice as many
     /// wakings of programs.
     pub(super) fn wanted(&self) -> usize {
-        let (left, size) = (self.splitter.left(), self.size.bytes());
+        let (left, size) = (self.demux.left(), self.size.bytes());
         if (LARGE..size).contains(&left) { left } else { size + HEAD }
     }
 
@@ -157,17 +118,12 @@ impl Incoming {
     /// The transport has ended.
     pub(super) fn ended(&mut self, how: io::Result<()>) {
         let cut_short = || io::Error::other("the connection ended within a frame");
-        self.inbox.end(how.and_then(|()| if self.splitter.is_between_frames() { Ok(()) } else { Err(cut_short()) }));
+        self.inbox.end(how.and_then(|()| if self.demux.is_between_frames() { Ok(()) } else { Err(cut_short()) }));
     }
 
     pub(super) fn forget(&mut self) {
         self.rest = None;
         self.inbox.forget();
-    }
-
-    /// Whether the library may be told something now: nothing may interrupt a header block.
-    pub(super) fn may_tell(&self) -> bool {
-        !self.judge.is_inside_block()
     }
 }
 
@@ -175,31 +131,53 @@ impl Carrier {
     /// Takes received bytes from `at` on apart and passes them on, as many as this turn may.
     pub(super) fn take_apart(&mut self, mut received: Received, mut at: usize) {
         let mut gathered = Gathered::default();
-        while self.incoming.violation.is_none() && self.incoming.frames > 0 {
-            let Some(piece) = self.incoming.splitter.next(received.bytes(), &mut at) else { break };
-            match piece {
-                Piece::Preface(range) => {
+        while self.incoming.violation.is_none() {
+            let (last, role) = (self.last_stream, self.role);
+            let Incoming { demux, credit, is_heard, gained, .. } = &mut self.incoming;
+            let take = |id, length| {
+                let stream = self.streams.get_mut(&id);
+                if id > last || stream.as_ref().is_some_and(|stream| !stream.takes_data(role)) {
+                    return Taken::Misplaced;
+                }
+                (*is_heard, *gained) = (stream.as_ref().is_some_and(|stream| stream.is_listened_to()), 0);
+                let has_room = credit.take(length) && stream.is_none_or(|stream| stream.credit.take(length));
+                if has_room { Taken::Yes } else { Taken::TooMuch }
+            };
+            let Some(arrival) = demux.next(received.bytes(), &mut at, take) else { break };
+            match arrival {
+                Arrival::Preface(range) => {
                     self.incoming.inbox.add(&received.bytes()[range]);
                     self.incoming.inbox.frame_is_whole();
                 }
-                Piece::Head(head) => {
-                    self.frame_begins(head);
-                    if head.length == 0 && self.incoming.violation.is_none() {
-                        self.frame_ends(&mut received, &mut gathered);
+                Arrival::Control(head) => self.incoming.inbox.add(&head.bytes()),
+                Arrival::ControlPayload(range) => self.incoming.inbox.add(&received.bytes()[range]),
+                Arrival::ControlEnds { head, ends_block } => {
+                    if head.kind == RST_STREAM {
+                        // What came before it comes first.
+                        self.deliver(&mut received, &mut gathered);
+                    }
+                    self.control_came(head, ends_block);
+                }
+                Arrival::Misplaced(head) => {
+                    let empty = Head { length: 0, flags: head.flags & END_STREAM, ..head };
+                    self.incoming.inbox.add(&empty.bytes());
+                    self.incoming.inbox.frame_is_whole();
+                }
+                Arrival::Payload { stream, range, padding, end } => {
+                    if padding > 0 {
+                        // Nobody will ever read it.
+                        self.consumed(stream, padding);
+                    }
+                    if !range.is_empty() {
+                        self.payload(stream, range, &mut received, &mut gathered);
+                    }
+                    if let Some(end) = end {
+                        self.data_ends(stream, end, &mut received, &mut gathered);
                     }
                 }
-                Piece::Payload(range, last) => {
-                    match &mut self.incoming.current {
-                        Current::Library(_) => {
-                            self.incoming.inbox.add(&received.bytes()[range]);
-                        }
-                        Current::Data(_) => self.data(range, &mut received, &mut gathered),
-                        Current::Ignored(_) => {}
-                    }
-                    if last {
-                        self.frame_ends(&mut received, &mut gathered);
-                    }
-                }
+                Arrival::Empty { stream, end } => self.data_ends(stream, end, &mut received, &mut gathered),
+                Arrival::Ignored(bytes) => self.brings_nothing(1 + (bytes >> 10)),
+                Arrival::Broken(violation) => self.violated(violation),
             }
         }
         self.deliver(&mut received, &mut gathered);
@@ -209,92 +187,26 @@ impl Carrier {
         }
     }
 
-    fn frame_begins(&mut self, head: Head) {
-        let share = match head.kind {
-            DATA => 1,
-            HEADERS | RST_STREAM => OF_REQUESTS,
-            _ => OF_OTHERS,
-        };
-        self.incoming.frames = self.incoming.frames.saturating_sub(share);
-        match self.incoming.judge.begins(head) {
-            Verdict::Taken => {}
-            Verdict::Ignored => {
-                self.incoming.current = Current::Ignored(head);
-                return;
-            }
-            Verdict::Refused(violation) => return self.violated(violation),
+    fn data_ends(&mut self, id: u32, end: End, received: &mut Received, gathered: &mut Gathered) {
+        if end.brings {
+            let borne = self.incoming.calm.received(self.incoming.gained);
+            self.is_calm(borne);
+        } else if !end.ends {
+            self.brings_nothing(1);
         }
-        if head.kind != DATA {
-            self.incoming.inbox.add(&head.bytes());
-            self.incoming.current = Current::Library(head);
-            return;
+        if end.ends {
+            self.deliver(received, gathered);
+            self.stream_ends(id);
         }
-        let unanswered = |stream: &Stream| self.role == Role::Client && !stream.receiving.is_answered();
-        let out_of_place = |stream: &Stream| stream.receiving.has_ended() || unanswered(stream);
-        let was_opened = head.stream % 2 == 1 && head.stream <= self.last_stream;
-        if !was_opened || self.streams.get(&head.stream).is_some_and(out_of_place) {
-            // Whatever is wrong with it, the library says so, and need not see its body for that.
-            let empty = Head { length: 0, flags: head.flags & END_STREAM, ..head };
-            self.incoming.inbox.add(&empty.bytes());
-            self.incoming.inbox.frame_is_whole();
-            self.incoming.current = Current::Ignored(head);
-            return;
-        }
-        let stream = self.streams.get_mut(&head.stream);
-        if !self.incoming.credit.take(head.length) || stream.is_some_and(|stream| !stream.credit.take(head.length)) {
-            let what = "the peer sent more than the window it was given";
-            self.violated(Violation::new(Reason::FLOW_CONTROL_ERROR, what));
-        }
-        self.incoming.current = Current::Data(Data {
-            stream: head.stream,
-            ends: head.has(END_STREAM),
-            padded: head.has(PADDED),
-            left: head.length,
-            brings: head.length > 0,
-            gained: 0,
-        });
     }
 
-    fn frame_ends(&mut self, received: &mut Received, gathered: &mut Gathered) {
-        match self.incoming.current {
-            Current::Data(Data { stream, ends, padded, brings, gained, .. }) => {
-                if padded {
-                    // Of length 0, without a place for the padding's length.
-                    return self.bad_padding();
-                }
-                if brings {
-                    let borne = self.incoming.calm.received(gained);
-                    self.is_calm(borne);
-                } else if !ends {
-                    self.brings_nothing(1);
-                }
-                if ends {
-                    self.deliver(received, gathered);
-                    let role = self.role;
-                    if self.streams.get_mut(&stream).is_none_or(|stream| stream.receiving.end_beside(role)) {
-                        self.incoming.inbox.tell_end(stream);
-                    }
-                    self.receive_ends(stream);
-                }
-            }
-            Current::Library(head) => {
-                if head.kind == RST_STREAM {
-                    // What came before it comes first.
-                    self.deliver(received, gathered);
-                }
-                self.tell_calm(head);
-                let block_ended = self.incoming.judge.came(head);
-                if self.library_needs(head) {
-                    self.incoming.inbox.frame_is_whole();
-                    if block_ended {
-                        self.tell_late_ends();
-                    }
-                } else {
-                    self.incoming.inbox.withdraw(head);
-                }
-            }
-            Current::Ignored(head) => self.brings_nothing(1 + (head.length >> 10)),
+    /// The peer has ended its half by DATA.
+    fn stream_ends(&mut self, id: u32) {
+        let role = self.role;
+        if self.streams.get_mut(&id).is_none_or(|stream| stream.receiving.end_beside(role)) {
+            self.incoming.inbox.tell_end(id);
         }
+        self.receive_ends(id);
     }
 
     /// Nothing is read from such a peer any more.
@@ -302,39 +214,16 @@ impl Carrier {
         self.incoming.violation.get_or_insert(violation);
     }
 
-    fn bad_padding(&mut self) {
-        self.violated(Violation::new(Reason::PROTOCOL_ERROR, "the peer's padding is longer than its frame"));
-    }
-
-    /// Payload of the current DATA frame.
-    fn data(&mut self, mut range: Range<usize>, received: &mut Received, gathered: &mut Gathered) {
-        let Current::Data(data) = &mut self.incoming.current else { return };
-        let id = data.stream;
-        if std::mem::take(&mut data.padded) {
-            let padding = u32::from(received.bytes()[range.start]);
-            range.start += 1;
-            match data.left.checked_sub(1 + padding) {
-                Some(left) => (data.left, data.brings) = (left, left > 0),
-                None => return self.bad_padding(),
-            }
-            // Nobody will ever read it.
-            self.consumed(id, 1 + padding);
-        }
-        let Current::Data(data) = &mut self.incoming.current else { return };
-        let length = range.len().min(data.left as usize);
-        data.left -= length as u32;
-        if length == 0 {
-            return;
-        }
-        match self.streams.get(&id) {
-            Some(stream) if stream.is_listened_to() => data.gained += length as u32,
-            _ => return self.consumed(id, length as u32),
+    /// Bytes for a program.
+    fn payload(&mut self, id: u32, range: Range<usize>, received: &mut Received, gathered: &mut Gathered) {
+        if self.incoming.is_heard {
+            self.incoming.gained += range.len() as u32;
         }
         if gathered.stream != id || gathered.count == SLICES {
             self.deliver(received, gathered);
             gathered.stream = id;
         }
-        gathered.ranges[gathered.count] = range.start as u32..(range.start + length) as u32;
+        gathered.ranges[gathered.count] = range.start as u32..range.end as u32;
         gathered.count += 1;
     }
 
@@ -342,8 +231,13 @@ impl Carrier {
     /// waits for the stream's reader.
     fn deliver(&mut self, received: &mut Received, gathered: &mut Gathered) {
         let count = std::mem::take(&mut gathered.count);
+        if count == 0 {
+            return;
+        }
         let ranges = &gathered.ranges[..count];
-        let Some(stream) = self.streams.get_mut(&gathered.stream).filter(|_| count > 0) else { return };
+        let Some(stream) = self.streams.get_mut(&gathered.stream).filter(|stream| stream.is_listened_to()) else {
+            return self.consumed(gathered.stream, ranges.iter().map(|range| range.end - range.start).sum());
+        };
         let mut written = 0;
         if let Some(sink) = &stream.sink
             && stream.chunks.is_empty()

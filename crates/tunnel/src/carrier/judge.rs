@@ -54,6 +54,10 @@ impl Judge {
 
     /// A frame begins.
     pub(super) fn begins(&mut self, head: Head) -> Verdict {
+        // Most frames, and nothing more can be wrong with one.
+        if head.kind == DATA && head.length <= self.largest_frame && self.open_block.is_none() {
+            return Verdict::Taken;
+        }
         match self.fault(head) {
             Some((code, what)) => Verdict::Refused(Violation::new(code, what)),
             // RFC 9113 §5.5.
@@ -101,8 +105,7 @@ impl Judge {
             RST_STREAM | WINDOW_UPDATE => wrong_length(length != 4),
             // A client has said that it takes none, a server takes none ever (RFC 9113 §8.4).
             PUSH_PROMISE => Some((Reason::PROTOCOL_ERROR, "the peer sent a PUSH_PROMISE, which nobody takes here")),
-            // Bounded by windows, or of no interest.
-            DATA => None,
+            // DATA is bounded by windows, and others are of no interest.
             _ => None,
         }
     }

@@ -10,9 +10,10 @@ use tokio::net::TcpStream;
 use super::Handle;
 use super::chunks::SLICES;
 use super::outgoing::Payload;
-use super::stream::{Sink, write_now};
+use super::stream::Sink;
 use crate::Error;
-use crate::relay::Meter;
+use crate::meter::Meter;
+use crate::sockets::write_now;
 
 /// Both directions of one stream's bytes. Dropped, what still comes is thrown away.
 pub(crate) struct Lane {
@@ -43,7 +44,7 @@ impl Lane {
     /// The stream has become a tunnel.
     pub(crate) fn accepted(&self) {
         let mut carrier = self.carrier.0.lock();
-        let may_tell = carrier.incoming.may_tell();
+        let may_tell = carrier.incoming.demux.may_interrupt();
         let Some(stream) = carrier.streams.get_mut(&self.stream) else { return };
         stream.receiving.accept();
         if may_tell && stream.receiving.take_due() {

@@ -9,6 +9,16 @@
 //! sends an empty frame where this side ends; all windows but the first word about the
 //! connection's are kept here.
 //!
+//! ```text
+//!  demux       takes apart what comes and says what it is; judge: whether it may come at all
+//!  incoming    acts on that: DATA goes to its stream; control: other frames, as far as they concern streams or windows
+//!  mux         says which stream may send, and how much
+//!  outgoing    sends; transmit: what the transport takes, and what waits for it
+//!  passing     reads what the library writes and says what it means; writing: acts on that
+//!  lane        what a stream's owner has of it; stream: what is known of it here
+//!  calm        who floods; pulse: who waits for the peer
+//! ```
+//!
 //! Locks: the library may call in here with its own lock held. So nothing here calls the library
 //! with the carrier's lock held.
 
@@ -33,6 +43,7 @@ mod calm;
 mod chunks;
 mod control;
 mod credit;
+mod demux;
 mod frame;
 mod halves;
 mod inbox;
@@ -40,6 +51,7 @@ mod incoming;
 mod judge;
 mod lane;
 mod library;
+mod mux;
 mod outgoing;
 mod pace;
 mod passing;
@@ -48,9 +60,10 @@ mod received;
 mod stream;
 mod transmit;
 mod violation;
+mod writing;
 
 use halves::Holder;
-use incoming::{FRAMES, Incoming};
+use incoming::Incoming;
 use outgoing::Outgoing;
 use pulse::Pulse;
 use received::Received;
@@ -59,7 +72,6 @@ use stream::Stream;
 pub(crate) use lane::{Delivery, Lane};
 pub(crate) use library::{LibraryIo, Patience};
 pub use pace::thread_sleeps;
-pub(crate) use stream::{try_read, try_write};
 pub(crate) use violation::Violation;
 
 /// Bytes read in one turn, but for the last read, which may bring twice what is left of them. A bulk
@@ -160,7 +172,8 @@ impl Handle {
         let mut carrier = self.0.lock();
         carrier.in_turn = true;
         carrier.driven_by(cx);
-        (carrier.incoming.budget, carrier.incoming.frames) = (TURN, FRAMES);
+        carrier.incoming.budget = TURN;
+        carrier.incoming.demux.turn_begins();
         if !carrier.leaving {
             carrier.receive(cx);
         }
@@ -251,7 +264,7 @@ impl Carrier {
     /// up first.
     fn receive(&mut self, cx: &mut Context<'_>) {
         while self.incoming.may_read() {
-            if self.incoming.frames == 0 {
+            if self.incoming.demux.had_its_turn() {
                 // Not at once, as below: this one may have no end.
                 return let_others(cx);
             }
@@ -289,7 +302,7 @@ impl Carrier {
         // whoever opens the stream, before or after, and several may do so at once.
         let (failure, known) = (&self.failure, id <= self.last_begun);
         let stream = self.streams.entry(id).or_insert_with(|| {
-            let mut stream = self.incoming.new_stream(self.outgoing.initial_window, &self.ledger);
+            let mut stream = self.incoming.new_stream(self.outgoing.mux.initial_window(), &self.ledger);
             // Its end has passed, too, before anybody looked at it.
             if known && failure.is_none() {
                 stream.failure = Some(Error::Reset { code: h2::Reason::CANCEL, by_peer: true });
@@ -310,7 +323,7 @@ impl Carrier {
         if id > self.last_served || self.failure.is_some() {
             return;
         }
-        let initial = self.outgoing.initial_window;
+        let initial = self.outgoing.mux.initial_window();
         self.streams.entry(id).or_insert_with(|| self.incoming.new_stream(initial, &self.ledger));
     }
 
@@ -319,7 +332,7 @@ impl Carrier {
             return;
         }
         self.failure = Some(error.clone());
-        self.outgoing.queue.clear();
+        self.outgoing.mux.all_leave();
         for stream in self.streams.values_mut() {
             stream.fail(error.clone());
         }

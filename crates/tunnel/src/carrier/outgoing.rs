@@ -9,20 +9,20 @@ use bytes::Bytes;
 use h2::Reason;
 use leno_tls::buffer::Buffer;
 
-use super::frame::{DATA, HEAD, Head, LARGEST_WINDOW, Splitter};
+use super::frame::{DATA, HEAD, Head};
+use super::mux::{Mux, Turn};
 use super::pace::Pace;
+use super::passing::Passing;
 use super::violation::Violation;
-use super::{Carrier, DEFAULT_FRAME, DEFAULT_WINDOW, Role};
+use super::{Carrier, Role};
 use crate::Error;
 use crate::waking::keep;
 
 pub(super) struct Outgoing {
-    /// Of what the library writes.
-    pub(super) splitter: Splitter,
-    /// The library's frame that is passing.
-    pub(super) current: Head,
-    /// The library's header block is not complete (RFC 9113 §6.10).
-    pub(super) in_headers: bool,
+    /// What the library writes.
+    pub(super) passing: Passing,
+    /// Who may send, and how much.
+    pub(super) mux: Mux,
     /// The library has yet to write the rest of something that no frame may interrupt.
     pub(super) uninterruptible: bool,
     /// Frames that wait for that.
@@ -33,16 +33,6 @@ pub(super) struct Outgoing {
     pub(super) unflushed: bool,
     /// Found by somebody who can do nothing about it.
     pub(super) error: Option<io::Error>,
-    /// Bytes that the peer will take on this connection.
-    window: i64,
-    /// What the peer takes of a new stream.
-    pub(super) initial_window: i64,
-    pub(super) largest_frame: usize,
-    /// Streams with something to send that the connection has no room for, in their order. The
-    /// first is woken when there is room, and lets the next on when it has sent.
-    pub(super) queue: VecDeque<u32>,
-    /// Streams whose backlog waits for the connection's window.
-    backlogged: Vec<u32>,
     /// Streams whose peer is to be told of their credit once the transport takes more.
     owing: Vec<u32>,
     /// Of the library's last GOAWAY.
@@ -71,34 +61,16 @@ impl Payload for Bytes {
     }
 }
 
-/// What a WINDOW_UPDATE led to.
-pub(super) enum Opened {
-    /// The library need not see it.
-    Here,
-    /// The library has to see it, and judges it.
-    Senseless,
-    /// Its stream has a larger window now than there is: an error of the stream (RFC 9113 §6.9.1).
-    TooFar,
-}
-
 impl Outgoing {
     pub(super) fn new(role: Role) -> Self {
-        // A client begins with a fixed text (RFC 9113 §3.4).
-        let preface = if role == Role::Client { 24 } else { 0 };
         Self {
-            splitter: Splitter::new(preface),
-            current: Head { length: 0, kind: DATA, flags: 0, stream: 0 },
-            in_headers: false,
+            passing: Passing::new(role),
+            mux: Mux::new(),
             uninterruptible: false,
             held_back: Vec::new(),
             stuck: VecDeque::new(),
             unflushed: false,
             error: None,
-            window: i64::from(DEFAULT_WINDOW),
-            initial_window: i64::from(DEFAULT_WINDOW),
-            largest_frame: DEFAULT_FRAME,
-            queue: VecDeque::new(),
-            backlogged: Vec::new(),
             owing: Vec::new(),
             goodbye: None,
             library: None,
@@ -121,11 +93,6 @@ impl Outgoing {
     /// What is given now would have to wait here.
     pub(super) fn is_busy(&self) -> bool {
         !self.stuck.is_empty() || self.uninterruptible
-    }
-
-    /// Nobody may send DATA now.
-    fn is_blocked(&self) -> bool {
-        self.is_busy() || self.window <= 0
     }
 }
 
@@ -152,27 +119,24 @@ impl Carrier {
 
     /// Waits until the stream may send; says how much, `want` at most.
     pub(super) fn poll_reserve(&mut self, id: u32, cx: &Context<'_>, want: usize) -> Poll<Result<usize, Error>> {
-        let blocked = self.outgoing.is_blocked();
         let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
         if let Some(failure) = &stream.failure {
             return Poll::Ready(Err(failure.clone()));
         }
-        let ready = stream.sending.is_open() && stream.backlog.is_empty() && stream.window > 0;
-        let first = self.outgoing.queue.front().is_none_or(|first| *first == id);
-        if !ready || blocked || !first {
+        if !stream.sending.is_open() || !stream.backlog.is_empty() || stream.window <= 0 {
             keep(&mut stream.sender, cx);
-            if !ready {
-                // Nobody is to wait for one who could not send anyway.
-                self.leave_queue(id);
-            } else if !std::mem::replace(&mut stream.queued, true) {
-                self.outgoing.queue.push_back(id);
-            }
+            // Nobody is to wait for one who could not send anyway.
+            self.leave_queue(id);
             return Poll::Pending;
         }
-        if std::mem::take(&mut stream.queued) {
-            self.outgoing.queue.pop_front();
+        let blocked = self.outgoing.is_busy();
+        match self.outgoing.mux.turn(id, stream.window, &mut stream.queued, blocked) {
+            Turn::Yours(room) => Poll::Ready(Ok(want.min(room))),
+            Turn::Waits => {
+                keep(&mut stream.sender, cx);
+                Poll::Pending
+            }
         }
-        Poll::Ready(Ok(want.min(stream.window.min(self.outgoing.window) as usize)))
     }
 
     /// Waits until all that the stream was given has gone to the transport.
@@ -207,7 +171,7 @@ impl Carrier {
         if let Some(failure) = &stream.failure {
             return Err(failure.clone());
         }
-        if self.outgoing.uninterruptible || stream.window.min(self.outgoing.window) < length as i64 {
+        if self.outgoing.uninterruptible || self.outgoing.mux.room(stream.window) < length as i64 {
             // Since it was reserved, others have used the connection's window, the peer has changed
             // its mind, or the library has begun something.
             self.send_soon(id, payload.keep(length));
@@ -215,12 +179,12 @@ impl Carrier {
             return Ok(());
         }
         stream.window -= length as i64;
-        self.outgoing.window -= length as i64;
+        self.outgoing.mux.take(length);
         self.incoming.calm.sent(length);
         self.expects_life();
         let (mut from, mut payload, mut kept) = (0, Some(payload), Bytes::new());
         while from < length {
-            let part = (length - from).min(self.outgoing.largest_frame);
+            let part = (length - from).min(self.outgoing.mux.largest_frame());
             let head = Head { length: part as u32, kind: DATA, flags: 0, stream: id }.bytes();
             let taken = match &payload {
                 Some(payload) if self.outgoing.stuck.is_empty() => {
@@ -265,21 +229,20 @@ impl Carrier {
             && stream.sending.is_open()
             && !stream.backlog.is_empty()
         {
-            let room = stream.window.min(self.outgoing.window);
+            let room = self.outgoing.mux.room(stream.window);
             if room <= 0 {
-                // Once: the peer may open the stream's own window any number of times meanwhile.
-                if stream.window > 0 && !self.outgoing.backlogged.contains(&id) {
-                    self.outgoing.backlogged.push(id);
+                if stream.window > 0 {
+                    self.outgoing.mux.backlog_waits(id);
                 }
                 return;
             }
-            let part = stream.backlog.len().min(room as usize).min(self.outgoing.largest_frame);
+            let part = stream.backlog.len().min(room as usize).min(self.outgoing.mux.largest_frame());
             let bytes = stream.backlog.split_to(part);
             stream.window -= part as i64;
             if stream.backlog.is_empty() {
                 stream.wake_sender();
             }
-            self.outgoing.window -= part as i64;
+            self.outgoing.mux.take(part);
             self.expects_life();
             let mut frame = Vec::with_capacity(HEAD + part);
             frame.extend_from_slice(&Head { length: part as u32, kind: DATA, flags: 0, stream: id }.bytes());
@@ -288,63 +251,11 @@ impl Carrier {
         }
     }
 
-    /// The peer takes so many bytes more.
-    pub(super) fn window_opens(&mut self, id: u32, increment: i64) -> Opened {
-        if increment == 0 || id > self.last_stream {
-            return Opened::Senseless;
-        }
-        if id == 0 {
-            self.outgoing.window += increment;
-            if self.outgoing.window > LARGEST_WINDOW {
-                self.too_large_a_window();
-            }
-            for id in std::mem::take(&mut self.outgoing.backlogged) {
-                self.send_backlog(id);
-            }
-            self.let_next();
-        } else if let Some(stream) = self.streams.get_mut(&id) {
-            let window = stream.window + increment;
-            stream.window = window.min(LARGEST_WINDOW);
-            stream.wake_sender();
-            self.send_backlog(id);
-            if window > LARGEST_WINDOW {
-                return Opened::TooFar;
-            }
-        }
-        Opened::Here
-    }
-
-    /// What the peer takes of each stream has changed (RFC 9113 §6.9.2).
-    pub(super) fn initial_window_is(&mut self, window: i64) {
-        let more = window - std::mem::replace(&mut self.outgoing.initial_window, window);
-        let mut too_large = false;
-        let mut backlogged = Vec::new();
-        for (id, stream) in &mut self.streams {
-            stream.window += more;
-            too_large |= stream.window > LARGEST_WINDOW;
-            stream.wake_sender();
-            if !stream.backlog.is_empty() {
-                backlogged.push(*id);
-            }
-        }
-        for id in backlogged {
-            self.send_backlog(id);
-        }
-        if too_large {
-            self.too_large_a_window();
-        }
-    }
-
-    fn too_large_a_window(&mut self) {
-        let what = "the peer opened a window beyond the largest there is";
-        self.violated(Violation::new(Reason::FLOW_CONTROL_ERROR, what));
-    }
-
     /// Wakes the first of those who wait for room, if there is some.
     pub(super) fn let_next(&mut self) {
-        if let Some(first) = self.outgoing.queue.front()
-            && !self.outgoing.is_blocked()
-            && let Some(stream) = self.streams.get_mut(first)
+        if let Some(first) = self.outgoing.mux.next()
+            && !self.outgoing.is_busy()
+            && let Some(stream) = self.streams.get_mut(&first)
         {
             stream.wake_sender();
         }
@@ -355,7 +266,7 @@ impl Carrier {
         if let Some(stream) = self.streams.get_mut(&id)
             && std::mem::take(&mut stream.queued)
         {
-            self.outgoing.queue.retain(|queued| *queued != id);
+            self.outgoing.mux.leaves(id);
         }
         self.let_next();
     }
@@ -375,15 +286,7 @@ fn gone() -> Error {
 
 #[cfg(test)]
 impl Outgoing {
-    pub(super) fn window(&self) -> i64 {
-        self.window
-    }
-
     pub(super) fn stuck_frames(&self) -> usize {
         self.stuck.len()
-    }
-
-    pub(super) fn backlogged(&self) -> &[u32] {
-        &self.backlogged
     }
 }

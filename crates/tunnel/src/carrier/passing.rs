@@ -1,121 +1,128 @@
-//! What the library writes, on its way to the transport: what it says of streams holds here, too.
+//! What the library writes, on its way to the transport: says of each frame what it means for the streams.
 
-use std::io;
-use std::task::{Context, Poll};
+use super::Role;
+use super::frame::{CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, Head, Piece, RST_STREAM, Splitter, word};
 
-use bytes::Bytes;
-use h2::Reason;
+/// What has passed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// A frame begins.
+    Begins(Head),
+    /// The library has reset a stream, with this code.
+    Resets { stream: u32, code: u32 },
+    /// The library closes the connection, and does nothing for the peer's streams after `last`.
+    Leaves { last: u32, code: u32 },
+    /// A frame is whole.
+    Whole(Head),
+}
 
-use super::frame::{CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Head, Piece, RST_STREAM, word};
-use super::{Carrier, Role, closed};
-use crate::Error;
+pub(super) struct Passing {
+    splitter: Splitter,
+    current: Head,
+    /// Its payload says something that has yet to be told, or it is whole.
+    payload: Option<(u32, u32)>,
+    is_whole: bool,
+    /// A header block is not complete (RFC 9113 §6.10).
+    in_headers: bool,
+}
 
-/// What the library may write while the transport takes nothing, bytes.
-const FROM_LIBRARY: usize = 64 << 10;
-
-impl Carrier {
-    /// Takes what the library writes.
-    pub(super) fn poll_library_write(&mut self, cx: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.io.is_none() {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+impl Passing {
+    pub(super) fn new(role: Role) -> Self {
+        // A client begins with a fixed text (RFC 9113 §3.4).
+        let preface = if role == Role::Client { 24 } else { 0 };
+        Self {
+            splitter: Splitter::new(preface),
+            current: Head { length: 0, kind: DATA, flags: 0, stream: 0 },
+            payload: None,
+            is_whole: false,
+            in_headers: false,
         }
-        if self.outgoing.stuck.iter().map(Bytes::len).sum::<usize>() > FROM_LIBRARY {
-            self.outgoing.library = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        self.append(bytes);
-        // What they lead to comes after them.
-        self.outgoing.uninterruptible = true;
-        let mut at = 0;
-        while let Some(piece) = self.outgoing.splitter.next(bytes, &mut at) {
-            match piece {
+    }
+
+    /// Other frames may be sent here: no frame and no header block has begun.
+    pub(super) fn may_interrupt(&self) -> bool {
+        self.splitter.is_between_frames() && !self.in_headers
+    }
+
+    /// What the next piece in `bytes` means, from `at` on, which is moved behind it; none once all is taken.
+    pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Passed> {
+        loop {
+            if let Some((first, second)) = self.payload.take() {
+                return Some(match self.current.kind {
+                    RST_STREAM => Passed::Resets { stream: self.current.stream, code: first },
+                    _ => Passed::Leaves { last: first & (u32::MAX >> 1), code: second },
+                });
+            }
+            if std::mem::take(&mut self.is_whole) {
+                let head = self.current;
+                if matches!(head.kind, HEADERS | CONTINUATION) {
+                    self.in_headers = !head.has(END_HEADERS);
+                }
+                return Some(Passed::Whole(head));
+            }
+            match self.splitter.next(bytes, at)? {
                 Piece::Preface(_) => {}
                 Piece::Head(head) => {
-                    self.outgoing.current = head;
-                    if matches!(head.kind, HEADERS | DATA) {
-                        self.expects_life();
-                    }
-                    if head.kind == HEADERS && self.role == Role::Client {
-                        self.begin(head.stream);
-                    }
-                    if head.length == 0 {
-                        self.library_frame_passed(head);
-                    }
+                    (self.current, self.is_whole) = (head, head.length == 0);
+                    return Some(Passed::Begins(head));
                 }
                 Piece::Payload(range, last) => {
-                    let head = self.outgoing.current;
-                    if head.kind == RST_STREAM && range.len() == 4 {
-                        let code = Reason::from(word(bytes, range.start));
-                        self.was_reset_for(code);
-                        self.stream_fails(head.stream, Error::Reset { code, by_peer: false });
-                    }
-                    if head.kind == GOAWAY && range.len() >= 8 {
-                        self.outgoing.goodbye = Some(Reason::from(word(bytes, range.start + 4)));
-                        self.nothing_served_after(word(bytes, range.start) & (u32::MAX >> 1));
-                    }
-                    if last {
-                        self.library_frame_passed(head);
-                    }
+                    self.is_whole = last;
+                    // The library gives each of these in one piece.
+                    let tells = match self.current.kind {
+                        RST_STREAM => range.len() == 4,
+                        GOAWAY => range.len() >= 8,
+                        _ => false,
+                    };
+                    self.payload = tells.then(|| (word(bytes, range.start), word(bytes, range.start + 4)));
                 }
             }
         }
-        if self.outgoing.splitter.is_between_frames() && !self.outgoing.in_headers {
-            self.outgoing.uninterruptible = false;
-            let held_back = std::mem::take(&mut self.outgoing.held_back);
-            if !held_back.is_empty() {
-                self.append(&held_back);
-            }
-            self.tell_what_is_owed();
-            self.let_next();
-        }
-        Poll::Ready(Ok(bytes.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::END_STREAM;
+    use super::*;
+
+    fn said(passing: &mut Passing, bytes: &[u8]) -> Vec<Passed> {
+        let mut at = 0;
+        std::iter::from_fn(|| passing.next(bytes, &mut at)).collect()
     }
 
-    /// A server takes its leave: the library does not look at later requests, nor answer them.
-    fn nothing_served_after(&mut self, last: u32) {
-        if self.role != Role::Server {
-            return;
-        }
-        self.last_served = last;
-        let late: Vec<u32> =
-            self.streams.iter().filter(|(id, stream)| **id > last && !stream.is_held()).map(|(id, _)| *id).collect();
-        for id in late {
-            self.forget(id);
-        }
+    #[test]
+    fn frames_are_told_as_they_begin_and_end() {
+        let headers = Head { length: 3, kind: HEADERS, flags: 0, stream: 1 };
+        let rest = Head { length: 2, kind: CONTINUATION, flags: END_HEADERS, stream: 1 };
+        let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream: 1 };
+        let mut bytes = vec![b'p'; 24];
+        bytes.extend(headers.bytes());
+        bytes.extend([0; 3]);
+        let mut passing = Passing::new(Role::Client);
+        assert_eq!(said(&mut passing, &bytes), [Passed::Begins(headers), Passed::Whole(headers)]);
+        assert!(!passing.may_interrupt(), "inside a header block");
+        assert_eq!(said(&mut passing, &rest.bytes()), [Passed::Begins(rest)]);
+        assert_eq!(said(&mut passing, &[0; 2]), [Passed::Whole(rest)]);
+        assert!(passing.may_interrupt());
+        assert_eq!(said(&mut passing, &end.bytes()), [Passed::Begins(end), Passed::Whole(end)]);
     }
 
-    fn library_frame_passed(&mut self, head: Head) {
-        if matches!(head.kind, HEADERS | CONTINUATION) {
-            self.outgoing.in_headers = !head.has(END_HEADERS);
-        }
-        let ends = matches!(head.kind, DATA | HEADERS) && head.has(END_STREAM);
-        let Some(stream) = self.streams.get_mut(&head.stream) else { return };
-        if ends {
-            stream.sending.end();
-            stream.wake_sender();
-        }
-        if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && stream.sending.open() {
-            stream.wake_sender();
-            // What a refusal answers has brought nothing.
-            if !stream.sending.has_ended() {
-                self.incoming.calm.opened();
-            }
-            self.send_backlog(head.stream);
-            // The peer hears of the stream's own window in the same record.
-            self.consumed(head.stream, 0);
-        }
-        if ends {
-            // Who gave up a write, and ended the stream instead, may still stand before others.
-            self.leave_queue(head.stream);
-            self.forget_if_over(head.stream);
-        }
-    }
-
-    /// Why streams end that are open when the library closes the connection.
-    pub(super) fn last_word(&self) -> Error {
-        match self.outgoing.goodbye {
-            Some(code) if code != Reason::NO_ERROR => Error::GoAway { code, by_peer: false },
-            _ => closed(),
-        }
+    #[test]
+    fn what_ends_a_stream_or_all_of_them_is_told_before_the_frame_is_whole() {
+        let reset = Head { length: 4, kind: RST_STREAM, flags: 0, stream: 5 };
+        let mut bytes = reset.bytes().to_vec();
+        bytes.extend(8u32.to_be_bytes());
+        bytes.extend(Head::goaway(7, 11));
+        let leave = Head { length: 8, kind: GOAWAY, flags: 0, stream: 0 };
+        let expected = [
+            Passed::Begins(reset),
+            Passed::Resets { stream: 5, code: 8 },
+            Passed::Whole(reset),
+            Passed::Begins(leave),
+            Passed::Leaves { last: 7, code: 11 },
+            Passed::Whole(leave),
+        ];
+        assert_eq!(said(&mut Passing::new(Role::Server), &bytes), expected);
     }
 }

@@ -56,7 +56,7 @@ impl Carrier {
             return false;
         }
         self.pulse.asked == Some(self.incoming.received.load(Relaxed))
-            || !self.outgoing.queue.is_empty()
+            || self.outgoing.mux.is_waited_for()
             || self.streams.values().any(|stream| {
                 let asked = self.role == Role::Client && stream.is_held() && stream.sending.is_open();
                 let unanswered = asked && !stream.receiving.is_answered();

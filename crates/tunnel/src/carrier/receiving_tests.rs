@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::super::frame::{CONTINUATION, PADDED, PING, PRIORITY, PUSH_PROMISE};
-use super::incoming::OF_OTHERS;
+use super::demux::{FRAMES, OF_OTHERS};
 use super::*;
 
 const FLOW_CONTROL_ERROR: u32 = 3;

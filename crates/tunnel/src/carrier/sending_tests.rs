@@ -328,7 +328,7 @@ async fn a_stream_waits_in_one_place_however_often_it_is_told_of_room() {
         bench.raw.window_update(3, 1).await;
     }
     bench.turn();
-    assert!(bench.handle.0.lock().outgoing.backlogged().len() <= 1);
+    assert!(bench.handle.0.lock().outgoing.mux.backlogged().len() <= 1);
 }
 
 /// What two streams were promised at the same time may be more than the connection has room for.

@@ -1,19 +1,18 @@
 //! What the carrier knows of one stream.
 
-use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use socket2::SockRef;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use super::Role;
 use super::chunks::Chunks;
 use super::credit::Credit;
 use super::halves::{Holder, Receiving, Sending};
 use crate::Error;
-use crate::relay::Meter;
+use crate::meter::Meter;
 use crate::waking::keep;
 use crate::window::{Held, Ledger};
 
@@ -168,6 +167,11 @@ impl Stream {
         self.holder == Holder::Somebody
     }
 
+    /// Whether there may be DATA for its program now; if not, the peer breaks a rule that the library sees broken.
+    pub(super) fn takes_data(&self, role: Role) -> bool {
+        !self.receiving.has_ended() && (role == Role::Server || self.receiving.is_answered())
+    }
+
     /// Whether what still comes is of use to anybody, or will be.
     pub(super) fn is_listened_to(&self) -> bool {
         self.holder != Holder::Gone && self.failure.is_none()
@@ -195,48 +199,4 @@ impl Stream {
 pub(super) struct Sink {
     pub(super) socket: Arc<TcpStream>,
     pub(super) meter: Arc<dyn Meter>,
-}
-
-/// Writes as much as the socket takes now, which may be nothing.
-pub(super) fn write_now(socket: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    let written = match slices {
-        // The kernel has less to do than for a vector of one.
-        [only] => socket.try_write(only),
-        many => socket.try_write_vectored(many),
-    };
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        written => written,
-    }
-}
-
-/// Reads what has come into `room`. Short of that, the socket is taken to be empty, which spares a
-/// system call: the kernel says so when more comes.
-pub(crate) fn try_read(socket: &TcpStream, room: &mut [u8]) -> io::Result<usize> {
-    let most = room.len();
-    unless_exhausted(socket, Interest::READABLE, most, || io::Read::read(&mut &*SockRef::from(socket), room))
-}
-
-/// Writes as much of `bytes` as there is room for. If that is not all, the socket is taken to be full, likewise.
-pub(crate) fn try_write(socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    unless_exhausted(socket, Interest::WRITABLE, bytes.len(), || io::Write::write(&mut &*SockRef::from(socket), bytes))
-}
-
-/// Reads or writes, and has the runtime wait for the kernel if some but less than `most` bytes were moved.
-fn unless_exhausted(
-    socket: &TcpStream,
-    interest: Interest,
-    most: usize,
-    attempt: impl FnOnce() -> io::Result<usize>,
-) -> io::Result<usize> {
-    let mut moved = None;
-    let tried = socket.try_io(interest, || {
-        let length = attempt()?;
-        moved = Some(length);
-        if length > 0 && length < most { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-    });
-    match moved {
-        Some(length) => Ok(length),
-        None => Err(tried.err().unwrap_or_else(|| io::ErrorKind::WouldBlock.into())),
-    }
 }

@@ -5,7 +5,7 @@ use h2::Reason;
 use crate::Error;
 
 /// The peer broke a rule: the connection ends, and the peer is told `code`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) code: Reason,
     what: &'static str,

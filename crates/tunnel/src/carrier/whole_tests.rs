@@ -78,7 +78,7 @@ async fn exchange(stream: TunnelStream, send: Vec<u8>, expect: Vec<u8>, step: us
 async fn quiet(client: &Handle, server: &Handle) {
     nothing_kept(client).await;
     nothing_kept(server).await;
-    let agree = |from: &Handle, to: &Handle| from.0.lock().outgoing.window() == to.0.lock().incoming.credit.open();
+    let agree = |from: &Handle, to: &Handle| from.0.lock().outgoing.mux.window() == to.0.lock().incoming.credit.open();
     let both = async {
         while !(agree(client, server) && agree(server, client)) {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, Sleep};
 
-use super::{Connection, Permit};
 use crate::carrier::{Handle, LibraryIo, Role, Violation};
+use crate::connection::{Connection, Permit};
 use crate::driver::{Driver, Side};
 use crate::keepalive::Keepalive;
 use crate::rarely::Asked;
 use crate::timers::{sleep, timeout};
-use crate::waking::{Registered, Sleeper};
+use crate::waking::Registered;
 use crate::{Error, Settings, Transport};
 
 /// The timers' grain: what waits for less would not wait at all.
@@ -55,22 +55,7 @@ where
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
     carrier.has_task();
-    let connection = Arc::new(Connection {
-        send,
-        carrier: carrier.clone(),
-        active: AtomicUsize::new(0),
-        limit: settings.streams_per_connection,
-        settled: AtomicBool::new(false),
-        was_large: AtomicBool::new(false),
-        created: Instant::now(),
-        drains,
-        idle_since: AtomicU64::new(0),
-        awaits_idle: AtomicBool::new(false),
-        task: Sleeper::default(),
-        fell_silent: AtomicBool::new(false),
-        heard: Arc::default(),
-        has_refused: AtomicBool::new(false),
-    });
+    let connection = Arc::new(Connection::new(send, carrier.clone(), settings.streams_per_connection, drains));
     // Before anybody else can take the last place.
     let permit = connection.acquire();
     let registry = register(&connection);

@@ -7,7 +7,7 @@ use leno_tls::buffer::{Buffer, ReadSize};
 use tokio::net::TcpStream;
 
 use super::{RelayOptions, TURN, end};
-use crate::carrier::{try_read, try_write};
+use crate::sockets::{try_read, try_write};
 
 /// Which end of a direction failed.
 pub(super) enum Failure {

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::Reason;
 
-use super::{HalfCloseWatch, Meter, RelayError, RelayOptions, TURN, after_end};
+use super::{HalfCloseWatch, RelayOptions, TURN, after_end};
+use crate::meter::Meter;
 use crate::rarely::rarely;
-use crate::{Error, TunnelStream};
+use crate::{Error, RelayError, TunnelStream};
 
 /// Relays between two tunnels. When `cancel` completes, both are reset.
 ///

@@ -6,9 +6,10 @@ use std::task::{Context, Poll, ready};
 use leno_tls::buffer::ReadSize;
 use tokio::net::TcpStream;
 
-use super::{Meter, RelayError, RelayOptions, TURN};
-use crate::TunnelStream;
-use crate::carrier::try_read;
+use super::{RelayOptions, TURN};
+use crate::meter::Meter;
+use crate::sockets::try_read;
+use crate::{RelayError, TunnelStream};
 
 pub(super) struct Upload {
     size: ReadSize,
