@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::index::{Index, hash};
-use crate::{
-    Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Scope, Service, ServiceName, Set,
-    Workload, WorkloadUid,
-};
+use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
+
+mod policies;
+
+use policies::Policies;
 
 /// A workload as endpoint of one service.
 #[derive(Debug, Clone)]
@@ -49,12 +50,7 @@ pub struct Mesh {
     // By the service's name, known or not: endpoints may arrive before their service, and a
     // replaced service keeps them.
     endpoints: Index<Endpoints>,
-    policies: Index<Arc<Authorization>>,
-    global_policies: Map<PolicyName, Arc<Authorization>>,
-    namespace_policies: Map<Name, Map<PolicyName, Arc<Authorization>>>,
-    // Which workloads name a policy, known or not.
-    named_policies: Map<PolicyName, Set<WorkloadUid>>,
-    retired_policies: Map<PolicyName, Retired>,
+    policies: Policies,
 }
 
 /// Those of one service.
@@ -64,21 +60,13 @@ struct Endpoints {
     by_uid: Index<Endpoint>,
 }
 
-/// A policy that was removed.
-#[derive(Debug, Clone)]
-struct Retired {
-    policy: Arc<Authorization>,
-    /// Those that named it then, and name it still.
-    named_by: Set<WorkloadUid>,
-}
-
 impl Mesh {
     /// Adds or replaces a workload. Retired policies that it goes on to name stay.
     pub fn upsert_workload(&mut self, workload: Arc<Workload>) {
         if let Some(old) = self.workload(&workload.uid).cloned() {
             self.take_out(&old);
             for id in old.authorization_policies.iter().filter(|id| !workload.authorization_policies.contains(id)) {
-                self.names_no_more(&workload.uid, id);
+                self.policies.names_no_more(&workload.uid, id);
             }
         }
         for address in self.own_addresses(&workload) {
@@ -91,7 +79,7 @@ impl Mesh {
             self.add_endpoint(service, &workload, ports);
         }
         for id in &workload.authorization_policies {
-            self.named_policies.get_or_insert_with(id.clone(), Set::new).insert(workload.uid.clone(), ());
+            self.policies.names(&workload.uid, id);
         }
         self.workloads.put(hash(&*workload.uid), workload);
     }
@@ -101,7 +89,7 @@ impl Mesh {
         let Some(old) = self.workload(uid).cloned() else { return false };
         self.take_out(&old);
         for id in &old.authorization_policies {
-            self.names_no_more(uid, id);
+            self.policies.names_no_more(uid, id);
         }
         true
     }
@@ -146,21 +134,6 @@ impl Mesh {
         of.by_uid.put(hash(&*workload.uid), endpoint);
     }
 
-    fn names_no_more(&mut self, uid: &str, id: &PolicyName) {
-        if let Some(named_by) = self.named_policies.get_mut(id) {
-            named_by.remove(uid);
-            if named_by.is_empty() {
-                self.named_policies.remove(id);
-            }
-        }
-        if let Some(retired) = self.retired_policies.get_mut(id) {
-            retired.named_by.remove(uid);
-            if retired.named_by.is_empty() {
-                self.retired_policies.remove(id);
-            }
-        }
-    }
-
     /// Adds or replaces a service. Its endpoints stay.
     pub fn upsert_service(&mut self, service: Arc<Service>) {
         self.remove_service(&service.id);
@@ -189,50 +162,38 @@ impl Mesh {
 
     /// Adds or replaces a policy.
     pub fn upsert_policy(&mut self, policy: Arc<Authorization>) {
-        self.remove_policy(&policy.id);
-        let id = policy.id.clone();
-        match policy.scope {
-            Scope::Global => {
-                self.global_policies.insert(id, policy.clone());
-            }
-            Scope::Namespace => {
-                let namespace = id.namespace.clone();
-                self.namespace_policies.get_or_insert_with(namespace, Map::new).insert(id, policy.clone());
-            }
-            Scope::WorkloadSelector => {}
-        }
-        self.policies.put(hash(&policy.id), policy);
+        self.policies.upsert(policy);
     }
 
     /// Removes a policy, for everybody and at once; whether there was one.
     pub fn remove_policy(&mut self, id: &PolicyName) -> bool {
-        self.retired_policies.remove(id);
-        if self.policy(id).is_none() {
-            return false;
-        }
-        self.policies.remove(hash(id), |policy| policy.id == *id);
-        self.global_policies.remove(id);
-        if let Some(of_namespace) = self.namespace_policies.get_mut(&id.namespace) {
-            of_namespace.remove(id);
-            if of_namespace.is_empty() {
-                self.namespace_policies.remove(&id.namespace);
-            }
-        }
-        true
+        self.policies.remove(id)
     }
 
     /// Removes policies, except for the workloads that name them: for each of those a policy goes on to
     /// count, as it was last, until that workload changes to name it no more, is removed, or the policy
     /// comes back.
     pub fn retire_policies(&mut self, ids: &[PolicyName]) {
-        for id in ids {
-            // One that has been retired before is not among them, and stays so.
-            let Some(policy) = self.policy(id).cloned() else { continue };
-            self.remove_policy(id);
-            if let Some(named_by) = self.named_policies.get(id).cloned() {
-                self.retired_policies.insert(id.clone(), Retired { policy, named_by });
-            }
-        }
+        ids.iter().for_each(|id| self.policies.retire(id));
+    }
+
+    /// Replaces a policy by one that reaches only the workloads that name it. If the old version applied
+    /// by scope, it goes on to count for each workload that it covered and that does not name the policy,
+    /// until [`Self::end_narrowing`]: that one of them is to name it may not have been told yet.
+    ///
+    /// Returns the old version if it goes on to count.
+    pub fn narrow_policy(&mut self, policy: Arc<Authorization>) -> Option<Arc<Authorization>> {
+        self.policies.narrow(policy)
+    }
+
+    /// The old version of a narrowed policy, while it goes on to count.
+    pub fn narrowed_policy(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
+        self.policies.narrowed(id)
+    }
+
+    /// Has the old version of a narrowed policy count no more, if it is this one; whether it was.
+    pub fn end_narrowing(&mut self, old: &Arc<Authorization>) -> bool {
+        self.policies.end_narrowing(old)
     }
 
     /// A workload by key.
@@ -342,35 +303,27 @@ impl Mesh {
 
     /// A policy by key.
     pub fn policy(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        self.policies.at(hash(id)).iter().find(|policy| policy.id == *id)
+        self.policies.get(id)
     }
 
     /// All policies, in no order.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Authorization>> {
-        self.policies.values()
+        self.policies.all()
     }
 
     /// The policies that apply to `workload` as Istio scopes them, in a stable order; those that were
-    /// retired since the workload last changed among them. An `Err` is a policy the workload names and
-    /// this mesh does not hold: the caller must fail closed.
+    /// retired since the workload last changed, and old versions of narrowed ones, among them. An `Err`
+    /// is a policy the workload names and this mesh does not hold: the caller must fail closed.
     pub fn policies_for<'a>(
         &'a self,
         workload: &'a Workload,
     ) -> impl Iterator<Item = Result<&'a Arc<Authorization>, &'a PolicyName>> {
-        let of_namespace = self.namespace_policies.get(&workload.namespace).into_iter().flat_map(Map::values);
-        let named = workload.authorization_policies.iter();
-        let named = named.map(|id| self.policy(id).or_else(|| self.retired_policy(workload, id)).ok_or(id));
-        self.global_policies.values().chain(of_namespace).map(Ok).chain(named)
-    }
-
-    fn retired_policy(&self, workload: &Workload, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        let retired = self.retired_policies.get(id)?;
-        retired.named_by.contains_key(&workload.uid).then_some(&retired.policy)
+        self.policies.of(workload)
     }
 
     /// How many policies are retired and still count, once for each workload that names one.
     pub fn retired_policies(&self) -> usize {
-        self.retired_policies.values().map(|retired| retired.named_by.len()).sum()
+        self.policies.retired()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Action, Rule, TunnelProtocol, Visibility};
+use crate::{Action, Rule, Scope, TunnelProtocol, Visibility, WorkloadUid};
 
 /// Everything, in the order in which it last came, looked through for each question.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +14,7 @@ struct Naive {
     services: Vec<Arc<Service>>,
     policies: BTreeMap<PolicyName, Arc<Authorization>>,
     retired: BTreeMap<(WorkloadUid, PolicyName), Arc<Authorization>>,
+    narrowed: BTreeMap<PolicyName, Arc<Authorization>>,
 }
 
 #[derive(Debug, Clone)]
@@ -25,6 +26,8 @@ enum Step {
     Policy(Authorization),
     NoPolicy(PolicyName),
     Retire(Vec<PolicyName>),
+    Narrow(Authorization),
+    EndNarrowing(PolicyName),
     Publish,
 }
 
@@ -96,6 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => policy().prop_map(Step::Policy),
         1 => (0..6u8).prop_map(|n| Step::NoPolicy(policy_name(n))),
         1 => numbers(6).prop_map(|all| Step::Retire(all.into_iter().map(policy_name).collect())),
+        2 => policy().prop_map(|policy| Step::Narrow(Authorization { scope: Scope::WorkloadSelector, ..policy })),
+        1 => (0..6u8).prop_map(|n| Step::EndNarrowing(policy_name(n))),
         1 => Just(Step::Publish),
     ]
 }
@@ -119,15 +124,25 @@ impl Naive {
             Step::NoService(id) => self.services.retain(|old| old.id != id),
             Step::Policy(new) => {
                 self.retired.retain(|(_, id), _| *id != new.id);
+                self.narrowed.remove(&new.id);
                 self.policies.insert(new.id.clone(), Arc::new(new));
             }
+            Step::Narrow(new) => {
+                let before = self.policies.get(&new.id).filter(|before| before.scope != Scope::WorkloadSelector);
+                let old = before.or(self.narrowed.get(&new.id)).cloned();
+                self.take(Step::Policy(new.clone()));
+                self.narrowed.extend(old.map(|old| (new.id, old)));
+            }
+            Step::EndNarrowing(id) => drop(self.narrowed.remove(&id)),
             Step::NoPolicy(id) => {
                 self.retired.retain(|(_, of), _| *of != id);
+                self.narrowed.remove(&id);
                 self.policies.remove(&id);
             }
             Step::Retire(ids) => {
                 for id in ids {
                     let Some(policy) = self.policies.remove(&id) else { continue };
+                    self.narrowed.remove(&id);
                     for workload in self.workloads.iter().filter(|w| w.authorization_policies.contains(&id)) {
                         self.retired.insert((workload.uid.clone(), id.clone()), policy.clone());
                     }
@@ -160,7 +175,11 @@ impl Naive {
             let retired = || self.retired.get(&(workload.uid.clone(), id.clone()));
             self.policies.get(id).or_else(retired).ok_or_else(|| id.clone())
         });
-        wide(Scope::Global).chain(of_namespace).map(Ok).chain(named).collect()
+        let narrowed = self.narrowed.values().filter(|old| {
+            let covers = old.scope == Scope::Global || old.id.namespace == workload.namespace;
+            covers && !workload.authorization_policies.contains(&old.id)
+        });
+        wide(Scope::Global).chain(of_namespace).chain(narrowed).map(Ok).chain(named).collect()
     }
 }
 
@@ -173,6 +192,12 @@ fn take(mesh: &mut Mesh, step: Step) {
         Step::Policy(new) => mesh.upsert_policy(Arc::new(new)),
         Step::NoPolicy(id) => drop(mesh.remove_policy(&id)),
         Step::Retire(ids) => mesh.retire_policies(&ids),
+        Step::Narrow(new) => drop(mesh.narrow_policy(Arc::new(new))),
+        Step::EndNarrowing(id) => {
+            if let Some(old) = mesh.narrowed_policy(&id).cloned() {
+                assert!(mesh.end_narrowing(&old));
+            }
+        }
         Step::Publish => {}
     }
 }
@@ -188,6 +213,9 @@ fn compare(mesh: &Mesh, naive: &Naive) -> Result<(), TestCaseError> {
     prop_assert_eq!(sorted(mesh.workloads(), uid), sorted(naive.workloads.iter(), uid));
     let id = |s: &&Arc<Service>| s.id.clone();
     prop_assert_eq!(sorted(mesh.services(), id), sorted(naive.services.iter(), id));
+    for n in 0..6 {
+        prop_assert_eq!(mesh.narrowed_policy(&policy_name(n)), naive.narrowed.get(&policy_name(n)));
+    }
     let id = |p: &&Arc<Authorization>| p.id.clone();
     prop_assert_eq!(sorted(mesh.policies(), id), sorted(naive.policies.values(), id));
     prop_assert_eq!(mesh.retired_policies(), naive.retired.len());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Action, Rule, TunnelProtocol, Visibility};
+use crate::{Action, Rule, Scope, TunnelProtocol, Visibility};
 
 fn pod(name: &str, ip: &str) -> Workload {
     let mut w = Workload::new(format!("Kubernetes//Pod/ns/{name}"), "ns", name);
@@ -160,7 +160,7 @@ fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then(
     assert_eq!(of(&mesh, &a), Some(None), "it had ceased to name it");
     assert_eq!((of(&mesh, &b), mesh.retired_policies()), (Some(Some(old.clone())), 1));
     mesh.remove_workload(&b.uid);
-    assert!(mesh.retired_policies.is_empty());
+    assert_eq!(mesh.retired_policies(), 0);
 
     let mut mesh = retired();
     let new = Arc::new(Authorization { action: Action::Allow, ..Authorization::clone(&old) });
@@ -178,6 +178,44 @@ fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then(
         mesh.upsert_workload(a.clone());
         mesh.retire_policies(std::slice::from_ref(&wide.id));
         assert_eq!((of(&mesh, &pod("other", "10.0.0.2")), of(&mesh, &a)), (None, Some(Some(wide))));
+    }
+}
+
+#[test]
+fn the_old_version_of_a_narrowed_policy_counts_for_those_that_do_not_name_it_until_it_is_ended() {
+    let of = |mesh: &Mesh, workload: &Workload| {
+        mesh.policies_for(workload).map(|found| found.cloned().expect("known")).collect::<Vec<_>>()
+    };
+    let (bystander, mut elsewhere) = (pod("a", "10.0.0.1"), pod("b", "10.0.0.2"));
+    elsewhere.namespace = "other".into();
+    let mut chosen = pod("c", "10.0.0.3");
+    let new = deny("p", Scope::WorkloadSelector);
+    chosen.authorization_policies = vec![new.id.clone()];
+    for (scope, reaches_elsewhere) in [(Scope::Namespace, false), (Scope::Global, true)] {
+        let mut mesh = Mesh::default();
+        let old = deny("p", scope);
+        mesh.upsert_policy(old.clone());
+        assert_eq!(mesh.narrow_policy(new.clone()), Some(old.clone()));
+        assert_eq!((of(&mesh, &bystander), of(&mesh, &chosen)), (vec![old.clone()], vec![new.clone()]));
+        assert_eq!(of(&mesh, &elsewhere).is_empty(), !reaches_elsewhere);
+        // Told again with other content: what counts on is the version that applied by scope.
+        let newer = Arc::new(Authorization { dry_run: true, ..Authorization::clone(&new) });
+        assert_eq!(mesh.narrow_policy(newer.clone()), Some(old.clone()));
+        assert_eq!((of(&mesh, &bystander), of(&mesh, &chosen)), (vec![old.clone()], vec![newer.clone()]));
+        assert!(!mesh.end_narrowing(&deny("p", scope)), "that is not the one");
+        assert!(mesh.end_narrowing(&old) && !mesh.end_narrowing(&old));
+        assert_eq!((of(&mesh, &bystander), of(&mesh, &chosen)), (vec![], vec![newer.clone()]));
+        // One that reached nobody by scope leaves nothing behind.
+        assert_eq!(mesh.narrow_policy(new.clone()), None);
+        // Removed or wide again, it has no old version any more.
+        for end in
+            [Mesh::retire_policies, |mesh: &mut Mesh, _: &[PolicyName]| mesh.upsert_policy(deny("p", Scope::Global))]
+        {
+            mesh.upsert_policy(old.clone());
+            mesh.narrow_policy(new.clone());
+            end(&mut mesh, std::slice::from_ref(&new.id));
+            assert!(mesh.narrowed_policy(&new.id).is_none());
+        }
     }
 }
 

@@ -166,6 +166,7 @@ fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots
     };
     let client = Client::new(discovery, node_info(&core.config)).observed_by(Arc::new(observer)).trusting(trust);
     let status = client.status();
+    tokio::spawn(core.state.clone().end_in_time());
     let feed = Feed::new(core.state.clone(), core.certificates.clone(), core.config.node.clone());
     tokio::spawn(client.run(feed));
     tokio::spawn(discovery_readiness(status, core.readiness.clone()));

@@ -1,6 +1,7 @@
 //! What a proxy knows of the mesh: the current snapshot, and the feed that keeps it.
 
 mod departed;
+mod narrowed;
 mod recent;
 mod state;
 

@@ -8,7 +8,8 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use leno_model::{
-    Authorization, Identity, Mesh, Name, Names, NetworkAddress, PolicyName, Service, ServiceName, Workload, WorkloadUid,
+    Authorization, Identity, Mesh, Name, Names, NetworkAddress, PolicyName, Scope, Service, ServiceName, Workload,
+    WorkloadUid,
 };
 use leno_proto::{
     ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, Resource, address_from_proto, address_stand_in,
@@ -21,6 +22,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::departed::Departed;
+use super::narrowed::Narrowed;
 use super::recent::{Change, Changed, Recent};
 
 /// The mesh as this node knows it. Readers take one snapshot and keep it for a connection's
@@ -31,6 +33,9 @@ pub struct MeshState {
     changes: watch::Sender<Changes>,
     recent: Mutex<Recent>,
     departed: Departed,
+    narrowed: Narrowed,
+    /// Held from loading a snapshot until its successor is published.
+    writing: Mutex<()>,
 }
 
 /// What the latest snapshots changed, for those who must look at live connections again.
@@ -76,6 +81,41 @@ impl MeshState {
     /// What is not as it was in that generation.
     pub fn changed_since(&self, generation: u64) -> Changed {
         self.recent.lock().since(generation)
+    }
+
+    /// Ends what goes on to count for a while only, each when its time has come. Never returns; for the control
+    /// thread.
+    pub(crate) async fn end_in_time(self: Arc<Self>) {
+        loop {
+            self.narrowed.next_end().await;
+            self.end_narrowings(tokio::time::Instant::now());
+        }
+    }
+
+    /// Has old versions of policies count no more that reach fewer workloads now, if their time ends by `now`.
+    pub fn end_narrowings(&self, now: tokio::time::Instant) {
+        let ended = self.narrowed.take_ended(now);
+        if ended.is_empty() {
+            return;
+        }
+        let _writing = self.writing.lock();
+        let mut mesh = Mesh::clone(&self.load());
+        let counted = ended.into_iter().filter(|old| mesh.end_narrowing(old)).collect::<Vec<_>>();
+        if counted.is_empty() {
+            return;
+        }
+        let changes = counted.iter().map(|old| Change::Policy(old.id.clone(), old.scope)).collect();
+        self.publish(mesh, true, changes);
+    }
+
+    /// Puts a policy into the mesh.
+    fn put_policy(&self, mesh: &mut Mesh, policy: Authorization) {
+        let policy = Arc::new(policy);
+        if policy.scope != Scope::WorkloadSelector {
+            mesh.upsert_policy(policy);
+        } else if let Some(old) = mesh.narrow_policy(policy) {
+            self.narrowed.add(old, tokio::time::Instant::now());
+        }
     }
 
     fn publish(&self, mesh: Mesh, policies_changed: bool, what: Vec<Change>) {
@@ -289,7 +329,7 @@ fn undecodable(message: &'static str, error: &prost::DecodeError) -> String {
     ConvertError::Undecodable { message, reason: error.to_string() }.to_string()
 }
 
-fn upsert_policy(mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
+fn upsert_policy(state: &MeshState, mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
     let decoded = security::Authorization::decode(body.clone()).map_err(|e| undecodable("Authorization", &e));
     let understood = decoded.and_then(|policy| {
         let policy = authorization_from_proto(policy).map_err(|e| e.to_string())?;
@@ -302,9 +342,9 @@ fn upsert_policy(mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String>
     match understood {
         // As with addresses, what is told again stays what it is.
         Ok(policy) if mesh.policy(&policy.id).is_some_and(|held| **held == policy) => {}
-        Ok(policy) => mesh.upsert_policy(Arc::new(policy)),
+        Ok(policy) => state.put_policy(mesh, policy),
         Err(reason) => {
-            close_policy(mesh, name, security::Authorization::decode(body).ok().as_ref(), &reason);
+            close_policy(state, mesh, name, security::Authorization::decode(body).ok().as_ref(), &reason);
             return Err(reason);
         }
     }
@@ -313,9 +353,15 @@ fn upsert_policy(mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String>
 
 /// Lets nobody in where a refused policy would have applied. Its last good version does not stay
 /// either: the refused one may be the stricter.
-fn close_policy(mesh: &mut Mesh, name: &str, policy: Option<&security::Authorization>, reason: &str) {
+fn close_policy(
+    state: &MeshState,
+    mesh: &mut Mesh,
+    name: &str,
+    policy: Option<&security::Authorization>,
+    reason: &str,
+) {
     if let Some(closed) = policy_stand_in(name, policy, reason) {
-        mesh.upsert_policy(Arc::new(closed));
+        state.put_policy(mesh, closed);
     }
 }
 
@@ -339,7 +385,9 @@ impl Handler for Feed {
         if !policies && type_url != ADDRESS_TYPE {
             return Vec::new();
         }
-        let mut mesh = Mesh::clone(&self.state.load());
+        let state = self.state.clone();
+        let _writing = state.writing.lock();
+        let mut mesh = Mesh::clone(&state.load());
         let mut rejections = Vec::new();
         let mut refused = |name: Name, reason: String| {
             tracing::warn!(%name, %reason, "refused a resource from the control plane; what it describes is closed");
@@ -361,7 +409,7 @@ impl Handler for Feed {
             match update {
                 Update::Upsert { name, body } => {
                     let result = if policies {
-                        upsert_policy(&mut mesh, &name, body)
+                        upsert_policy(&state, &mut mesh, &name, body)
                     } else {
                         self.upsert_address(&mut mesh, &name, body)
                     };
@@ -371,7 +419,7 @@ impl Handler for Feed {
                 }
                 Update::Unreadable { name, reason } => {
                     if policies {
-                        close_policy(&mut mesh, &name, None, &reason);
+                        close_policy(&state, &mut mesh, &name, None, &reason);
                     } else {
                         close_address(&mut mesh, &name, None, &reason);
                     }
@@ -385,9 +433,9 @@ impl Handler for Feed {
         held.retain(|NetworkAddress { network, address }| !mesh.has_address(network, *address));
         if !held.is_empty() {
             // Before the snapshot without them: nobody may find them in neither.
-            self.state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
+            state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
         }
-        self.state.publish(mesh, policies, changes);
+        state.publish(mesh, policies, changes);
         rejections
     }
 

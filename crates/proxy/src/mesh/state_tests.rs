@@ -328,3 +328,29 @@ async fn a_change_concerns_whom_it_touches() {
     feed.apply(ADDRESS_TYPE, vec![Update::Remove { name: b.uid.clone() }]);
     assert!(state.changed_since(before).concerns(&b.uid) && !state.changed_since(before).concerns(&a.uid));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_is_narrowed_uncovers_nobody_until_workloads_had_time_to_name_it() {
+    let (state, mut feed) = feed();
+    tokio::spawn(state.clone().end_in_time());
+    let deny_all = |scope: security::Scope| {
+        let clause = security::Clause { matches: vec![] };
+        upsert(
+            "ns/p",
+            security::Authorization { rules: vec![security::Rule { clauses: vec![clause] }], ..policy(scope, true) },
+        )
+    };
+    assert!(feed.apply(AUTHORIZATION_TYPE, vec![deny_all(security::Scope::Namespace)]).is_empty());
+    assert!(!admits(&state, "ns"));
+    let told = tokio::time::Instant::now();
+    assert!(feed.apply(AUTHORIZATION_TYPE, vec![deny_all(security::Scope::WorkloadSelector)]).is_empty());
+    assert!(!admits(&state, "ns"), "one that is to name it may not have been told yet");
+    let mut changes = state.subscribe();
+    let generation = changes.borrow_and_update().generation;
+    changes.changed().await.expect("the state lives");
+    assert!(told.elapsed() >= Duration::from_secs(5) && admits(&state, "ns"));
+    assert!(
+        state.changed_since(generation).concerns_access_to(&Workload::new("w", "ns", "w")),
+        "live ones are asked again"
+    );
+}
