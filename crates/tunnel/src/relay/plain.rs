@@ -1,9 +1,12 @@
 //! From one TCP connection to another.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::task::{Context, Poll, ready};
 
 use leno_tls::buffer::{Buffer, ReadSize};
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::{RelayOptions, TURN, end};
@@ -15,10 +18,19 @@ pub(super) enum Failure {
     Sink(io::Error),
 }
 
+/// Reads of up to this many bytes are taken at once, in two system calls. Larger ones take three: what is moved is
+/// looked at, written as far as the sink has room, and only that much is taken. What a reader that has stopped does
+/// not take then stays in the kernel instead of a large buffer of ours.
+const TAKEN_AT_ONCE: usize = 4 << 10;
+
 pub(super) struct Copy {
     size: ReadSize,
-    /// Read and not yet written; held only while the sink is full.
+    /// What is looked at next, bytes, at most: what the sink took last has much to do with what it has room for.
+    look: usize,
+    /// Read and not yet written; held only while the sink is full, and small.
     waiting: Option<Waiting>,
+    /// The sink had no room for all that the source has.
+    full: bool,
     ended: bool,
     done: bool,
     moved: u64,
@@ -30,9 +42,29 @@ struct Waiting {
     to: usize,
 }
 
+/// What one look at a source came to.
+enum Looked {
+    /// Nothing has come.
+    Nothing,
+    End,
+    /// So many bytes were there, and so many of them were passed on.
+    Passed {
+        there: usize,
+        on: usize,
+    },
+}
+
 impl Copy {
     pub(super) fn new(options: &RelayOptions) -> Self {
-        Self { size: ReadSize::new(options.largest_read), waiting: None, ended: false, done: false, moved: 0 }
+        Self {
+            size: ReadSize::new(options.largest_read),
+            look: TAKEN_AT_ONCE,
+            waiting: None,
+            full: false,
+            ended: false,
+            done: false,
+            moved: 0,
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -43,9 +75,9 @@ impl Copy {
         self.moved
     }
 
-    /// Whether something was read that the sink has no room for.
+    /// Whether the source has sent something that the sink has no room for.
     pub(super) fn is_stalled(&self) -> bool {
-        self.waiting.is_some()
+        self.full || self.waiting.is_some()
     }
 
     /// Ready once the direction has ended.
@@ -61,21 +93,6 @@ impl Copy {
             if self.done {
                 return Poll::Ready(Ok(()));
             }
-            if let Some(Waiting { buffer, from, to }) = &mut self.waiting {
-                ready!(sink.poll_write_ready(cx)).map_err(Failure::Sink)?;
-                let written = match try_write(sink, &buffer[*from..*to]) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                    written => written.map_err(Failure::Sink)?,
-                };
-                *from += written;
-                let all = from == to;
-                self.moved += written as u64;
-                count(written as u64);
-                if all {
-                    self.waiting = None;
-                }
-                continue;
-            }
             if self.ended {
                 // Once both halves have ended the sockets are closed, which says the same.
                 if !opposite_done {
@@ -84,20 +101,118 @@ impl Copy {
                 self.done = true;
                 continue;
             }
-            ready!(source.poll_read_ready(cx)).map_err(Failure::Source)?;
-            let mut buffer = self.size.buffer();
-            let len = match try_read(source, &mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                read => read.map_err(Failure::Source)?,
-            };
-            if len == 0 {
-                self.ended = true;
+            let passed = if self.waiting.is_none() && self.size.bytes() > TAKEN_AT_ONCE {
+                ready!(sink.poll_write_ready(cx)).map_err(Failure::Sink)?;
+                ready!(source.poll_read_ready(cx)).map_err(Failure::Source)?;
+                self.look_and_pass(source, sink)?
             } else {
-                self.size.observe(len, self.size.bytes());
-                self.waiting = Some(Waiting { buffer, from: 0, to: len });
+                if self.waiting.is_none() {
+                    ready!(source.poll_read_ready(cx)).map_err(Failure::Source)?;
+                    self.take(source)?;
+                }
+                ready!(self.pass(cx, sink))?
+            };
+            if passed > 0 {
+                self.moved += passed as u64;
+                count(passed as u64);
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
     }
+
+    /// Reads what the source has.
+    fn take(&mut self, source: &TcpStream) -> Result<(), Failure> {
+        let mut buffer = self.size.buffer();
+        let most = self.size.bytes();
+        match try_read(source, &mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(Failure::Source(error)),
+            Ok(0) => self.ended = true,
+            Ok(length) => {
+                self.size.observe(length, most);
+                self.look = self.size.bytes();
+                self.waiting = Some(Waiting { buffer, from: 0, to: length });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what was read. Returns how much of it was.
+    fn pass(&mut self, cx: &mut Context<'_>, sink: &TcpStream) -> Poll<Result<usize, Failure>> {
+        let Some(Waiting { buffer, from, to }) = &mut self.waiting else { return Poll::Ready(Ok(0)) };
+        ready!(sink.poll_write_ready(cx)).map_err(Failure::Sink)?;
+        let written = match try_write(sink, &buffer[*from..*to]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            written => written.map_err(Failure::Sink)?,
+        };
+        *from += written;
+        if from == to {
+            self.waiting = None;
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    /// Passes on as much as the sink has room for, and leaves the rest with the source. Returns how much it was.
+    fn look_and_pass(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<usize, Failure> {
+        let most = self.size.bytes();
+        let mut buffer = self.size.buffer();
+        let room = &mut buffer[..self.look.clamp(TAKEN_AT_ONCE, most)];
+        match look_and_pass(source, sink, room)? {
+            Looked::Nothing => Ok(0),
+            Looked::End => {
+                self.ended = true;
+                Ok(0)
+            }
+            Looked::Passed { there, on } => {
+                self.full = on < there;
+                if self.full {
+                    self.look = on;
+                } else {
+                    self.size.observe(there, room.len());
+                    self.look = 2 * room.len();
+                }
+                Ok(on)
+            }
+        }
+    }
+}
+
+fn look_and_pass(source: &TcpStream, sink: &TcpStream, room: &mut [u8]) -> Result<Looked, Failure> {
+    let mut looked = Ok(Looked::Nothing);
+    let tried = source.try_io(Interest::READABLE, || {
+        let there = recv(source.as_raw_fd(), room, MsgFlags::MSG_PEEK)?;
+        if there == 0 {
+            looked = Ok(Looked::End);
+            return Ok(());
+        }
+        let on = match try_write(sink, &room[..there]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => {
+                looked = Err(Failure::Sink(error));
+                return Ok(());
+            }
+            Ok(written) => written,
+        };
+        discard(source, &mut room[..on])?;
+        looked = Ok(Looked::Passed { there, on });
+        // The socket is taken to be empty, which spares a system call: the kernel says so when more comes. What is left
+        // there it would not say again.
+        if on == there && there < room.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match tried {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(Failure::Source(error)),
+        _ => looked,
+    }
+}
+
+/// Takes bytes from the source that it is known to have. The kernel copies nothing.
+fn discard(source: &TcpStream, mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match recv(source.as_raw_fd(), bytes, MsgFlags::MSG_TRUNC)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            gone => bytes = &mut bytes[gone..],
+        }
+    }
+    Ok(())
 }
