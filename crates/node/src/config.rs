@@ -24,7 +24,8 @@ pub struct PodConfig {
 
     /// Sockets that the connections of one pod may have: one for each that goes by a tunnel, two for each in the
     /// clear, one for each tunnel of a peer; 0 for no limit of its own. Once connections have three quarters of the descriptors that the
-    /// process may open, pods that have more than their share of these get no more.
+    /// process may open, pods that have more than their share of these get no more. Of what a pod may have, the last
+    /// quarter is for those of its peers, or its own programs, that have less than their share.
     #[arg(long, env = "LENO_MAX_SOCKETS_PER_POD", default_value_t = 0)]
     pub max_sockets_per_pod: usize,
 

@@ -43,6 +43,11 @@ pub(crate) enum Failure {
     )]
     NoSockets { pod: String, taken: usize, all: usize },
     #[error(
+        "{holder} has {taken} of the sockets of pod {pod}, and these run short; it gets no more while it has more than \
+         its share of them, {fair} (LENO_MAX_SOCKETS_PER_POD, ulimit -n); what does it need so many for?"
+    )]
+    TooManyOfSource { holder: String, pod: String, taken: usize, fair: usize },
+    #[error(
         "{address} has {most} tunnels to this pod already, as many as one peer may have (LENO_MAX_TUNNELS_PER_PEER); what \
          does it need them for?"
     )]
@@ -84,9 +89,10 @@ impl Failure {
         match self {
             Self::Peer(failure) => failure.response_flags(),
             Self::Denied(_) | Self::Cut(_) => ResponseFlags::Deny,
-            Self::TooManySockets { .. } | Self::NoSockets { .. } | Self::TooManyTunnels { .. } => {
-                ResponseFlags::ResourceLimit
-            }
+            Self::TooManySockets { .. }
+            | Self::NoSockets { .. }
+            | Self::TooManyOfSource { .. }
+            | Self::TooManyTunnels { .. } => ResponseFlags::ResourceLimit,
             Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => ResponseFlags::Identity,
             _ => ResponseFlags::Connect,
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use leno_policy::{Decision, DenyReason, Verdict};
-use leno_tunnel::timers;
+use leno_proxy::threads::Lives;
+use leno_tunnel::{RelayError, timers};
 use tokio::net::TcpStream;
 
 use crate::dial;
@@ -12,6 +13,34 @@ use crate::pod::Pod;
 use crate::pod::connections::{Cut, InboundConnection, Listed};
 use crate::report::Report;
 
+/// A connection with the pod's program that may go on.
+pub(crate) struct Admitted {
+    pub(crate) program: TcpStream,
+    pub(crate) governed: Governed,
+}
+
+/// Keeps a connection listed, so that a change of policies can cut it.
+pub(crate) struct Governed {
+    _listed: Listed,
+    cut: Arc<Cut>,
+}
+
+impl Governed {
+    /// Resolves when the connection must end: policies no longer allow it, or its pod stops.
+    pub(crate) async fn ended(&self, pod: &Pod) {
+        tokio::select! {
+            () = self.cut.cut() => {}
+            () = pod.stopped() => {}
+        }
+    }
+
+    /// Tells how the connection ended.
+    pub(crate) fn finish(self, lives: &Lives, report: Report, outcome: Result<(), RelayError>) {
+        lives.carried(report.bytes().iter().sum());
+        report.finished(outcome, self.cut.reason());
+    }
+}
+
 /// Lists the connection, asks the policies, and connects to the program with the caller's
 /// address as source. `caller` is the port it came from in the clear.
 pub(crate) async fn admit_and_dial(
@@ -19,7 +48,7 @@ pub(crate) async fn admit_and_dial(
     connection: InboundConnection,
     caller: Option<u16>,
     report: &mut Report,
-) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
+) -> Result<Admitted, Failure> {
     let (source_ip, address) = (connection.source_ip, connection.destination);
     // Listed first: a policy that arrives between the decision and the listing would otherwise
     // never be asked about this connection.
@@ -42,7 +71,7 @@ pub(crate) async fn admit_and_dial(
         program = dial::program(pod, address, source, caller) => program?,
         () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
     };
-    Ok((program, listed, cut))
+    Ok(Admitted { program, governed: Governed { _listed: listed, cut } })
 }
 
 async fn decide(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {

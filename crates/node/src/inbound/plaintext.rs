@@ -12,11 +12,12 @@ use leno_proxy::threads::{Lives, Worker};
 use leno_tunnel::relay;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::admit::admit_and_dial;
+use super::admit::{Admitted, admit_and_dial};
 use crate::failure::Failure;
 use crate::pod::Pod;
-use crate::pod::connections::{Counted, Cut, InboundConnection, Listed};
+use crate::pod::connections::{Counted, InboundConnection};
 use crate::report::{Direction, Report};
+use crate::shares::Source;
 
 /// Accepts captured plaintext connections until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, worker: Worker, listener: TcpListener) {
@@ -32,7 +33,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, lives: Lives, str
         error = given_up(&stream) => Err(peers::Failure::given_up(peer, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };
-    let (program, _listed, cut) = match connected {
+    let Admitted { program, governed } = match connected {
         Ok(connected) => connected,
         Err(failure) => {
             reset(stream);
@@ -41,15 +42,8 @@ pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, lives: Lives, str
         }
     };
     let counters = report.opened();
-    let ended = async {
-        tokio::select! {
-            () = cut.cut() => {}
-            () = pod.stopped() => {}
-        }
-    };
-    let outcome = relay::tcp_to_tcp(program, stream, &*counters, &pod.context().relay, ended).await;
-    lives.carried(report.bytes().iter().sum());
-    report.finished(outcome, cut.reason());
+    let outcome = relay::tcp_to_tcp(program, stream, &*counters, &pod.context().relay, governed.ended(&pod)).await;
+    governed.finish(&lives, report, outcome);
 }
 
 async fn connect(
@@ -58,7 +52,7 @@ async fn connect(
     peer: SocketAddr,
     counted: &mut Counted,
     report: &mut Report,
-) -> Result<(TcpStream, Listed, Arc<Cut>), Failure> {
+) -> Result<Admitted, Failure> {
     let destination =
         sockets::original_destination_of(stream, peer).map_err(|e| Failure::OriginalDestination(Arc::new(e)))?;
     report.destination_address(destination);
@@ -72,7 +66,7 @@ async fn connect(
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_mapped {
         return Err(Failure::NotForUs(destination));
     }
-    counted.take_socket()?;
+    counted.take_socket(Source::Address(peer.ip()))?;
     let (mesh, workload) = pod.workload().await?;
     report.destination_workload(&workload);
     if !is_own(pod, &workload, ip)? {

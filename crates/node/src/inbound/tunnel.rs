@@ -17,11 +17,11 @@ use leno_tunnel::server::InboundConnect;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-use super::admit::admit_and_dial;
+use super::admit::{Admitted, admit_and_dial};
 use crate::failure::Failure;
 use crate::lanes::Lane;
 use crate::pod::Pod;
-use crate::pod::connections::{Cut, InboundConnection, Listed, OpenTunnel};
+use crate::pod::connections::{InboundConnection, OpenTunnel};
 use crate::report::{Direction, Report};
 
 impl Destination for Pod {
@@ -153,7 +153,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: Inbou
         error = request.cancelled() => Err(peers::Failure::given_up(tunnel.peer, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };
-    let Connected { program, cut, listed: _listed } = match connected {
+    let Admitted { program, governed } = match connected {
         Ok(connected) => connected,
         Err(failure) => {
             request.refuse(failure.status(), HeaderMap::new());
@@ -175,24 +175,11 @@ pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: Inbou
         }
     };
     let counters = report.opened();
-    let ended = async {
-        tokio::select! {
-            () = cut.cut() => {}
-            () = pod.stopped() => {}
-        }
-    };
-    let outcome = relay::tcp_to_tunnel(program, stream, &counters, &pod.context().relay, ended).await;
-    lives.carried(report.bytes().iter().sum());
-    report.finished(outcome, cut.reason());
+    let outcome = relay::tcp_to_tunnel(program, stream, &counters, &pod.context().relay, governed.ended(&pod)).await;
+    governed.finish(&lives, report, outcome);
 }
 
-struct Connected {
-    program: TcpStream,
-    cut: Arc<Cut>,
-    listed: Listed,
-}
-
-async fn connect(pod: &Arc<Pod>, tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<Connected, Failure> {
+async fn connect(pod: &Arc<Pod>, tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<Admitted, Failure> {
     if asked.method != Method::CONNECT {
         return Err(Failure::NotConnect(asked.method.to_string()));
     }
@@ -212,12 +199,7 @@ async fn connect(pod: &Arc<Pod>, tunnel: &Tunnel, asked: Asked, report: &mut Rep
     report.tunnel_address(tunnel.local);
     report.service(service.as_ref());
     report.destination_address(address);
-    admit_and_dial(
-        pod,
-        InboundConnection { source: Some(tunnel.identity.clone()), source_ip: tunnel.peer.ip(), destination: address },
-        None,
-        report,
-    )
-    .await
-    .map(|(program, listed, cut)| Connected { program, cut, listed })
+    let source = Some(tunnel.identity.clone());
+    let connection = InboundConnection { source, source_ip: tunnel.peer.ip(), destination: address };
+    admit_and_dial(pod, connection, None, report).await
 }

@@ -23,6 +23,7 @@ use crate::lanes::Lane;
 use crate::pod::Pod;
 use crate::pod::connections::{Counted, OutboundConnection};
 use crate::report::{Direction, Report};
+use crate::shares::Source;
 
 /// Accepts captured connections on worker `own` until the pod takes no more.
 pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Places>, own: usize, listener: TcpListener) {
@@ -74,7 +75,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         report.failed(&Failure::ReservedPort(original));
         return;
     }
-    if let Err(failure) = counted.take_socket() {
+    if let Err(failure) = counted.take_socket(Source::Own) {
         reset(stream);
         report.failed(&failure);
         return;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
-use crate::shares::Share;
+use crate::shares::{Share, Sockets, Source};
 
 /// The live connections of one pod.
 pub(crate) struct Connections {
@@ -28,7 +28,7 @@ pub(crate) struct Connections {
     /// How many of them each peer has.
     peers: Mutex<HashMap<IpAddr, usize>>,
     /// What sockets they may have.
-    share: Share,
+    share: Arc<Share>,
 }
 
 struct Live {
@@ -50,6 +50,11 @@ pub(crate) struct InboundConnection {
 impl InboundConnection {
     pub(crate) fn for_policy(&self) -> Connection<'_> {
         Connection { source: self.source.as_ref(), source_ip: self.source_ip, destination: self.destination }
+    }
+
+    /// Whose share of the pod's sockets it takes.
+    fn cause(&self) -> Source {
+        self.source.clone().map_or(Source::Address(self.source_ip), Source::Peer)
     }
 }
 
@@ -97,24 +102,24 @@ pub(crate) struct Counted {
     /// Its place among those shown.
     outbound: Option<u64>,
     /// Those of the pod's share that it has.
-    sockets: usize,
+    sockets: Option<Sockets>,
 }
 
 impl Counted {
     /// Takes the socket that was accepted out of the pod's share.
     ///
     /// # Errors
-    /// If the pod has as many as it may have.
-    pub(crate) fn take_socket(&mut self) -> Result<(), Failure> {
-        self.connections.share.take()?;
-        self.sockets += 1;
+    /// If the pod has as many as it may have, or `source` does.
+    pub(crate) fn take_socket(&mut self, source: Source) -> Result<(), Failure> {
+        self.sockets = Some(self.connections.share.take(source)?);
         Ok(())
     }
 
     /// Counts the socket of the rest of its way.
     pub(crate) fn count_socket(&mut self) {
-        self.connections.share.count();
-        self.sockets += 1;
+        if let Some(sockets) = &mut self.sockets {
+            sockets.count_another();
+        }
     }
 
     /// Shows an outbound connection.
@@ -130,7 +135,8 @@ impl Drop for Counted {
         if let Some(id) = self.outbound {
             unlist(&mut self.connections.outbound.lock(), id);
         }
-        self.connections.share.give_back(self.sockets);
+        // Whoever waits for the last one finds them given back.
+        self.sockets = None;
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
@@ -139,12 +145,13 @@ impl Drop for Counted {
 pub(crate) struct Listed {
     connections: Arc<Connections>,
     id: u64,
+    socket: Option<Sockets>,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
         unlist(&mut self.connections.inbound.lock(), self.id);
-        self.connections.share.give_back(1);
+        self.socket = None;
         self.connections.count.send_modify(|count| *count -= 1);
     }
 }
@@ -162,18 +169,17 @@ const ROOM: usize = 256;
 
 /// Keeps a peer's tunnel counted while it is open, and its socket out of the pod's share; or keeps
 /// counted who accepts them.
-pub(crate) struct OpenTunnel(Arc<Connections>, Option<IpAddr>);
+pub(crate) struct OpenTunnel(Arc<Connections>, Option<(IpAddr, Sockets)>);
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        if let Some(peer) = self.1 {
+        if let Some((peer, _socket)) = self.1.take() {
             if let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer) {
                 *open.get_mut() -= 1;
                 if *open.get() == 0 {
                     open.remove();
                 }
             }
-            self.0.share.give_back(1);
         }
         self.0.tunnels.send_modify(|count| *count -= 1);
     }
@@ -181,7 +187,7 @@ impl Drop for OpenTunnel {
 
 impl Connections {
     /// Those of a pod that has this share of the sockets.
-    pub(crate) fn new(share: Share) -> Arc<Self> {
+    pub(crate) fn new(share: Arc<Share>) -> Arc<Self> {
         Arc::new(Self {
             inbound: Mutex::default(),
             outbound: Mutex::default(),
@@ -198,20 +204,20 @@ impl Connections {
     /// change in between would be missed.
     ///
     /// # Errors
-    /// If the pod has as many sockets as it may have.
+    /// If the pod has as many sockets as it may have, or the caller does.
     pub(crate) fn list_inbound(self: &Arc<Self>, connection: InboundConnection) -> Result<(Listed, Arc<Cut>), Failure> {
-        self.share.take()?;
+        let socket = Some(self.share.take(connection.cause())?);
         let cut = Arc::new(Cut::default());
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.inbound.lock().insert(id, Live { connection, cut: cut.clone() });
         self.count.send_modify(|count| *count += 1);
-        Ok((Listed { connections: self.clone(), id }, cut))
+        Ok((Listed { connections: self.clone(), id, socket }, cut))
     }
 
     /// Counts a connection, or who listens for such.
     pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.count.send_modify(|count| *count += 1);
-        Counted { connections: self.clone(), outbound: None, sockets: 0 }
+        Counted { connections: self.clone(), outbound: None, sockets: None }
     }
 
     /// Asks the policies again about every inbound connection and cuts those now denied. Where the
@@ -252,19 +258,20 @@ impl Connections {
     /// tunnels each could take all descriptors as well.
     ///
     /// # Errors
-    /// If the peer has `most` already, or the pod as many sockets as it may have.
+    /// If the peer has `most` already, or the pod or the peer as many sockets as it may have.
     pub(crate) fn open_tunnel(self: &Arc<Self>, peer: SocketAddr, most: usize) -> Result<OpenTunnel, Failure> {
-        {
+        let socket = {
             let mut peers = self.peers.lock();
             let open = peers.get(&peer.ip()).copied().unwrap_or_default();
             if open >= most {
                 return Err(Failure::TooManyTunnels { address: peer, most });
             }
-            self.share.take()?;
+            let socket = self.share.take(Source::Address(peer.ip()))?;
             peers.insert(peer.ip(), open + 1);
-        }
+            socket
+        };
         self.tunnels.send_modify(|count| *count += 1);
-        Ok(OpenTunnel(self.clone(), Some(peer.ip())))
+        Ok(OpenTunnel(self.clone(), Some((peer.ip(), socket))))
     }
 
     /// Resolves when no peer has a tunnel open: only then has everything left that programs

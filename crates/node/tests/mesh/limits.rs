@@ -1,10 +1,17 @@
 //! What one pod or one peer may take.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 
-use leno_testkit::network::may_run;
+use leno_testkit::network::{Host, may_run};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::support::{APP, Mesh, echo, exchange, pair, refused, soon};
+
+/// Sockets that a pod may have in these tests, and what one who causes them may have of those.
+const MOST: usize = 8;
+const MOST_OF_ONE: usize = 6;
 
 /// A pod that opens connections without end, or is opened them, is refused more, with the reason; its own go on,
 /// and so do others.
@@ -13,7 +20,6 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     if !may_run("a_pod_gets_no_more_sockets_than_it_may_have") {
         return;
     }
-    const MOST: usize = 8;
     let mut mesh = Mesh::with(|config| config.pods.max_sockets_per_pod = MOST).await;
     let client = mesh.pod("client", "node-1").await;
     let server = mesh.pod("server", "node-2").await;
@@ -25,21 +31,19 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     let there = server.app(server.v4);
     let mut held = Vec::new();
     // The server's tunnel is one of its sockets too, so the last goes elsewhere.
-    for to in [there; MOST - 1].into_iter().chain([second.app(second.v4)]) {
-        let mut stream = soon("connect", client.host().connect(to)).await.unwrap();
-        soon("an answer", tell(&mut stream)).await;
-        held.push(stream);
+    for to in [there; MOST_OF_ONE - 1].into_iter().chain([second.app(second.v4)]) {
+        held.push(held_open(client.host(), to).await);
     }
     assert_eq!(refused(client.host(), there).await.kind(), ErrorKind::ConnectionReset);
-    let reason = "pod default/client has 8 sockets in connections already";
+    let reason = "the pod's own program has 6 of the sockets of pod default/client, and these run short";
     mesh.node("node-1").log.line(&[reason, "LENO_MAX_SOCKETS_PER_POD", "direction=\"outbound\""]).await;
     let metrics = mesh.node("node-1").metrics().await;
     assert!(metrics.contains("response_flags=\"RESOURCE_LIMIT\""), "{metrics}");
-    // The pod that most go to has as many, and says so to whoever comes next with a tunnel of its own; two sockets in the clear would not fit.
-    assert_eq!(refused(other.host(), there).await.kind(), ErrorKind::ConnectionReset);
-    mesh.node("node-2").log.line(&["pod default/server has 8 sockets", "direction=\"inbound\""]).await;
+    // Another peer of the pod that most go to has room there for a tunnel and a connection; then nobody has.
+    held.push(held_open(other.host(), there).await);
     let outside = mesh.network.outside();
     assert_eq!(refused(outside, there).await.kind(), ErrorKind::ConnectionReset);
+    mesh.node("node-2").log.line(&["pod default/server has 8 sockets", "direction=\"inbound\""]).await;
     for stream in &mut held {
         soon("an answer", tell(stream)).await;
     }
@@ -54,14 +58,48 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     soon("room again", again).await;
 }
 
+/// One peer opens connections without end to a pod: it is refused more before the pod's other peers are.
+#[tokio::test]
+async fn a_peer_that_takes_a_pods_share_leaves_room_for_its_other_peers() {
+    if !may_run("a_peer_that_takes_a_pods_share_leaves_room_for_its_other_peers") {
+        return;
+    }
+    let mut mesh = Mesh::with(|config| config.pods.max_sockets_per_pod = MOST).await;
+    let client = mesh.pod("client", "node-1").await;
+    let server = mesh.pod("server", "node-2").await;
+    mesh.synced().await;
+    echo(server.listen());
+    let there = server.app(server.v4);
+    let mut held = Vec::new();
+    // In the clear, each has two.
+    for _ in 0..MOST_OF_ONE / 2 {
+        held.push(held_open(mesh.network.outside(), there).await);
+    }
+    assert_eq!(refused(mesh.network.outside(), there).await.kind(), ErrorKind::ConnectionReset);
+    let reason = "has 6 of the sockets of pod default/server, and these run short";
+    mesh.node("node-2").log.line(&[reason, "LENO_MAX_SOCKETS_PER_POD", "direction=\"inbound\""]).await;
+    let metrics = mesh.node("node-2").metrics().await;
+    assert!(metrics.contains("response_flags=\"RESOURCE_LIMIT\""), "{metrics}");
+    held.push(held_open(client.host(), there).await);
+    for stream in &mut held {
+        soon("an answer", tell(stream)).await;
+    }
+}
+
+/// A connection that has been answered.
+async fn held_open(from: Host<'_>, to: SocketAddr) -> TcpStream {
+    let mut stream = soon("connect", from.connect(to)).await.unwrap();
+    soon("an answer", tell(&mut stream)).await;
+    stream
+}
+
 async fn client_of(mesh: &mut Mesh) -> crate::support::Pod {
     let pod = mesh.pod("third", "node-1").await;
     mesh.synced().await;
     pod
 }
 
-async fn tell(stream: &mut tokio::net::TcpStream) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+async fn tell(stream: &mut TcpStream) {
     stream.write_all(b"x").await.unwrap();
     stream.read_exact(&mut [0]).await.unwrap();
 }
