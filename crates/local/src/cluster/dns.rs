@@ -7,19 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leno_dns::{Answer, Parsed, ResponseCode};
+use leno_dns::{Answer, Owner, Parsed, ResponseCode, Transport};
 use leno_model::Mesh;
 use leno_policy::cluster_dns::{ClusterAnswer, ClusterDomain, lookup};
-use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// Seconds an answer may be kept: kube-dns' own, short enough that a replaced pod is noticed.
 const TTL: u32 = 5;
-/// Connections over TCP at a time; a resolver that holds more is broken.
-const CONNECTIONS: usize = 128;
 /// How long a TCP client may take for its next question.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// After an error of the listener.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What answers are made of.
 #[derive(Clone)]
@@ -56,62 +55,58 @@ fn respond(mesh: &Mesh, cluster_domain: &str, query: &[u8], udp: bool, turn: usi
     }
 }
 
-/// Serves until the mesh's publisher is gone.
-pub(crate) async fn serve(udp: UdpSocket, tcp: TcpListener, names: Names) {
-    let turn = Arc::new(AtomicUsize::new(0));
-    let over_udp = serve_udp(udp, names.clone(), turn.clone());
-    let over_tcp = serve_tcp(tcp, names.clone(), turn);
-    let mut published = names.mesh;
-    let stopped = async { while published.changed().await.is_ok() {} };
-    tokio::select! { () = over_udp => {}, () = over_tcp => {}, () = stopped => {} }
+/// A node's server.
+#[derive(Clone)]
+struct Server {
+    names: Names,
+    turn: Arc<AtomicUsize>,
 }
 
-async fn serve_udp(socket: UdpSocket, names: Names, turn: Arc<AtomicUsize>) {
-    let mut buffer = [0; 4096];
-    loop {
-        match socket.recv_from(&mut buffer).await {
-            Ok((length, client)) => {
-                if let Some(answer) = names.respond(&buffer[..length], true, &turn) {
-                    // A client that has gone away is not our trouble.
-                    let _ = socket.send_to(&answer, client).await;
+impl Owner for Server {
+    /// Nobody waits for the last question: a node goes with all that could ask.
+    type Counted = ();
+
+    fn count(&self) {}
+
+    async fn reply(&self, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        self.names.respond(message, transport == Transport::Udp, &self.turn)
+    }
+
+    async fn accept(&self, listener: &TcpListener) -> Option<TcpStream> {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => return Some(stream),
+                // Out of descriptors, it would spin.
+                Err(reason) => {
+                    tracing::debug!(%reason, "DNS socket");
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
-            Err(reason) => pause(&reason).await,
         }
     }
-}
 
-async fn serve_tcp(listener: TcpListener, names: Names, turn: Arc<AtomicUsize>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(place) = room.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (names, turn) = (names.clone(), turn.clone());
-                tokio::spawn(async move {
-                    let _place = place;
-                    let _ = converse(stream, &names, &turn).await;
-                });
-            }
-            Err(reason) => pause(&reason).await,
-        }
+    async fn closing(&self) {
+        let mut published = self.names.mesh.clone();
+        while published.changed().await.is_ok() {}
+    }
+
+    async fn stopped(&self) {
+        self.closing().await;
+    }
+
+    async fn in_time<T: Send>(&self, io: impl Future<Output = io::Result<T>> + Send) -> io::Result<T> {
+        tokio::time::timeout(PATIENCE, io).await?
     }
 }
 
-async fn converse(mut stream: TcpStream, names: &Names, turn: &AtomicUsize) -> io::Result<()> {
-    loop {
-        let query = tokio::time::timeout(PATIENCE, leno_dns::read(&mut stream)).await??;
-        let Some(answer) = names.respond(&query, false, turn) else { return Ok(()) };
-        let Some(framed) = leno_dns::framed(&answer) else { return Ok(()) };
-        stream.write_all(&framed).await?;
+/// Serves until the mesh's publisher is gone.
+pub(crate) async fn serve(udp: UdpSocket, tcp: TcpListener, names: Names) {
+    let server = Server { names, turn: Arc::default() };
+    tokio::select! {
+        () = leno_dns::serve_udp(server.clone(), udp) => {}
+        () = leno_dns::serve_tcp(server.clone(), tcp) => {}
+        () = server.closing() => {}
     }
-}
-
-/// Errors of a listening socket pass (ICMP answers, full descriptor table); spinning on them
-/// would not.
-async fn pause(reason: &io::Error) {
-    tracing::debug!(%reason, "DNS socket");
-    tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
 /// Binds both sockets of a server; to be called inside the node's namespace.
