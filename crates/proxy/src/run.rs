@@ -65,7 +65,7 @@ pub fn run<C: Carrier>(config: Config, host: Host, make: impl FnOnce(Arc<Core>) 
     let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
     control.block_on(async {
         let ending = Ending::default();
-        stop_on_signals(&ending.drain)?;
+        stop_on_signals(&ending)?;
         let running = launch(config, &workers, host, &ending, make).await?;
         running.serve(&ending).await;
         Ok(())
@@ -195,14 +195,17 @@ impl<C: Carrier> Running<C> {
     }
 }
 
-fn stop_on_signals(drain: &CancellationToken) -> Result<(), Error> {
+fn stop_on_signals(ending: &Ending) -> Result<(), Error> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let mut signals = signal(kind).map_err(Error::Signals)?;
-        let drain = drain.clone();
+        let ending = ending.clone();
         tokio::spawn(async move {
             signals.recv().await;
-            drain.cancel();
-            // Whoever asks twice does not want to wait.
+            ending.drain.cancel();
+            // Whoever asks twice does not want to wait. What is cut then looks so: ended by the kernel with the process,
+            // a stream that is not complete would look as if it were.
+            signals.recv().await;
+            ending.cut.cancel();
             signals.recv().await;
             std::process::exit(130);
         });

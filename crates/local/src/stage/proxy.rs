@@ -1,5 +1,6 @@
 //! The proxy process of a node: started, watched, and followed by the next the moment it dies or begins to drain.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::stage::logs;
@@ -31,7 +32,8 @@ const GIVING_WAY: Duration = Duration::from_secs(1);
 const GIVING_WAY_LOOKS: Duration = Duration::from_millis(5);
 /// What one that has given way gets to be known as dead.
 const LAST_BREATH: Duration = Duration::from_millis(20);
-/// Most that may drain beside the one that serves; another waits for the first of them to end.
+/// Most that may drain beside the one that serves. When another begins to, the drain of the oldest is cut short: what is
+/// new must not wait for what is old, however often a proxy is restarted.
 const DRAINING: usize = 4;
 
 /// A proxy as it is now.
@@ -146,15 +148,9 @@ pub(crate) async fn supervise(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pause = Duration::ZERO;
-    let mut draining = JoinSet::new();
+    let mut draining = Draining::default();
     state.send_modify(|state| state.program = settings.program.display().to_string());
     while !*stop.borrow_and_update() {
-        if draining.len() >= DRAINING {
-            tokio::select! {
-                _ = draining.join_next() => {}
-                _ = stop.wait_for(|stop| *stop) => break,
-            }
-        }
         let born = Instant::now();
         departures.mark_unchanged();
         let message = match start(&settings).await {
@@ -170,7 +166,7 @@ pub(crate) async fn supervise(
                     }
                     End::Draining(proxy) => {
                         let text = format!("the proxy (pid {}) drains, and the next one takes over", proxy.pid);
-                        draining.spawn(see_off(proxy, settings.node.clone(), stop.clone()));
+                        draining.add(proxy, &settings.node, &stop);
                         text
                     }
                     End::Stopped => break,
@@ -188,15 +184,46 @@ pub(crate) async fn supervise(
         });
         let _ = tokio::time::timeout(pause, stop.wait_for(|stop| *stop)).await;
     }
-    while draining.join_next().await.is_some() {}
+    while draining.tasks.join_next().await.is_some() {}
 }
 
-/// Waits for the end of a proxy that drains, or ends it with the stage.
-async fn see_off(mut proxy: Spawned, node: String, mut stop: watch::Receiver<bool>) {
+/// The proxies that drain.
+#[derive(Default)]
+struct Draining {
+    tasks: JoinSet<()>,
+    /// Of each, the oldest first: its process, and what ends it.
+    oldest_first: VecDeque<(i32, oneshot::Sender<()>)>,
+}
+
+impl Draining {
+    fn add(&mut self, proxy: Spawned, node: &str, stop: &watch::Receiver<bool>) {
+        while self.tasks.try_join_next().is_some() {}
+        self.oldest_first.retain(|(_, cut)| !cut.is_closed());
+        while self.oldest_first.len() >= DRAINING
+            && let Some((pid, cut)) = self.oldest_first.pop_front()
+        {
+            tracing::warn!(
+                node,
+                pid,
+                "{DRAINING} proxies drain already and another begins to; the oldest is ended, and the connections that it \
+                 still has are cut. A proxy that is restarted less often keeps them until its drain ends"
+            );
+            // One that has ended meanwhile needs no telling.
+            let _ = cut.send(());
+        }
+        let (cut, is_cut) = oneshot::channel();
+        self.oldest_first.push_back((proxy.pid, cut));
+        self.tasks.spawn(see_off(proxy, node.to_owned(), stop.clone(), is_cut));
+    }
+}
+
+/// Waits for the end of a proxy that drains, or ends it with the stage or when it is told to.
+async fn see_off(mut proxy: Spawned, node: String, mut stop: watch::Receiver<bool>, cut: oneshot::Receiver<()>) {
     let pid = proxy.pid;
     let code = tokio::select! {
         code = &mut proxy.ended => Some(code.unwrap_or(1)),
         _ = stop.wait_for(|stop| *stop) => None,
+        Ok(()) = cut => None,
     };
     match code {
         Some(code) => tracing::info!(node, pid, "a proxy that drained has ended with {}", told(code)),
@@ -204,7 +231,7 @@ async fn see_off(mut proxy: Spawned, node: String, mut stop: watch::Receiver<boo
     }
 }
 
-/// Ends a proxy because the stage goes.
+/// Ends a proxy, with the connections that it has.
 async fn end(mut proxy: Spawned) {
     proxy.handle.signal(Signal::SIGTERM);
     if tokio::time::timeout(GRACE, &mut proxy.ended).await.is_err() {

@@ -91,3 +91,80 @@ fn replacements_come_fast() {
     }
     assert_eq!(pause, Duration::from_secs(2));
 }
+
+/// A proxy whose drain has no end: told to end, it gives up its port, and ends only when it is told again.
+const NEVER_DRAINED: &str = r#"#!/usr/bin/python3
+import signal, socket, sys
+port = socket.create_server(("127.0.0.1", 15021))
+told = 0
+def term(*_):
+    global told
+    told += 1
+    if told > 1: sys.exit(0)
+    port.close()
+signal.signal(signal.SIGTERM, term)
+while True:
+    try:
+        asks, _ = port.accept()
+        asks.recv(1000); asks.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"); asks.close()
+    except OSError: signal.pause()
+"#;
+
+fn is_alive(pid: i32) -> bool {
+    std::path::Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[tokio::test]
+async fn however_many_proxies_drain_the_next_one_starts_at_once() {
+    const TEST: &str = "however_many_proxies_drain_the_next_one_starts_at_once";
+    const LIMIT: Duration = Duration::from_secs(60);
+    const PYTHON: &str = "/usr/bin/python3";
+    if !leno_testkit::network::may_run(TEST) {
+        return;
+    }
+    if !Path::new(PYTHON).exists() {
+        return leno_testkit::skips::skip(TEST, &leno_testkit::skips::not_installed(PYTHON));
+    }
+    let namespace = leno_testkit::network::TestNamespace::new();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("proxy");
+    std::fs::write(&program, NEVER_DRAINED).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let settings = ProxySettings {
+        program,
+        namespace: namespace.handle().clone(),
+        log: dir.path().join("proxy.log"),
+        ..settings_of_a_proxy()
+    };
+    let (departures, departing) = watch::channel(0);
+    let (state, mut seen) = watch::channel(ProxyState::default());
+    let (stop, stopping) = watch::channel(false);
+    let supervising = tokio::spawn(supervise(settings, departing, state, stopping));
+    let mut draining: Vec<i32> = Vec::new();
+    for round in 0..DRAINING + 3 {
+        let next = async {
+            loop {
+                // The agent is left as the port is given up; on a busy machine that takes a while.
+                departures.send_modify(|count| *count += 1);
+                let is_next = |now: &ProxyState| now.ready && now.pid.is_some_and(|pid| !draining.contains(&pid));
+                if let Ok(now) = tokio::time::timeout(Duration::from_millis(200), seen.wait_for(is_next)).await {
+                    return now.unwrap().pid.unwrap();
+                }
+            }
+        };
+        let pid = tokio::time::timeout(LIMIT, next).await.unwrap_or_else(|_| panic!("{round} drain, and none serves"));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        draining.push(pid);
+    }
+    // The oldest have made room, the others go on.
+    let begun = Instant::now();
+    let alive = || draining.iter().copied().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
+    while alive().len() > DRAINING {
+        assert!(begun.elapsed() < LIMIT, "{:?} drain of {draining:?}", alive());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(alive(), draining[draining.len() - DRAINING..]);
+    stop.send(true).unwrap();
+    tokio::time::timeout(LIMIT, supervising).await.unwrap().unwrap();
+    assert_eq!(alive(), [0; 0]);
+}
