@@ -15,6 +15,7 @@ use leno_xds::server::{Caller, SignError, Signer};
 use tokio::time::timeout;
 
 use crate::controller::Controller;
+use crate::translate::Translator;
 use leno_objects::ObjectStore;
 use leno_objects::{Pod, PodPhase};
 
@@ -96,57 +97,76 @@ impl CertificatePolicy {
             )));
         }
         let mut applied = self.controller.applied();
-        let known =
-            async { while self.runs_on_node(caller, identity).await.is_err() && applied.changed().await.is_ok() {} };
+        let known = async {
+            loop {
+                let (caller, identity) = (caller.clone(), identity.clone());
+                let there = self.look(move |objects| runs_on_node(objects, &caller, &identity)).await;
+                if matches!(there, Ok(true)) || applied.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
         // Either way, what counts is how things are now.
         let _ = timeout(self.patience, known).await;
-        self.runs_on_node(caller, identity).await
+        let (caller, identity) = (caller.clone(), identity.clone());
+        self.look(move |objects| match runs_on_node(objects, &caller, &identity) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(not_there(objects.store(), &caller, &identity)),
+            Err(error) => Err(error),
+        })
+        .await
     }
 
-    async fn runs_on_node(&self, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
-        let (caller, identity) = (caller.clone(), identity.clone());
-        let looked = self.controller.look(move |store| runs_on_node(store, &caller, &identity)).await;
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Translator) -> Result<T, SignError> + Send + 'static,
+    ) -> Result<T, SignError> {
+        let looked = self.controller.look(look).await;
         looked.unwrap_or_else(|| Err(SignError::Unavailable("the control plane is shutting down".to_owned())))
     }
 }
 
+/// The node that the caller serves.
+fn node_of(store: &ObjectStore, caller: &Caller) -> Option<String> {
+    let of_pod = || Some(Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?.spec.node_name.clone());
+    caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).filter(|node| !node.is_empty())
+}
+
+fn has_identity(pod: &Pod, identity: &Identity) -> bool {
+    let ended = matches!(pod.status.phase, PodPhase::Failed | PodPhase::Succeeded);
+    pod.metadata.namespace == **identity.namespace() && *pod.spec.account() == **identity.service_account() && !ended
+}
+
 /// Whether the caller's node has a pod with that identity.
-fn runs_on_node(store: &ObjectStore, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
-    let of_pod = || {
-        let pod = Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?;
-        Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty())
-    };
-    let node = caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).ok_or_else(|| {
+fn runs_on_node(objects: &Translator, caller: &Caller, identity: &Identity) -> Result<bool, SignError> {
+    let node = node_of(objects.store(), caller).ok_or_else(|| {
         SignError::Denied(format!(
             "node proxy {}/{} asked for {identity}, but its token does not say which node it serves: use a \
-                     token that is bound to the proxy's pod",
+             token that is bound to the proxy's pod",
             caller.namespace, caller.service_account
         ))
     })?;
-    let mut elsewhere = None;
-    for pod in Pod::list(store, identity.namespace()) {
-        let ended = matches!(pod.status.phase, PodPhase::Failed | PodPhase::Succeeded);
-        if *pod.spec.account() != **identity.service_account() || ended {
-            continue;
-        }
-        if pod.spec.node_name == node {
-            return Ok(());
-        }
-        elsewhere = Some(pod.metadata.name.clone());
-    }
+    Ok(objects.pods_on(&node).any(|pod| has_identity(pod, identity)))
+}
+
+/// Why a certificate is refused: no pod of the node has that identity.
+fn not_there(store: &ObjectStore, caller: &Caller, identity: &Identity) -> SignError {
     let account = format!("{}/{}", identity.namespace(), identity.service_account());
-    let hint = match elsewhere {
+    // The only look at a whole namespace, once for each refusal.
+    let hint = match Pod::list(store, identity.namespace()).filter(|pod| has_identity(pod, identity)).last() {
         Some(pod) => format!(
-            "such pods (e.g. {pod}) run on other nodes only; if one was just bound to this node, this resolves \
-                     itself: retry"
+            "such pods (e.g. {}) run on other nodes only; if one was just bound to this node, this resolves \
+             itself: retry",
+            pod.metadata.name
         ),
         None => "if the pod was just created, this resolves itself: retry; else check the pod's \
-                         serviceAccountName"
+                 serviceAccountName"
             .to_owned(),
     };
-    Err(SignError::Denied(format!(
-        "node {node} asked for {identity}, but no pod with service account {account} runs there; {hint}"
-    )))
+    SignError::Denied(format!(
+        "node {} asked for {identity}, but no pod with service account {account} runs there; {hint}",
+        node_of(store, caller).unwrap_or_default()
+    ))
 }
 
 impl Signer for CertificatePolicy {

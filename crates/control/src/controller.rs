@@ -253,16 +253,16 @@ impl Controller {
         look(self.inner.state.lock().translator.store())
     }
 
-    /// As [`Self::with_store`], for a thread that serves others: it is not held up while changes
+    /// Looks at the objects and what they mean, for a thread that serves others: it is not held up while changes
     /// are being taken in, which with many objects lasts long enough to be noticed.
     ///
     /// `None` if the runtime is shutting down.
-    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&ObjectStore) -> T + Send + 'static) -> Option<T> {
+    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Translator) -> T + Send + 'static) -> Option<T> {
         if let Some(state) = self.inner.state.try_lock() {
-            return Some(look(state.translator.store()));
+            return Some(look(&state.translator));
         }
         let controller = self.clone();
-        tokio::task::spawn_blocking(move || controller.with_store(look)).await.ok()
+        tokio::task::spawn_blocking(move || look(&controller.inner.state.lock().translator)).await.ok()
     }
 
     /// What the translation depends on besides the objects.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leno_proto::TRUST_BUNDLE_TYPE;
 use leno_tls::CertificateAuthority;
-use leno_xds::server::ProxyStatus;
 use tokio::time::{Instant, sleep_until};
 
 use crate::server::ControlPlane;
@@ -53,8 +52,8 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
         if authority.announces_a_root() {
             let may_sign = *announced.get_or_insert(now) + spread;
             proxies.mark_unchanged();
-            let connected = plane.proxies();
-            if now >= may_sign && !connected.is_empty() && connected.iter().all(|proxy| trusts(proxy, told)) {
+            // That each has accepted the roots that were published with snapshot `told`.
+            if now >= may_sign && plane.all_accepted(TRUST_BUNDLE_TYPE, told) {
                 authority.all_trust_it();
                 continue;
             }
@@ -70,11 +69,4 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
             () = sleep_until(look) => {}
         }
     }
-}
-
-/// Whether a proxy has accepted the roots that were published with snapshot `told`.
-fn trusts(proxy: &ProxyStatus, told: u64) -> bool {
-    let roots = proxy.types.iter().find(|of_type| of_type.type_url == TRUST_BUNDLE_TYPE);
-    proxy.generation.is_some_and(|generation| generation >= told)
-        && roots.is_some_and(|roots| roots.in_sync && roots.last_nack.is_none())
 }

@@ -59,6 +59,12 @@ impl ControlPlane {
         self.services.discovery.sync_status()
     }
 
+    /// Whether proxies are connected, and all of them have answered the snapshot `generation` and accepted all there is
+    /// of a type.
+    pub fn all_accepted(&self, type_url: &str, generation: u64) -> bool {
+        self.services.discovery.all_accepted(type_url, generation)
+    }
+
     /// Wakes whenever [`Self::proxies`] changes.
     pub fn proxy_changes(&self) -> watch::Receiver<u64> {
         self.services.discovery.sync_changes()
@@ -68,19 +74,7 @@ impl ControlPlane {
     /// has accepted it (or is gone). For whoever must know that a change took effect.
     pub async fn settled(&self) {
         self.controller.publish();
-        let wanted = self.controller.generation();
-        let mut changes = self.proxy_changes();
-        let awaited: Vec<String> = self.proxies().into_iter().map(|proxy| proxy.id).collect();
-        loop {
-            changes.mark_unchanged();
-            let behind = |proxy: &ProxyStatus| {
-                awaited.contains(&proxy.id) && proxy.generation.is_none_or(|generation| generation < wanted)
-            };
-            // The service lives in `self`, so waiting never fails.
-            if !self.proxies().iter().any(behind) || changes.changed().await.is_err() {
-                return;
-            }
-        }
+        self.services.discovery.answered(self.controller.generation()).await;
     }
 }
 

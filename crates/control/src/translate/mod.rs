@@ -114,6 +114,12 @@ impl Translator {
         &self.store
     }
 
+    /// The pods of a node, in no order.
+    pub fn pods_on<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Pod> {
+        let pods = self.index.pods_on(node).filter_map(|(namespace, name)| Pod::get(&self.store, namespace, name));
+        pods.filter(move |pod| pod.spec.node_name == node)
+    }
+
     /// The mesh they mean.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh

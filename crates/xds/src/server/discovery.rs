@@ -49,6 +49,17 @@ impl Service {
         self.registry.status()
     }
 
+    /// Waits until every proxy that is connected now has answered the snapshot `generation`, or is gone.
+    pub async fn answered(&self, generation: u64) {
+        self.registry.answered(generation).await;
+    }
+
+    /// Whether there are proxies, and all of them have answered the snapshot `generation` and accepted all there is of
+    /// a type.
+    pub fn all_accepted(&self, type_url: &str, generation: u64) -> bool {
+        self.registry.all_accepted(type_url, generation)
+    }
+
     /// Wakes whenever [`Self::sync_status`] changes.
     pub fn sync_changes(&self) -> watch::Receiver<u64> {
         self.registry.changes()

@@ -1,6 +1,6 @@
 //! Who is connected, and how far each proxy is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +55,8 @@ pub struct ProxyStatus {
 pub(super) struct Registry {
     next: AtomicU64,
     proxies: Mutex<BTreeMap<u64, Arc<Proxy>>>,
+    /// Who waits for proxies. Locked before `proxies`, never after.
+    waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Counts changes of who is connected and of how far anybody is.
     changed: watch::Sender<u64>,
 }
@@ -64,6 +66,26 @@ struct Proxy {
     who: Who,
     /// Its own session writes here; whoever wants to know reads.
     progress: Mutex<Progress>,
+}
+
+/// Somebody who waits until the proxies that were connected have answered a snapshot.
+#[derive(Debug)]
+struct Waiting {
+    generation: u64,
+    /// What the awaited proxies call themselves: one that connects again is awaited again.
+    awaited: HashSet<String>,
+    /// The connections of those that have yet to answer.
+    behind: HashSet<u64>,
+    done: watch::Sender<bool>,
+}
+
+/// Takes somebody who waits off the list.
+struct Wait<'a>(&'a Registry, u64);
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.lock().remove(&self.1);
+    }
 }
 
 /// Who a proxy is.
@@ -89,6 +111,44 @@ impl Registry {
         proxies.iter().map(|proxy| proxy.status()).collect()
     }
 
+    /// Whether there are proxies, and all of them have answered the snapshot `generation` and accepted all there is of a
+    /// type.
+    pub(super) fn all_accepted(&self, type_url: &str, generation: u64) -> bool {
+        let proxies = self.proxies.lock();
+        !proxies.is_empty() && proxies.values().all(|proxy| proxy.accepted(type_url, generation))
+    }
+
+    /// Waits until every proxy that is connected now has answered the snapshot `generation`, or is gone. Each answer costs
+    /// the same, however many proxies there are.
+    pub(super) async fn answered(&self, generation: u64) {
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        let (done, mut is_done) = watch::channel(false);
+        let _wait = Wait(self, key);
+        {
+            let mut waiting = self.waiting.lock();
+            let proxies = self.proxies.lock();
+            let awaited = proxies.values().map(|proxy| proxy.who.id.clone()).collect();
+            let behind = proxies.iter().filter(|(_, proxy)| !proxy.has_answered(generation));
+            let behind: HashSet<u64> = behind.map(|(key, _)| *key).collect();
+            if behind.is_empty() {
+                return;
+            }
+            waiting.insert(key, Waiting { generation, awaited, behind, done });
+        }
+        // An error would mean that it was taken off the list, which is for this function to do.
+        let _ = is_done.wait_for(|done| *done).await;
+    }
+
+    /// The proxy of that connection has answered the snapshot `generation`, or, without one, is gone.
+    fn no_longer_behind(&self, key: u64, generation: Option<u64>) {
+        for waiting in self.waiting.lock().values_mut() {
+            let counts = generation.is_none_or(|generation| generation >= waiting.generation);
+            if counts && waiting.behind.remove(&key) && waiting.behind.is_empty() {
+                waiting.done.send_replace(true);
+            }
+        }
+    }
+
     pub(super) fn count(&self) -> usize {
         self.proxies.lock().len()
     }
@@ -101,6 +161,9 @@ impl Registry {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let progress = Progress { connected_since: SystemTime::now(), generation: None, types: Vec::new() };
         let proxy = Arc::new(Proxy { who, progress: Mutex::new(progress) });
+        for waiting in self.waiting.lock().values_mut().filter(|waiting| waiting.awaited.contains(&proxy.who.id)) {
+            waiting.behind.insert(key);
+        }
         self.proxies.lock().insert(key, proxy.clone());
         self.tell();
         Entry { registry: self.clone(), key, proxy }
@@ -112,6 +175,17 @@ impl Registry {
 }
 
 impl Proxy {
+    fn has_answered(&self, generation: u64) -> bool {
+        self.progress.lock().generation.is_some_and(|answered| answered >= generation)
+    }
+
+    fn accepted(&self, type_url: &str, generation: u64) -> bool {
+        let progress = self.progress.lock();
+        let of_type = progress.types.iter().find(|of_type| *of_type.type_url == *type_url);
+        progress.generation.is_some_and(|answered| answered >= generation)
+            && of_type.is_some_and(|of_type| of_type.in_sync && of_type.last_nack.is_none())
+    }
+
     fn status(&self) -> ProxyStatus {
         let Who { id, node, account, address } = &self.who;
         let progress = self.progress.lock();
@@ -144,11 +218,15 @@ impl Entry {
     pub(super) fn update(&self, subscription: &Subscription, generation: u64) {
         let mut progress = self.proxy.progress.lock();
         let mut changed = subscription.update(&mut progress.types);
-        if subscription.in_sync() && progress.generation != Some(generation) {
+        let answered = subscription.in_sync() && progress.generation != Some(generation);
+        if answered {
             progress.generation = Some(generation);
             changed = true;
         }
         drop(progress);
+        if answered {
+            self.registry.no_longer_behind(self.key, Some(generation));
+        }
         if changed {
             self.registry.tell();
         }
@@ -158,6 +236,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.registry.proxies.lock().remove(&self.key);
+        self.registry.no_longer_behind(self.key, None);
         self.registry.tell();
     }
 }
@@ -175,3 +254,7 @@ impl From<&TypeProgress> for TypeStatus {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;
