@@ -134,7 +134,7 @@ fn node_of(store: &ObjectStore, caller: &Caller) -> Option<String> {
 
 fn has_identity(pod: &Pod, identity: &Identity) -> bool {
     let ended = matches!(pod.status.phase, PodPhase::Failed | PodPhase::Succeeded);
-    pod.metadata.namespace == **identity.namespace() && *pod.spec.account() == **identity.service_account() && !ended
+    *pod.metadata.namespace == **identity.namespace() && *pod.spec.account() == **identity.service_account() && !ended
 }
 
 /// Whether the caller's node has a pod with that identity.

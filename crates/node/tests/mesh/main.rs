@@ -6,6 +6,7 @@ mod bulk;
 mod carry;
 mod closed;
 mod dump;
+mod late;
 mod limits;
 mod live;
 mod names;

@@ -72,7 +72,11 @@ async fn carry(mut near: TcpStream, mut far: TcpStream, received: &AtomicUsize) 
     }
 }
 
-fn workload(number: usize, service: &Service) -> Workload {
+pub(crate) fn service(number: usize) -> Service {
+    Service::new("ns-0", format!("svc-{number}"), format!("svc-{number}.ns-0.svc.cluster.local"))
+}
+
+pub(crate) fn workload(number: usize, service: &Service) -> Workload {
     let name = format!("svc-{}-abcdef1234-{number:05}", number % 500);
     let mut workload = Workload::new(format!("Kubernetes//Pod/ns-0/{name}"), "ns-0", name);
     let [_, a, b, c] = (number as u32).to_be_bytes();
@@ -140,9 +144,7 @@ async fn a_large_mesh_is_told_and_met_again_at_no_lasting_cost() {
     let _alone = ALONE.lock().await;
     let size = Size::of_this_run();
     let control = ControlPlane::start().await;
-    let services: Vec<Service> = (0..size.workloads / 100)
-        .map(|number| Service::new("ns-0", format!("svc-{number}"), format!("svc-{number}.ns-0.svc.cluster.local")))
-        .collect();
+    let services: Vec<Service> = (0..size.workloads / 100).map(service).collect();
     services.iter().for_each(|service| control.publish_service(service));
     let workloads: Vec<Workload> =
         (0..size.workloads).map(|number| workload(number, &services[number % services.len()])).collect();

@@ -16,6 +16,7 @@
     reason = "test code, which tells what it measured"
 )]
 
+mod changes;
 mod configuration;
 mod half_open;
 mod neighbour;
@@ -123,6 +124,10 @@ impl Field {
         self.server.app(self.server.v4)
     }
 
+    pub(crate) fn proxies(&self) -> &[Process] {
+        &self.proxies
+    }
+
     /// A request loop between others on the same proxies.
     pub(crate) fn neighbour(&self) -> Neighbour {
         let (from, to) = &self.beside;
@@ -193,7 +198,7 @@ async fn short(from: &Pod, to: SocketAddr) -> std::io::Result<()> {
 }
 
 /// `count` short connections in a row, on a few lanes.
-async fn many_short(field: &Field, count: usize) {
+pub(crate) async fn many_short(field: &Field, count: usize) {
     let lane = async |number: usize| {
         for _ in (number..count).step_by(LANES) {
             soon("an answer", short(&field.client, field.target())).await.unwrap();

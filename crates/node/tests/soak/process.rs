@@ -156,6 +156,21 @@ impl Process {
     }
 }
 
+impl Process {
+    /// The processor time that each of its threads has used so far, and the threads' names.
+    pub(crate) fn threads_time(&self) -> Vec<(String, Duration)> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of = |task: std::path::PathBuf| {
+            // One that has ended meanwhile is none of those that last.
+            let name = std::fs::read_to_string(task.join("comm")).ok()?;
+            let stat = std::fs::read_to_string(task.join("schedstat")).ok()?;
+            let spent = stat.split_whitespace().next()?.parse().ok()?;
+            Some((name.trim().to_owned(), Duration::from_nanos(spent)))
+        };
+        tasks.filter_map(|task| of(task.ok()?.path())).collect()
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
