@@ -84,6 +84,11 @@ impl Failure {
         matches!(self, Self::Peer(failure) if failure.may_try_another_endpoint())
     }
 
+    /// Whether an endpoint has said that its program can't be reached.
+    pub(crate) fn is_unreachable_program(&self) -> bool {
+        matches!(self, Self::Peer(peers::Failure::Refused { status: StatusCode::SERVICE_UNAVAILABLE, .. }))
+    }
+
     /// Istio's `response_flags` label.
     pub(crate) fn response_flags(&self) -> ResponseFlags {
         match self {

@@ -2,7 +2,7 @@
 //! data plane, with alternatives to try when an endpoint doesn't answer.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use leno_model::{
@@ -52,6 +52,29 @@ pub enum Route {
         /// The original destination.
         address: SocketAddr,
     },
+}
+
+impl Route {
+    /// The way to the same endpoint at its address of the other family, if the service that the client addressed has both;
+    /// for when the endpoint says that its program can't be reached. The program may listen on one family only. A client
+    /// outside of a mesh is refused then and asks for the other one by itself; in it, its connect has long succeeded.
+    pub fn over_the_other_family(&self) -> Option<Self> {
+        let Self::Hbone { workload, expected, service: Some(service), target, via_waypoint: false, .. } = self else {
+            return None;
+        };
+        let is_other = |ip: &&IpAddr| ip.is_ipv4() != target.is_ipv4() && service.ip_families.permit(ip);
+        let other = *workload.addresses.iter().find(is_other)?;
+        let target = SocketAddr::new(other, target.port());
+        Some(Self::Hbone {
+            workload: workload.clone(),
+            address: SocketAddr::new(other, HBONE_PORT),
+            authority: target.to_string(),
+            expected: expected.clone(),
+            service: Some(service.clone()),
+            target,
+            via_waypoint: false,
+        })
+    }
 }
 
 /// Ways to carry one connection, the best first.

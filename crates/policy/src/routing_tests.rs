@@ -66,6 +66,24 @@ fn the_proxys_ports_on_loopback_are_refused() {
 }
 
 #[test]
+fn an_endpoint_has_another_address_if_its_service_has_both_families() {
+    let of_service = |families| {
+        let web = Service { ip_families: families, ..service("web", &["10.96.0.1", "fd96::1"]) };
+        let mut one = endpoint("web-1", "10.0.0.9", &[&web]);
+        one.addresses.push(ip("fd00::9"));
+        mesh(&[&web], &[&one])
+    };
+    let over_v6 = first(&of_service(IpFamilies::Dual), "[fd96::1]:80");
+    assert_eq!(tunnel(&over_v6), (at("[fd00::9]:15008"), "[fd00::9]:8080", false));
+    let over_v4 = over_v6.over_the_other_family().expect("another address");
+    assert_eq!(tunnel(&over_v4), (at("10.0.0.9:15008"), "10.0.0.9:8080", false));
+    assert_eq!(over_v4.over_the_other_family().as_ref(), Some(&over_v6));
+    assert_eq!(first(&of_service(IpFamilies::Ipv4Only), "10.96.0.1:80").over_the_other_family(), None);
+    // A pod that is asked for by its address is asked for by that one.
+    assert_eq!(first(&of_service(IpFamilies::Dual), "10.0.0.9:8080").over_the_other_family(), None);
+}
+
+#[test]
 fn a_pod_by_address() {
     let web = pod("web", "10.0.0.9");
     let outside = Workload { tunnel_protocol: TunnelProtocol::None, ..pod("old", "10.0.0.8") };

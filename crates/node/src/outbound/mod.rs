@@ -174,6 +174,7 @@ impl Captured<'_> {
         // Taken only where any of the attempts passes them on.
         let mut first = plan.attempts().iter().all(takes_first_bytes).then(|| FirstBytes::of(self.stream));
         let mut last = None;
+        let mut unreachable = None;
         // In the second round, those whose idle tunnel led nowhere: a fresh one is dialled only once nobody else is left, for
         // to who is gone that takes long.
         let count = plan.attempts().len();
@@ -192,10 +193,16 @@ impl Captured<'_> {
                     if let Some(silent) = silent.get_mut(index) {
                         *silent = matches!(failure, Failure::Peer(peers::Failure::SilentTunnel { .. }));
                     }
+                    if failure.is_unreachable_program() {
+                        unreachable.get_or_insert(attempt);
+                    }
                     last = Some(failure);
                 }
                 Err(failure) => return Err(failure),
             }
+        }
+        if let Some(other) = unreachable.and_then(Route::over_the_other_family) {
+            return self.try_route(workload, &other, false, first.as_mut(), report).await;
         }
         Err(last.unwrap_or(Failure::NoRoute))
     }

@@ -1,4 +1,4 @@
-//! Programs that begin to listen late: whoever was refused before is not refused for that any more.
+//! Programs that begin to listen late, or on one family only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -46,5 +46,32 @@ async fn a_program_that_begins_to_listen_late_is_reached_at_once_over_both_famil
                 assert!(begun.elapsed() < AT_ONCE, "{name} at {to}: {:?}", begun.elapsed());
             }
         }
+    }
+}
+
+/// A client that prefers the family on which nobody listens would try the other one if its connect were refused; in the
+/// mesh it never is.
+#[tokio::test]
+async fn a_program_that_listens_on_one_family_is_reached_by_both_addresses_of_its_service() {
+    if !may_run("a_program_that_listens_on_one_family_is_reached_by_both_addresses_of_its_service") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let client = mesh.pod("client", "node-1").await;
+    for (name, of_v4) in [("four", true), ("six", false)] {
+        let number = if of_v4 { 4 } else { 6 };
+        let vips = [format!("10.96.0.{number}"), format!("fd96::{number}")].map(|vip| vip.parse::<IpAddr>().unwrap());
+        let mut server = mesh.pod(name, "node-2").await;
+        mesh.service(name, &vips, &mut [&mut server]).await;
+        let (own, other) = if of_v4 { (server.v4, server.v6) } else { (server.v6, server.v4) };
+        echo(server.host().listen(own, APP));
+        for like in [own, other] {
+            let [_, vip] = ways(&server, vips, like);
+            let stream = soon("connect", client.host().connect(vip)).await.unwrap();
+            let answered = soon("an answer", exchange(stream, b"hello")).await;
+            assert!(answered.is_ok(), "{name} at {vip}: {answered:?}");
+        }
+        // Who asks for the pod's own address means that one.
+        refused(client.host(), server.app(other)).await;
     }
 }
