@@ -173,12 +173,12 @@ pub(crate) struct OpenTunnel(Arc<Connections>, Option<(IpAddr, Sockets)>);
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        if let Some((peer, _socket)) = self.1.take() {
-            if let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer) {
-                *open.get_mut() -= 1;
-                if *open.get() == 0 {
-                    open.remove();
-                }
+        if let Some((peer, _socket)) = self.1.take()
+            && let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer)
+        {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
             }
         }
         self.0.tunnels.send_modify(|count| *count -= 1);

@@ -106,7 +106,8 @@ async fn connections_cost_as_much_while_the_mesh_changes() {
     let mut ratios: Vec<f64> = quiet.iter().zip(&changing).map(|(quiet, changing)| changing[0] / quiet[0]).collect();
     ratios.sort_by(f64::total_cmp);
     println!("{ratios:.3?} times as much beside {CHANGES} changes a second");
-    let ratio = ratios[ratios.len() / 2];
+    // Whatever else the machine does adds to some rounds; what changes cost would be in each of them.
+    let ratio = ratios[0];
     assert!(ratio <= MOST, "a connection takes {ratio:.2} times as much while the mesh changes");
 }
 
