@@ -1,11 +1,10 @@
 //! A server's two loops: questions over UDP, and connections over TCP with a question after another.
 
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::AsRawFd;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use nix::sys::socket::{SockaddrStorage, recvfrom};
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -59,24 +58,25 @@ pub async fn serve_udp(owner: impl Owner, socket: UdpSocket) {
     let socket = Arc::new(socket);
     let permits = Arc::new(Semaphore::new(CONCURRENT));
     let mut packet = vec![0; 4096];
-    let mut closing = false;
+    // Once no more are to be taken: the same socket without the reactor, which may not have heard yet what waits there.
+    let mut last: Option<std::net::UdpSocket> = None;
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let received = if closing {
-            already_there(&socket, &mut packet)
-        } else {
-            tokio::select! {
+        let received = match &last {
+            Some(last) => last.recv_from(&mut packet),
+            None => tokio::select! {
                 received = socket.recv_from(&mut packet) => received,
                 () = owner.closing() => {
-                    closing = true;
                     take_no_more(&socket);
+                    let Ok(own) = socket.as_fd().try_clone_to_owned() else { return };
+                    last = Some(own.into());
                     continue;
                 }
-            }
+            },
         };
         let (length, client) = match received {
             Ok(received) => received,
-            Err(error) if closing && error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if last.is_some() && error.kind() == io::ErrorKind::WouldBlock => return,
             // An ICMP error of an earlier reply shows up here; it says nothing about the next query.
             Err(_) => continue,
         };
@@ -100,16 +100,6 @@ fn take_no_more(socket: &UdpSocket) {
     // Where this fails, the last questions may be lost, as any packet may.
     let _ =
         socket.local_addr().and_then(|own| SockRef::from(socket).connect(&SocketAddr::new(own.ip(), DISCARD).into()));
-}
-
-/// As `recv_from`, without asking the reactor, which may not have heard yet.
-fn already_there(socket: &UdpSocket, packet: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-    let (length, client) = recvfrom::<SockaddrStorage>(socket.as_raw_fd(), packet)?;
-    let client = client.as_ref().and_then(|client| {
-        let v4 = client.as_sockaddr_in().map(|v4| SocketAddr::from(SocketAddrV4::from(*v4)));
-        v4.or_else(|| client.as_sockaddr_in6().map(|v6| SocketAddr::from(SocketAddrV6::from(*v6))))
-    });
-    client.map(|client| (length, client)).ok_or_else(|| io::Error::other("the client has no address"))
 }
 
 /// Answers on one TCP listener until no more connections are to be taken.
