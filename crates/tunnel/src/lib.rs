@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
 
+pub mod calm;
 mod carrier;
 mod client;
 mod connection;

@@ -3,7 +3,6 @@
 
 use h2::Reason;
 
-use super::calm::{BROKEN, GIVEN_UP};
 use super::frame::{
     ACK, CONTINUATION, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
@@ -11,6 +10,13 @@ use super::frame::{
 use super::violation::Violation;
 use super::{Carrier, Role};
 use crate::Error;
+
+/// What a request costs that its peer gives up before it is answered (CVE-2023-44487), frames that bring nothing: somebody
+/// has looked for its destination, and connected to it. Honest peers give up 500 a second at most.
+const GIVEN_UP: u32 = 20;
+
+/// What a request costs by which its peer breaks a rule. Honest peers break none.
+const BROKEN: u32 = 500;
 
 /// What a WINDOW_UPDATE led to.
 enum Credited {

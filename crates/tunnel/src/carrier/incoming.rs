@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU64;
 
 use leno_tls::buffer::ReadSize;
 
-use super::calm::Calm;
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
 use super::demux::{Arrival, Demux, End, Taken};
@@ -18,12 +17,18 @@ use super::stream::Stream;
 use super::violation::Violation;
 use super::{Carrier, DEFAULT_WINDOW, LARGEST_READ, Role};
 use crate::Settings;
+use crate::calm::Calm;
 use crate::sockets::write_now;
 use crate::window::Ledger;
 
 /// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
 /// small frames share would be cut at each of these.
 const LARGE: usize = 16 << 10;
+
+/// Frames that bring nothing, within ten seconds and beyond what is earned: an honest peer sends one for some that bring
+/// something, and a few a minute of its own accord. To bear so many takes a tenth of a second of a thread, in turns.
+/// With less, one that comes back each time it is cut would cost more by its handshakes than by its frames.
+const BORNE: u32 = 100_000;
 
 /// What comes from the peer, and what of it waits.
 pub(super) struct Incoming {
@@ -71,7 +76,7 @@ impl Incoming {
             rest: None,
             is_heard: false,
             gained: 0,
-            calm: Calm::default(),
+            calm: Calm::bearing(BORNE),
             size: ReadSize::new(LARGEST_READ),
             // The library tells the peer of what exceeds the default, first thing.
             credit: Credit::new(settings.connection_window),

@@ -16,7 +16,7 @@
 //!  outgoing    sends; transmit: what the transport takes, and what waits for it
 //!  passing     reads what the library writes and says what it means; writing: acts on that
 //!  lane        what a stream's owner has of it; stream: what is known of it here
-//!  calm        who floods; pulse: who waits for the peer
+//!  pulse       whether anything waits for the peer
 //! ```
 //!
 //! Locks: the library may call in here with its own lock held. So nothing here calls the library
@@ -39,7 +39,6 @@ use crate::waking::keep;
 use crate::window::Ledger;
 use crate::{Error, Transport};
 
-mod calm;
 mod chunks;
 mod control;
 mod credit;

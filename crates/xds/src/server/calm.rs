@@ -10,8 +10,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use leno_tunnel::calm::Calm;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 
 /// What the library gets before everybody else has had a turn, bytes.
 const TURN: usize = 16 << 10;
@@ -20,13 +21,8 @@ const FRAME: usize = 128;
 /// What is read at once, bytes: frames are counted when they have been read.
 const READ: usize = 2 << 10;
 
-/// Frames that bring nothing, within [`WITHIN`] and beyond what is earned. A proxy sends one for some that it gets.
+/// Frames that bring nothing, within ten seconds and beyond what is earned. A proxy sends one for some that it gets.
 const MOST: u32 = 20_000;
-const WITHIN: Duration = Duration::from_secs(10);
-/// What a frame of DATA earns, either way: a receiver opens two windows, or measures the delay by a PING.
-const OF_DATA: u32 = 2;
-/// What a request earns.
-const OF_HEADERS: u32 = 4;
 
 /// For the last word to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -41,15 +37,14 @@ const PREFACE: u32 = 24;
 const ENHANCE_YOUR_CALM: u8 = 11;
 
 /// A transport that counts frames.
-pub(super) struct Calm<IO> {
+pub(super) struct Calming<IO> {
     io: IO,
     peer: SocketAddr,
     received: Heads,
     sent: Heads,
     /// Bytes that may still be given in this turn.
     turn: usize,
-    left: u32,
-    since: Instant,
+    calm: Calm,
     last_stream: u32,
     leaving: Option<Leaving>,
 }
@@ -100,7 +95,7 @@ impl Heads {
     }
 }
 
-impl<IO> Calm<IO> {
+impl<IO> Calming<IO> {
     pub(super) fn new(io: IO, peer: SocketAddr) -> Self {
         Self {
             io,
@@ -108,8 +103,7 @@ impl<IO> Calm<IO> {
             received: Heads::behind(PREFACE),
             sent: Heads::behind(0),
             turn: TURN,
-            left: MOST,
-            since: Instant::now(),
+            calm: Calm::bearing(MOST),
             last_stream: 0,
             leaving: None,
         }
@@ -117,26 +111,21 @@ impl<IO> Calm<IO> {
 
     fn came(&mut self, bytes: &[u8]) {
         let (mut cost, mut floods) = (bytes.len(), false);
-        let (left, since, last_stream) = (&mut self.left, &mut self.since, &mut self.last_stream);
+        let (calm, last_stream) = (&mut self.calm, &mut self.last_stream);
         self.received.find(bytes, |head| {
             let [a, b, c, kind, flags, stream @ ..] = *head;
-            let empty = [a, b, c] == [0; 3];
+            let length = u32::from_be_bytes([0, a, b, c]);
             cost += FRAME.saturating_sub(HEAD);
-            match kind {
-                DATA if !empty => *left = (*left + OF_DATA).min(MOST),
-                DATA if flags & END_STREAM != 0 => {}
-                HEADERS => {
-                    *left = (*left + OF_HEADERS).min(MOST);
-                    *last_stream = (u32::from_be_bytes(stream) & (u32::MAX >> 1)).max(*last_stream);
-                }
+            let borne = match kind {
+                DATA if length > 0 => calm.received(length),
+                DATA if flags & END_STREAM != 0 => true,
                 // There are few in a block, by the library.
-                CONTINUATION => {}
-                _ => *left -= 1,
-            }
-            if *left == 0 {
-                let now = Instant::now();
-                *left = MOST;
-                floods |= now - std::mem::replace(since, now) < WITHIN;
+                CONTINUATION => true,
+                _ => calm.spend(1),
+            };
+            floods |= !borne;
+            if kind == HEADERS {
+                *last_stream = (u32::from_be_bytes(stream) & (u32::MAX >> 1)).max(*last_stream);
             }
         });
         self.turn = self.turn.saturating_sub(cost);
@@ -154,13 +143,17 @@ impl<IO> Calm<IO> {
     }
 
     fn went<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>, mut length: usize) {
-        let left = &mut self.left;
+        let calm = &mut self.calm;
         for slice in slices {
             let part = slice.len().min(length);
             length -= part;
             self.sent.find(&slice[..part], |head| {
-                if head[3] == DATA {
-                    *left = (*left + OF_DATA).min(MOST);
+                let [a, b, c, kind, flags, ..] = *head;
+                match kind {
+                    DATA => calm.sent(u32::from_be_bytes([0, a, b, c]) as usize),
+                    // Of an answer that is one: a refusal ends its stream with it.
+                    HEADERS if flags & END_STREAM == 0 => calm.opened(),
+                    _ => {}
                 }
             });
         }
@@ -171,7 +164,7 @@ fn floods() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the client flooded the connection with frames that bring nothing")
 }
 
-impl<IO: AsyncWrite + Unpin> Calm<IO> {
+impl<IO: AsyncWrite + Unpin> Calming<IO> {
     /// Says the last word, and reads no more: what the client sends it has to keep. Ready when it is time to close; at once,
     /// that would take the word away from who has not read it yet.
     fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -193,7 +186,7 @@ impl<IO: AsyncWrite + Unpin> Calm<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Calm<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Calming<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.leaving.is_none() {
@@ -217,7 +210,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Calm<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Calm<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Calming<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.leaving.is_some() {
             return self.poll_leave(cx).map(|()| Err(floods()));
@@ -255,3 +248,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Calm<IO> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+#[path = "calm_tests.rs"]
+mod tests;

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower_service::Service as _;
 
-use super::calm::Calm;
+use super::calm::Calming;
 use super::places::{Limits, Place, Places};
 use super::refusals::Refusals;
 use super::{CaService, Service, discovery};
@@ -173,7 +173,7 @@ impl Shared {
             .max_header_list_size(32 << 10)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
-            .serve_connection(TokioIo::new(Calm::new(stream, peer)), service);
+            .serve_connection(TokioIo::new(Calming::new(stream, peer)), service);
         let mut serving = std::pin::pin!(serving);
         let ended = tokio::select! {
             ended = &mut serving => ended,
