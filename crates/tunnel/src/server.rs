@@ -334,9 +334,15 @@ impl<D: Future<Output = Instant>, I: Intake> Side for ServerSide<'_, D, I> {
             };
             match next {
                 Some(Ok((request, respond))) => {
-                    self.requests += 1;
                     let (head, recv) = request.into_parts();
                     let lane = self.carrier.attach(recv.stream_id().into());
+                    // Or a peer that gives each up at once, or breaks a rule by it, would have us look for its
+                    // destination each time, a whole turn's requests before anybody else had one.
+                    if lane.has_failed() {
+                        tracing::debug!(stream = lane.id(), "a request was reset before anybody looked at it");
+                        continue;
+                    }
+                    self.requests += 1;
                     self.intake.take(InboundConnect { head, recv, respond, lane });
                 }
                 Some(Err(error)) => {

@@ -156,6 +156,11 @@ impl Lane {
         stream.map_or(Poll::Pending, |stream| stream.poll_failed(cx))
     }
 
+    /// Whether the stream has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.carrier.0.lock().streams.get(&self.stream).is_none_or(|stream| stream.failure.is_some())
+    }
+
     /// Ready when the stream has failed. Takes the place of who waits for received bytes.
     pub(crate) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Error> {
         let mut carrier = self.carrier.0.lock();

@@ -629,3 +629,33 @@ async fn who_is_answered_may_say_a_byte_at_a_time() {
         service.raw.window_update(0, 1).await;
     }
 }
+
+/// Requests that are reset in the turn in which they come: by their peer, or for a rule that it breaks. Nobody is to look
+/// for their destinations; with fewer at once than the library ends the connection for.
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_reset_before_anybody_looks_at_them_are_handed_to_nobody() {
+    const AT_ONCE: u32 = 20;
+    let reset = |id| frame(RST_STREAM, 0, id, &8u32.to_be_bytes());
+    let too_far = |id| frame(WINDOW_UPDATE, 0, id, &(u32::MAX >> 1).to_be_bytes());
+    for (what, ends) in [("given up", &reset as &dyn Fn(u32) -> Vec<u8>), ("broken", &too_far)] {
+        let mut service = Service::start(small(), &[]).await;
+        let mut stream = service.open(1).await;
+        let mut flood = Vec::new();
+        for id in (3..).step_by(2).take(AT_ONCE as usize) {
+            flood.extend(frame(HEADERS, END_HEADERS, id, CONNECT));
+            flood.extend(ends(id));
+        }
+        service.raw.io.write_all(&flood).await.unwrap();
+        // They have been dealt with once what comes behind them is.
+        service.raw.send(DATA, END_STREAM, 1, b"still here").await;
+        assert_eq!(read_all(&mut stream).await.unwrap(), b"still here");
+        service.raw.send(HEADERS, END_HEADERS, 101, CONNECT).await;
+        let mut seen = Vec::new();
+        while seen.last() != Some(&101) {
+            seen.push(
+                service.requests.recv().await.unwrap().accept(HeaderMap::new()).map_or(0, |stream| stream.lane.id()),
+            );
+        }
+        assert_eq!(seen, [101], "{what}");
+    }
+}
