@@ -437,9 +437,15 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
             }
         }
         assert!(got + (1 << 20) < written, "{path:?}: {got} of {written} bytes were read, nothing is stalled");
+        let (own, relays) = (client.local_addr().unwrap().port(), client.peer_addr().unwrap().port());
+        let is_relays = |socket: &Vec<String>| ends_with_port(&socket[1], relays) && ends_with_port(&socket[2], own);
         reset(client);
         if reader_ends {
-            // There is nobody left who could be told.
+            // There is nobody left who could be told. Before it has come, a reset would meet a connection that both sides
+            // have ended, and the kernel calls that by the name of one that cuts something off.
+            while sockets().iter().any(is_relays) {
+                tokio::task::yield_now().await;
+            }
             server.shutdown().await.unwrap();
         }
         // The relay hears of it, and has nothing to do, or at most to write what is left.
@@ -456,12 +462,21 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
     }
 }
 
+/// The kernel's list of sockets, by columns: local and remote address are the second and third.
+fn sockets() -> Vec<Vec<String>> {
+    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    sockets.lines().skip(1).map(columns).collect()
+}
+
+fn ends_with_port(address: &str, port: u16) -> bool {
+    address.ends_with(&format!(":{port:04X}"))
+}
+
 /// Whether something that was sent, the end included, is yet to be acknowledged by the other kernel.
 fn unacknowledged(tcp: &TcpStream) -> bool {
-    let port = format!(":{:04X}", tcp.local_addr().unwrap().port());
-    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    let mut fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let socket = fields.find(|fields| fields[1].ends_with(&port)).unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    let socket = sockets().into_iter().find(|socket| ends_with_port(&socket[1], port)).unwrap();
     !socket[4].starts_with("00000000:")
 }
 
