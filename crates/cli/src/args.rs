@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use leno_local::names::{DEFAULT_STAGE, StageName};
 
 use crate::control_args::ControlArgs;
+use crate::metrics::MetricsArgs;
+use crate::observe::ObserveArgs;
 use crate::sample::SampleCommand;
 
 /// What was typed. `N` are the settings of the node proxy, which its own crate declares.
@@ -86,6 +88,24 @@ pub(crate) enum Command<N: Args> {
         SRC is a pod, a Deployment or a Service; DST is a pod or a Service. Exit status 0 also when the answer is \"denied\".")]
     Explain(ExplainArgs),
 
+    /// Show who talks to whom: connections that are open or ended lately, as the node proxies see them
+    #[command(after_help = "Examples:\n  \
+        leno observe\n  \
+        leno observe -f --namespace emojivoto --verdict denied\n  \
+        leno observe --to emojivoto/voting-svc --since 30s -o json | jq '.connections[].source'\n  \
+        leno observe --map             one line for each pair, with rates\n\n\
+        A connection between two pods of the mesh is one row, which both nodes' proxies tell of. With -f, one that lasts is \
+        shown when it is a second old, and each at its end; -o json then prints one object a line.")]
+    Observe(ObserveArgs),
+
+    /// Print the metrics of a node's proxy, or of all
+    #[command(after_help = "Examples:\n  \
+        leno metrics node-1\n  \
+        leno metrics --metric istio_tcp_connections_failed\n  \
+        leno metrics -o json | jq '.nodes[].metrics[] | select(.name == \"istio_build\")'\n\n\
+        They are Istio's, in the Prometheus text format. A scraper reads them at port 15020 of each node, /metrics.")]
+    Metrics(MetricsArgs),
+
     /// Run the proxy of one node
     #[command(after_help = "Examples:\n  \
         NODE_NAME=node-1 XDS_ADDRESS=https://10.0.0.1:15012 leno node\n  \
@@ -154,6 +174,7 @@ pub(crate) enum Command<N: Args> {
 pub(crate) enum Format {
     /// For people
     #[default]
+    #[value(alias = "table")]
     Text,
     /// One JSON object, with keys that stay
     Json,
@@ -302,7 +323,7 @@ impl std::fmt::Display for ObjectName {
     }
 }
 
-fn object(text: &str) -> Result<ObjectName, String> {
+pub(crate) fn object(text: &str) -> Result<ObjectName, String> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
@@ -366,6 +387,10 @@ mod tests {
             "leno logs --node node-1",
             "leno logs",
             "leno explain ns/a ns/b:80 --output json",
+            "leno observe -f --pod ns/a --namespace ns --verdict denied --to ns/b --since 5m --service ns/c --port 80 -o table",
+            "leno observe --map --window 5 --node node-1 --encrypted false -o json",
+            "leno metrics",
+            "leno metrics node-1 --metric istio_tcp -o json",
             "leno demo --duration 9 --keep -o json",
             "leno node",
             "leno version",
@@ -395,6 +420,9 @@ mod tests {
             "leno ps -o yaml",
             "leno scale ns/web -1",
             "leno logs ns/pod --node node-1",
+            "leno observe --verdict maybe",
+            "leno observe --to voting",
+            "leno observe --window 5",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -75,7 +75,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 /// `10s`, `5m`, `24h`, or a bare number of seconds; not nothing.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a time; write for example 10s, 5m or 24h");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

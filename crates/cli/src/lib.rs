@@ -19,7 +19,10 @@ mod control_args;
 mod demo;
 mod environment;
 mod listing;
+mod metrics;
+mod observe;
 mod output;
+mod proxy_page;
 mod sample;
 mod stage;
 
@@ -136,6 +139,8 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Scale(args) => stage::scale(&args)?,
         Command::Logs(args) => stage::logs(&args)?,
         Command::Explain(args) => stage::explain(&args)?,
+        Command::Metrics(args) => metrics::run(&args)?,
+        Command::Observe(args) => observe::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -68,6 +68,11 @@ impl Paint {
         Self { on: wanted(io::stdout().is_terminal()) }
     }
 
+    /// No colours.
+    pub(crate) fn none() -> Self {
+        Self { on: false }
+    }
+
     /// For stderr, likewise.
     pub(crate) fn stderr() -> Self {
         Self { on: wanted(io::stderr().is_terminal()) }

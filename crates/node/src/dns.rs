@@ -4,12 +4,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leno_capture::sockets::{self, ListenOptions};
 use leno_dns::{Answer, Owner, Parsed, Question, RecordType, ResponseCode, Transport};
 use leno_policy::dns::{Client, DnsAnswer, Family};
 use leno_proxy::streams::accept_next;
+use leno_telemetry::metrics::DnsProtocol;
 use leno_tunnel::timers::timeout;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -67,19 +68,53 @@ pub(crate) async fn serve_tcp(pod: Arc<Pod>, _accepting: Counted, listener: TcpL
     leno_dns::serve_tcp(PodDns(pod), listener).await;
 }
 
+impl From<Transport> for DnsProtocol {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Udp => Self::Udp,
+            Transport::Tcp => Self::Tcp,
+        }
+    }
+}
+
 async fn reply(pod: &Pod, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
     let question = match leno_dns::parse(query) {
         Parsed::Question(question) => question,
         Parsed::Refusal(refusal) => return Some(refusal),
         Parsed::Garbage => return None,
     };
+    let metrics = &pod.context().core.metrics;
+    let kind = query_type(&question);
+    let client = pod.workload_now().map(|(_, workload)| workload);
+    metrics.dns_request(kind, transport.into(), client.as_deref());
     if let Some(local) = local_answer(pod, &question, transport).await {
         return Some(local);
     }
-    match forward(pod, query, transport).await {
-        Some(reply) => Some(reply),
-        None => Some(question.error(ResponseCode::ServFail)),
-    }
+    let asked = Instant::now();
+    let reply = forward(pod, query, transport).await;
+    metrics.dns_upstream(kind, transport.into(), client.as_deref(), asked.elapsed(), reply.is_none());
+    Some(reply.unwrap_or_else(|| question.error(ResponseCode::ServFail)))
+}
+
+/// The type of a question as metrics name it. A pod can ask for 65536 types: all that nobody uses are one.
+fn query_type(question: &Question) -> &'static str {
+    const KNOWN: [RecordType; 13] = [
+        RecordType::A,
+        RecordType::AAAA,
+        RecordType::ANY,
+        RecordType::CAA,
+        RecordType::CNAME,
+        RecordType::HTTPS,
+        RecordType::MX,
+        RecordType::NAPTR,
+        RecordType::NS,
+        RecordType::PTR,
+        RecordType::SOA,
+        RecordType::SRV,
+        RecordType::TXT,
+    ];
+    let kind = question.record_type();
+    KNOWN.into_iter().find(|known| *known == kind).map_or("other", <&str>::from)
 }
 
 async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> Option<Vec<u8>> {

@@ -1,12 +1,14 @@
 //! Why one connection could not be carried: the words in its log line, the flag in its metric,
 //! and whether another endpoint might do.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use leno_model::PolicyName;
 use leno_policy::inbound::InboundRefusal;
 use leno_policy::{DenyReason, NotUnderstood, RouteError};
 use leno_proxy::mesh::MOMENT;
@@ -73,12 +75,55 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Denied(Arc<DenyReason>),
     #[error("{0}")]
-    Cut(String),
+    Cut(Denial),
     #[error("the pod left the mesh or the proxy is shutting down")]
     Stopped,
 }
 
+/// Why a policy ended a connection that had been let pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Denial {
+    reason: Arc<DenyReason>,
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "closed after a policy change: {}", self.reason)
+    }
+}
+
+impl Denial {
+    pub(crate) fn new(reason: DenyReason) -> Self {
+        Self { reason: Arc::new(reason) }
+    }
+
+    /// The policy that decided, if it was one.
+    pub(crate) fn policy(&self) -> Option<&PolicyName> {
+        deciding(&self.reason)
+    }
+}
+
+/// The policy that denied. Where none of several allowed, there is no such one.
+fn deciding(reason: &DenyReason) -> Option<&PolicyName> {
+    match reason {
+        DenyReason::NoAllowMatched { checked, .. } => match checked.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        },
+        other => other.policy(),
+    }
+}
+
 impl Failure {
+    /// The policy that denied the connection, if one did.
+    pub(crate) fn policy(&self) -> Option<&PolicyName> {
+        match self {
+            Self::Denied(reason) => deciding(reason),
+            Self::Cut(denial) => denial.policy(),
+            _ => None,
+        }
+    }
+
     /// Whether the connection may be tried on another endpoint, as [`peers::Failure::may_try_another_endpoint`] says.
     pub(crate) fn may_try_another_endpoint(&self) -> bool {
         matches!(self, Self::Peer(failure) if failure.may_try_another_endpoint())

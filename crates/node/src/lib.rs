@@ -20,6 +20,7 @@
 //!  dns        its programs' questions
 //!  dial       connections out of a pod's namespace
 //!  report     what is told of a connection in metrics and the access log; failure: why it was not carried
+//!  traffic    the facts of a connection and what it has carried, for whoever looks at what is open
 //! ```
 //!
 //! It knows neither Kubernetes nor the waypoint: its world is a [`leno_model::Mesh`].
@@ -41,6 +42,7 @@ mod pod;
 mod pods;
 mod report;
 mod shares;
+mod traffic;
 
 pub use config::{Config, CongestionControl, OriginalSource, PodConfig};
 pub use node::{run, start};

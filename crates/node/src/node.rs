@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leno_capture::zds;
 use leno_proxy::{Carrier, Core, Host, Proxy};
+use leno_telemetry::access_log::Record;
 use leno_telemetry::logging::LogHandle;
 use leno_tunnel::RelayOptions;
 use parking_lot::Mutex;
@@ -94,6 +95,10 @@ impl Carrier for Node {
 
     fn carried(&self) -> PodStates {
         PodStates { running: self.pods.running(), pending: self.agent.status().borrow().pending.clone() }
+    }
+
+    fn open(&self) -> Box<dyn Iterator<Item = Record>> {
+        Box::new(self.pods.open().into_iter().filter_map(|traffic| Some(traffic.upgrade()?.record())))
     }
 
     fn settings(&self) -> Map<String, Value> {

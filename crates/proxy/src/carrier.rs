@@ -2,13 +2,14 @@
 
 use std::future::Future;
 
+use leno_telemetry::access_log::Record;
 use serde::ser::SerializeMap;
 use serde_json::{Map, Value};
 
 /// Carries something from one place to another: a node's pods' connections, a waypoint's requests.
 /// Everything else a proxy does is done for it ([`crate::run`]).
 ///
-/// All of it is called on the control thread.
+/// All of it is called on the control thread, but for [`Self::open`].
 pub trait Carrier: Send + Sync + 'static {
     /// What Istio calls such a proxy, in metrics.
     const COMPONENT: &'static str;
@@ -31,6 +32,10 @@ pub trait Carrier: Send + Sync + 'static {
 
     /// For the configuration dump.
     fn carried(&self) -> Self::Carried;
+
+    /// What it carries at this moment, one by one: each connection or request as it would stand in the access log. Called
+    /// on a thread that may wait, not on the control thread.
+    fn open(&self) -> Box<dyn Iterator<Item = Record>>;
 
     /// Its own settings in force, for the configuration dump.
     fn settings(&self) -> Map<String, Value>;

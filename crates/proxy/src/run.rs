@@ -31,6 +31,9 @@ use crate::threads::{Workers, memory};
 /// makes up names, and memory and scrapes must not follow.
 const METRIC_SERIES: usize = 10_000;
 
+/// What `istio_build` says. The component keeps Istio's name, by which its dashboards find it; so the tag says whose it is.
+const BUILD: &str = concat!("leno-", env!("CARGO_PKG_VERSION"));
+
 /// How long the last log lines may take to be written.
 const FLUSH: Duration = Duration::from_secs(2);
 
@@ -118,7 +121,7 @@ pub(crate) async fn launch<C: Carrier>(
     make: impl FnOnce(Arc<Core>) -> C,
 ) -> Result<Running<C>, Error> {
     let stop = CancellationToken::new();
-    let metrics = Metrics::new(C::COMPONENT, env!("CARGO_PKG_VERSION"), METRIC_SERIES);
+    let metrics = Metrics::new(C::COMPONENT, BUILD, METRIC_SERIES);
     let learnt = LearntRoots::default();
     let discovery = channel(&config, Service::Discovery, &learnt)?;
     let issuer = CaClient::new(channel(&config, Service::Certificates, &learnt)?);

@@ -5,6 +5,7 @@
 
 mod format;
 mod queue;
+mod watch;
 
 use std::fmt;
 use std::io::Write;
@@ -14,12 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use leno_model::{Identity, Name};
+use leno_model::{Identity, Name, PolicyName, Workload};
 use prometheus_client::metrics::counter::Counter;
 
 use crate::Error;
 use crate::logging::Format;
-use queue::{Line, Queue};
+use queue::Queue;
+use watch::Watchers;
+
+pub(crate) use format::time as line_time;
+pub use watch::Watch;
 
 /// Lines that may wait to be written, unless said otherwise. About 4 MiB when full.
 pub const DEFAULT_CAPACITY: usize = 10_000;
@@ -54,7 +59,7 @@ impl FromStr for Level {
 }
 
 /// Which way a connection goes, seen from the pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Into the pod.
     Inbound,
@@ -63,7 +68,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
@@ -76,26 +81,10 @@ impl Direction {
 pub struct Endpoint {
     /// Its address; of the destination, what the connection was made to.
     pub address: Option<SocketAddr>,
-    /// Pod name.
-    pub workload: Option<Name>,
-    /// Namespace.
-    pub namespace: Option<Name>,
+    /// The pod, if it is known whose the address is.
+    pub workload: Option<Arc<Workload>>,
     /// Proven identity; only with mutual TLS.
     pub identity: Option<Identity>,
-    /// Cluster.
-    pub cluster: Option<Name>,
-}
-
-impl Endpoint {
-    /// The names of `workload`; the address and identity are still to be filled in.
-    pub fn of(workload: &leno_model::Workload) -> Self {
-        Self {
-            workload: Some(workload.name.clone()),
-            namespace: Some(workload.namespace.clone()),
-            cluster: Some(workload.cluster_id.clone()),
-            ..Self::default()
-        }
-    }
 }
 
 /// What is told of a connection.
@@ -123,6 +112,12 @@ pub struct Record {
     pub dry_run: Vec<String>,
     /// Why it failed, with the policy's name if one denied it; `None` for success.
     pub error: Option<String>,
+    /// Whether a policy refused it, or ended it later.
+    pub denied: bool,
+    /// The policy that allowed or denied it, if one did.
+    pub policy: Option<PolicyName>,
+    /// Whether both ends were proven and it was encrypted.
+    pub mutual_tls: bool,
 }
 
 /// Target of a tunnel: an address, or a host name across networks.
@@ -158,8 +153,31 @@ impl Record {
             trace_id: None,
             dry_run: Vec::new(),
             error: None,
+            denied: false,
+            policy: None,
+            mutual_tls: false,
         }
     }
+}
+
+/// What happened to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Happened {
+    Opened,
+    Completed,
+    /// It was refused before anything was known of it.
+    Refused,
+}
+
+/// What is handed to the log's thread.
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub(crate) time: SystemTime,
+    pub(crate) happened: Happened,
+    level: Level,
+    /// Whether the log is to have it. Else it is for those who watch.
+    logged: bool,
+    pub(crate) record: Record,
 }
 
 /// The access log. Clones write to the same one. What is queued when the last clone is dropped
@@ -171,6 +189,7 @@ pub struct AccessLog {
 
 struct Shared {
     queue: Arc<Queue>,
+    watchers: Arc<Watchers>,
     level: AtomicU8,
 }
 
@@ -194,17 +213,28 @@ impl AccessLog {
         dropped: Counter,
     ) -> Result<Self, Error> {
         let queue = Arc::new(Queue::new(capacity, dropped));
-        let writer = queue.clone();
+        let watchers = Arc::new(Watchers::default());
+        let (writer, watched) = (queue.clone(), watchers.clone());
         std::thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || writer.write_all(out, format))
+            .spawn(move || writer.write_all(out, format, &watched))
             .map_err(Error::Thread)?;
-        Ok(Self { shared: Arc::new(Shared { queue, level: AtomicU8::new(level as u8) }) })
+        Ok(Self { shared: Arc::new(Shared { queue, watchers, level: AtomicU8::new(level as u8) }) })
     }
 
-    /// Whether lines of this level are written; to be asked before a record is put together.
+    /// Whether anybody wants lines of this level; to be asked before a record is put together.
     pub fn enabled(&self, level: Level) -> bool {
+        self.is_logged(level) || self.shared.watchers.any()
+    }
+
+    fn is_logged(&self, level: Level) -> bool {
         level as u8 <= self.shared.level.load(Relaxed)
+    }
+
+    /// Which connections are told of.
+    pub fn level(&self) -> Level {
+        let all = [Level::Debug, Level::Info, Level::Error];
+        all.into_iter().find(|level| self.is_logged(*level)).unwrap_or(Level::Off)
     }
 
     /// Changes which connections are told of.
@@ -212,10 +242,16 @@ impl AccessLog {
         self.shared.level.store(level as u8, Relaxed);
     }
 
+    /// Watches all connections from now on, whatever the log's level, until the result is dropped. What the log's
+    /// thread handed out before is in [`Watch::recent`].
+    pub fn watch(&self) -> Watch {
+        self.shared.watchers.watch()
+    }
+
     /// Tells of a connection that begins; its counts and duration are not shown.
     pub fn opened(&self, record: Record) {
         if self.enabled(Level::Debug) {
-            self.push("connection opened", Level::Debug, record);
+            self.push(Happened::Opened, Level::Debug, record);
         }
     }
 
@@ -223,14 +259,14 @@ impl AccessLog {
     pub fn completed(&self, record: Record) {
         let level = if record.error.is_some() { Level::Error } else { Level::Info };
         if self.enabled(level) {
-            self.push("connection complete", level, record);
+            self.push(Happened::Completed, level, record);
         }
     }
 
     /// Tells of a connection that was refused before anything was known of it.
     pub fn refused(&self, record: Record) {
         if self.enabled(Level::Error) {
-            self.push("connection failed", Level::Error, record);
+            self.push(Happened::Refused, Level::Error, record);
         }
     }
 
@@ -240,8 +276,9 @@ impl AccessLog {
         self.shared.queue.flush(limit)
     }
 
-    fn push(&self, message: &'static str, level: Level, record: Record) {
-        self.shared.queue.push(Line { time: SystemTime::now(), message, level, record });
+    fn push(&self, happened: Happened, level: Level, record: Record) {
+        let logged = self.is_logged(level);
+        self.shared.queue.push(Line { time: SystemTime::now(), happened, level, logged, record });
     }
 }
 

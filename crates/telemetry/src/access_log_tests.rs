@@ -36,7 +36,7 @@ fn full() -> Record {
     let mut workload = leno_model::Workload::new("uid", "shop", "web-1");
     workload.cluster_id = "Kubernetes".into();
     let mut record = Record::new(Direction::Outbound);
-    record.source = Endpoint::of(&workload);
+    record.source.workload = Some(Arc::new(workload));
     record.source.address = Some("10.0.0.1:4000".parse().unwrap());
     record.source.identity = Some(Identity::new("cluster.local", "shop", "web").unwrap());
     record.destination.address = Some("[fd00::1]:80".parse().unwrap());

@@ -107,8 +107,20 @@ pub fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 /// An answer with a JSON body, which `write` writes on a thread of its own: neither its making nor its
 /// size is felt elsewhere. An error, or a panic, breaks the answer off.
 pub fn json(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Answer {
+    written("application/json", write)
+}
+
+/// As [`json`], an answer with one JSON object on each line. What is flushed is sent.
+pub fn lines(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Answer {
+    written("application/x-ndjson", write)
+}
+
+fn written(
+    content_type: &'static str,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
+) -> Answer {
     match Body::written(write) {
-        Ok(body) => of_type(StatusCode::OK, "application/json", body),
+        Ok(body) => of_type(StatusCode::OK, content_type, body),
         Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be had to answer: {error}\n")),
     }
 }

@@ -9,6 +9,7 @@ pub mod admin;
 mod host;
 pub mod logging;
 pub mod metrics;
+pub mod observe;
 mod readiness;
 
 pub use access_log::AccessLog;

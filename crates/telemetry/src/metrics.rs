@@ -91,17 +91,17 @@ impl Metrics {
         self.families.socket(reporter)
     }
 
-    /// A DNS query of `client` arrived.
-    pub fn dns_request(&self, query_type: &str, protocol: DnsProtocol, client: &Workload) {
+    /// A DNS query of `client`, if it is known who that is, arrived.
+    pub fn dns_request(&self, query_type: &'static str, protocol: DnsProtocol, client: Option<&Workload>) {
         self.families.dns_requests.get_or_create(&DnsLabels::new(query_type, protocol, client)).inc();
     }
 
     /// A DNS query of `client` was passed on and answered, or not, after `took`.
     pub fn dns_upstream(
         &self,
-        query_type: &str,
+        query_type: &'static str,
         protocol: DnsProtocol,
-        client: &Workload,
+        client: Option<&Workload>,
         took: Duration,
         failed: bool,
     ) {

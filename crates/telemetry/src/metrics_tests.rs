@@ -100,8 +100,8 @@ fn beyond_the_limit_series_are_counted_together() {
 fn the_other_metrics_have_istios_names() {
     let metrics = metrics();
     let open = metrics.socket(Reporter::Destination);
-    metrics.dns_request("A", DnsProtocol::Udp, &web());
-    metrics.dns_upstream("AAAA", DnsProtocol::Tcp, &web(), Duration::from_millis(5), true);
+    metrics.dns_request("A", DnsProtocol::Udp, Some(&web()));
+    metrics.dns_upstream("AAAA", DnsProtocol::Tcp, Some(&web()), Duration::from_millis(5), true);
     metrics.on_demand_dns(&web(), "example.com");
     metrics.xds_message("type.googleapis.com/istio.workload.Address", 100);
     metrics.xds_message("type.googleapis.com/istio.workload.Address", 11);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::metrics::samples::{Sample, samples};
+
 /// Counters of one or several proxies, by name and labels.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Metrics(BTreeMap<Series, f64>);
@@ -29,7 +31,7 @@ const FAILED: &str = "istio_tcp_connections_failed_total";
 impl Metrics {
     /// Reads the Prometheus text format. Lines that are not samples are passed over.
     pub(super) fn parse(text: &str) -> Self {
-        Self(text.lines().filter_map(sample).collect())
+        Self(samples(text).map(|Sample { name, labels, value }| (Series { name, labels }, value)).collect())
     }
 
     /// Adds another proxy's.
@@ -97,50 +99,6 @@ impl Metrics {
 /// Counters are whole numbers below 2^53 that the text format writes as floats.
 fn count(value: f64) -> u64 {
     value as u64
-}
-
-fn sample(line: &str) -> Option<(Series, f64)> {
-    let line = line.trim();
-    if line.is_empty() || line.starts_with('#') {
-        return None;
-    }
-    let name_end = line.find(['{', ' '])?;
-    let (name, mut rest) = line.split_at(name_end);
-    let mut labels = BTreeMap::new();
-    if let Some(inside) = rest.strip_prefix('{') {
-        rest = inside;
-        loop {
-            rest = rest.trim_start_matches([',', ' ']);
-            if let Some(after) = rest.strip_prefix('}') {
-                rest = after;
-                break;
-            }
-            let (key, value) = rest.split_once("=\"")?;
-            let (value, after) = quoted(value)?;
-            labels.insert(key.to_owned(), value);
-            rest = after;
-        }
-    }
-    // A timestamp or an exemplar may follow the value.
-    let value = rest.split_whitespace().next()?.parse().ok()?;
-    Some((Series { name: name.to_owned(), labels }, value))
-}
-
-/// Text up to the closing quote, with escapes undone, and what follows the quote.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut characters = text.char_indices();
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '"' => return Some((value, &text[at + 1..])),
-            '\\' => match characters.next()?.1 {
-                'n' => value.push('\n'),
-                other => value.push(other),
-            },
-            _ => value.push(character),
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ mod processes;
 mod progress;
 mod report;
 mod scene;
-mod scrape;
 
 use act::Watchers;
 use claims::{Denial, Seen, Talk};

@@ -10,15 +10,16 @@ use anyhow::Context as _;
 use leno_capture::NetworkNamespace;
 use leno_capture::sniff::Sniffer;
 use leno_local::addresses::NODE_LINK;
-use leno_local::client::Client;
+use leno_local::client::{Client, NodePort};
 use leno_local::names::StageName;
 use leno_local::{Stage, StageOptions};
 use tokio::sync::mpsc;
 
 use super::load::interval;
 use super::metrics::Metrics;
-use super::{processes, scrape};
+use super::processes;
 use crate::sample::Interval;
+use crate::{metrics, proxy_page};
 
 /// Namespace of the sample application.
 pub(super) const NAMESPACE: &str = "emojivoto";
@@ -97,8 +98,8 @@ impl Scene {
     pub(super) async fn metrics(&self) -> anyhow::Result<Metrics> {
         let mut all = Metrics::default();
         for node in NODES {
-            let namespace = self.node(node)?;
-            let text = tokio::task::spawn_blocking(move || scrape::get(&namespace, 15020, "/metrics")).await??;
+            let proxy = self.stage.dial(node, NodePort::Metrics).await?;
+            let text = proxy_page::get(proxy, metrics::PATH).await?;
             all.add(Metrics::parse(&text));
         }
         Ok(all)

@@ -16,6 +16,7 @@ mod demo;
 mod fail_closed;
 mod footprint;
 mod lifecycle;
+mod observe;
 mod ownership;
 mod page_text;
 mod pages;

@@ -76,6 +76,11 @@ fn readme() {
 }
 
 #[test]
+fn observing() {
+    holds("docs/observing.md");
+}
+
+#[test]
 fn policies() {
     holds("docs/policies.md");
 }

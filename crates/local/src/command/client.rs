@@ -17,6 +17,7 @@ use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::{self, SOCKET};
 pub use crate::stage::api::LogFiles;
 use crate::stage::api::{Answer, Request};
+pub use crate::stage::dial::NodePort;
 use crate::stage::listing::Listing;
 pub use crate::stage::plane::Explained;
 
@@ -87,6 +88,17 @@ impl Client {
         let (source, destination) = (source.to_owned(), destination.to_owned());
         match self.ask(&Request::Explain { source, destination }).await? {
             Answer::Explained(explained) => Ok(explained),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes this a connection to a port of a node's proxy.
+    ///
+    /// # Errors
+    /// If there is no such node, or its proxy does not listen.
+    pub async fn dial(mut self, node: &str, port: NodePort) -> Result<BufReader<UnixStream>, Error> {
+        match self.ask(&Request::Dial { node: node.to_owned(), port }).await? {
+            Answer::Connected => Ok(self.stream),
             other => Err(unexpected(&other)),
         }
     }

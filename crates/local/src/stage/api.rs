@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::stage::dial::NodePort;
 use crate::stage::listing::Listing;
 use crate::stage::plane::Explained;
 
@@ -37,6 +38,11 @@ pub(crate) enum Request {
     },
     /// For what `Exec` started on the same connection.
     Signal(i32),
+    /// Makes this connection one to a port of a node's proxy, once it is answered.
+    Dial {
+        node: String,
+        port: NodePort,
+    },
     Explain {
         source: String,
         destination: String,
@@ -62,6 +68,8 @@ pub(crate) enum Answer {
         reason: String,
     },
     Explained(Explained),
+    /// From here on this is the connection that `Dial` asked for.
+    Connected,
     Error(String),
 }
 

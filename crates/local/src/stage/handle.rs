@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use leno_model::Mesh;
 use leno_objects::{Object, ObjectKey};
+use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;
 use crate::files::{self, Manifests};
 use crate::stage::context::Context;
+use crate::stage::dial::{NodePort, dial};
 use crate::stage::exec::{Order, exec};
 use crate::stage::listing::Listing;
 use crate::stage::plane::Explained;
@@ -171,6 +173,14 @@ impl StageHandle {
     /// If either is unknown.
     pub fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
         self.ctx.plane.explain(source, destination)
+    }
+
+    /// Connects to a port of a node's proxy, which is on the loopback of the node's network namespace.
+    ///
+    /// # Errors
+    /// If there is no such node, or its proxy does not listen.
+    pub async fn dial(&self, node: &str, port: NodePort) -> Result<TcpStream, Error> {
+        dial(&self.listing(), self.ctx.networks.dir(), node, port).await
     }
 
     pub(crate) async fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {

@@ -6,6 +6,7 @@
 mod assemble;
 mod context;
 mod core;
+pub(crate) mod dial;
 mod exec;
 mod handle;
 mod network;

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use tokio::io::{AsyncWriteExt as _, Interest};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use crate::Error;
 use crate::run_dir::SOCKET;
@@ -59,6 +59,14 @@ async fn converse(stream: UnixStream, stage: StageHandle) {
                     Err(reason) => Answer::Error(reason.to_string()),
                 }
             }
+            Request::Dial { node, port } => match stage.dial(&node, port).await {
+                Ok(proxy) => {
+                    // Its end is told by both ends' own words; here is nobody to tell of a failure.
+                    let _ = pass_through(connection, proxy).await;
+                    return;
+                }
+                Err(reason) => Answer::Error(reason.to_string()),
+            },
             other => answer(&stage, other).await.unwrap_or_else(|reason| Answer::Error(reason.to_string())),
         };
         if connection.say(&answer).await.is_err() {
@@ -92,8 +100,17 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
             stage.request_down();
             Ok(Answer::Done)
         }
-        Request::Exec { .. } | Request::Signal(_) => Err(Error::Refused("nothing runs on this connection".to_owned())),
+        Request::Exec { .. } | Request::Signal(_) | Request::Dial { .. } => {
+            Err(Error::Refused("nothing runs on this connection".to_owned()))
+        }
     }
+}
+
+/// Has a command talk to a node's proxy.
+async fn pass_through(mut connection: Connection, mut proxy: TcpStream) -> io::Result<()> {
+    connection.say(&Answer::Connected).await?;
+    proxy.write_all(&connection.buffer).await?;
+    tokio::io::copy_bidirectional(&mut connection.stream, &mut proxy).await.map(drop)
 }
 
 /// Waits for a process's end while passing signals on; a caller that goes away takes it along.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_policy::{Decision, DenyReason, Verdict};
+use leno_policy::{AllowReason, Decision, DenyReason, Verdict};
 use leno_proxy::threads::Lives;
 use leno_tunnel::{RelayError, timers};
 use tokio::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::dial;
 use crate::failure::Failure;
 use crate::pod::Pod;
 use crate::pod::connections::{Cut, InboundConnection, Listed};
-use crate::report::Report;
+use crate::report::{Carried, Report};
 
 /// A connection with the pod's program that may go on.
 pub(crate) struct Admitted {
@@ -34,10 +34,17 @@ impl Governed {
         }
     }
 
+    /// The connection stands, and is shown as open from here on.
+    pub(crate) fn opened(&self, report: Report) -> Carried {
+        let carried = report.opened();
+        self.cut.show(carried.traffic());
+        carried
+    }
+
     /// Tells how the connection ended.
-    pub(crate) fn finish(self, lives: &Lives, report: Report, outcome: Result<(), RelayError>) {
-        lives.carried(report.bytes().iter().sum());
-        report.finished(outcome, self.cut.reason());
+    pub(crate) fn finish(self, lives: &Lives, carried: Carried, outcome: Result<(), RelayError>) {
+        lives.carried(carried.bytes().iter().sum());
+        carried.finished(outcome, self.cut.reason());
     }
 }
 
@@ -57,19 +64,21 @@ pub(crate) async fn admit_and_dial(
     if waits(&decision) {
         decision = tokio::select! {
             decision = Box::pin(decide_soon(pod, &connection)) => decision?,
-            () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
+            () = cut.cut() => return Err(cut.failure()),
         };
     }
     report.dry_run(&decision.dry_run);
-    if let Verdict::Deny(reason) = decision.verdict {
-        return Err(Failure::Denied(Arc::new(reason)));
+    match decision.verdict {
+        Verdict::Deny(reason) => return Err(Failure::Denied(Arc::new(reason))),
+        Verdict::Allow(AllowReason::Policy(policy)) => report.policy(&policy),
+        Verdict::Allow(AllowReason::NoAllowPolicy) => {}
     }
     // A pod that reaches itself through its own service can't have its own address as a foreign
     // source: the packets would never leave the loopback path the rules watch.
     let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
     let program = tokio::select! {
         program = dial::program(pod, address, source, caller) => program?,
-        () = cut.cut() => return Err(Failure::Cut(cut.reason().unwrap_or_default())),
+        () = cut.cut() => return Err(cut.failure()),
     };
     Ok(Admitted { program, governed: Governed { _listed: listed, cut } })
 }

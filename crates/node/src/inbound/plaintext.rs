@@ -41,9 +41,10 @@ pub(crate) async fn carry(pod: Arc<Pod>, mut counted: Counted, lives: Lives, str
             return;
         }
     };
-    let counters = report.opened();
-    let outcome = relay::tcp_to_tcp(program, stream, &*counters, &pod.context().relay, governed.ended(&pod)).await;
-    governed.finish(&lives, report, outcome);
+    let carried = governed.opened(report);
+    let outcome =
+        relay::tcp_to_tcp(program, stream, &**carried.traffic(), &pod.context().relay, governed.ended(&pod)).await;
+    governed.finish(&lives, carried, outcome);
 }
 
 async fn connect(

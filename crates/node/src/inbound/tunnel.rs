@@ -174,9 +174,10 @@ pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: Inbou
             return;
         }
     };
-    let counters = report.opened();
-    let outcome = relay::tcp_to_tunnel(program, stream, &counters, &pod.context().relay, governed.ended(&pod)).await;
-    governed.finish(&lives, report, outcome);
+    let carried = governed.opened(report);
+    let outcome =
+        relay::tcp_to_tunnel(program, stream, carried.traffic(), &pod.context().relay, governed.ended(&pod)).await;
+    governed.finish(&lives, carried, outcome);
 }
 
 async fn connect(pod: &Arc<Pod>, tunnel: &Tunnel, asked: Asked, report: &mut Report) -> Result<Admitted, Failure> {

@@ -88,8 +88,8 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         error = given_up(&stream) => Err(peers::Failure::given_up(source, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };
-    let (upstream, actual) = match connected {
-        Ok(connected) => connected,
+    let upstream = match connected {
+        Ok((upstream, _)) => upstream,
         Err(failure) => {
             // The program's connect has long succeeded; a reset is the nearest thing to the
             // refusal it would have seen without us.
@@ -99,24 +99,24 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
             return;
         }
     };
-    let tunnel = matches!(upstream, Upstream::Tunnel(..));
-    counted.list_outbound(OutboundConnection { source, original, actual, tunnel });
-    let counters = report.opened();
+    let carried = report.opened();
+    let traffic = carried.traffic();
+    counted.list_outbound(OutboundConnection { original, traffic: traffic.clone() });
     let options = &pod.context().relay;
     let outcome = match upstream {
         Upstream::Tunnel(tunnel, first) => {
-            counters.forward(first);
-            relay::tcp_to_tunnel(stream, tunnel, &counters, options, pod.stopped()).await
+            traffic.forward(first);
+            relay::tcp_to_tunnel(stream, tunnel, traffic, options, pod.stopped()).await
         }
         Upstream::Tcp(upstream) => {
             counted.count_socket();
-            relay::tcp_to_tcp(stream, upstream, &*counters, options, pod.stopped()).await
+            relay::tcp_to_tcp(stream, upstream, &**traffic, options, pod.stopped()).await
         }
     };
-    let bytes = report.bytes().iter().sum();
-    place.ended(original, bytes, report.age());
+    let bytes = carried.bytes().iter().sum();
+    place.ended(original, bytes, carried.age());
     lives.carried(bytes);
-    report.finished(outcome, None);
+    carried.finished(outcome, None);
 }
 
 /// A connection on its way to where it will go.

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use leno_model::{Identity, Mesh, Workload};
 use leno_policy::{Connection, DenyReason, Verdict};
@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::Failure;
+use crate::failure::{Denial, Failure};
 use crate::shares::{Share, Sockets, Source};
+use crate::traffic::Traffic;
 
 /// The live connections of one pod.
 pub(crate) struct Connections {
@@ -59,23 +60,21 @@ impl InboundConnection {
 }
 
 /// What is shown of an outbound connection.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct OutboundConnection {
-    /// The program's address.
-    pub(crate) source: SocketAddr,
     /// What the program asked for.
     pub(crate) original: SocketAddr,
-    /// Where it went.
-    pub(crate) actual: SocketAddr,
-    /// Whether it went there by HBONE.
-    pub(crate) tunnel: bool,
+    /// All else.
+    pub(crate) traffic: Arc<Traffic>,
 }
 
 /// Ends one connection from outside it, with a reason.
 #[derive(Default)]
 pub(crate) struct Cut {
     token: CancellationToken,
-    reason: Mutex<Option<String>>,
+    reason: Mutex<Option<Denial>>,
+    /// The connection, once it stands.
+    traffic: OnceLock<Arc<Traffic>>,
 }
 
 impl Cut {
@@ -85,11 +84,22 @@ impl Cut {
     }
 
     /// Why it was ended, if it was.
-    pub(crate) fn reason(&self) -> Option<String> {
+    pub(crate) fn reason(&self) -> Option<Denial> {
         self.reason.lock().clone()
     }
 
-    fn now(&self, reason: String) {
+    /// As the connection's end before it stands.
+    pub(crate) fn failure(&self) -> Failure {
+        self.reason().map_or(Failure::Stopped, Failure::Cut)
+    }
+
+    /// Has the connection shown as open.
+    pub(crate) fn show(&self, traffic: &Arc<Traffic>) {
+        // A connection stands once.
+        let _ = self.traffic.set(traffic.clone());
+    }
+
+    fn now(&self, reason: Denial) {
         self.reason.lock().get_or_insert(reason);
         self.token.cancel();
     }
@@ -233,7 +243,7 @@ impl Connections {
             match decision.verdict {
                 Verdict::Allow(_) | Verdict::Deny(DenyReason::UnknownPolicy { .. }) => {}
                 Verdict::Deny(reason) => {
-                    end.now(format!("closed after a policy change: {reason}"));
+                    end.now(Denial::new(reason));
                     cut += 1;
                 }
             }
@@ -287,6 +297,16 @@ impl Connections {
         let inbound = self.inbound.lock().values().map(|live| live.connection.clone()).collect();
         let outbound = self.outbound.lock().values().cloned().collect();
         (inbound, outbound)
+    }
+
+    /// What stands now. Weak, for its end is counted when the last who holds it lets go.
+    pub(crate) fn open(&self) -> Vec<Weak<Traffic>> {
+        let mut open: Vec<_> = {
+            let inbound = self.inbound.lock();
+            inbound.values().filter_map(|live| live.cut.traffic.get().map(Arc::downgrade)).collect()
+        };
+        open.extend(self.outbound.lock().values().map(|connection| Arc::downgrade(&connection.traffic)));
+        open
     }
 }
 

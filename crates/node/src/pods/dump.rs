@@ -38,8 +38,9 @@ fn pod((uid, pod): &(String, Arc<Pod>)) -> (String, Value) {
     let outbound: Vec<Value> = outbound
         .into_iter()
         .map(|c| {
-            let protocol = if c.tunnel { "HBONE" } else { "TCP" };
-            json!({"src": c.source, "originalDst": c.original, "actualDst": c.actual, "protocol": protocol})
+            let (source, actual, tunnel) = c.traffic.way();
+            let protocol = if tunnel { "HBONE" } else { "TCP" };
+            json!({"src": source, "originalDst": c.original, "actualDst": actual, "protocol": protocol})
         })
         .collect();
     let value = json!({

@@ -4,7 +4,7 @@ pub(crate) mod dump;
 mod listen;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures_util::future::join_all;
 use leno_capture::NetworkNamespace;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::context::Context;
 use crate::lanes::Lane;
 use crate::pod::{FAREWELL, Pod};
+use crate::traffic::Traffic;
 
 /// The pods of this node by their Kubernetes UID.
 pub(crate) struct Pods {
@@ -44,6 +45,11 @@ impl Pods {
     fn all(&self) -> Vec<Arc<Pod>> {
         let running = self.running.lock().values().cloned().collect::<Vec<_>>();
         running.into_iter().chain(self.leaving.lock().iter().cloned()).collect()
+    }
+
+    /// The connections that stand now, of pods that leave too.
+    pub(crate) fn open(&self) -> Vec<Weak<Traffic>> {
+        self.all().iter().flat_map(|pod| pod.connections().open()).collect()
     }
 
     /// A removed pod's peers are told at once, and its live connections go on until they end: it

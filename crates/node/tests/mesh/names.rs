@@ -112,6 +112,33 @@ async fn services_are_answered_and_the_rest_is_forwarded() {
     // The resolver's own "no" is passed on, and other types of a service's name are its business.
     let answer = ask_udp(host, "missing.example.org.", RecordType::A).await;
     assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
+    // A type that nobody has heard of is no series of its own.
+    ask_udp(host, name, RecordType::from(65_000)).await;
+
+    let metrics = mesh.node("node-1").metrics().await;
+    let count = |name: &str, kind: &str, protocol: &str| {
+        let labels = [
+            format!("request_query_type=\"{kind}\""),
+            format!("request_protocol=\"{protocol}\""),
+            "source_canonical_service=\"client\"".to_owned(),
+        ];
+        let found = metrics.lines().find(|line| {
+            line.split('{').next() == Some(name) && labels.iter().all(|label| line.contains(label.as_str()))
+        });
+        found.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+    };
+    for (name, kind, protocol, times) in [
+        ("istio_dns_requests_total", "A", "udp", 3.0),
+        ("istio_dns_requests_total", "A", "tcp", 2.0),
+        ("istio_dns_requests_total", "AAAA", "udp", 1.0),
+        ("istio_dns_requests_total", "other", "udp", 1.0),
+        ("istio_dns_upstream_requests_total", "A", "udp", 2.0),
+        ("istio_dns_upstream_requests_total", "A", "tcp", 1.0),
+        ("istio_dns_upstream_request_duration_seconds_count", "A", "udp", 2.0),
+    ] {
+        assert_eq!(count(name, kind, protocol), Some(times), "{name} {kind} {protocol} in\n{metrics}");
+    }
+    assert_eq!(count("istio_dns_upstream_failures_total", "A", "udp"), None, "a no is an answer");
 }
 
 #[tokio::test]
@@ -126,4 +153,7 @@ async fn a_resolver_that_is_away_costs_an_error_and_not_the_mesh() {
     let answer = ask_udp(client.host(), "example.org.", RecordType::A).await;
     assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(addresses(&ask_udp(client.host(), "web.default.svc.cluster.local.", RecordType::A).await), [vip]);
+    let metrics = mesh.node("node-1").metrics().await;
+    let failed = metrics.lines().find(|line| line.starts_with("istio_dns_upstream_failures_total{"));
+    assert!(failed.is_some_and(|line| line.ends_with(" 1")), "{metrics}");
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use leno_telemetry::admin::{self, Routes, text};
 use leno_telemetry::logging::LogHandle;
+use leno_telemetry::observe;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +46,8 @@ pub(crate) async fn start<C: Carrier>(
                 text(StatusCode::OK, "shutting down\n")
             })
     };
+    let observed = carrier.clone();
+    admin = admin.merge(observe::routes(&core.access_log, &config.node, Arc::new(move || observed.open())));
     if let Some(log) = log {
         admin = admin.merge(admin::logging(log));
     }
@@ -66,7 +69,7 @@ pub(crate) async fn start<C: Carrier>(
 /// Ports of a proxy's own endpoints, on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoints {
-    /// `/config_dump` and the like; on loopback only.
+    /// `/config_dump`, `/connections` and the like; on loopback only.
     pub admin: u16,
     /// `/metrics`.
     pub metrics: u16,

@@ -11,8 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 
-use super::queue::Line;
-use super::{Endpoint, Level, Record};
+use super::{Endpoint, Happened, Level, Line, Record};
 use crate::logging::Format;
 
 const TIME: &[BorrowedFormatItem<'_>] =
@@ -28,8 +27,13 @@ trait Fields {
 }
 
 pub(super) fn line(out: &mut Vec<u8>, format: Format, line: &Line) {
-    let head = Head { time: line.time, level: line.level, message: line.message };
-    write(out, format, &head, |fields| record(fields, &line.record, line.message == "connection opened"));
+    let message = match line.happened {
+        Happened::Opened => "connection opened",
+        Happened::Completed => "connection complete",
+        Happened::Refused => "connection failed",
+    };
+    let head = Head { time: line.time, level: line.level, message };
+    write(out, format, &head, |fields| record(fields, &line.record, line.happened == Happened::Opened));
 }
 
 /// Says that lines are missing here.
@@ -45,8 +49,13 @@ struct Head<'a> {
     message: &'a str,
 }
 
+/// As the log writes it: UTC, with microseconds.
+pub(crate) fn time(time: SystemTime) -> String {
+    OffsetDateTime::from(time).format(TIME).unwrap_or_default()
+}
+
 fn write(out: &mut Vec<u8>, format: Format, head: &Head<'_>, fill: impl FnOnce(&mut dyn Fields)) {
-    let time = OffsetDateTime::from(head.time).format(TIME).unwrap_or_default();
+    let time = time(head.time);
     let level = match head.level {
         Level::Off | Level::Error => "error",
         Level::Info => "info",
@@ -130,12 +139,13 @@ fn end(fields: &mut dyn Fields, keys: &Keys, end: &Endpoint, after_address: impl
         fields.word(keys.address, &address);
     }
     after_address(fields);
-    name(fields, keys.workload, end.workload.as_ref());
-    name(fields, keys.namespace, end.namespace.as_ref());
+    let workload = end.workload.as_deref();
+    name(fields, keys.workload, workload.map(|workload| &workload.name));
+    name(fields, keys.namespace, workload.map(|workload| &workload.namespace));
     if let Some(identity) = &end.identity {
         fields.text(keys.identity, identity);
     }
-    name(fields, keys.cluster, end.cluster.as_ref());
+    name(fields, keys.cluster, workload.map(|workload| &workload.cluster_id));
 }
 
 fn name(fields: &mut dyn Fields, key: &'static str, name: Option<&Name>) {

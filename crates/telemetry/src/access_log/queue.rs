@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use prometheus_client::metrics::counter::Counter;
 
-use super::{Level, Record, format};
+use super::watch::Watchers;
+use super::{Line, format};
 use crate::logging::Format;
 
 /// How long the writer lets lines gather: a wake-up and a system call per line would cost more
@@ -19,13 +20,6 @@ const BATCH: usize = 64 << 10;
 
 /// Lines that there is room for at all times, twice: many more only come in a burst.
 const ROOM: usize = 256;
-
-pub(super) struct Line {
-    pub(super) time: SystemTime,
-    pub(super) message: &'static str,
-    pub(super) level: Level,
-    pub(super) record: Record,
-}
 
 pub(super) struct Queue {
     state: Mutex<State>,
@@ -93,7 +87,7 @@ impl Queue {
     }
 
     /// The writer's thread: runs until the queue is closed and empty, or `out` fails.
-    pub(super) fn write_all(&self, mut out: impl Write, format: Format) {
+    pub(super) fn write_all(&self, mut out: impl Write, format: Format, watchers: &Watchers) {
         let mut buffer = Vec::with_capacity(BATCH + 4096);
         // Swapped with the queue's own, so that neither has to grow anew for each batch.
         let mut lines = VecDeque::new();
@@ -103,18 +97,24 @@ impl Queue {
                 break;
             }
             if missing > 0 {
+                watchers.missed(missing);
                 format::gap(&mut buffer, format, SystemTime::now(), missing);
             }
             let count = lines.len() as u64;
             let mut result = Ok(());
-            for line in lines.drain(..) {
-                format::line(&mut buffer, format, &line);
+            for line in &lines {
+                if !line.logged {
+                    continue;
+                }
+                format::line(&mut buffer, format, line);
                 if buffer.len() >= BATCH {
                     result = result.and_then(|()| out.write_all(&buffer));
                     buffer.clear();
                 }
             }
             result = result.and_then(|()| out.write_all(&buffer)).and_then(|()| out.flush());
+            // After they are written: whoever reads the log finds there what those who watch were told.
+            watchers.tell(lines.drain(..));
             buffer.clear();
             buffer.shrink_to(BATCH + 4096);
             lines.shrink_to(ROOM);

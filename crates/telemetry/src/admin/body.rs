@@ -131,6 +131,6 @@ impl Write for Pieces {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        if self.next.is_empty() { Ok(()) } else { self.send() }
     }
 }

@@ -15,28 +15,32 @@ use super::{DnsProtocol, Reporter, XdsTermination};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct DnsLabels {
-    request_query_type: String,
+    request_query_type: &'static str,
     request_protocol: &'static str,
     source_canonical_service: Arc<str>,
     source_canonical_revision: Arc<str>,
 }
 
 impl DnsLabels {
-    pub(super) fn new(query_type: &str, protocol: DnsProtocol, client: &Workload) -> Self {
+    pub(super) fn new(query_type: &'static str, protocol: DnsProtocol, client: Option<&Workload>) -> Self {
         Self {
-            request_query_type: query_type.to_owned(),
+            request_query_type: query_type,
             request_protocol: match protocol {
                 DnsProtocol::Udp => "udp",
                 DnsProtocol::Tcp => "tcp",
             },
-            source_canonical_service: known(&client.canonical_name),
-            source_canonical_revision: known(&client.canonical_revision),
+            source_canonical_service: client.map_or_else(unknown, |client| known(&client.canonical_name)),
+            source_canonical_revision: client.map_or_else(unknown, |client| known(&client.canonical_revision)),
         }
     }
 }
 
+fn unknown() -> Arc<str> {
+    "unknown".into()
+}
+
 fn known(name: &Arc<str>) -> Arc<str> {
-    if name.is_empty() { "unknown".into() } else { name.clone() }
+    if name.is_empty() { unknown() } else { name.clone() }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -109,7 +113,7 @@ impl Families {
         };
         let istio = registry.sub_registry_with_prefix("istio");
         istio.register("tcp_sockets_open", "Sockets open now", all.sockets_open.clone());
-        istio.register("dns_requests", "DNS queries received", all.dns_requests.clone());
+        istio.register("dns_requests", "DNS queries of pods", all.dns_requests.clone());
         istio.register("dns_upstream_requests", "DNS queries passed on", all.dns_upstream_requests.clone());
         istio.register(
             "dns_upstream_failures",

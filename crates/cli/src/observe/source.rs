@@ -1,0 +1,49 @@
+//! Where the proxies are whose connections are shown. Today that is a stage; a cluster's nodes would be another
+//! [`Source`], and nothing else here would know the difference.
+
+use std::future::Future;
+
+use leno_local::client::{Client, NodePort};
+use leno_local::names::StageName;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Proxies of nodes, and ways to their own ports.
+pub(crate) trait Source: Clone + Send + Sync + 'static {
+    /// A connection to a port of a proxy.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The nodes there are, in order.
+    fn nodes(&self) -> impl Future<Output = anyhow::Result<Vec<String>>> + Send;
+
+    /// Connects to a port of the proxy of `node`.
+    fn dial(&self, node: &str, port: NodePort) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
+}
+
+/// The nodes of a stage.
+#[derive(Debug, Clone)]
+pub(crate) struct StageNodes(pub(crate) StageName);
+
+impl Source for StageNodes {
+    type Stream = tokio::io::BufReader<tokio::net::UnixStream>;
+
+    async fn nodes(&self) -> anyhow::Result<Vec<String>> {
+        let listing = Client::connect(&self.0).await?.ps().await?;
+        Ok(listing.nodes.into_iter().map(|node| node.name).collect())
+    }
+
+    async fn dial(&self, node: &str, port: NodePort) -> anyhow::Result<Self::Stream> {
+        Ok(Client::connect(&self.0).await?.dial(node, port).await?)
+    }
+}
+
+/// Those of the nodes that are asked for; all where none is.
+///
+/// # Errors
+/// If one is asked for that does not exist.
+pub(crate) async fn chosen<S: Source>(source: &S, wanted: &[String]) -> anyhow::Result<Vec<String>> {
+    let nodes = source.nodes().await?;
+    if let Some(unknown) = wanted.iter().find(|wanted| !nodes.contains(wanted)) {
+        anyhow::bail!("there is no node {unknown}; the nodes are {}", nodes.join(", "));
+    }
+    Ok(nodes.into_iter().filter(|node| wanted.is_empty() || wanted.contains(node)).collect())
+}

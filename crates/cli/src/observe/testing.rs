@@ -1,0 +1,43 @@
+//! A connection for tests.
+
+use leno_telemetry::observe::{Connection, Peer, Verdict};
+
+use super::ledger::{Shown, State};
+use crate::args::ObjectName;
+
+/// From `shop/web` to `shop/db-svc`, well.
+pub(super) fn connection() -> Connection {
+    let peer = |name: &str, address: &str| Peer {
+        pod: Some(format!("{name}-1")),
+        workload: Some(name.to_owned()),
+        namespace: Some("shop".to_owned()),
+        identity: Some(format!("spiffe://cluster.local/ns/shop/sa/{name}")),
+        address: Some(address.parse().unwrap()),
+    };
+    Connection {
+        time: "2026-11-25T12:34:56.000001Z".to_owned(),
+        reporter: "destination".to_owned(),
+        source: peer("web", "10.0.0.1:4000"),
+        destination: peer("db", "10.0.0.2:8080"),
+        service: Some("db-svc.shop.svc.cluster.local".to_owned()),
+        port: Some(8080),
+        encrypted: Some(true),
+        why: "mutual TLS".to_owned(),
+        bytes_sent: 12,
+        bytes_received: 3400,
+        duration_ms: 56,
+        verdict: Verdict::Allowed,
+        policy: None,
+        reason: None,
+        dry_run: Vec::new(),
+        trace: Some("ab".to_owned()),
+    }
+}
+
+pub(super) fn shown(connection: Connection) -> Shown {
+    Shown { state: State::Ended, nodes: vec!["node-2".to_owned()], connection }
+}
+
+pub(super) fn named(namespace: &str, name: &str) -> ObjectName {
+    ObjectName { namespace: namespace.to_owned(), name: name.to_owned() }
+}

@@ -1,0 +1,164 @@
+//! The stream of a proxy's connections on its admin port: `GET /connections`.
+//!
+//! It tells what is open, what ended lately, and, if asked to follow, what happens from then on: newline-delimited
+//! JSON ([`Event`]). It is written by a thread of its own, no faster than it is read, from what the access log's thread
+//! hands out and from a look at what is open; the data path has no part in it.
+
+mod event;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::StatusCode;
+
+pub use event::{Connection, Event, Hello, Peer, Verdict};
+
+use crate::AccessLog;
+use crate::access_log::{Direction, Happened, Level, Record, Watch, line_time};
+use crate::admin::{Request, Routes, lines, text};
+
+/// How long the stream may be silent. Then it carries an empty line, by which each end sees that the other lives.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Path of the stream.
+pub const PATH: &str = "/connections";
+
+/// The connections that are open, each looked at when it is its turn. Called by the thread that writes.
+pub type Open = dyn Fn() -> Box<dyn Iterator<Item = Record>> + Send + Sync;
+
+/// `GET /connections`: `?since=SECONDS` only what ended within that time, `?follow=true` goes on, `?every=MILLISECONDS`
+/// then tells of open connections again that have carried more since.
+pub fn routes(log: &AccessLog, node: &str, open: Arc<Open>) -> Routes {
+    let (log, node) = (log.clone(), node.to_owned());
+    Routes::new().get(PATH, move |request| match Wanted::read(&request) {
+        Ok(wanted) => {
+            let (log, node, open) = (log.clone(), node.clone(), open.clone());
+            lines(move |out| Stream { out, open, told: HashMap::new() }.write(&log, node, &wanted))
+        }
+        Err(reason) => text(StatusCode::BAD_REQUEST, reason),
+    })
+}
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    since: Option<Duration>,
+    follow: bool,
+    every: Option<Duration>,
+}
+
+impl Wanted {
+    fn read(request: &Request) -> Result<Self, String> {
+        let number = |name: &str| match request.parameter(name) {
+            None => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| format!("{name}={text:?}: expected a whole number\n")),
+        };
+        let follow = match request.parameter("follow").as_deref() {
+            None | Some("false") => false,
+            Some("true" | "") => true,
+            Some(other) => return Err(format!("follow={other:?}: expected true or false\n")),
+        };
+        Ok(Self {
+            since: number("since")?.map(Duration::from_secs),
+            follow,
+            // More often would be a busy loop.
+            every: number("every")?.map(|every: u64| Duration::from_millis(every.max(100))),
+        })
+    }
+}
+
+/// What tells one open connection from another.
+type Key = (Direction, Option<SocketAddr>, Option<SocketAddr>);
+
+struct Stream<'a> {
+    out: &'a mut dyn Write,
+    open: Arc<Open>,
+    /// Bytes that open connections had when they were told of last.
+    told: HashMap<Key, u64>,
+}
+
+impl Stream<'_> {
+    fn write(&mut self, log: &AccessLog, node: String, wanted: &Wanted) -> io::Result<()> {
+        let mut watch = log.watch();
+        let keeps = match log.level() {
+            Level::Off => "none",
+            Level::Error => "failed",
+            Level::Info | Level::Debug => "all",
+        };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        self.event(&Event::Hello(Hello { node, version, keeps: keeps.to_owned(), forgotten: watch.forgotten }))?;
+        let now = SystemTime::now();
+        let wanted_past = |time: SystemTime| {
+            let age = now.duration_since(time).unwrap_or_default();
+            wanted.since.is_none_or(|since| age <= since)
+        };
+        for line in std::mem::take(&mut watch.recent) {
+            if wanted_past(line.time) {
+                self.event(&Event::Ended(Box::new(Connection::of_line(&line))))?;
+            }
+        }
+        self.tell_open(wanted.every.is_some(), false)?;
+        self.event(&Event::Now)?;
+        self.out.flush()?;
+        if wanted.follow { self.follow(&watch, wanted.every) } else { Ok(()) }
+    }
+
+    fn follow(&mut self, watch: &Watch, every: Option<Duration>) -> io::Result<()> {
+        let mut look = every.map(|every| Instant::now() + every);
+        loop {
+            let until_look = look.map_or(HEARTBEAT, |look| look.saturating_duration_since(Instant::now()));
+            let (lines, missed) = watch.next(until_look.min(HEARTBEAT));
+            let quiet = lines.is_empty();
+            for line in lines {
+                let connection = Box::new(Connection::of_line(&line));
+                let opened = line.happened == Happened::Opened;
+                self.event(&if opened { Event::Open(connection) } else { Event::Ended(connection) })?;
+            }
+            if missed > 0 {
+                self.event(&Event::Missed { count: missed })?;
+            }
+            if let (Some(at), Some(every)) = (look, every)
+                && at <= Instant::now()
+            {
+                self.tell_open(true, true)?;
+                look = Some(Instant::now() + every);
+            }
+            if quiet {
+                self.out.write_all(b"\n")?;
+            }
+            self.out.flush()?;
+        }
+    }
+
+    /// Tells of what is open; `remember` what each has carried, `changed` only if that is more than when it was told
+    /// of last.
+    fn tell_open(&mut self, remember: bool, changed: bool) -> io::Result<()> {
+        let mut carried = HashMap::new();
+        for record in (self.open)() {
+            let bytes = record.bytes_sent + record.bytes_received;
+            if remember {
+                let key = (record.direction, record.source.address, record.destination.address);
+                carried.insert(key, bytes);
+                if changed && self.told.get(&key) == Some(&bytes) {
+                    continue;
+                }
+            }
+            let now = line_time(SystemTime::now());
+            self.event(&Event::Open(Box::new(Connection::new(&record, now))))?;
+        }
+        self.told = carried;
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event) -> io::Result<()> {
+        serde_json::to_writer(&mut *self.out, event)?;
+        self.out.write_all(b"\n")
+    }
+}
+
+#[cfg(test)]
+#[path = "observe_tests.rs"]
+mod tests;
