@@ -69,6 +69,7 @@ impl Paint {
     }
 
     /// No colours.
+    #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self { on: false }
     }

@@ -33,7 +33,7 @@ fn log(format: Format, level: Level) -> (AccessLog, Sink) {
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn full() -> Record {
-    let mut workload = leno_model::Workload::new("uid", "shop", "web-1");
+    let mut workload = Workload::new("uid", "shop", "web-1");
     workload.cluster_id = "Kubernetes".into();
     let mut record = Record::new(Direction::Outbound);
     record.source.workload = Some(Arc::new(workload));
