@@ -1,5 +1,7 @@
 //! Every command and flag, once: parsing, help and shell completion come from here.
 
+mod observe;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -7,9 +9,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use leno_local::names::{DEFAULT_STAGE, StageName};
 
 use crate::control_args::ControlArgs;
-use crate::metrics::MetricsArgs;
-use crate::observe::ObserveArgs;
 use crate::sample::SampleCommand;
+
+#[cfg(test)]
+pub(crate) use observe::VerdictArg;
+pub(crate) use observe::{FilterArgs, MetricsArgs, ObserveArgs};
 
 /// What was typed. `N` are the settings of the node proxy, which its own crate declares.
 #[derive(Debug, Parser)]
@@ -323,7 +327,7 @@ impl std::fmt::Display for ObjectName {
     }
 }
 
-pub(crate) fn object(text: &str) -> Result<ObjectName, String> {
+fn object(text: &str) -> Result<ObjectName, String> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })

@@ -2,33 +2,15 @@
 
 pub(crate) mod samples;
 
-use clap::Args;
 use leno_local::client::NodePort;
 use serde_json::json;
 
-use crate::args::{Format, OutputArgs, StageArgs};
+use crate::args::{Format, MetricsArgs};
 use crate::observe::source::{Source, StageNodes, chosen};
 use crate::{output, proxy_page};
 
 /// Path of the page, as Istio's proxies have it.
 pub(crate) const PATH: &str = "/metrics";
-
-#[derive(Debug, Args)]
-pub(crate) struct MetricsArgs {
-    /// Node whose proxy is asked; without it, all
-    #[arg(value_name = "NODE")]
-    node: Option<String>,
-
-    /// Only metrics whose name starts with this, for example istio_tcp
-    #[arg(long, value_name = "PREFIX", default_value = "")]
-    metric: String,
-
-    #[command(flatten)]
-    stage: StageArgs,
-
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// `leno metrics`.
 pub(crate) fn run(args: &MetricsArgs) -> anyhow::Result<()> {

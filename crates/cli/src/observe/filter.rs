@@ -2,8 +2,7 @@
 
 use leno_telemetry::observe::{Connection, Peer};
 
-use super::args::FilterArgs;
-use crate::args::ObjectName;
+use crate::args::{FilterArgs, ObjectName};
 
 impl FilterArgs {
     /// Whether a connection is to be shown.
@@ -66,7 +65,7 @@ mod tests {
         assert!(!fits(&|f| f.service = Some(named("shop", "db"))));
         assert!(fits(&|f| f.namespace = Some("shop".into())) && !fits(&|f| f.namespace = Some("x".into())));
         assert!(fits(&|f| f.port = Some(8080)) && !fits(&|f| f.port = Some(80)));
-        assert!(!fits(&|f| f.verdict = Some(crate::observe::args::VerdictArg::Denied)));
+        assert!(!fits(&|f| f.verdict = Some(crate::args::VerdictArg::Denied)));
         assert!(fits(&|f| f.encrypted = Some(true)) && !fits(&|f| f.encrypted = Some(false)));
     }
 

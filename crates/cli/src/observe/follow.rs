@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use leno_telemetry::observe::Event;
 use tokio::time::MissedTickBehavior;
 
-use super::args::ObserveArgs;
 use super::ledger::{Ledger, Shown};
 use super::map::{self, Map};
 use super::notes::Notes;
 use super::rows;
 use super::source::Source;
 use super::stream::{self, Told, What};
-use crate::args::Format;
+use crate::args::{Format, ObserveArgs};
 use crate::output::{self, Paint};
 
 /// How often what is due is printed.

@@ -9,7 +9,6 @@
 //!  follow   going on
 //! ```
 
-mod args;
 mod filter;
 mod follow;
 mod ledger;
@@ -27,9 +26,7 @@ use std::time::Instant;
 use leno_telemetry::observe::Event;
 use serde_json::json;
 
-pub(crate) use args::ObserveArgs;
-
-use crate::args::Format;
+use crate::args::{Format, ObserveArgs};
 use crate::output::{self, Paint, table};
 use ledger::{Ledger, Shown};
 use notes::Notes;

@@ -1,11 +1,11 @@
-//! What `leno observe` is asked for.
+//! What `leno observe` and `leno metrics` are asked for.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use leno_telemetry::observe::Verdict;
 
-use crate::args::{ObjectName, OutputArgs, StageArgs, object};
+use super::{ObjectName, OutputArgs, StageArgs, object};
 use crate::control_args::duration;
 
 #[derive(Debug, Args)]
@@ -94,4 +94,21 @@ impl From<VerdictArg> for Verdict {
             VerdictArg::Failed => Self::Failed,
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Node whose proxy is asked; without it, all
+    #[arg(value_name = "NODE")]
+    pub(crate) node: Option<String>,
+
+    /// Only metrics whose name starts with this, for example istio_tcp
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    pub(crate) metric: String,
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
