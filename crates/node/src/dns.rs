@@ -68,12 +68,11 @@ pub(crate) async fn serve_tcp(pod: Arc<Pod>, _accepting: Counted, listener: TcpL
     leno_dns::serve_tcp(PodDns(pod), listener).await;
 }
 
-impl From<Transport> for DnsProtocol {
-    fn from(transport: Transport) -> Self {
-        match transport {
-            Transport::Udp => Self::Udp,
-            Transport::Tcp => Self::Tcp,
-        }
+/// What metrics call a transport.
+fn protocol(transport: Transport) -> DnsProtocol {
+    match transport {
+        Transport::Udp => DnsProtocol::Udp,
+        Transport::Tcp => DnsProtocol::Tcp,
     }
 }
 
@@ -86,13 +85,13 @@ async fn reply(pod: &Pod, query: &[u8], transport: Transport) -> Option<Vec<u8>>
     let metrics = &pod.context().core.metrics;
     let kind = query_type(&question);
     let client = pod.workload_now().map(|(_, workload)| workload);
-    metrics.dns_request(kind, transport.into(), client.as_deref());
+    metrics.dns_request(kind, protocol(transport), client.as_deref());
     if let Some(local) = local_answer(pod, &question, transport).await {
         return Some(local);
     }
     let asked = Instant::now();
     let reply = forward(pod, query, transport).await;
-    metrics.dns_upstream(kind, transport.into(), client.as_deref(), asked.elapsed(), reply.is_none());
+    metrics.dns_upstream(kind, protocol(transport), client.as_deref(), asked.elapsed(), reply.is_none());
     Some(reply.unwrap_or_else(|| question.error(ResponseCode::ServFail)))
 }
 
