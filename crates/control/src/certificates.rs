@@ -128,7 +128,7 @@ impl CertificatePolicy {
 
 /// The node that the caller serves.
 fn node_of(store: &ObjectStore, caller: &Caller) -> Option<String> {
-    let of_pod = || Some(Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?.spec.node_name.clone());
+    let of_pod = || Some(Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?.spec.node_name.to_string());
     caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).filter(|node| !node.is_empty())
 }
 

@@ -12,6 +12,7 @@ mod mesh;
 mod names;
 mod policy;
 pub mod ports;
+mod recent;
 mod reference;
 mod service;
 mod workload;
@@ -22,6 +23,7 @@ pub use mesh::{Endpoint, Mesh};
 pub use names::Names;
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
 pub use ports::{HBONE as HBONE_PORT, RESERVED as RESERVED_PORTS};
+pub use recent::Recent;
 pub use reference::{GatewayAddress, GatewayDestination, NetworkAddress, ServiceName};
 pub use service::{
     AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, Port, PortName, RoutingScope, Service,

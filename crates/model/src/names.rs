@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::{GatewayAddress, GatewayDestination, Name, Service, ServiceName, Workload};
+use crate::index::hash;
+use crate::{GatewayAddress, GatewayDestination, Map, Name, Port, Recent, Service, ServiceName, Workload};
 
 /// Below so many names it is not worth looking for those that nobody says any more.
 const FEW: usize = 1024;
@@ -13,6 +14,8 @@ const FEW: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Names {
     held: HashSet<Name>,
+    /// What workloads say of their services: the replicas of one say the same.
+    services: Recent<Map<ServiceName, Vec<Port>>>,
     /// As many as make it worth a look for those that only this holds: it may take up to twice what is
     /// in use, and looks at each as often as one is added.
     look_at: usize,
@@ -54,13 +57,18 @@ impl Names {
         workload.addresses.shrink_to_fit();
         workload.authorization_policies.shrink_to_fit();
         if !workload.services.is_empty() {
-            let services = workload.services.iter().map(|(service, ports)| {
-                let mut service = service.clone();
-                self.share_service_name(&mut service);
-                // A clone has no room left over.
-                (service, ports.clone())
+            let held = &mut self.held;
+            let first = hash(workload.services.first_key_value().map(|(service, _)| service));
+            self.services.share(first, &mut workload.services, |services| {
+                let settled = services.iter().map(|(service, ports)| {
+                    let mut service = service.clone();
+                    share(held, &mut service.namespace);
+                    share(held, &mut service.hostname);
+                    // A clone has no room left over.
+                    (service, ports.clone())
+                });
+                *services = settled.collect();
             });
-            workload.services = services.collect();
         }
         self.forget_unused();
     }
@@ -75,12 +83,14 @@ impl Names {
         self.forget_unused();
     }
 
+    /// Shares one name with whoever says the same.
+    pub fn settle_name(&mut self, name: &mut Name) {
+        self.share(name);
+        self.forget_unused();
+    }
+
     fn share(&mut self, name: &mut Name) {
-        if let Some(held) = self.held.get(name) {
-            *name = held.clone();
-        } else {
-            self.held.insert(name.clone());
-        }
+        share(&mut self.held, name);
     }
 
     fn share_service_name(&mut self, service: &mut ServiceName) {
@@ -101,6 +111,13 @@ impl Names {
             self.held.shrink_to(2 * self.held.len());
             self.look_at = 2 * self.held.len();
         }
+    }
+}
+
+fn share(held: &mut HashSet<Name>, name: &mut Name) {
+    match held.get(name) {
+        Some(held) => *name = held.clone(),
+        None => drop(held.insert(name.clone())),
     }
 }
 

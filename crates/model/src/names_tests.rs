@@ -10,7 +10,8 @@ fn pod(n: usize) -> Workload {
     pod.services.insert(web, vec![Port::tcp(80, 8080)]);
     pod.authorization_policies = vec![PolicyName { namespace: "ns".into(), name: "p".into() }];
     let at = NetworkAddress { network: "net".into(), address: [10, 0, 0, 2].into() };
-    pod.waypoint = Some(GatewayAddress { destination: GatewayDestination::Address(at), hbone_mtls_port: 15008 });
+    let gateway = GatewayAddress { destination: GatewayDestination::Address(at), hbone_mtls_port: 15008 };
+    pod.waypoint = Some(Box::new(gateway));
     pod
 }
 
@@ -34,6 +35,7 @@ fn what_two_say_is_kept_once_and_nothing_else_changes() {
     ] {
         assert!(Arc::ptr_eq(one, other), "{one}");
     }
+    assert!(one.services.ptr_eq(&other.services));
     assert_eq!(one.addresses.capacity(), 1);
 }
 

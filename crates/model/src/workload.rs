@@ -114,9 +114,9 @@ pub struct Workload {
     /// Never empty here: the wire's empty string becomes `default`.
     pub service_account: Name,
     /// Waypoint for traffic addressed to this workload itself.
-    pub waypoint: Option<GatewayAddress>,
+    pub waypoint: Option<Box<GatewayAddress>>,
     /// How other networks reach it.
-    pub network_gateway: Option<GatewayAddress>,
+    pub network_gateway: Option<Box<GatewayAddress>>,
     /// Node name.
     pub node: Name,
     /// Canonical service, for telemetry.

@@ -298,6 +298,18 @@ impl<'de, T: Field<'de>> Field<'de> for Vec<T> {
     }
 }
 
+impl<'de, T: Field<'de>> Field<'de> for Box<T> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        T::decode(from, cx).map(Self::new)
+    }
+}
+
+impl<'de, T: Field<'de>> Field<'de> for Box<[T]> {
+    fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
+        Vec::decode(from, cx).map(Self::from)
+    }
+}
+
 impl<'de, T: Field<'de>> Field<'de> for Arc<[T]> {
     fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error> {
         Vec::decode(from, cx).map(Self::from)

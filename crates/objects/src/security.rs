@@ -30,7 +30,7 @@ object! {
         /// Which workloads; absent means all of the namespace.
         selector: Option<WorkloadSelector> = "selector",
         /// What it is attached to instead (one, old form).
-        target_ref: Option<PolicyTargetReference> = "targetRef",
+        target_ref: Option<Box<PolicyTargetReference>> = "targetRef",
         /// What it is attached to instead.
         target_refs: Vec<PolicyTargetReference> = "targetRefs",
         /// What a match does.

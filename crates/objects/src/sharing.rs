@@ -5,51 +5,21 @@
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
-use leno_model::Name;
+use leno_model::{Names, Recent};
 
 use crate::Object;
 use crate::meta::{Condition, Labels, ObjectMeta, OwnerReference};
 use crate::workload::{Container, Pod};
 
-/// As many things of each sort are remembered as there may be Deployments that change at the same time. What
-/// is forgotten meanwhile is kept once more, which costs memory and nothing else.
-const REMEMBERED: usize = 4096;
-
 /// Remembers what objects were made of.
 #[derive(Debug, Default)]
 pub struct Sharing {
     hasher: RandomState,
-    namespaces: Recent<Name>,
+    names: Names,
     labels: Recent<Labels>,
     owners: Recent<std::sync::Arc<[OwnerReference]>>,
     containers: Recent<std::sync::Arc<[Container]>>,
     conditions: Recent<std::sync::Arc<[Condition]>>,
-}
-
-/// The last thing of each hash.
-#[derive(Debug)]
-struct Recent<T>(Vec<Option<T>>);
-
-impl<T> Default for Recent<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T: Clone + PartialEq> Recent<T> {
-    /// Makes `thing` the one that was seen before, if it is equal.
-    fn share(&mut self, hash: u64, thing: &mut T) {
-        if self.0.is_empty() {
-            self.0.resize(REMEMBERED, None);
-        }
-        let Some(slot) = usize::try_from(hash % REMEMBERED as u64).ok().and_then(|slot| self.0.get_mut(slot)) else {
-            return;
-        };
-        match slot {
-            Some(seen) if seen == thing => *thing = seen.clone(),
-            _ => *slot = Some(thing.clone()),
-        }
-    }
 }
 
 impl Sharing {
@@ -66,29 +36,42 @@ impl Sharing {
     }
 
     fn metadata(&mut self, metadata: &mut ObjectMeta) {
-        self.namespaces.share(self.hasher.hash_one(&metadata.namespace), &mut metadata.namespace);
+        self.names.settle_name(&mut metadata.namespace);
         for labels in [&mut metadata.labels, &mut metadata.annotations] {
             if !labels.is_empty() {
                 let hash = labels.iter().fold(0_u64, |sum, entry| sum.wrapping_add(self.hasher.hash_one(entry)));
-                self.labels.share(hash, labels);
+                let names = &mut self.names;
+                self.labels.share(hash, labels, |labels| {
+                    // Those that are only this object's are called as those of others.
+                    let settled = labels.iter().map(|(key, value)| {
+                        let mut key = key.clone();
+                        names.settle_name(&mut key);
+                        (key, value.clone())
+                    });
+                    *labels = settled.collect();
+                });
             }
         }
         if let Some(first) = metadata.owner_references.first() {
             let hash = self.hasher.hash_one((&metadata.namespace, &first.name));
-            self.owners.share(hash, &mut metadata.owner_references);
+            self.owners.share(hash, &mut metadata.owner_references, |_| ());
         }
     }
 
     fn pod(&mut self, pod: &mut Pod) {
+        let spec = &mut pod.spec;
+        for name in [&mut spec.node_name, &mut spec.service_account_name, &mut spec.service_account] {
+            self.names.settle_name(name);
+        }
         // Of one owner all are alike, but for the time of a rollout.
         let owner = pod.metadata.owner_references.first().map(|owner| owner.name.as_str());
         let container = pod.spec.containers.first().map(|container| container.name.as_str());
         let hash = self.hash((&pod.metadata.namespace, owner, container));
-        self.containers.share(hash, &mut pod.spec.containers);
+        self.containers.share(hash, &mut pod.spec.containers, |_| ());
         let conditions = pod.status.conditions.iter();
         let said: Vec<(&str, &str)> = conditions.map(|said| (said.kind.as_str(), said.status.as_str())).collect();
         let hash = self.hash(&said);
-        self.conditions.share(hash, &mut pod.status.conditions);
+        self.conditions.share(hash, &mut pod.status.conditions, |_| ());
     }
 }
 

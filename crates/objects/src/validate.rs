@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use leno_model::Name;
+
 use crate::decode::{Context, Problem};
 
 type Check = Result<(), Problem>;
@@ -52,7 +54,7 @@ pub(super) fn label_field(name: &String, _: &mut Context) -> Check {
     label(name).map_err(Problem::here)
 }
 
-pub(super) fn subdomain_field(name: &String, _: &mut Context) -> Check {
+pub(super) fn subdomain_field(name: &Name, _: &mut Context) -> Check {
     if name.is_empty() { Ok(()) } else { subdomain(name).map_err(Problem::here) }
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod rules;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use leno_model::Name;
+
 use super::decode::{object, word};
 use super::meta::{Condition, LabelSelector, ObjectMeta};
 use super::scalars::{IntOrString, PortNumber};
@@ -92,11 +94,11 @@ object! {
         /// Its processes.
         containers: Arc<[Container]> = "containers" (required check rules::containers),
         /// Node it is bound to; empty until somebody binds it.
-        node_name: String = "nodeName",
+        node_name: Name = "nodeName",
         /// Account it runs as; empty means `default`.
-        service_account_name: String = "serviceAccountName" (check validate::subdomain_field),
+        service_account_name: Name = "serviceAccountName" (check validate::subdomain_field),
         /// Old name of `serviceAccountName`.
-        service_account: String = "serviceAccount" (check validate::subdomain_field),
+        service_account: Name = "serviceAccount" (check validate::subdomain_field),
         /// Whether it shares the node's network.
         host_network: bool = "hostNetwork",
         /// Whether a container that ends is started again.
@@ -117,7 +119,7 @@ object! {
 impl PodSpec {
     /// The service account, never empty.
     pub fn account(&self) -> &str {
-        [self.service_account_name.as_str(), self.service_account.as_str()]
+        [&*self.service_account_name, &*self.service_account]
             .into_iter()
             .find(|name| !name.is_empty())
             .unwrap_or("default")
@@ -307,7 +309,7 @@ object! {
         /// First address.
         pod_ip: Option<IpAddr> = "podIP",
         /// All addresses.
-        pod_ips: Vec<PodIp> = "podIPs",
+        pod_ips: Box<[PodIp]> = "podIPs",
         /// Conditions, of which `Ready` matters.
         conditions: Arc<[Condition]> = "conditions",
     }
@@ -381,7 +383,7 @@ object! {
         /// Which pods are its own.
         selector: LabelSelector = "selector" (required),
         /// What each pod should be.
-        template: PodTemplateSpec = "template" (required),
+        template: Box<PodTemplateSpec> = "template" (required),
     }
     ignored ["strategy", "minReadySeconds", "revisionHistoryLimit", "paused", "progressDeadlineSeconds"]
 }

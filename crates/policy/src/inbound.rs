@@ -146,7 +146,7 @@ fn is_waypoint_of_address(mesh: &Mesh, workload: &Workload, address: IpAddr) -> 
         return true;
     }
     mesh.workload_by_address(&at.network, address)
-        .and_then(|target| target.waypoint.as_ref())
+        .and_then(|target| target.waypoint.as_deref())
         .is_some_and(|gateway| is_waypoint_of(mesh, workload, gateway))
 }
 

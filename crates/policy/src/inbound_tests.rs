@@ -86,7 +86,7 @@ fn a_waypoint_takes_what_it_stands_for() {
         let mut web = service("web", &["10.96.0.1"]);
         web.waypoint = Some(reference.clone());
         let mut pod_with = pod("db", "10.0.0.5");
-        pod_with.waypoint = Some(reference.clone());
+        pod_with.waypoint = Some(Box::new(reference.clone()));
         let free = pod("free", "10.0.0.6");
         let mesh = mesh(&[&waypoint, &web], &[&gateway, &pod_with, &free]);
         assert_eq!(target(&mesh, &gateway, "10.96.0.1:80"), Ok(at("10.0.0.9:80")), "{reference:?}");

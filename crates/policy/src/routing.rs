@@ -313,7 +313,7 @@ fn way_to_workload<'m>(
     destination: SocketAddr,
 ) -> Result<Way<'m>, RouteError> {
     NotUnderstood::workload(workload)?;
-    let Some(gateway) = workload.waypoint.as_ref().filter(|g| !waypoint::is_waypoint(mesh, source, g)) else {
+    let Some(gateway) = workload.waypoint.as_deref().filter(|g| !waypoint::is_waypoint(mesh, source, g)) else {
         return Ok(Way::Workload(workload));
     };
     let (waypoint, candidates) =

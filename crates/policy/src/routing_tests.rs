@@ -255,7 +255,7 @@ fn a_workload_waypoint_is_passed_except_by_itself() {
     let gateway = endpoint("gateway", "10.0.2.1", &[&waypoint]);
     let mut db = pod("db", "10.0.0.9");
     for reference in [waypoint_by_name(&waypoint), waypoint_by_address("10.96.0.2"), waypoint_by_address("10.0.2.1")] {
-        db.waypoint = Some(reference);
+        db.waypoint = Some(Box::new(reference));
         let mesh = mesh(&[&waypoint], &[&gateway, &db]);
         assert_eq!(tunnel(&first(&mesh, "10.0.0.9:5432")), (at("10.0.2.1:15008"), "10.0.0.9:5432", true));
         let own = route(&mesh, &gateway, at("10.0.0.9:5432"), &mut numbers(1)).expect("a route");
@@ -290,7 +290,7 @@ fn a_waypoint_that_cannot_be_used_refuses() {
     web.waypoint = Some(waypoint_by_address("10.96.0.77"));
     assert!(refusal(&mesh(&[&web], &[&backend]), "10.96.0.1:80").contains("no such service or workload"));
     let mut db = pod("db", "10.0.0.9");
-    db.waypoint = Some(waypoint_by_address("10.96.0.77"));
+    db.waypoint = Some(Box::new(waypoint_by_address("10.96.0.77")));
     assert!(refusal(&mesh(&[], &[&db]), "10.0.0.9:1").contains("of workload default/db"));
 }
 
@@ -498,7 +498,7 @@ fn what_was_not_understood_is_refused_by_every_way_to_it() {
     unread.not_understood = Some("from the future".into());
     let mut behind = service("behind", &["10.96.0.4"]);
     behind.waypoint = Some(waypoint_by_name(&unread));
-    let far = Workload { waypoint: Some(waypoint_by_address("10.0.0.8")), ..pod("far", "10.0.0.7") };
+    let far = Workload { waypoint: Some(Box::new(waypoint_by_address("10.0.0.8"))), ..pod("far", "10.0.0.7") };
     // Even if what could be read says plaintext.
     let plain = closed(Workload { tunnel_protocol: TunnelProtocol::None, ..pod("plain", "10.0.0.8") });
     let only = closed(endpoint("only", "10.0.1.1", &[&web, &half]));

@@ -117,7 +117,7 @@ impl Translator {
     /// The pods of a node, in no order.
     pub fn pods_on<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Pod> {
         let pods = self.index.pods_on(node).filter_map(|(namespace, name)| Pod::get(&self.store, namespace, name));
-        pods.filter(move |pod| pod.spec.node_name == node)
+        pods.filter(move |pod| *pod.spec.node_name == *node)
     }
 
     /// The mesh they mean.

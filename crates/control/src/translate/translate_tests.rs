@@ -146,7 +146,7 @@ fn states_of_a_pod() {
             |p| p.status.phase = leno_objects::PodPhase::Pending,
             Some((Health::Healthy, TunnelProtocol::Hbone)),
         ),
-        ("without address", |p| p.status.pod_ips.clear(), None),
+        ("without address", |p| p.status.pod_ips = Box::default(), None),
         ("succeeded", |p| p.status.phase = leno_objects::PodPhase::Succeeded, None),
         ("failed", |p| p.status.phase = leno_objects::PodPhase::Failed, None),
     ];

@@ -58,7 +58,7 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
     out.cluster_id = options.cluster_id.clone();
     out.trust_domain = options.trust_domain.clone();
     out.service_account = pod.spec.account().into();
-    out.node = pod.spec.node_name.as_str().into();
+    out.node = pod.spec.node_name.clone();
     out.locality = around.node.map(locality).unwrap_or_default();
     // As Istio's control plane, whatever the owner is.
     out.workload_type = WorkloadType::Pod;

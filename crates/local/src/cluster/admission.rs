@@ -32,7 +32,7 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
         if spec.host_network {
             problems.push(format!("{at}: spec.hostNetwork is not possible here: every pod has its own network"));
         }
-        if !spec.node_name.is_empty() && !nodes.contains(&spec.node_name) {
+        if !spec.node_name.is_empty() && !nodes.iter().any(|node| **node == *spec.node_name) {
             let list = nodes.join(", ");
             problems.push(format!("{at}: there is no node {}; the nodes are {list} (see --nodes)", spec.node_name));
         }

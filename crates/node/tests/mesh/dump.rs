@@ -49,8 +49,9 @@ async fn istioctl_reads_the_dump() {
     mesh.control.publish_policy(&policy());
     mesh.synced().await;
     server.workload.authorization_policies = vec![policy().id];
-    other.workload.waypoint =
-        Some(GatewayAddress { destination: GatewayDestination::Hostname(waypoint.id), hbone_mtls_port: HBONE_PORT });
+    let gateway =
+        GatewayAddress { destination: GatewayDestination::Hostname(waypoint.id), hbone_mtls_port: HBONE_PORT };
+    other.workload.waypoint = Some(Box::new(gateway));
     mesh.control.publish_workload(&server.workload);
     mesh.control.publish_workload(&other.workload);
     mesh.synced().await;

@@ -134,7 +134,7 @@ impl Core {
                 .collect();
             choose_node(&counts)
         } else {
-            self.nodes.iter().position(|node| node.name == pod.spec.node_name).unwrap_or(0)
+            self.nodes.iter().position(|node| *node.name == *pod.spec.node_name).unwrap_or(0)
         };
         let node = self.nodes[index].clone();
         let Some(slot) = self.slots[index].take() else {
@@ -145,7 +145,7 @@ impl Core {
             }
             return;
         };
-        pod.spec.node_name.clone_from(&node.name);
+        pod.spec.node_name = node.name.as_str().into();
         self.made += 1;
         let uid = unique_id(&pod.metadata, self.made);
         pod.metadata.uid.clone_from(&uid);
