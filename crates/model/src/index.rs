@@ -90,6 +90,17 @@ impl<V: Clone> Index<V> {
         };
     }
 
+    /// Puts `value` in place of what it `is`, if that is the only one there; whether it was.
+    pub(crate) fn replace_only(&mut self, hash: u64, value: &V, is: impl Fn(&V) -> bool) -> bool {
+        match self.0.get_mut(&hash) {
+            Some(Few::One(held)) if is(held) => {
+                *held = value.clone();
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The first that it `is`, to be changed.
     pub(crate) fn find_mut(&mut self, hash: u64, is: impl Fn(&V) -> bool) -> Option<&mut V> {
         match self.0.get_mut(&hash)? {

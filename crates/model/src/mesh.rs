@@ -60,14 +60,26 @@ struct Endpoints {
     by_uid: Index<Endpoint>,
 }
 
+impl Endpoints {
+    /// These ports, as another endpoint has them: those of one service mostly say the same.
+    fn shared(&self, ports: &[Port]) -> Arc<[Port]> {
+        let same = self.by_uid.values().next().map(|other| &other.ports).filter(|others| ***others == *ports);
+        same.cloned().unwrap_or_else(|| ports.into())
+    }
+}
+
 impl Mesh {
     /// Adds or replaces a workload. Retired policies that it goes on to name stay.
     pub fn upsert_workload(&mut self, workload: Arc<Workload>) {
-        if let Some(old) = self.workload(&workload.uid).cloned() {
-            self.take_out(&old);
+        let old = self.workload(&workload.uid).cloned();
+        if let Some(old) = &old {
             for id in old.authorization_policies.iter().filter(|id| !workload.authorization_policies.contains(id)) {
                 self.policies.names_no_more(&workload.uid, id);
             }
+            if self.put_in_place(old, &workload) {
+                return;
+            }
+            self.take_out(old);
         }
         for address in self.own_addresses(&workload) {
             self.by_address.put_before(address, workload.clone(), |other| claim(other) < claim(&workload));
@@ -82,6 +94,39 @@ impl Mesh {
             self.policies.names(&workload.uid, id);
         }
         self.workloads.put(hash(&*workload.uid), workload);
+    }
+
+    /// Puts a workload where it was before, if all that it is found by is the same.
+    fn put_in_place(&mut self, old: &Workload, new: &Arc<Workload>) -> bool {
+        let stays = (&old.network, old.network_mode, &old.addresses) == (&new.network, new.network_mode, &new.addresses)
+            && claim(old) == claim(new)
+            && (&old.node, &old.namespace, &old.name, &old.service_account)
+                == (&new.node, &new.namespace, &new.name, &new.service_account)
+            && old.services.keys().eq(new.services.keys());
+        if !stays {
+            return false;
+        }
+        let is_it = |other: &Arc<Workload>| other.uid == new.uid;
+        let uid = hash(&*new.uid);
+        // Of several that have one address the newest comes last, so it can't stay where it was.
+        if !self.own_addresses(new).all(|address| self.by_address.replace_only(address, new, is_it))
+            || !new.node.is_empty() && !self.by_pod.replace_only(pod_hash(new), new, is_it)
+        {
+            return false;
+        }
+        for (service, ports) in &new.services {
+            let Some(of) = self.endpoints.find_mut(hash(service), |of| of.service == *service) else { return false };
+            let ports = match of.by_uid.at(uid).iter().find(|held| is_it(&held.workload)) {
+                Some(held) if *held.ports == **ports => held.ports.clone(),
+                _ => of.shared(ports),
+            };
+            let Some(held) = of.by_uid.find_mut(uid, |held| is_it(&held.workload)) else { return false };
+            *held = Endpoint { workload: new.clone(), ports };
+        }
+        for id in new.authorization_policies.iter().filter(|id| !old.authorization_policies.contains(id)) {
+            self.policies.names(&new.uid, id);
+        }
+        self.workloads.replace_only(uid, new, is_it)
     }
 
     /// Removes a workload; whether there was one.
@@ -128,9 +173,7 @@ impl Mesh {
             self.endpoints.put(key, Endpoints { service: service.clone(), by_uid: Index::default() });
         }
         let Some(of) = self.endpoints.find_mut(key, |of| of.service == *service) else { return };
-        // Those of one service mostly say the same.
-        let same = of.by_uid.values().next().map(|other| &other.ports).filter(|others| ***others == *ports);
-        let endpoint = Endpoint { ports: same.cloned().unwrap_or_else(|| ports.into()), workload: workload.clone() };
+        let endpoint = Endpoint { ports: of.shared(ports), workload: workload.clone() };
         of.by_uid.put(hash(&*workload.uid), endpoint);
     }
 
