@@ -48,7 +48,8 @@ fn a_change_costs_what_it_touches() {
     }
     let kept = (whole[1] - whole[0]) / 4500;
     println!("{kept} bytes are kept of a workload");
-    assert!(kept <= 3072, "{kept} bytes are kept of a workload");
+    // A process that keeps them needs half as much again, for what it is itself and what lies between them.
+    assert!(kept <= 2200, "{kept} bytes are kept of a workload");
     assert!(
         one[1] * 2 <= one[0] * 3,
         "with ten times the mesh a change allocates {} bytes instead of {}",

@@ -93,7 +93,10 @@ struct Selectors(Postings<Name>);
 pub(super) struct Index {
     hasher: RandomState,
     pods_by_node: Postings<Named>,
-    pods_by_label: Postings<Name>,
+    /// By all their labels together: the replicas of one thing have the same.
+    pods_by_labels: Postings<Name>,
+    /// What pods are found by there, by each label among those.
+    labels_with: Postings<u64>,
     /// How many there are in each namespace that has any.
     pods: BTreeMap<Name, usize>,
     slices_by_pod: Postings<Name>,
@@ -124,6 +127,12 @@ impl Index {
 
     /// Takes in that the object `key` was `old` and is `new`.
     pub(super) fn update(&mut self, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
+        if let (Some(Object::Pod(old)), Some(Object::Pod(new))) = (old, new)
+            && old.spec.node_name == new.spec.node_name
+            && old.metadata.labels == new.metadata.labels
+        {
+            return;
+        }
         for (object, add) in [(old, false), (new, true)] {
             match object {
                 Some(Object::Pod(pod)) => self.pod(key, pod, add),
@@ -154,11 +163,18 @@ impl Index {
 
     fn pod(&mut self, key: &ObjectKey, pod: &Pod, add: bool) {
         let me = (key.namespace.clone(), key.name.clone());
-        let node = self.hash(pod.spec.node_name.as_str());
+        let node = self.hash(&*pod.spec.node_name);
         self.pods_by_node.change(node, &me, add);
         let labels: Vec<u64> = self.labels(&key.namespace, &pod.metadata.labels).collect();
-        for label in labels {
-            self.pods_by_label.change(label, &key.name, add);
+        let together = self.hash(&labels);
+        if !labels.is_empty() {
+            self.pods_by_labels.change(together, &key.name, add);
+        }
+        // Even if others have them already: they may be other labels with the same hash.
+        if add || self.pods_by_labels.count(together) == 0 {
+            for label in labels {
+                self.labels_with.change(label, &together, add);
+            }
         }
         let count = self.pods.entry(key.namespace.clone()).or_default();
         *count = if add { *count + 1 } else { count.saturating_sub(1) };
@@ -219,12 +235,13 @@ impl Index {
 
     /// Names of the pods of a namespace with all of these labels, of which there is one.
     pub(super) fn pods_with(&self, store: &ObjectStore, namespace: &str, wanted: &Labels) -> Vec<Name> {
-        let Some(rarest) = self.labels(namespace, wanted).min_by_key(|label| self.pods_by_label.count(*label)) else {
+        let Some(rarest) = self.labels(namespace, wanted).min_by_key(|label| self.labels_with.count(*label)) else {
             return Vec::new();
         };
         let selected =
             |name: &&Name| Pod::get(store, namespace, name).is_some_and(|pod| selects(wanted, &pod.metadata.labels));
-        self.pods_by_label.at(rarest).filter(selected).cloned().collect()
+        let candidates = self.labels_with.at(rarest).flat_map(|together| self.pods_by_labels.at(*together));
+        candidates.filter(selected).cloned().collect()
     }
 
     /// The namespaces that have pods.
