@@ -25,6 +25,9 @@ use tokio::net::TcpListener;
 
 use crate::Error;
 
+/// Objects of the first state that are taken in at a time: lists of an API server come in such pages.
+const PAGE: usize = 500;
+
 /// What a control plane for the lab is told first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
@@ -119,6 +122,7 @@ fn run() -> Result<(), Error> {
 fn feed(controller: &Controller) -> Result<(), Error> {
     let feed = Feed::announce(controller.clone(), Kind::ALL);
     let mut changes = Vec::new();
+    let mut complete = false;
     let mut input = io::BufReader::with_capacity(1 << 16, io::stdin());
     let mut line = String::new();
     loop {
@@ -130,10 +134,14 @@ fn feed(controller: &Controller) -> Result<(), Error> {
             feed.apply(std::mem::take(&mut changes));
             // The first batch brings everything.
             feed.complete(Kind::ALL);
+            complete = true;
         } else {
             changes.push(change(line.trim_end()).map_err(|reason| {
                 Error::io("the feed")(io::Error::new(io::ErrorKind::InvalidData, format!("{reason} in {line:?}")))
             })?);
+            if !complete && changes.len() == PAGE {
+                feed.apply(std::mem::take(&mut changes));
+            }
         }
     }
 }

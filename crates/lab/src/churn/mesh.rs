@@ -191,10 +191,12 @@ impl Mesh {
     fn pod(&self, index: usize) -> String {
         let (_, pod) = self.expected(index);
         let Expected { name, namespace, address, revision, node, service_account: app, .. } = pod;
+        // The pods of a service have one owner.
+        let number = index / self.shape.pods;
         object(
             "Pod",
             &format!(
-                r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","uid":"5f2d7a10-0000-4000-8000-{index:012}","labels":{{"app":"{app}","{MARK_LABEL}":"{revision}","pod-template-hash":"{HASH}"}},"annotations":{{"ambient.istio.io/redirection":"enabled"}},"ownerReferences":[{{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"{app}-{HASH}","uid":"5f2d7a11-0000-4000-8000-{index:012}","controller":true}}]}},"spec":{{"nodeName":"{node}","serviceAccountName":"{app}","containers":[{{"name":"server","image":"example.com/server:1","ports":[{{"name":"http-web","containerPort":8080}}]}}]}},"status":{{"phase":"Running","podIP":"{address}","podIPs":[{{"ip":"{address}"}}],"conditions":[{{"type":"Ready","status":"True"}}]}}}}"#,
+                r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","uid":"5f2d7a10-0000-4000-8000-{index:012}","labels":{{"app":"{app}","{MARK_LABEL}":"{revision}","pod-template-hash":"{HASH}"}},"annotations":{{"ambient.istio.io/redirection":"enabled"}},"ownerReferences":[{{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"{app}-{HASH}","uid":"5f2d7a11-0000-4000-8000-{number:012}","controller":true}}]}},"spec":{{"nodeName":"{node}","serviceAccountName":"{app}","containers":[{{"name":"server","image":"example.com/server:1","ports":[{{"name":"http-web","containerPort":8080}}]}}]}},"status":{{"phase":"Running","podIP":"{address}","podIPs":[{{"ip":"{address}"}}],"conditions":[{{"type":"Ready","status":"True"}}]}}}}"#,
             ),
         )
     }
