@@ -16,4 +16,6 @@ pub mod lines;
 pub mod network;
 pub mod skips;
 #[cfg(feature = "mesh")]
+pub mod steps;
+#[cfg(feature = "mesh")]
 pub mod syscalls;
