@@ -98,7 +98,8 @@ impl Mesh {
 
     /// Puts a workload where it was before, if all that it is found by is the same.
     fn put_in_place(&mut self, old: &Workload, new: &Arc<Workload>) -> bool {
-        let stays = (&old.network, old.network_mode, &old.addresses) == (&new.network, new.network_mode, &new.addresses)
+        let stays = (&old.network, old.network_mode, &old.addresses)
+            == (&new.network, new.network_mode, &new.addresses)
             && claim(old) == claim(new)
             && (&old.node, &old.namespace, &old.name, &old.service_account)
                 == (&new.node, &new.namespace, &new.name, &new.service_account)

@@ -72,7 +72,9 @@ pub fn instructions(name: &str, environment: &[(&str, String)]) -> io::Result<Ve
         child.kill()?;
     }
     // What it says when it fails.
-    said.map_while(Result::ok).for_each(|line| eprintln!("{line}"));
+    for line in said.map_while(Result::ok) {
+        writeln!(io::stderr(), "{line}")?;
+    }
     let status = child.wait()?;
     let counts = traced.map_err(io::Error::from)?;
     assert!(status.success(), "the traced test failed");

@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use leno_model::Name;
-use leno_proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE};
 use prost::Message;
@@ -23,10 +22,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
+use crate::client_response::Response;
 use crate::client_stream::{Subscribed, refuse_unknown};
 use crate::client_trust::{self, Trust};
 use crate::{ChannelConfig, Error};
 
+const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 /// Largest response taken, as ztunnel: a mesh of several hundred thousand workloads.
 const MAX_RESPONSE: usize = 200 << 20;
 /// A server answers the first requests even if it has nothing to say. One that hangs keeps
@@ -315,7 +316,7 @@ impl Client {
 
     async fn stream(&mut self, handler: &mut dyn Handler, answered: &mut bool) -> Result<(), Error> {
         let channel = self.config.connect().await?;
-        let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE);
+        let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
         // One answer per response is all that is ever queued, and it is sent before the next
         // response is read.
         let (requests, queue) = mpsc::channel(TYPES.len() + 2);
@@ -332,7 +333,12 @@ impl Client {
         let config = &self.config;
         let failed = |status: tonic::Status| config.status_error(&status);
         let first = async {
-            let mut responses = client.delta_aggregated_resources(request).await?.into_inner();
+            let not_ready = |error| tonic::Status::unknown(format!("Service was not ready: {error}"));
+            client.ready().await.map_err(not_ready)?;
+            // The generated client would decode all of a response at once.
+            let codec = tonic_prost::ProstCodec::<DeltaDiscoveryRequest, Response>::default();
+            let path = http::uri::PathAndQuery::from_static(METHOD);
+            let mut responses = client.streaming(request, path, codec).await?.into_inner();
             let first = responses.message().await?;
             Ok((responses, first))
         };

@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use leno_model::Name;
-use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
+use leno_proto::discovery::{DeltaDiscoveryRequest, Node, Status};
 use prost::Message;
 
 use crate::client::{Handler, Rejection, Update};
+use crate::client_response::{Resource, Response, name_of};
 
 /// Largest request. gRPC servers take 4 MiB unless told otherwise, Istio's among them: held versions
 /// of some 60 000 workloads. Those that don't fit are not told, and what they are of is sent again.
@@ -110,16 +111,15 @@ impl Subscribed {
     }
 
     /// Hands a response to the handler and makes the ACK or NACK for it.
-    pub(crate) fn answer(
-        &mut self,
-        response: DeltaDiscoveryResponse,
-        handler: &mut dyn Handler,
-    ) -> (DeltaDiscoveryRequest, Outcome) {
+    pub(crate) fn answer(&mut self, response: Response, handler: &mut dyn Handler) -> (DeltaDiscoveryRequest, Outcome) {
         let mut rejections = Vec::new();
         let mut removed: Vec<Name> = response.removed_resources.into_iter().map(Name::from).collect();
         let mut vanished = std::mem::take(&mut self.untold);
         for resource in &response.resources {
-            vanished.remove(&*resource.name);
+            if vanished.is_empty() {
+                break;
+            }
+            vanished.remove(name_of(resource));
         }
         removed.extend(vanished);
         let mut outcome = Outcome {
@@ -137,28 +137,36 @@ impl Subscribed {
             updates.push(Update::Remove { name });
         }
         for resource in response.resources {
-            let name = match self.held.get_key_value(&*resource.name) {
-                Some((known, _)) => known.clone(),
-                None => Name::from(resource.name),
+            let (name, read) = match Resource::decode(resource.clone()) {
+                Ok(read) => (self.name(&read.name), Ok(read)),
+                Err(error) => (self.name(name_of(&resource)), Err(error)),
             };
             if name.is_empty() {
                 rejections.push(Rejection { name, reason: "a resource without a name".to_owned() });
                 continue;
             }
-            versions.push((name.clone(), resource.version));
-            updates.push(match resource.resource {
+            let read = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    versions.push((name.clone(), Version::Refused));
+                    updates.push(Update::Unreadable { name, reason: error.to_string() });
+                    continue;
+                }
+            };
+            versions.push((name.clone(), Version::of(read.version)));
+            updates.push(match read.resource {
                 None => Update::Unreadable { name, reason: "a resource without a body".to_owned() },
                 Some(body) if body.type_url != self.type_url => {
                     Update::Unreadable { name, reason: format!("a body of type {}", body.type_url) }
                 }
-                Some(body) => Update::Upsert { name, body: body.value.into() },
+                Some(body) => Update::Upsert { name, body: body.value },
             });
         }
         rejections.extend(handler.apply(self.type_url, updates));
         let rejected: HashSet<&str> = rejections.iter().map(|rejection| &*rejection.name).collect();
         for (name, version) in versions {
             let version = if !rejected.contains(&*name) {
-                Version::of(version)
+                version
             } else {
                 // The handler no longer holds the last good one, and may have put something in
                 // its place, which is to go when the resource does or turns good again, even if
@@ -182,6 +190,13 @@ impl Subscribed {
     }
 }
 
+impl Subscribed {
+    /// A name, as it is held if it is.
+    fn name(&self, name: &str) -> Name {
+        self.held.get_key_value(name).map_or_else(|| name.into(), |(held, _)| held.clone())
+    }
+}
+
 /// Length of one of a request's held versions, at most: a field of two fields, each with a tag of one
 /// byte.
 fn told_len(name: &str, version: &str) -> usize {
@@ -190,7 +205,7 @@ fn told_len(name: &str, version: &str) -> usize {
 }
 
 /// The refusal of a response for a type nobody subscribed to.
-pub(crate) fn refuse_unknown(response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+pub(crate) fn refuse_unknown(response: Response) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
         error_detail: Some(Status { message: format!("not subscribed to {}", response.type_url), ..Status::default() }),
         type_url: response.type_url,

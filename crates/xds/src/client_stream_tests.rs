@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use leno_proto::discovery::Resource;
+use leno_proto::discovery::{DeltaDiscoveryResponse, Resource};
 use prost_types::Any;
 
 use super::*;
@@ -46,14 +46,15 @@ fn resource(name: &str, version: &str, body: &str) -> Resource {
     }
 }
 
-fn response(nonce: &str, resources: Vec<Resource>, removed: &[&str]) -> DeltaDiscoveryResponse {
-    DeltaDiscoveryResponse {
+fn response(nonce: &str, resources: Vec<Resource>, removed: &[&str]) -> Response {
+    let response = DeltaDiscoveryResponse {
         resources,
         type_url: TYPE.to_owned(),
         nonce: nonce.to_owned(),
         removed_resources: removed.iter().map(ToString::to_string).collect(),
         ..Default::default()
-    }
+    };
+    Response::decode(&*response.encode_to_vec()).unwrap()
 }
 
 fn versions(subscribed: &mut Subscribed) -> Vec<(String, String)> {
@@ -192,11 +193,25 @@ fn what_is_too_much_to_tell_comes_again_or_is_gone() {
     assert_eq!(store.held.len(), before + 1, "only the first answer says what is gone");
 }
 
+#[test]
+fn a_resource_that_cannot_be_read_is_closed_by_its_name_and_the_others_count() {
+    let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
+    subscribed.answer(response("1", vec![resource("torn", "v1", "good")], &[]), &mut store);
+    let mut torn = response("2", vec![resource("torn", "v2", "good"), resource("sound", "v1", "good")], &[]);
+    // A field of text that is none, behind the name.
+    torn.resources[0] = [&torn.resources[0][..], &[0x0a, 1, 0xff]].concat().into();
+    let (nack, outcome) = subscribed.answer(torn, &mut store);
+    assert!(nack.error_detail.unwrap().message.starts_with("torn: "));
+    assert_eq!((outcome.rejected, subscribed.held()), (1, 1));
+    assert!(store.held.contains_key("sound"));
+    assert!(versions(&mut subscribed).contains(&("torn".to_owned(), String::new())), "it is to come again");
+}
+
 proptest::proptest! {
     /// Any bytes either don't decode or are answered with their own nonce.
     #[test]
     fn arbitrary_bytes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-        if let Ok(decoded) = DeltaDiscoveryResponse::decode(&*bytes) {
+        if let Ok(decoded) = Response::decode(&*bytes) {
             let nonce = decoded.nonce.clone();
             let (answer, _) = Subscribed::new(TYPE).answer(decoded, &mut Store::default());
             proptest::prop_assert_eq!(answer.response_nonce, nonce);

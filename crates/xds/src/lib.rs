@@ -11,6 +11,7 @@ pub mod ca_client;
 mod catalogue;
 mod channel;
 pub mod client;
+mod client_response;
 mod client_stream;
 mod client_trust;
 mod error;
@@ -29,10 +30,10 @@ pub use resources::{Resource, Resources};
 /// Entry points for fuzzers: whatever the bytes, no panic.
 #[doc(hidden)]
 pub mod fuzzing {
-    use leno_proto::discovery::DeltaDiscoveryResponse;
     use prost::Message;
 
     use crate::client::Handler;
+    use crate::client_response::Response;
 
     /// Requests a hostile proxy sends on one stream.
     pub fn requests<'a>(stream: impl IntoIterator<Item = &'a [u8]>, resources: &crate::Resources) {
@@ -52,7 +53,7 @@ pub mod fuzzing {
     pub fn responses<'a>(stream: impl IntoIterator<Item = &'a [u8]>, handler: &mut dyn Handler) {
         let mut subscribed = crate::client_stream::Subscribed::new(leno_proto::ADDRESS_TYPE);
         for bytes in stream {
-            let Ok(response) = DeltaDiscoveryResponse::decode(bytes) else { return };
+            let Ok(response) = Response::decode(bytes) else { return };
             let _ = subscribed.answer(response, handler);
         }
     }
