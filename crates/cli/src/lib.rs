@@ -17,6 +17,7 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 mod args;
 mod control_args;
 mod demo;
+mod durations;
 mod environment;
 mod listing;
 mod metrics;
@@ -25,6 +26,7 @@ mod output;
 mod proxy_page;
 mod sample;
 mod stage;
+mod up;
 
 pub use control_args::ControlArgs;
 
@@ -132,7 +134,7 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
             output::bytes(&script)?;
         }
         Command::Demo(args) => return demo::run(&args),
-        Command::Up(args) => stage::up(args)?,
+        Command::Up(args) => return up::run(args),
         Command::Down(args) => stage::down(&args)?,
         Command::Ps(args) => stage::ps(&args)?,
         Command::Exec(args) => return stage::exec(args),

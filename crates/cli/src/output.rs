@@ -104,7 +104,7 @@ fn wanted(terminal: bool) -> bool {
 pub(crate) const WRONG_USAGE: u8 = 2;
 
 /// Exit status for what a signal ended early: a shell's for SIGINT, so that a script's loop ends with it.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The operator ended it early. Everything is taken apart by the time this is told.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +122,7 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
         Some(leno_lab::Error::Interrupted) => ExitCode::from(INTERRUPTED),
         _ if matches!(error.downcast_ref(), Some(leno_local::Error::Usage(_))) => ExitCode::from(WRONG_USAGE),
         _ if error.is::<Interrupted>() => ExitCode::from(INTERRUPTED),
+        _ if matches!(error.downcast_ref(), Some(leno_local::Error::Interrupted)) => ExitCode::from(INTERRUPTED),
         _ => ExitCode::FAILURE,
     }
 }

@@ -1,21 +1,15 @@
-//! Commands about the stage: `up`, `down`, `ps`, `exec`, `scale`, `logs`, `explain`.
+//! Commands about a stage that runs: `down`, `ps`, `exec`, `scale`, `logs`, `explain`.
 
-use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use leno_local::client::{Client, LogFiles, print_logs};
-use leno_local::{StageOptions, down, privilege, up};
+use leno_local::{down, privilege};
 use leno_telemetry::logging;
 
-use crate::args::{ExecArgs, ExplainArgs, Format, LogsArgs, PsArgs, ScaleArgs, StageArgs, UpArgs};
+use crate::args::{ExecArgs, ExplainArgs, Format, LogsArgs, PsArgs, ScaleArgs, StageArgs};
 use crate::{listing, output};
-
-/// How long `up --detach` waits for all pods; what is not ready by then is told.
-const READY: Duration = Duration::from_secs(60);
 
 /// Starts what a stage needs of this process: privileges, before there is a second thread, and a log of `level`.
 pub(crate) fn prepare(level: &str) -> anyhow::Result<()> {
@@ -25,59 +19,12 @@ pub(crate) fn prepare(level: &str) -> anyhow::Result<()> {
 }
 
 /// A runtime for a command that asks the stage something.
-fn ask<T>(question: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(crate) fn ask<T>(question: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
 }
 
 async fn connect(args: &StageArgs) -> anyhow::Result<Client> {
     Ok(Client::connect(&args.name).await?)
-}
-
-/// `leno up`.
-pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
-    let mut options = StageOptions::new(args.stage.name.clone());
-    if args.detach {
-        ask(async { Ok(up::detach(&options.name, foreground(&args), READY).await?) })?;
-        let flag = if options.name.as_str() == leno_local::names::DEFAULT_STAGE {
-            String::new()
-        } else {
-            format!(" --name {}", options.name.as_str())
-        };
-        return output::line(&format!("ready; look with `leno ps{flag}`, stop with `leno down{flag}`"));
-    }
-    options.nodes = usize::from(args.nodes);
-    options.manifests = args.files;
-    for (node, program) in args.node_proxy {
-        // Found now and from here: a proxy is started elsewhere, again and again.
-        let found = program
-            .canonicalize()
-            .with_context(|| format!("--node-proxy: there is no program {} for {node}", program.display()))?;
-        options.proxies.insert(node, found);
-    }
-    prepare("warn")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    Ok(runtime.block_on(up::run_foreground(options))?)
-}
-
-/// The arguments of the `leno up` that runs detached.
-fn foreground(args: &UpArgs) -> Vec<OsString> {
-    let mut line: Vec<OsString> = vec![
-        "up".into(),
-        "--name".into(),
-        args.stage.name.as_str().into(),
-        "--nodes".into(),
-        args.nodes.to_string().into(),
-    ];
-    for file in &args.files {
-        line.extend(["--file".into(), file.into()]);
-    }
-    for (node, program) in &args.node_proxy {
-        let mut proxy = OsString::from(node);
-        proxy.push("=");
-        proxy.push(program);
-        line.extend(["--node-proxy".into(), proxy]);
-    }
-    line
 }
 
 /// `leno down`.
@@ -216,29 +163,5 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
     match args.output.output {
         Format::Json => output::json(&serde_json::json!({ "explanations": explained.json })),
         Format::Text => output::line(explained.text.trim_end()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-    use crate::args::{Cli, Command};
-
-    #[derive(Debug, clap::Args)]
-    struct NoSettings {}
-
-    #[test]
-    fn a_detached_stage_is_started_with_the_same_arguments() {
-        let parse = |line: Vec<OsString>| match Cli::<NoSettings>::try_parse_from(line).expect("parses").command {
-            Command::Up(args) => args,
-            other => panic!("{other:?}"),
-        };
-        let typed = "leno up --detach -f a.yaml -f b --nodes 3 --node-proxy node-2=/z --name x";
-        let typed = parse(typed.split(' ').map(OsString::from).collect());
-        let again = parse(std::iter::once("leno".into()).chain(foreground(&typed)).collect());
-        assert!(typed.detach && !again.detach);
-        assert_eq!(format!("{typed:?}").replace("detach: true", "detach: false"), format!("{again:?}"));
     }
 }

@@ -58,6 +58,9 @@ pub enum Error {
     /// The stage did not reach the expected state in time.
     #[error("{0}")]
     Timeout(String),
+    /// A signal ended it early. Nothing is left behind.
+    #[error("interrupted")]
+    Interrupted,
     /// An operation of the kernel failed.
     #[error("{what}: {source}")]
     Io {

@@ -13,6 +13,7 @@
 mod bad_input;
 mod control;
 mod demo;
+mod ended;
 mod fail_closed;
 mod footprint;
 mod lifecycle;
@@ -25,3 +26,4 @@ mod programs;
 mod stage;
 mod takeover;
 mod topology;
+mod waiting;

@@ -18,6 +18,7 @@ use crate::run_dir::record::Record;
 use crate::run_dir::{make_dir, write_file};
 use crate::stage::context::Context;
 use crate::stage::core::Core;
+use crate::stage::give_up::GiveUp;
 use crate::stage::handle::StageHandle;
 use crate::stage::listing::Listing;
 use crate::stage::network::{Named, Networks};
@@ -39,14 +40,22 @@ pub(crate) struct Parts {
     pub tasks: Tasks,
 }
 
+/// Where a stage is made, and where that is written down.
+pub(crate) struct Places<'a> {
+    pub run_dir: &'a Path,
+    pub netns_dir: &'a Path,
+    pub record: Arc<Record>,
+}
+
+/// Makes everything. No process is started before all that can fail is done, so that a failure leaves nothing that moves.
 pub(crate) async fn assemble(
     options: &StageOptions,
     names: Vec<String>,
     files: Manifests,
-    run_dir: &Path,
-    netns_dir: &Path,
-    record: Arc<Record>,
+    places: Places<'_>,
+    stop: &GiveUp,
 ) -> Result<Parts, Error> {
+    let Places { run_dir, netns_dir, record } = places;
     let this = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
     let executable = options.executable.clone().unwrap_or_else(|| this.clone());
     let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
@@ -55,10 +64,11 @@ pub(crate) async fn assemble(
     let (ports, declared) = watch::channel(Arc::default());
     let (stop_proxies, stopped) = watch::channel(false);
     let mut nodes: Vec<Arc<Node>> = Vec::new();
-    let (mut tasks, mut proxies, mut in_force) = (Tasks::default(), Vec::new(), Vec::new());
+    let (mut tasks, mut planned, mut in_force) = (Tasks::default(), Vec::new(), Vec::new());
     let plane = Plane::start(options, &fabric, run_dir, networks.ipv6, &mut tasks)?;
 
     for (index, name) in names.iter().enumerate() {
+        stop.check().await?;
         let addresses = NodeAddresses::new(index + 1)
             .ok_or_else(|| Error::NotFound(format!("--nodes must be from 1 to {MAX_NODES}")))?;
         let network = networks.create_node(&fabric, name, addresses)?;
@@ -106,10 +116,11 @@ pub(crate) async fn assemble(
             inherited: inherited(std::env::vars()),
         };
         let (state, proxy) = watch::channel(ProxyState::default());
-        proxies.push(tokio::spawn(supervise(settings, agent.departures(), state, stopped.clone())));
+        planned.push((settings, agent.departures(), state));
         nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy }));
     }
     for node in &nodes {
+        stop.check().await?;
         for other in nodes.iter().filter(|other| other.name != node.name) {
             networks.connect_nodes(&node.network, other.addresses)?;
         }
@@ -122,6 +133,15 @@ pub(crate) async fn assemble(
     let programs = executable.parent().unwrap_or(Path::new("/")).to_owned();
     let started_in = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let nsswitch = nsswitch(run_dir)?;
+    let watched: Vec<_> = options.manifests.iter().filter(|path| *path != Path::new("-")).cloned().collect();
+    let mut watcher = None;
+    if options.watch && watched.len() == options.manifests.len() && !watched.is_empty() {
+        let new = Watcher::new()?;
+        new.cover(&watched)?;
+        watcher = Some(new);
+    }
+    let socket = crate::stage::server::bind(run_dir)?;
+    stop.check().await?;
     let ctx = Arc::new(Context {
         networks,
         plane,
@@ -147,13 +167,14 @@ pub(crate) async fn assemble(
     let handle = StageHandle { requests: requests.clone(), listing, news, down, ctx };
     let _ = requests.send(Request::Reload(Ok(files))).await;
 
-    let watched: Vec<_> = options.manifests.iter().filter(|path| *path != Path::new("-")).cloned().collect();
-    if options.watch && watched.len() == options.manifests.len() && !watched.is_empty() {
-        let watcher = Watcher::new()?;
-        watcher.cover(&watched)?;
+    if let Some(watcher) = watcher {
         tasks.spawn(follow(watcher, watched, requests));
     }
-    tasks.spawn(crate::stage::server::serve(crate::stage::server::bind(run_dir)?, handle.clone()));
+    tasks.spawn(crate::stage::server::serve(socket, handle.clone()));
+    let proxies = planned
+        .into_iter()
+        .map(|(settings, departures, state)| tokio::spawn(supervise(settings, departures, state, stopped.clone())))
+        .collect();
     Ok(Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks })
 }
 

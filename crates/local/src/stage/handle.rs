@@ -162,6 +162,12 @@ impl StageHandle {
         }
     }
 
+    /// While it shuts down: gives programs no more time to end by themselves.
+    pub(crate) fn hurry(&self) {
+        // A full queue is one that is worked off; whoever is in a hurry asks again.
+        let _ = self.requests.try_send(Request::Hurry);
+    }
+
     pub(crate) fn request_down(&self) {
         self.down.send_replace(true);
     }

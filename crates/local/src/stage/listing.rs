@@ -86,16 +86,49 @@ impl Listing {
             && self.pods.iter().all(PodListing::is_settled)
     }
 
-    /// What is still missing, for an operator who waits.
+    /// What is still missing, for an operator who waits, in one line.
     pub fn missing(&self) -> String {
+        let all = self.waits();
+        let told = all.iter().take(TOLD).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        match all.len().checked_sub(TOLD) {
+            Some(more @ 1..) => format!("{told}; and {more} more"),
+            _ => told,
+        }
+    }
+
+    /// Each node and pod that is not what it should be, nodes first.
+    pub fn waits(&self) -> Vec<Wait> {
         let nodes = self.nodes.iter().filter(|node| !node.ready).map(|node| {
             let why = if node.message.is_empty() { "not ready yet" } else { &node.message };
-            format!("the proxy of {}: {why}", node.name)
+            Wait { who: format!("the proxy of {}", node.name), why: format!(": {why}") }
         });
         let pods = self.pods.iter().filter(|pod| !pod.is_settled()).map(|pod| {
-            let why = if pod.message.is_empty() { String::new() } else { format!(": {}", pod.message) };
-            format!("pod {}/{} is {}{why}", pod.namespace, pod.name, pod.status)
+            let why = match (pod.message.as_str(), pod.ready, pod.wants_mesh) {
+                ("", true, true) => ": not in the mesh yet".to_owned(),
+                ("", true, false) => ": not out of the mesh yet".to_owned(),
+                ("", false, _) => String::new(),
+                (message, ..) => format!(": {message}"),
+            };
+            Wait { who: format!("pod {}/{}", pod.namespace, pod.name), why: format!(" is {}{why}", pod.status) }
         });
-        nodes.chain(pods).collect::<Vec<_>>().join("; ")
+        nodes.chain(pods).collect()
+    }
+}
+
+/// How much of what is missing is told in one line.
+const TOLD: usize = 5;
+
+/// A node or pod that is waited for. Displays as both in one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Which one.
+    pub who: String,
+    /// How it is and why, in the words of `leno ps`; follows `who` without a space between.
+    pub why: String,
+}
+
+impl std::fmt::Display for Wait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.who, self.why)
     }
 }

@@ -8,6 +8,7 @@ mod context;
 mod core;
 pub(crate) mod dial;
 mod exec;
+mod give_up;
 mod handle;
 mod network;
 mod node;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::cluster::addresses::MAX_NODES;
@@ -41,7 +42,8 @@ use crate::names::StageName;
 use crate::run_dir::lock::Lock;
 use crate::run_dir::record::Record;
 use crate::run_dir::{self, make_dir};
-use crate::stage::assemble::{Parts, assemble, netns_dir, remove_netns_dir};
+use crate::stage::assemble::{Parts, Places, assemble, netns_dir, remove_netns_dir};
+use crate::stage::give_up::GiveUp;
 use crate::stage::request::Request;
 
 pub use handle::StageHandle;
@@ -52,6 +54,12 @@ pub use request::StageEvent;
 /// What processes get to end by themselves that are still in a node's namespace when the stage goes: a capture is written to its
 /// end.
 const GUESTS_GRACE: Duration = Duration::from_millis(500);
+
+/// Runs what may block where that keeps nobody else waiting.
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let ended = |reason: tokio::task::JoinError| Error::io("cannot prepare the stage")(std::io::Error::other(reason));
+    tokio::task::spawn_blocking(work).await.map_err(ended)?
+}
 
 /// A running stage. Call [`Stage::shutdown`] to end it; if the process ends without, the kernel
 /// ends all of its processes and `leno down` removes the rest.
@@ -70,6 +78,16 @@ impl Stage {
     /// Manifests that can't be used, a stage of this name that runs already, missing privileges,
     /// or whatever the kernel refuses. Nothing is left behind then.
     pub async fn start(options: StageOptions) -> Result<Self, Error> {
+        let (_nobody_asks, stop) = watch::channel(false);
+        Self::start_unless(options, stop).await
+    }
+
+    /// As [`Self::start`], and gives up soon after `stop` holds `true`. Not to be dropped before it is done: what is half
+    /// made can't be taken apart by anybody else.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and [`Error::Interrupted`] if it gave up. Nothing is left behind then.
+    pub async fn start_unless(options: StageOptions, stop: watch::Receiver<bool>) -> Result<Self, Error> {
         if options.nodes == 0 || options.nodes > MAX_NODES {
             return Err(Error::Usage(format!("--nodes must be from 1 to {MAX_NODES}, not {}", options.nodes)));
         }
@@ -80,20 +98,29 @@ impl Stage {
                 return Err(Error::Usage(format!("--node-proxy: there is no node {node}; the nodes are {known}")));
             }
         }
-        let files = files::read(&options.manifests)?;
+        let stop = GiveUp::when(stop);
+        let paths = options.manifests.clone();
+        // On a thread: standard input may keep silent for ever.
+        let files = tokio::select! {
+            files = on_thread(move || files::read(&paths)) => files?,
+            () = stop.asked() => return Err(Error::Interrupted),
+        };
         // Refuse what can't be played before anything is made.
         let mut trial = files.clone();
         admission::complete(&mut trial, &names, true)?;
 
         raise_descriptor_limit();
         let run_dir = run_dir::make(&options.name)?;
-        let lock = Lock::take(&run_dir, &options.name)?;
+        let (dir, name) = (run_dir.clone(), options.name.clone());
+        let lock = on_thread(move || Lock::take(&dir, &name)).await?;
         let assembled = match netns_dir(&run_dir) {
             Ok(netns_dir) => {
                 sweep::sweep(&run_dir);
                 let assembling = async {
+                    stop.check().await?;
                     let record = Arc::new(Record::begin(&run_dir, &netns_dir)?);
-                    assemble(&options, names, files, &run_dir, &netns_dir, record).await
+                    let places = Places { run_dir: &run_dir, netns_dir: &netns_dir, record };
+                    assemble(&options, names, files, places, &stop).await
                 };
                 let assembled = assembling.await;
                 if assembled.is_err() {

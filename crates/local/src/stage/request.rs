@@ -39,6 +39,8 @@ pub(crate) enum Request {
     },
     /// Ends everything; answered when nothing is left.
     Shutdown(oneshot::Sender<()>),
+    /// Kills what was asked to end.
+    Hurry,
 }
 
 /// News of the stage, for whoever shows progress.

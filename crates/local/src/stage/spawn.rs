@@ -141,6 +141,7 @@ struct Prepared {
     netns: OwnedFd,
     binds: Vec<(CString, CString)>,
     isolated: Option<(CString, (OwnedFd, i32))>,
+    supervisor: Pid,
 }
 
 #[allow(unsafe_code)]
@@ -160,7 +161,7 @@ fn start(request: Spawn) -> io::Result<std::process::Child> {
         None => None,
     };
     let own_pids = isolated.is_some();
-    let prepared = Prepared { netns: request.netns, binds, isolated };
+    let prepared = Prepared { netns: request.netns, binds, isolated, supervisor: Pid::this() };
     // SAFETY: between fork and exec the closure only makes system calls on memory prepared above:
     // no allocation, no lock (nix passes C strings through, and builds errors from errno alone).
     unsafe { command.pre_exec(move || enter(&prepared)) };
@@ -174,6 +175,11 @@ fn enter(prepared: &Prepared) -> io::Result<()> {
     const ROOT: &std::ffi::CStr = c"/";
     let none = None::<&std::ffi::CStr>;
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // A supervisor that was killed before this sends no such signal. A pod's first process can't see it from its own process
+    // namespace; that one learns it from the socket.
+    if prepared.isolated.is_none() && nix::unistd::getppid() != prepared.supervisor {
+        return Err(Errno::ESRCH.into());
+    }
     setns(&prepared.netns, CloneFlags::CLONE_NEWNET)?;
     unshare(CloneFlags::CLONE_NEWNS)?;
     // Slave, not private: a namespace the supervisor unmounts must not live on in our copy.

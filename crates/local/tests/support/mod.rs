@@ -207,12 +207,16 @@ pub(crate) fn play_elsewhere(dir: &std::ffi::OsStr) -> ! {
     options.manifests = vec![dir.into()];
     options.default_proxy = std::env::var_os("LENO_TEST_PROXY").map(PathBuf::from);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let ended = runtime.block_on(leno_local::up::run_foreground(options));
+    let ended = runtime.block_on(leno_local::up::run_foreground(options, FOR_EVER));
     if let Err(error) = &ended {
         eprintln!("error: {error}");
     }
     std::process::exit(i32::from(ended.is_err()));
 }
+
+/// A stage that is not ready goes on.
+const FOR_EVER: leno_local::up::Patience =
+    leno_local::up::Patience { limit: None, on_timeout: leno_local::up::OnTimeout::Keep };
 
 /// What stands in for a node's proxy where the mesh doesn't matter: it is ready, and that's all.
 pub(crate) fn stand_in_proxy() -> ! {

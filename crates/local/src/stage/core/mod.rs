@@ -6,6 +6,7 @@ mod show;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_objects::{Deployment, Kind, Object, ObjectKey, Pod};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -22,6 +23,9 @@ use crate::stage::node::Node;
 use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::{PodEvent, Report, Wish};
 use crate::stage::request::{Request, StageEvent};
+
+/// Longest a pod may take to end when the whole stage ends, unless somebody is in a hurry.
+const LAST_GRACE: Duration = Duration::from_secs(3);
 
 /// A pod that exists.
 struct Entry {
@@ -64,6 +68,8 @@ pub(crate) struct Core {
     listing: watch::Sender<Listing>,
     news: broadcast::Sender<StageEvent>,
     stopping: Option<oneshot::Sender<()>>,
+    /// Longest a pod may take to end when the whole stage ends.
+    last_grace: Duration,
     /// What the authors of the manifests in force should know.
     warnings: Vec<String>,
     made: u64,
@@ -95,6 +101,7 @@ impl Core {
             listing,
             news,
             stopping: None,
+            last_grace: LAST_GRACE,
             warnings: Vec::new(),
             made: 0,
             loaded: false,
@@ -199,6 +206,10 @@ impl Core {
                 let _ = found.send(self.find(&namespace, &name));
             }
             Request::Shutdown(done) => self.stop_all(Some(done)),
+            Request::Hurry => {
+                self.last_grace = Duration::ZERO;
+                self.reconcile();
+            }
         }
     }
 

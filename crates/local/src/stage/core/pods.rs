@@ -15,9 +15,6 @@ use crate::stage::pod::actor::PodActor;
 use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::{Report, Stop, Wish};
 
-/// Longest a pod may take to end when the whole stage ends.
-const LAST_GRACE: Duration = Duration::from_secs(3);
-
 impl Core {
     /// Brings pods in line with what is wanted, and the controller in line with the pods.
     pub(super) fn reconcile(&mut self) {
@@ -172,9 +169,10 @@ impl Core {
 
     /// Asks a pod to end.
     pub(super) fn end(&mut self, uid: &str, drain: bool) {
+        let last_grace = self.last_grace;
         let Some(entry) = self.pods.get_mut(uid) else { return };
         let asked = Duration::from_secs(u64::from(entry.pod.spec.termination_grace_period_seconds));
-        let grace = if drain { asked } else { asked.min(LAST_GRACE) };
+        let grace = if drain { asked } else { asked.min(last_grace) };
         if entry.pod.metadata.deletion_timestamp.is_none() {
             entry.pod.metadata.deletion_timestamp = Some(Timestamp(SystemTime::now()));
             entry.report.ready = false;
