@@ -88,7 +88,9 @@ pub(crate) enum Command<N: Args> {
         leno logs -f emojivoto/web\n  \
         leno logs shop/web -c sidecar  one of its containers\n  \
         leno logs --node node-1        the node's proxy, with its access log\n  \
-        leno logs                      the stage: what it started, restarted and refused")]
+        leno logs                      the stage: every start, end, restart, scale, join and leave, with its time\n  \
+        leno logs --since 5m --tail 20\n\n\
+        The logs of a stage whose supervisor was killed stay readable until the next `leno up` or `leno down`.")]
     Logs(LogsArgs),
 
     /// Tell which way a connection would take and which policy would allow or deny it
@@ -317,6 +319,14 @@ pub(crate) struct LogsArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
 
+    /// Only so many lines at the end of what there is
+    #[arg(long, value_name = "LINES")]
+    pub(crate) tail: Option<usize>,
+
+    /// Only what was written within this time, as in 30s or 5m
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub(crate) since: Option<Duration>,
+
     #[command(flatten)]
     pub(crate) stage: StageArgs,
 }
@@ -415,6 +425,7 @@ mod tests {
             "leno logs -f ns/pod",
             "leno logs --node node-1",
             "leno logs",
+            "leno logs --tail 20 --since 5m -f",
             "leno explain ns/a ns/b:80 --output json",
             "leno observe -f --pod ns/a --namespace ns --verdict denied --to ns/b --since 5m --service ns/c --port 80 -o table",
             "leno observe --map --window 5 --node node-1 --encrypted false -o json",
@@ -454,6 +465,8 @@ mod tests {
             "leno observe --verdict maybe",
             "leno observe --to voting",
             "leno observe --window 5",
+            "leno logs --tail -1",
+            "leno logs --since yesterday",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -20,6 +20,7 @@ mod demo;
 mod durations;
 mod environment;
 mod listing;
+mod logs;
 mod metrics;
 mod observe;
 mod output;
@@ -139,7 +140,7 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Ps(args) => stage::ps(&args)?,
         Command::Exec(args) => return stage::exec(args),
         Command::Scale(args) => stage::scale(&args)?,
-        Command::Logs(args) => stage::logs(&args)?,
+        Command::Logs(args) => logs::run(&args)?,
         Command::Explain(args) => stage::explain(&args)?,
         Command::Metrics(args) => metrics::run(&args)?,
         Command::Observe(args) => observe::run(&args)?,

@@ -1,14 +1,12 @@
-//! Commands about a stage that runs: `down`, `ps`, `exec`, `scale`, `logs`, `explain`.
+//! Commands about a stage that runs: `down`, `ps`, `exec`, `scale`, `explain`.
 
-use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
-use leno_local::client::{Client, LogFiles, print_logs};
+use leno_local::client::Client;
 use leno_local::{down, privilege};
 use leno_telemetry::logging;
 
-use crate::args::{ExecArgs, ExplainArgs, Format, LogsArgs, PsArgs, ScaleArgs, StageArgs};
+use crate::args::{ExecArgs, ExplainArgs, Format, PsArgs, ScaleArgs, StageArgs};
 use crate::{listing, output};
 
 /// Starts what a stage needs of this process: privileges, before there is a second thread, and a log of `level`.
@@ -93,67 +91,6 @@ pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn scale(args: &ScaleArgs) -> anyhow::Result<()> {
     let deployment = &args.deployment;
     ask(async { Ok(connect(&args.stage).await?.scale(&deployment.namespace, &deployment.name, args.replicas).await?) })
-}
-
-/// `leno logs`.
-pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<()> {
-    let run_dir = args.stage.name.run_dir();
-    ask(async {
-        let mut client = connect(&args.stage).await?;
-        let files = match (&args.pod, &args.node) {
-            (Some(pod), _) => client.logs(&pod.namespace, &pod.name, args.container.as_deref()).await?,
-            (None, Some(node)) => {
-                let nodes: Vec<_> = client.ps().await?.nodes.into_iter().map(|node| node.name).collect();
-                if !nodes.contains(node) {
-                    anyhow::bail!("there is no node {node}; the nodes are {}", nodes.join(", "));
-                }
-                vec![files(&run_dir.join(node).join("proxy.log"))]
-            }
-            (None, None) => {
-                let log = run_dir.join("supervisor.log");
-                if !log.exists() {
-                    anyhow::bail!(
-                        "the stage runs in the foreground, so its own log is where `leno up` was typed; \
-                         for a pod's write `leno logs NS/POD`, for a node's proxy `leno logs --node NODE`"
-                    );
-                }
-                vec![files(&log)]
-            }
-        };
-        let mut out = Stdout { reader_gone: false };
-        match print_logs(&files, args.follow, &mut out).await {
-            Err(_) if out.reader_gone => Ok(()),
-            printed => Ok(printed?),
-        }
-    })
-}
-
-fn files(current: &Path) -> LogFiles {
-    LogFiles { container: None, previous: current.with_extension("log.1"), current: current.to_owned() }
-}
-
-/// Stdout that remembers whether anybody still reads: `leno logs -f … | head` ends without a complaint.
-struct Stdout {
-    reader_gone: bool,
-}
-
-impl Stdout {
-    fn remember<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
-        self.reader_gone |= outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
-        outcome
-    }
-}
-
-impl Write for Stdout {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = io::stdout().write(bytes);
-        self.remember(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let flushed = io::stdout().flush();
-        self.remember(flushed)
-    }
 }
 
 /// `leno explain`.

@@ -21,7 +21,7 @@ mod stable_hash;
 mod stage;
 
 pub use cluster::addresses;
-pub use command::{client, detach, down, up};
+pub use command::{client, detach, down, logs, up};
 pub use descriptors::raise_descriptor_limit;
 pub use error::Error;
 pub use stage::listing::{Listing, NodeListing, PodListing};

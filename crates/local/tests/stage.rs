@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use leno_capture::sniff::Sniffer;
 use leno_local::addresses::NODE_LINK;
+use leno_local::logs::{Wanted, print_logs};
 use leno_local::{Stage, StageEvent, StageOptions, down};
 use support::{Elsewhere, LIMIT, Playing, block_on, manifests, run_all, test, ztunnel_test};
 
@@ -537,7 +538,7 @@ async fn commands() {
     );
     let files = elsewhere.client().await.logs("default", web, None).await.unwrap();
     let mut printed = Vec::new();
-    leno_local::client::print_logs(&files, false, &mut printed).await.unwrap();
+    print_logs(&elsewhere.name, &files, Wanted::default(), &mut printed).await.unwrap();
     assert!(String::from_utf8_lossy(&printed).contains("GET / HTTP/1.1"), "{}", String::from_utf8_lossy(&printed));
 
     for (container, wanted) in [(None, "[one] first\n[two] second\n"), (Some("two"), "second\n")] {
@@ -548,7 +549,7 @@ async fn commands() {
         while String::from_utf8_lossy(&printed) != wanted {
             assert!(begun.elapsed() < LIMIT, "{}", String::from_utf8_lossy(&printed));
             printed.clear();
-            leno_local::client::print_logs(&files, false, &mut printed).await.unwrap();
+            print_logs(&elsewhere.name, &files, Wanted::default(), &mut printed).await.unwrap();
         }
     }
     let error = elsewhere.client().await.logs("default", "pair", Some("three")).await.unwrap_err().to_string();

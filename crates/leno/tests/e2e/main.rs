@@ -16,6 +16,7 @@ mod demo;
 mod ended;
 mod fail_closed;
 mod footprint;
+mod journal;
 mod lifecycle;
 mod observe;
 mod ownership;

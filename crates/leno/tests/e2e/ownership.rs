@@ -33,7 +33,7 @@ fn a_run_directory_that_another_user_made_is_refused() {
     let victim = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(victim.path(), "precious").unwrap();
     chown(victim.path(), Some(SOMEBODY), None).unwrap();
-    for file in ["lock", "supervisor.log"] {
+    for file in ["lock", "stage.log"] {
         symlink(victim.path(), dir.join(file)).unwrap();
     }
     for path in [&base.0, &dir] {

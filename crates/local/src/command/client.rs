@@ -10,7 +10,6 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
-pub use crate::command::print_logs::print_logs;
 use crate::error::name_flag;
 use crate::names::StageName;
 use crate::run_dir::lock::{Holder, Lock};

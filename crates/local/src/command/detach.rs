@@ -19,14 +19,15 @@ use crate::command::up::{DETACHED, OnTimeout, Patience};
 use crate::error::name_flag;
 use crate::names::StageName;
 use crate::run_dir::lock::{Holder, Lock};
+use crate::stage::journal;
 use crate::stage::listing::Listing;
 
 /// Between two looks at a stage that comes up.
 const ASK: Duration = Duration::from_millis(30);
 
 /// Starts this program again with `args` as a process of its own session, and waits until its
-/// stage is ready, telling what it waits for. `args` must be those of `leno up` in the foreground. What it prints is kept in
-/// the run directory; manifests on standard input are handed on.
+/// stage is ready, telling what it waits for. `args` must be those of `leno up` in the foreground. What it prints goes to the
+/// stage's log; manifests on standard input are handed on.
 ///
 /// # Errors
 /// The supervisor's own words if it ends; [`Error::Timeout`] if not all is ready in time; [`Error::Interrupted`] after a signal,
@@ -98,8 +99,8 @@ impl Supervisor {
         }
         self.remove_traces();
         let text = whole(&self.log);
-        // Warnings that came before the failure were told already, or matter no more.
-        let lines = text.lines().filter(|line| !line.starts_with("warning: "));
+        // What has a time is the stage's log, and told already or of no more use.
+        let lines = text.lines().filter(|line| !line.starts_with(|c: char| c.is_ascii_digit()));
         let text = lines.collect::<Vec<_>>().join("\n");
         let text = text.trim();
         let text = text.strip_prefix("error: ").unwrap_or(text);
@@ -143,7 +144,7 @@ impl Supervisor {
 }
 
 fn open_log(run_dir: &Path) -> Result<File, Error> {
-    let path = run_dir.join("supervisor.log");
+    let path = journal::path(run_dir);
     let what = format!("cannot write {}", path.display());
     // Read through this descriptor: a supervisor that fails removes the whole directory.
     let log = crate::run_dir::options()

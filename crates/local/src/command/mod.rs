@@ -3,7 +3,9 @@
 pub mod client;
 pub mod detach;
 pub mod down;
-pub(crate) mod print_logs;
+mod find_logs;
+pub mod logs;
+mod print_logs;
 mod progress;
 mod signals;
 pub mod up;

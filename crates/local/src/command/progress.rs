@@ -25,7 +25,7 @@ pub(crate) enum Audience {
     Terminal,
     /// A file or program: only what matters later.
     Pipe,
-    /// Nobody: the stage runs detached.
+    /// Nobody: the stage runs detached, and its log has all of it.
     Nobody,
 }
 
@@ -55,7 +55,7 @@ impl Progress {
     pub(crate) fn foreground(name: &StageName, audience: Audience) -> Self {
         let flag = name_flag(name.as_str());
         let complete = format!("all ready; look with `leno ps{flag}`, stop with Ctrl-C");
-        Self { complete: (audience != Audience::Nobody).then_some(complete), ..Self::detached(audience) }
+        Self { complete: Some(complete), ..Self::detached(audience) }
     }
 
     /// Of a stage that is started detached: who started it tells the end itself.
@@ -74,6 +74,9 @@ impl Progress {
 
     /// Tells what is new in a listing: warnings, what became ready, and that all is.
     pub(crate) fn tell(&mut self, now: &Listing) {
+        if self.audience == Audience::Nobody {
+            return;
+        }
         for warning in &now.warnings {
             if self.warned.insert(warning.clone()) {
                 say(&format!("warning: {warning}"));
@@ -105,6 +108,7 @@ impl Progress {
     /// Tells what happened.
     pub(crate) fn event(&mut self, event: &StageEvent) {
         match event {
+            _ if self.audience == Audience::Nobody => {}
             StageEvent::Refused(text) => {
                 for line in text.lines() {
                     say(&format!("error: {line}"));
@@ -163,6 +167,15 @@ impl Missing {
             new.push(format!("waiting: {more} more; `leno ps{}` shows all", name_flag(&listing.stage)));
         }
         new
+    }
+}
+
+impl Audience {
+    /// Tells how the whole goes.
+    pub(crate) fn say(self, line: &str) {
+        if self != Self::Nobody {
+            say(line);
+        }
     }
 }
 

@@ -60,7 +60,7 @@ pub async fn run_foreground(options: StageOptions, patience: Patience) -> Result
         tokio::select! {
             started = &mut starting => started,
             () = signals.next() => {
-                say(STOPPING);
+                audience.say(STOPPING);
                 give_up.send_replace(true);
                 starting.await
             }
@@ -68,7 +68,7 @@ pub async fn run_foreground(options: StageOptions, patience: Patience) -> Result
     };
     let stage = match started {
         Err(Error::Interrupted) => {
-            say(STOPPED);
+            audience.say(STOPPED);
             return Ok(Ended::Signal);
         }
         started => started?,
@@ -77,11 +77,11 @@ pub async fn run_foreground(options: StageOptions, patience: Patience) -> Result
         Ok(Ended::Signal)
     } else {
         let outcome = play(&stage, &name, patience, audience, &mut signals).await;
-        say(STOPPING);
+        audience.say(STOPPING);
         outcome
     };
-    end(stage, &mut signals).await;
-    say(STOPPED);
+    end(stage, audience, &mut signals).await;
+    audience.say(STOPPED);
     outcome
 }
 
@@ -140,7 +140,7 @@ async fn play(
 }
 
 /// Takes the stage apart. A further signal hurries those that are asked to end, and cuts nothing short.
-async fn end(stage: Stage, signals: &mut Signals) {
+async fn end(stage: Stage, audience: Audience, signals: &mut Signals) {
     let handle = stage.handle();
     let mut ending = pin!(stage.shutdown());
     let mut hurried = false;
@@ -149,7 +149,7 @@ async fn end(stage: Stage, signals: &mut Signals) {
             () = &mut ending => return,
             () = signals.next() => {
                 if !std::mem::replace(&mut hurried, true) {
-                    say("still stopping: what does not end by itself is killed now");
+                    audience.say("still stopping: what does not end by itself is killed now");
                 }
                 handle.hurry();
             }

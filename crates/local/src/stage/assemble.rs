@@ -20,6 +20,7 @@ use crate::stage::context::Context;
 use crate::stage::core::Core;
 use crate::stage::give_up::GiveUp;
 use crate::stage::handle::StageHandle;
+use crate::stage::journal::Journal;
 use crate::stage::listing::Listing;
 use crate::stage::network::{Named, Networks};
 use crate::stage::node::{Node, ServiceRules, serve_dns};
@@ -45,6 +46,7 @@ pub(crate) struct Places<'a> {
     pub run_dir: &'a Path,
     pub netns_dir: &'a Path,
     pub record: Arc<Record>,
+    pub journal: Journal,
 }
 
 /// Makes everything. No process is started before all that can fail is done, so that a failure leaves nothing that moves.
@@ -55,7 +57,7 @@ pub(crate) async fn assemble(
     places: Places<'_>,
     stop: &GiveUp,
 ) -> Result<Parts, Error> {
-    let Places { run_dir, netns_dir, record } = places;
+    let Places { run_dir, netns_dir, record, journal } = places;
     let this = std::env::current_exe().map_err(Error::io("cannot find this program's own file"))?;
     let executable = options.executable.clone().unwrap_or_else(|| this.clone());
     let cluster_domain: Arc<str> = options.cluster_domain.as_str().into();
@@ -114,6 +116,7 @@ pub(crate) async fn assemble(
             cluster_domain: options.cluster_domain.clone(),
             ipv6: networks.ipv6,
             inherited: inherited(std::env::vars()),
+            journal: journal.clone(),
         };
         let (state, proxy) = watch::channel(ProxyState::default());
         planned.push((settings, agent.departures(), state));
@@ -144,6 +147,7 @@ pub(crate) async fn assemble(
     stop.check().await?;
     let ctx = Arc::new(Context {
         networks,
+        journal,
         plane,
         executable,
         programs,

@@ -8,6 +8,7 @@ use leno_capture::Gate;
 use leno_model::Mesh;
 use tokio::sync::watch;
 
+use crate::stage::journal::Journal;
 use crate::stage::network::Networks;
 use crate::stage::plane::Plane;
 
@@ -18,6 +19,7 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 /// What every part of the stage shares.
 pub(crate) struct Context {
     pub networks: Networks,
+    pub journal: Journal,
     pub plane: Plane,
     pub executable: PathBuf,
     /// Directory searched first for programs: that of the executable.

@@ -1,10 +1,11 @@
-//! What containers print, kept in files of bounded size.
+//! What containers print, kept in files of bounded size, with the times at which it came.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
@@ -14,9 +15,15 @@ use tokio::net::unix::pipe;
 const LIMIT: u64 = 10 * 1024 * 1024;
 
 /// A log file that starts anew when it is full.
+///
+/// Beside it lies another with the times: for each second in which something was written, the second (since 1970) and where in
+/// the log that begins, eight bytes each, little endian. A program's lines say no time themselves, or each in its own way.
 pub(crate) struct Log {
     path: PathBuf,
     file: File,
+    times: File,
+    /// The last second that was written down.
+    second: Option<u64>,
     size: u64,
     limit: u64,
 }
@@ -30,17 +37,51 @@ impl Log {
         Self::with_limit(path, LIMIT)
     }
 
+    /// An empty log at `path`; a file that is there is emptied.
+    ///
+    /// # Errors
+    /// If it can't be opened for writing.
+    pub(crate) fn empty(path: &Path) -> io::Result<Self> {
+        let log = Self::open(path)?;
+        log.file.set_len(0)?;
+        log.times.set_len(0)?;
+        Ok(Self { size: 0, ..log })
+    }
+
     fn with_limit(path: &Path, limit: u64) -> io::Result<Self> {
         let file = append(path)?;
         let size = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, size, limit })
+        Ok(Self { times: append(&times(path))?, path: path.to_owned(), file, second: None, size, limit })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Adds to it.
+    ///
+    /// # Errors
+    /// If the disk is full, for instance.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(bytes, SystemTime::now())
+    }
+
+    fn write_at(&mut self, bytes: &[u8], now: SystemTime) -> io::Result<()> {
         if self.size >= self.limit {
-            std::fs::rename(&self.path, previous(&self.path))?;
+            let older = previous(&self.path);
+            std::fs::rename(&self.path, &older)?;
+            // Without it all of the older part counts as late enough.
+            let _ = std::fs::rename(times(&self.path), times(&older));
             self.file = append(&self.path)?;
+            self.times = append(&times(&self.path))?;
             self.size = 0;
+            self.second = None;
+        }
+        let now = seconds(now);
+        if self.second != Some(now) {
+            // Asked of the file: another process may write there, too.
+            let begin = self.file.metadata()?.len();
+            let mut record = [0; RECORD];
+            record[..8].copy_from_slice(&now.to_le_bytes());
+            record[8..].copy_from_slice(&begin.to_le_bytes());
+            self.times.write_all(&record)?;
+            self.second = Some(now);
         }
         self.file.write_all(bytes)?;
         self.size += bytes.len() as u64;
@@ -48,13 +89,44 @@ impl Log {
     }
 }
 
+/// Bytes that tell one second.
+const RECORD: usize = 16;
+
 fn append(path: &Path) -> io::Result<File> {
     crate::run_dir::options().append(true).create(true).mode(0o600).open(path)
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Where the older part of a log is.
 pub(crate) fn previous(path: &Path) -> PathBuf {
     path.with_extension("log.1")
+}
+
+/// Where the times of a log, or of its older part, are.
+fn times(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".times");
+    name.into()
+}
+
+/// Where in a log, or in its older part, that begins which was written since `time`, to the second; `None` if nothing was.
+/// Where no times are known, all of it counts.
+pub(crate) fn begin_of(path: &Path, time: SystemTime) -> Option<u64> {
+    let mut file = match crate::run_dir::open_file(&times(path)) {
+        Ok(file) => file,
+        Err(_) => return Some(0),
+    };
+    let mut bytes = Vec::new();
+    if io::Read::read_to_end(&mut file, &mut bytes).is_err() {
+        return Some(0);
+    }
+    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or(0);
+    let mut records = bytes.chunks_exact(RECORD).map(|record| (number(&record[..8]), number(&record[8..])));
+    // Not searched by halves: a clock that was set back makes earlier seconds follow later ones.
+    records.find(|(second, _)| *second >= seconds(time)).map(|(_, begin)| begin)
 }
 
 /// A pipe whose other end, as returned, may be a container's output; what comes through is
@@ -76,18 +148,5 @@ pub(crate) fn capture(path: &Path) -> io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn starts_anew_when_full() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("c.log");
-        let mut log = Log::with_limit(&path, 8).unwrap();
-        for line in ["one\n", "two\n", "three\n"] {
-            log.write(line.as_bytes()).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
-        assert_eq!(std::fs::read_to_string(previous(&path)).unwrap(), "one\ntwo\n");
-    }
-}
+#[path = "logs_tests.rs"]
+mod tests;

@@ -20,6 +20,7 @@ mod spawn;
 mod tasks;
 
 pub(crate) mod api;
+pub(crate) mod journal;
 pub(crate) mod listing;
 pub(crate) mod logs;
 pub(crate) mod plane;
@@ -44,6 +45,7 @@ use crate::run_dir::record::Record;
 use crate::run_dir::{self, make_dir};
 use crate::stage::assemble::{Parts, Places, assemble, netns_dir, remove_netns_dir};
 use crate::stage::give_up::GiveUp;
+use crate::stage::journal::Journal;
 use crate::stage::request::Request;
 
 pub use handle::StageHandle;
@@ -117,9 +119,18 @@ impl Stage {
             Ok(netns_dir) => {
                 sweep::sweep(&run_dir);
                 let assembling = async {
+                    let journal = Journal::begin(&run_dir)?;
+                    journal.note(format_args!(
+                        "stage {} starts: leno {}, pid {}, {} nodes, {} objects in the files",
+                        options.name.as_str(),
+                        env!("CARGO_PKG_VERSION"),
+                        std::process::id(),
+                        names.len(),
+                        files.objects.len(),
+                    ));
                     stop.check().await?;
                     let record = Arc::new(Record::begin(&run_dir, &netns_dir)?);
-                    let places = Places { run_dir: &run_dir, netns_dir: &netns_dir, record };
+                    let places = Places { run_dir: &run_dir, netns_dir: &netns_dir, record, journal };
                     assemble(&options, names, files, places, &stop).await
                 };
                 let assembled = assembling.await;
@@ -174,6 +185,7 @@ impl Stage {
     pub async fn shutdown(self) {
         let Self { parts, run_dir, _lock } = self;
         let Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks } = parts;
+        handle.ctx.journal.note("the stage ends");
         let (done, finished) = oneshot::channel();
         if handle.requests.send(Request::Shutdown(done)).await.is_ok() {
             let _ = finished.await;

@@ -16,6 +16,7 @@ use tokio::net::TcpSocket;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::stage::journal::Journal;
 use crate::stage::logs;
 use crate::stage::spawn::{Spawn, Spawned, spawn};
 
@@ -23,8 +24,9 @@ use crate::stage::spawn::{Spawn, Spawned, spawn};
 const LOOKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// A proxy that dies younger than this is given a pause before the next.
 const INFANT: Duration = Duration::from_secs(1);
-/// What a proxy gets to end by itself when the stage goes. Its pods are gone by then.
-const GRACE: Duration = Duration::from_secs(2);
+/// What a proxy gets to end by itself when the stage goes. Its pods are gone by then, so that whatever connections it still
+/// drains serve nobody: those of Leno and ztunnel take their 25 seconds for it, and a person waits.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// How long one that has left the agent may take to give up its own ports before it is taken for one that comes back, and how
 /// often that is looked at.
@@ -71,6 +73,7 @@ pub(crate) struct ProxySettings {
     pub ipv6: bool,
     /// Variables of the supervisor that are handed on as they are.
     pub inherited: Vec<(String, String)>,
+    pub journal: Journal,
 }
 
 impl ProxySettings {
@@ -155,6 +158,10 @@ pub(crate) async fn supervise(
         departures.mark_unchanged();
         let message = match start(&settings).await {
             Ok(proxy) => {
+                let program = settings.program.display();
+                settings
+                    .journal
+                    .note(format_args!("node {}: proxy started (pid {}, {program})", settings.node, proxy.pid));
                 state.send_modify(|state| {
                     state.pid = Some(proxy.pid);
                     state.message.clear();
@@ -166,7 +173,7 @@ pub(crate) async fn supervise(
                     }
                     End::Draining(proxy) => {
                         let text = format!("the proxy (pid {}) drains, and the next one takes over", proxy.pid);
-                        draining.add(proxy, &settings.node, &stop);
+                        draining.add(proxy, &settings, &stop);
                         text
                     }
                     End::Stopped => break,
@@ -176,6 +183,7 @@ pub(crate) async fn supervise(
         };
         pause = if born.elapsed() >= INFANT { Duration::ZERO } else { next_pause(pause) };
         tracing::warn!(node = settings.node, "{message}");
+        settings.journal.note(format_args!("node {}: {message}", settings.node));
         state.send_modify(|state| {
             state.pid = None;
             state.ready = false;
@@ -196,7 +204,8 @@ struct Draining {
 }
 
 impl Draining {
-    fn add(&mut self, proxy: Spawned, node: &str, stop: &watch::Receiver<bool>) {
+    fn add(&mut self, proxy: Spawned, settings: &ProxySettings, stop: &watch::Receiver<bool>) {
+        let node = settings.node.as_str();
         while self.tasks.try_join_next().is_some() {}
         self.oldest_first.retain(|(_, cut)| !cut.is_closed());
         while self.oldest_first.len() >= DRAINING
@@ -208,17 +217,25 @@ impl Draining {
                 "{DRAINING} proxies drain already and another begins to; the oldest is ended, and the connections that it \
                  still has are cut. A proxy that is restarted less often keeps them until its drain ends"
             );
+            settings.journal.note(format_args!(
+                "node {node}: the proxy that drains (pid {pid}) is ended: {DRAINING} drain already"
+            ));
             // One that has ended meanwhile needs no telling.
             let _ = cut.send(());
         }
         let (cut, is_cut) = oneshot::channel();
         self.oldest_first.push_back((proxy.pid, cut));
-        self.tasks.spawn(see_off(proxy, node.to_owned(), stop.clone(), is_cut));
+        self.tasks.spawn(see_off(proxy, settings.clone(), stop.clone(), is_cut));
     }
 }
 
 /// Waits for the end of a proxy that drains, or ends it with the stage or when it is told to.
-async fn see_off(mut proxy: Spawned, node: String, mut stop: watch::Receiver<bool>, cut: oneshot::Receiver<()>) {
+async fn see_off(
+    mut proxy: Spawned,
+    settings: ProxySettings,
+    mut stop: watch::Receiver<bool>,
+    cut: oneshot::Receiver<()>,
+) {
     let pid = proxy.pid;
     let code = tokio::select! {
         code = &mut proxy.ended => Some(code.unwrap_or(1)),
@@ -226,7 +243,12 @@ async fn see_off(mut proxy: Spawned, node: String, mut stop: watch::Receiver<boo
         Ok(()) = cut => None,
     };
     match code {
-        Some(code) => tracing::info!(node, pid, "a proxy that drained has ended with {}", told(code)),
+        Some(code) => {
+            let node = &settings.node;
+            settings
+                .journal
+                .note(format_args!("node {node}: the proxy that drained (pid {pid}) ended with {}", told(code)));
+        }
         None => end(proxy).await,
     }
 }
@@ -290,11 +312,15 @@ async fn attend(
     let looking = async {
         loop {
             let ready = is_ready(&settings.namespace).await;
-            state.send_if_modified(|state| {
+            let changed = state.send_if_modified(|state| {
                 let changed = state.ready != ready;
                 state.ready = ready;
                 changed
             });
+            if changed {
+                let how = if ready { "ready" } else { "not ready" };
+                settings.journal.note(format_args!("node {}: proxy {how}", settings.node));
+            }
             tokio::time::sleep(if ready { LOOKS.1 } else { LOOKS.0 }).await;
         }
     };

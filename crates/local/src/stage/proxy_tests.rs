@@ -15,6 +15,7 @@ fn settings_of_a_proxy() -> ProxySettings {
         trust_domain: "cluster.local".into(),
         cluster_domain: "cluster.local".into(),
         ipv6: true,
+        journal: Journal::begin(tempfile::tempdir().unwrap().path()).unwrap(),
         inherited: vec![
             ("RUST_LOG".into(), "debug".into()),
             ("XDS_ADDRESS".into(), "https://elsewhere".into()),

@@ -12,17 +12,7 @@ use nix::unistd::Pid;
 use crate::Error;
 use crate::names::StageName;
 use crate::run_dir;
-use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::record::State;
-
-/// Removes what a start that was given up left behind, unless somebody else has the stage by now.
-pub(crate) fn sweep_abandoned(name: &StageName) -> Result<(), Error> {
-    let run_dir = run_dir::check(name)?;
-    if Lock::holder(&run_dir) == Holder::Nobody {
-        finish(name, &run_dir)?;
-    }
-    Ok(())
-}
 
 /// Removes what is left; whether there was anything.
 pub(crate) fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {

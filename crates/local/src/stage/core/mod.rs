@@ -1,10 +1,11 @@
 //! The stage's one decision maker: it holds what should be and what is, and closes the gap one
 //! event at a time.
 
+mod notes;
 mod pods;
 mod show;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     applied: BTreeMap<ObjectKey, Arc<Object>>,
     /// `leno scale`, until the file says another number: Deployment to (file's number, wanted).
     scaled: BTreeMap<ObjectKey, (u32, u32)>,
+    /// Deployments whose pods are being replaced by those of another template.
+    rolling: BTreeSet<ObjectKey>,
     /// Files and program together, completed.
     wanted: BTreeMap<ObjectKey, Arc<Object>>,
     pods: BTreeMap<String, Entry>,
@@ -94,6 +97,7 @@ impl Core {
             files: Manifests::default(),
             applied: BTreeMap::new(),
             scaled: BTreeMap::new(),
+            rolling: BTreeSet::new(),
             wanted: BTreeMap::new(),
             pods: BTreeMap::new(),
             events,
@@ -149,6 +153,9 @@ impl Core {
             PodEvent::Changed { uid, report } => {
                 if let Some(entry) = self.pods.get_mut(&uid) {
                     let stopped = entry.leaving();
+                    if let Some(text) = notes::of_pod(&entry.report, &report) {
+                        self.ctx.journal.note(format_args!("pod {}: {text}", entry.plan.label()));
+                    }
                     entry.report = *report;
                     entry.report.ready &= !stopped;
                 }
@@ -157,6 +164,7 @@ impl Core {
                 if let Some(entry) = self.pods.remove(&uid) {
                     self.slots[entry.node].free(entry.plan.slot);
                     let metadata = &entry.pod.metadata;
+                    self.ctx.journal.note(format_args!("pod {}: gone", entry.plan.label()));
                     self.tell(StageEvent::PodGone {
                         namespace: metadata.namespace.to_string(),
                         name: metadata.name.to_string(),
@@ -179,6 +187,7 @@ impl Core {
                 if refused.is_empty() {
                     self.tell(StageEvent::Loaded { objects: self.files.objects.len() });
                 } else {
+                    self.ctx.journal.note(format_args!("the edit is refused, the last good state stays:\n{refused}"));
                     self.tell(StageEvent::Refused(refused));
                 }
             }
@@ -229,14 +238,22 @@ impl Core {
         for (key, sourced) in &all.objects {
             places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
         }
-        self.wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
+        let wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
+        let before = std::mem::replace(&mut self.wanted, wanted);
+        for line in notes::of_edit(&before, &self.wanted) {
+            self.ctx.journal.note(line);
+        }
+        self.rollouts_begin(&before);
         // Before pods are made: that may add to them.
-        self.warnings = warnings;
+        let known = std::mem::replace(&mut self.warnings, warnings);
         self.reconcile();
         // What the control plane makes of them is known once it has them.
         for (key, status) in self.ctx.plane.findings() {
             let place = places.get(&key).map_or("", String::as_str);
             self.warnings.extend(status.findings().map(|finding| format!("{place}{key}: {finding}")));
+        }
+        for warning in self.warnings.iter().filter(|warning| !known.contains(warning)) {
+            self.ctx.journal.note(format_args!("warning: {warning}"));
         }
         self.show();
         Ok(())
@@ -269,6 +286,8 @@ impl Core {
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(Error::NotFound(format!("there is no Deployment {namespace}/{name}; there are: {known}")));
         };
+        let before = self.scaled.get(&key).map_or(deployment.spec.replicas, |(_, wanted)| *wanted);
+        self.ctx.journal.note(format_args!("{key}: scaled from {before} to {replicas} by `leno scale`"));
         self.scaled.insert(key, (deployment.spec.replicas, replicas));
         self.reconcile();
         Ok(())

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leno_objects::{Deployment, Kind, Labels, ObjectKey, Pod, Timestamp, is_enrolled};
+use leno_objects::{Deployment, Kind, Labels, Object, ObjectKey, Pod, Timestamp, is_enrolled};
 use tokio::sync::watch;
 
 use super::{Core, Entry};
@@ -102,6 +102,11 @@ impl Core {
             let leaving: Vec<_> = leaving.into_iter().map(|entry| entry.pod.metadata.name.to_string()).collect();
             let replicas = usize::try_from(replicas).unwrap_or(usize::MAX);
             let step = reconcile(&key.name, &hash, replicas, &existing, &leaving);
+            let new = |pod: &Replica| pod.template == hash && pod.ready;
+            if leaving.is_empty() && existing.len() == replicas && existing.iter().all(new) && self.rolling.remove(&key)
+            {
+                self.ctx.journal.note(format_args!("{key}: rolled out; all pods are of the new template and ready"));
+            }
             for name in step.delete {
                 let uid = self.pods.iter().find(|(_, entry)| {
                     *entry.pod.metadata.name == name && entry.pod.metadata.namespace == key.namespace
@@ -115,6 +120,22 @@ impl Core {
                 self.begin(pod, Some((key.clone(), hash.clone())));
             }
         }
+    }
+
+    /// Takes down which Deployments have another template than before: their pods are replaced.
+    pub(super) fn rollouts_begin(&mut self, before: &BTreeMap<ObjectKey, Arc<Object>>) {
+        for (key, object) in &self.wanted {
+            let (Some(now), Some(before)) =
+                (Deployment::of(object), before.get(key).and_then(|old| Deployment::of(old)))
+            else {
+                continue;
+            };
+            if now.spec.template != before.spec.template {
+                self.ctx.journal.note(format_args!("{key}: its template changed; its pods are replaced"));
+                self.rolling.insert(key.clone());
+            }
+        }
+        self.rolling.retain(|key| self.wanted.contains_key(key));
     }
 
     /// Makes a pod: node, addresses, actor.
@@ -153,6 +174,9 @@ impl Core {
         }
         let dir = self.ctx.run_dir.join("pods").join(format!("{}_{}", pod.metadata.namespace, pod.metadata.name));
         let plan = Arc::new(PodPlan { pod: pod.clone(), uid: uid.clone(), node, slot, ips, dir });
+        let whose = owner.as_ref().map(|(key, _)| format!(" for {key}")).unwrap_or_default();
+        let ips = plan.ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        self.ctx.journal.note(format_args!("pod {}: made on {}{whose} ({ips})", plan.label(), plan.node.name));
         let (wish, wishes) = watch::channel(Wish { in_mesh: self.wants_mesh(&pod), stop: None });
         let actor = PodActor {
             plan: plan.clone(),
@@ -174,6 +198,7 @@ impl Core {
         let asked = Duration::from_secs(u64::from(entry.pod.spec.termination_grace_period_seconds));
         let grace = if drain { asked } else { asked.min(last_grace) };
         if entry.pod.metadata.deletion_timestamp.is_none() {
+            self.ctx.journal.note(format_args!("pod {}: asked to end, within {grace:?}", entry.plan.label()));
             entry.pod.metadata.deletion_timestamp = Some(Timestamp(SystemTime::now()));
             entry.report.ready = false;
             "Terminating".clone_into(&mut entry.report.status);
