@@ -117,6 +117,11 @@ pub struct Config {
     #[arg(long, env = "LENO_MAX_UNPROVEN_PEERS", alias = "max-unproven", default_value_t = 2048, value_parser = at_least_one)]
     pub max_unproven_peers: usize,
 
+    /// As before, of all pods together; fewer where an eighth of the descriptors that the process may open is less. Once
+    /// all are taken, the address that has most of them gives way, if it has more than a sixteenth.
+    #[arg(long, env = "LENO_MAX_UNPROVEN_PEERS_TOTAL", default_value_t = 4096, value_parser = at_least_one)]
+    pub max_unproven_peers_total: usize,
+
     /// Streams on one HBONE connection before another is opened.
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value_t = 100)]
     pub pool_max_streams: usize,

@@ -9,7 +9,7 @@ use leno_tunnel::timers;
 
 use crate::config::Config;
 use crate::mesh::MeshState;
-use crate::peers::Failure;
+use crate::peers::{AllUnproven, Failure};
 use crate::threads::Worker;
 
 /// What every proxy has, whatever it carries.
@@ -28,6 +28,8 @@ pub struct Core {
     pub readiness: Readiness,
     /// How its tunnels behave.
     pub tunnel: leno_tunnel::Settings,
+    /// Peers that have proved nothing yet.
+    pub unproven: AllUnproven,
     /// The threads that it carries on.
     pub workers: Vec<Worker>,
     /// As [`crate::Host`] says.

@@ -25,6 +25,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::log::access_log;
 use crate::mesh::{Feed, MeshState};
+use crate::peers::AllUnproven;
 use crate::threads::{Workers, memory};
 
 /// Connection label sets kept at most. A node meets a few hundred peers; past this something
@@ -142,6 +143,7 @@ pub(crate) async fn launch<C: Carrier>(
         metrics,
         readiness: Readiness::default(),
         tunnel,
+        unproven: AllUnproven::new(config.max_unproven_peers_total),
         workers: workers.all().to_vec(),
         trim: host.trim,
         config,

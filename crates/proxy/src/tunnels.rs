@@ -34,7 +34,7 @@ pub trait Destination: Send + Sync + 'static {
     fn core(&self) -> &Core;
 
     /// The places of peers that have proved nothing.
-    fn unproven(&self) -> &Arc<Unproven>;
+    fn unproven(&self) -> &Unproven;
 
     /// Counts a tunnel of `peer`'s, from the moment it is accepted: whoever drains must not take a peer that proves
     /// itself for nobody.
@@ -123,7 +123,14 @@ pub async fn accept<D: Destination>(to: Arc<D>, servers: Vec<Server>, listener: 
                 continue;
             }
         };
-        let place = to.unproven().place().await;
+        let place = match to.unproven().place(peer).await {
+            Ok(place) => place,
+            Err(failure) => {
+                to.refused(peer, stream.local_addr().ok().map(canonical), &failure.into());
+                reset(stream);
+                continue;
+            }
+        };
         let fewest = |server: &&Server| (server.served.load(Relaxed), server.is_second_choice);
         let Some(server) = servers.iter().min_by_key(fewest) else { return };
         let (served, worker, to) = (Served::by(server), server.worker.clone(), to.clone());
@@ -183,7 +190,7 @@ async fn prove<D: Destination>(
     };
     let proven = tokio::select! {
         proven = proving => proven,
-        () = unproven.turned_away() => Err(peers::Failure::TurnedAway { address: peer, most: unproven.among() }.into()),
+        turned_away = unproven.turned_away() => Err(turned_away.into()),
     };
     let (link, identity, proof) = proven.map_err(|failure| (failure, Some(local)))?;
     Ok((link, Tunnel { peer, local, identity, proof, worker }))

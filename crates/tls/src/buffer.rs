@@ -10,9 +10,6 @@ use bytes::Bytes;
 /// gaining from fewer system calls.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
 
-/// Size of the largest buffer, bytes.
-pub(crate) const LARGEST: usize = SIZES[SIZES.len() - 1];
-
 /// What each buffer holds beyond its size, bytes: the headers and tags of the TLS records and the
 /// HTTP/2 frame that carry one full read of a program's bytes (17 records at most, 22 bytes each).
 /// Without it, each full read would go out in two system calls.

@@ -175,6 +175,18 @@ pub enum HandshakeError {
     /// The peer doesn't speak TLS 1.3 as we do.
     #[error("the peer does not speak the mesh's TLS: {0}")]
     Protocol(String),
+    /// Its handshake was long, and others needed the memory.
+    #[error(
+        "the peer had not proved who it is when others needed the memory: only {most} handshakes at a time may hold \
+         more than {} KiB; who sends such long certificate chains, and does not finish?",
+        .own >> 10
+    )]
+    GaveWay {
+        /// So many handshakes may hold more than `own`.
+        most: usize,
+        /// Bytes.
+        own: usize,
+    },
     /// Our own side can't take part: bad server name, unreadable roots.
     #[error("{0}")]
     Local(String),
@@ -192,7 +204,7 @@ impl HandshakeError {
 
     /// Whether a new attempt at the same peer can succeed without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Timeout(_) | Self::Io(_) | Self::NotYetValid { .. })
+        matches!(self, Self::Timeout(_) | Self::Io(_) | Self::GaveWay { .. } | Self::NotYetValid { .. })
     }
 
     /// A word for metrics and log fields.
@@ -211,6 +223,7 @@ impl HandshakeError {
             Self::Refused(_) => "refused_by_peer",
             Self::Timeout(_) => "timeout",
             Self::Protocol(_) => "protocol",
+            Self::GaveWay { .. } => "gave_way",
             Self::Local(_) => "local",
             Self::Io(_) => "io",
         }

@@ -20,6 +20,7 @@ mod error;
 mod fingerprint;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gathered;
 mod handshake;
 mod incoming;
 mod keys;
@@ -32,6 +33,7 @@ mod rotation;
 mod signing;
 mod stream;
 mod turn;
+pub mod unproven;
 mod verify;
 mod violation;
 

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+#[path = "support/any_server.rs"]
+mod any_server;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use any_server::AnyServer;
 use leno_model::Identity;
 use leno_testkit::certs::{Leaf, TestCa, TestCertificate, self_signed};
 use leno_tls::{HandshakeError, MeshIdentity, PeerAlert, PrivateKey, TlsStream, WorkloadCertificate};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,45 +38,6 @@ async fn pair(server: &MeshIdentity, client: &MeshIdentity, expected: &[Identity
     let (a, b) = tokio::io::duplex(64 * 1024);
     let (server, client) = tokio::join!(server.accept(a, TIMEOUT), client.connect(b, expected, TIMEOUT));
     (server.unwrap().0, client.unwrap().0)
-}
-
-/// Trusts every server: a hostile client doesn't care.
-#[derive(Debug)]
-struct AnyServer;
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
-    }
 }
 
 struct Hostile<'a> {

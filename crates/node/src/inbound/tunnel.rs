@@ -36,7 +36,7 @@ impl Destination for Pod {
         &self.context().core
     }
 
-    fn unproven(&self) -> &Arc<Unproven> {
+    fn unproven(&self) -> &Unproven {
         self.unproven()
     }
 

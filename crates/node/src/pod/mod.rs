@@ -53,7 +53,7 @@ pub(crate) struct Pod {
     context: Arc<Context>,
     connections: Arc<Connections>,
     phases: Phases,
-    unproven: Arc<Unproven>,
+    unproven: Unproven,
     /// Endpoints that don't answer it.
     silent: Silent,
     footing: Footing,
@@ -72,7 +72,7 @@ impl Pod {
             netns,
             connections: Connections::new(context.shares.join(name, context.config.max_sockets_per_pod)),
             phases: Phases::default(),
-            unproven: Unproven::new(context.core.config.max_unproven_peers),
+            unproven: Unproven::new(context.core.config.max_unproven_peers, &context.core.unproven),
             silent: Silent::default(),
             footing,
             uid: Mutex::new(None),
@@ -224,7 +224,7 @@ impl Pod {
         &self.silent
     }
 
-    pub(crate) fn unproven(&self) -> &Arc<Unproven> {
+    pub(crate) fn unproven(&self) -> &Unproven {
         &self.unproven
     }
 

@@ -1,6 +1,7 @@
 //! Peers that do not get as far as a request.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use leno_testkit::certs::{Leaf, TestCa, self_signed};
@@ -9,7 +10,7 @@ use leno_testkit::network::may_run;
 use leno_tls::HANDSHAKE_TIMEOUT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{eventually, soon};
+use crate::support::{echo, eventually, exchange, soon};
 use crate::{ALONE, GOOD, Target, memory};
 
 /// Of the tests that wait for it to be over. Long enough for a good peer's handshake on a machine that is busy.
@@ -156,6 +157,35 @@ async fn peers_that_say_nothing_keep_nobody_out() {
 }
 
 #[tokio::test]
+async fn who_connects_to_every_pod_keeps_no_other_address_out() {
+    const PLACES: usize = 16;
+    if !may_run("who_connects_to_every_pod_keeps_no_other_address_out") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let mut target = Target::with(|config| config.proxy.max_unproven_peers_total = PLACES).await;
+    let other = target.mesh.pod("other", "node-1").await;
+    let client = target.mesh.pod("client", "node-2").await;
+    target.mesh.synced().await;
+    echo(other.listen());
+    let mut silent = Vec::new();
+    for _ in 0..PLACES {
+        for pod in [target.pod.v4, other.v4] {
+            let hbone = SocketAddr::new(pod, 15008);
+            silent.push(soon("TCP", target.mesh.network.outside().connect(hbone)).await.unwrap());
+        }
+    }
+    // Neither pod has all its places taken, but the proxy has.
+    let told = || target.log.count(&["LENO_MAX_UNPROVEN_PEERS_TOTAL"]);
+    eventually("refusals", || told() >= PLACES).await;
+    let begun = Instant::now();
+    let program = soon("connect", client.host().connect(other.app(other.v4))).await.unwrap();
+    soon("the echo", exchange(program, b"hello")).await.unwrap();
+    assert!(begun.elapsed() < HANDSHAKE_TIMEOUT / 2, "a good peer waited {:?}", begun.elapsed());
+    drop(silent);
+}
+
+#[tokio::test]
 async fn half_handshakes_are_ended() {
     if !may_run("half_handshakes_are_ended") {
         return;
@@ -202,7 +232,9 @@ async fn a_drip_is_no_handshake() {
         tokio::select! {
             end = async { read.read(&mut [0]).await } => end,
             () = async {
-                let mut hello = [0x16, 0x03, 0x01, 0x02, 0x00].into_iter().chain(std::iter::repeat(1));
+                // A ClientHello of 508 bytes in one record.
+                let head = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc];
+                let mut hello = head.into_iter().chain(std::iter::repeat(1));
                 loop {
                     drip.tick().await;
                     let byte = hello.next().unwrap_or_default();

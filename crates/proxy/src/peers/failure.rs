@@ -52,10 +52,24 @@ pub enum Failure {
     },
     /// Others took its place before it had proved anything.
     #[error(
-        "{address} had not proved who it is when all {most} places for that were taken (LENO_MAX_UNPROVEN_PEERS); who \
-         opens so many connections and says nothing?"
+        "{address} had not proved who it is when all {most} places for that were taken ({setting}); who opens so \
+         many connections and says nothing?"
     )]
     TurnedAway {
+        /// Who or where.
+        address: SocketAddr,
+        /// How many places there are.
+        most: usize,
+        /// What says so.
+        setting: &'static str,
+    },
+    /// Its address has too many connections that prove nothing.
+    #[error(
+        "no place for {address}: all {most} places that this proxy has for peers which have proved nothing are taken \
+         (LENO_MAX_UNPROVEN_PEERS_TOTAL), and its address has its share of them; who opens so many connections there \
+         and says nothing?"
+    )]
+    TooManyUnproven {
         /// Who or where.
         address: SocketAddr,
         /// How many places there are.
@@ -186,6 +200,7 @@ impl Failure {
         match self {
             Self::Refused { status: StatusCode::UNAUTHORIZED, .. } => ResponseFlags::Deny,
             Self::Handshake { .. } | Self::TurnedAway { .. } | Self::Expired { .. } => ResponseFlags::TlsFailure,
+            Self::TooManyUnproven { .. } => ResponseFlags::ResourceLimit,
             Self::Tunnel { .. } | Self::SilentTunnel { .. } => ResponseFlags::H2Handshake,
             Self::ConnectTimeout { address, .. } if address.port() == HBONE_PORT => ResponseFlags::NetworkPolicy,
             Self::Certificate(_) | Self::NoIdentity(_) => ResponseFlags::Identity,

@@ -13,4 +13,4 @@ pub use handshake::{accept, connect};
 pub use key::TunnelKey;
 pub use link::{Link, Proof};
 pub use silent::Silent;
-pub use unproven::{Place, Unproven};
+pub use unproven::{AllUnproven, Place, Unproven};

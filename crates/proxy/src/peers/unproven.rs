@@ -1,98 +1,90 @@
-//! Peers that have connected to a pod and not yet proved who they are.
+//! Peers that have connected and not yet proved who they are.
 
-use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
+use leno_telemetry::one_host;
+use leno_tls::unproven::{Unproven as Places, UnprovenPlace};
 use leno_tunnel::timers;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::Instant;
+use nix::sys::resource::{Resource, getrlimit};
 
-/// How long a peer has for its handshake whatever others do; after that it makes room for who comes. A round trip to the
-/// far side of the world takes a third of it, and a handshake two.
-const UNDISTURBED: Duration = Duration::from_secs(1);
+use super::failure::Failure;
 
-/// So many may be at it at a time, of one pod: whoever opens connections and says nothing takes no more of the node's
-/// descriptors and memory than that. He does not take the way into the pod either: who comes when all places are taken
-/// gets the one that was taken longest, and waits for it at most until that one's [`UNDISTURBED`] time is over.
-pub struct Unproven {
-    most: usize,
-    taken: Mutex<Taken>,
-    freed: Notify,
+/// An address may have one in so many of the proxy's places while others want some. Only the proxies of very many pods
+/// that are behind one address, as behind a gateway, come near that, and only while handshakes take long.
+const SHARE: usize = 16;
+
+/// Unproven connections may have one in so many of the process's descriptors.
+const OF_DESCRIPTORS: usize = 8;
+
+/// Assumed where the limit on descriptors can't be read.
+const USUAL_DESCRIPTORS: usize = 1024;
+
+/// All that a proxy has of them, whichever pod they connect to: whoever connects to each pod takes no more of the
+/// process than this, and keeps no other address out.
+#[derive(Clone)]
+pub struct AllUnproven(Arc<Places<IpAddr>>);
+
+impl AllUnproven {
+    /// `most` places, or fewer where the process may open few descriptors.
+    pub fn new(most: usize) -> Self {
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL_DESCRIPTORS, |(soft, _)| soft as usize);
+        let most = most.min(descriptors / OF_DESCRIPTORS);
+        Self(Places::new(most, most / SHARE))
+    }
 }
 
-#[derive(Default)]
-struct Taken {
-    /// By when they came.
-    places: BTreeMap<u64, (Instant, Arc<Notify>)>,
-    next: u64,
+/// Those of one pod. Who comes when a pod's places are taken gets the one that was taken first.
+pub struct Unproven {
+    pod: Arc<Places<()>>,
+    all: AllUnproven,
 }
 
 impl Unproven {
-    /// `most` places, and one at least.
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: most.max(1), taken: Mutex::default(), freed: Notify::new() })
+    /// `most` places, one at least, out of those of `all`.
+    pub fn new(most: usize, all: &AllUnproven) -> Self {
+        Self { pod: Places::unshared(most), all: all.clone() }
     }
 
-    /// Waits for a place.
-    pub async fn place(self: &Arc<Self>) -> Place {
-        loop {
-            let free_at = match self.take() {
-                Ok(place) => return place,
-                Err(free_at) => free_at,
-            };
-            tokio::select! {
-                () = self.freed.notified() => {}
-                () = timers::sleep_until(free_at) => {}
-            }
-        }
-    }
-
-    /// A place, or when the next one is to be had at the latest.
-    fn take(self: &Arc<Self>) -> Result<Place, Instant> {
-        let mut taken = self.taken.lock();
-        if taken.places.len() >= self.most
-            && let Some(longest) = taken.places.first_entry()
-        {
-            let free_at = longest.get().0 + UNDISTURBED;
-            if free_at > Instant::now() {
-                return Err(free_at);
-            }
-            longest.remove().1.notify_one();
-        }
-        let turned_away = Arc::new(Notify::new());
-        let number = taken.next;
-        taken.next += 1;
-        taken.places.insert(number, (Instant::now(), turned_away.clone()));
-        Ok(Place { unproven: self.clone(), number, turned_away })
+    /// Waits for a place for a connection from `peer`: for a second at most. For a worker.
+    ///
+    /// # Errors
+    /// If its address has too many.
+    pub async fn place(&self, peer: SocketAddr) -> Result<Place, Failure> {
+        let all = timers::entered(self.all.0.place(one_host(peer.ip()))).await;
+        let all = all.map_err(|_| Failure::TooManyUnproven { address: peer, most: self.all.0.most() })?;
+        // Without shares there is nobody to have too much.
+        let pod = timers::entered(self.pod.place(())).await.ok();
+        Ok(Place { pod, all, peer })
     }
 }
 
 /// Dropped, it is free.
 pub struct Place {
-    unproven: Arc<Unproven>,
-    number: u64,
-    turned_away: Arc<Notify>,
+    pod: Option<UnprovenPlace<()>>,
+    all: UnprovenPlace<IpAddr>,
+    peer: SocketAddr,
 }
 
 impl Place {
     /// Resolves once it is another's.
-    pub async fn turned_away(&self) {
-        self.turned_away.notified().await;
-    }
-
-    /// Of how many it is one.
-    pub fn among(&self) -> usize {
-        self.unproven.most
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Not if it is another's by now.
-        if self.unproven.taken.lock().places.remove(&self.number).is_some() {
-            self.unproven.freed.notify_one();
+    pub async fn turned_away(&self) -> Failure {
+        let of_pod = async {
+            match &self.pod {
+                Some(place) => place.gave_way().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = of_pod => {
+                let most = self.pod.as_ref().map_or(0, UnprovenPlace::among);
+                Failure::TurnedAway { address: self.peer, most, setting: "LENO_MAX_UNPROVEN_PEERS" }
+            }
+            () = self.all.gave_way() => Failure::TurnedAway {
+                address: self.peer,
+                most: self.all.among(),
+                setting: "LENO_MAX_UNPROVEN_PEERS_TOTAL",
+            },
         }
     }
 }

@@ -11,7 +11,6 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use bytes::BufMut;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -20,22 +19,20 @@ use rustls::{
     AlertDescription, ClientConfig, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, NamedGroup, ServerConfig,
 };
 use rustls_pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::verifiers::reason_of;
 use crate::HandshakeError;
-use crate::alert::Alert;
-use crate::buffer::LARGEST;
+use crate::alert::{Alert, FATAL};
+use crate::gathered::{Failed, Gathered};
 use crate::keys::{KeySource, Keys, NEW_SESSION_TICKET};
-use crate::record::{Aead, Cipher, HEADER, MAX_RECORD};
+use crate::record::{Aead, Cipher};
 use crate::stream::TlsStream;
 use crate::turn::turn;
 use crate::violation::Violation;
 
-/// Most bytes of a handshake that wait to be understood: the longest message there may be, in
-/// records of six bytes and more each. What comes behind the handshake counts as well, and goes on in
-/// one buffer of the data path, so it may not be more than fits there.
-const LIMIT: usize = LARGEST;
+/// An alert in the clear (RFC 8446 §6), as the library sends it for a message longer than it takes.
+const TOO_LONG: [u8; 7] = [21, 3, 3, 0, 2, FATAL, Alert::DECODE_ERROR.0];
 
 /// What a handshake found out, beside the keys.
 pub(crate) struct Facts {
@@ -119,18 +116,14 @@ where
 {
     let failed = |error: rustls::Error| reason_of(&error, alpn);
     let mut side = side.map_err(failed)?;
-    let mut incoming = Vec::with_capacity(4 << 10);
-    // The library is shown record by record: what follows the handshake's last must be left to
-    // the keys that this handshake is for.
-    let mut shown = 0;
+    let mut incoming = Gathered::default();
     let mut outgoing = Vec::new();
     loop {
         let next = {
             let _turn = turn().await;
             loop {
-                let (discard, next) = step(&mut side, &mut incoming[..shown], &mut outgoing);
-                incoming.drain(..discard);
-                shown -= discard;
+                let (discard, next) = step(&mut side, incoming.shown(), &mut outgoing);
+                incoming.discard(discard);
                 if let Some(next) = next {
                     break next;
                 }
@@ -142,27 +135,19 @@ where
                 io.flush().await.map_err(broken)?;
                 outgoing.clear();
             }
-            Next::Receive => loop {
-                if let Some(longer) = with_next_record(&incoming, shown) {
-                    shown = longer;
-                    break;
+            Next::Receive => {
+                if let Err(failed) = incoming.show_next(&mut io).await {
+                    if let Failed::TooLong { is_plain: true, .. } = failed {
+                        tell(&mut io, &TOO_LONG).await;
+                    }
+                    return Err(failed.into());
                 }
-                let room = LIMIT.saturating_sub(incoming.len());
-                if room == 0 {
-                    return Err(HandshakeError::Protocol("its handshake is longer than any may be".to_owned()));
-                }
-                if io.read_buf(&mut (&mut incoming).limit(room)).await.map_err(broken)? == 0 {
-                    return Err(broken(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed it")));
-                }
-            },
+            }
             Next::Done => break,
             Next::Failed(error) => {
-                // Once more, for the alert; a second time it would look at the same bytes again. The
-                // reason counts, not whether the peer heard it.
-                let _ = step(&mut side, &mut incoming[..shown], &mut outgoing);
-                if io.write_all(&outgoing).await.is_ok() {
-                    let _ = io.flush().await;
-                }
+                // Once more, for the alert; a second time it would look at the same bytes again.
+                let _ = step(&mut side, incoming.shown(), &mut outgoing);
+                tell(&mut io, &outgoing).await;
                 return Err(failed(error));
             }
         }
@@ -176,7 +161,7 @@ where
     let (secrets, source) = side.into_keys().map_err(failed)?;
     let keys = cipher(secrets.tx).and_then(|sealing| Ok(Keys::new(sealing, cipher(secrets.rx)?, source)));
     let keys = keys.map_err(|violation| HandshakeError::Protocol(violation.to_string()))?;
-    Ok((TlsStream::new(io, keys, &incoming, facts.alpn.clone()), facts))
+    Ok((TlsStream::new(io, keys, incoming.rest(), facts.alpn.clone()), facts))
 }
 
 /// How much of `shown` was understood, and what comes next, if not another step.
@@ -210,16 +195,11 @@ fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usi
     (discard, Some(next))
 }
 
-/// `shown` and the next record, if it is there in full. Bytes that are no record are shown as
-/// they are, for the TLS library to say what is wrong with them.
-fn with_next_record(incoming: &[u8], shown: usize) -> Option<usize> {
-    let rest = &incoming[shown..];
-    let &[content, major, _, high, low] = rest.first_chunk::<HEADER>()?;
-    let length = HEADER + usize::from(u16::from_be_bytes([high, low]));
-    if !(20..=23).contains(&content) || major != 3 || length > MAX_RECORD {
-        return Some(incoming.len());
+/// Why the handshake ends; the reason counts, not whether the peer heard it.
+async fn tell<IO: AsyncWrite + Unpin>(io: &mut IO, alert: &[u8]) {
+    if io.write_all(alert).await.is_ok() {
+        let _ = io.flush().await;
     }
-    (length <= rest.len()).then_some(shown + length)
 }
 
 fn broken(error: io::Error) -> HandshakeError {
