@@ -4,6 +4,7 @@
 mod body;
 mod places;
 mod routes;
+mod scrapes;
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -250,3 +250,49 @@ async fn metrics_come_in_the_format_asked_for() {
     .await;
     assert!(answer.contains("content-type: application/openmetrics-text") && answer.ends_with("# EOF\n"), "{answer}");
 }
+
+/// Metrics that take as long to write as the test wants, and count how often they are.
+#[derive(Debug)]
+struct Slow {
+    begun: std::sync::mpsc::Sender<()>,
+    goes_on: parking_lot::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl prometheus_client::collector::Collector for Slow {
+    fn encode(&self, _: prometheus_client::encoding::DescriptorEncoder<'_>) -> std::fmt::Result {
+        let _ = self.begun.send(());
+        // Not for ever: where it holds up the test itself, that shall fail.
+        let _ = self.goes_on.lock().recv_timeout(Duration::from_secs(5));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn scrapes_share_what_is_written_and_keep_no_probe_waiting() {
+    let (begun, writings) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel();
+    let metrics = Metrics::new("ztunnel", "1", 10);
+    let slow = Slow { begun, goes_on: parking_lot::Mutex::new(goes_on) };
+    metrics.register(|registry| registry.register_collector(Box::new(slow)));
+    let stats = start(super::metrics(&metrics)).await;
+    let ready = start(readiness(&Readiness::default())).await;
+    let scrape = || tokio::spawn(get(stats.address, "/metrics"));
+    let mut scrapes = vec![scrape()];
+    let first = tokio::task::spawn_blocking(move || writings.recv().map(|()| writings)).await.unwrap();
+    let writings = first.expect("it is written");
+    // While that is written, others ask, and the kubelet.
+    scrapes.extend((0..10).map(|_| scrape()));
+    for _ in 0..10 {
+        let begun = std::time::Instant::now();
+        assert!(get(ready.address, "/healthz/ready").await.ends_with("ready\n"));
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
+    go_on.send(()).unwrap();
+    // For the others it is written once more; not twice, unless one came late.
+    drop(go_on);
+    for scrape in scrapes {
+        assert!(scrape.await.unwrap().contains("process_open_fds"));
+    }
+    let more = writings.try_iter().count();
+    assert!((1..=3).contains(&more), "written {more} times more for ten who asked");
+}

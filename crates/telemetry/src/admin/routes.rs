@@ -3,6 +3,7 @@
 use http::header::ACCEPT;
 use http::{Method, StatusCode};
 
+use super::scrapes::Scrapes;
 use super::{Answer, Request, Routes, text, typed};
 use crate::logging::LogHandle;
 use crate::metrics::{OPEN_METRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE};
@@ -26,25 +27,26 @@ pub fn readiness(readiness: &Readiness) -> Routes {
 
 /// `GET /metrics` and `GET /stats/prometheus`, in the format the scraper asks for.
 pub fn metrics(metrics: &Metrics) -> Routes {
-    let scrape = |metrics: Metrics| {
-        move |request: Request| {
-            let open = request
-                .headers
-                .get_all(ACCEPT)
-                .iter()
-                .any(|accept| accept.as_bytes().windows(28).any(|part| part == b"application/openmetrics-text"));
-            let (body, content_type) = if open {
-                (metrics.encode_open_metrics(), OPEN_METRICS_CONTENT_TYPE)
-            } else {
-                (metrics.encode(), TEXT_CONTENT_TYPE)
-            };
-            match body {
+    let (classic, open) = (metrics.clone(), metrics.clone());
+    let classic = Scrapes::new(move || classic.encode());
+    let open = Scrapes::new(move || open.encode_open_metrics());
+    let scrape = move |request: Request| {
+        let wants_open = request
+            .headers
+            .get_all(ACCEPT)
+            .iter()
+            .any(|accept| accept.as_bytes().windows(28).any(|part| part == b"application/openmetrics-text"));
+        let (scrapes, content_type) =
+            if wants_open { (&open, OPEN_METRICS_CONTENT_TYPE) } else { (&classic, TEXT_CONTENT_TYPE) };
+        let scrape = scrapes.clone().scrape();
+        async move {
+            match scrape.await {
                 Ok(body) => typed(StatusCode::OK, content_type, body),
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics can't be written: {error}\n")),
             }
         }
     };
-    Routes::new().get("/metrics", scrape(metrics.clone())).get("/stats/prometheus", scrape(metrics.clone()))
+    Routes::new().add(Method::GET, "/metrics", scrape.clone()).add(Method::GET, "/stats/prometheus", scrape)
 }
 
 /// `POST /logging`: `?level=` a level or a list of `module=level`, `?reset` to how the process

@@ -50,8 +50,13 @@ impl Collector for Process {
 }
 
 fn open_fds() -> Option<i64> {
-    // One of the entries is the directory that is being read.
-    Some(fs::read_dir("/proc/self/fd").ok()?.count() as i64 - 1)
+    const OPEN: &str = "/proc/self/fd";
+    // Since 6.2 the kernel says how many there are; before, it says 0, and all have to be listed.
+    match fs::metadata(OPEN).ok()?.len() {
+        // One of the entries is the directory that is being read.
+        0 => Some(fs::read_dir(OPEN).ok()?.count() as i64 - 1),
+        open => Some(open as i64),
+    }
 }
 
 fn resident_bytes() -> Option<i64> {
