@@ -5,40 +5,18 @@
 //! metric counts. Nothing has to be done for them to go on once there are descriptors again.
 
 use std::io;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::Gate;
 
 /// Long enough that hundreds of listeners take no processor time to speak of, short enough not to be
 /// noticed once a descriptor is free.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One line about it per so much time.
-const SAID_EVERY: Duration = Duration::from_secs(1);
-
 /// Of this process: that is what has the limit.
 static PAUSES: AtomicU64 = AtomicU64::new(0);
-static SAID: LazyLock<Mutex<Said>> = LazyLock::new(Mutex::default);
-
-#[derive(Default)]
-struct Said {
-    last: Option<Instant>,
-    /// How many pauses there had been by then.
-    pauses: u64,
-}
-
-impl Said {
-    /// How many pauses a line now would tell of, if it is time for one.
-    fn is_due(&mut self, now: Instant, pauses: u64) -> Option<u64> {
-        if self.last.is_some_and(|last| now.saturating_duration_since(last) < SAID_EVERY) {
-            return None;
-        }
-        self.last = Some(now);
-        Some(pauses - std::mem::replace(&mut self.pauses, pauses))
-    }
-}
+static SAID: Gate = Gate::new();
 
 /// How long to wait before the next attempt, after `accept` has failed with `error`: not at all if
 /// only that connection failed, which is gone. Counts the pause, and says so if nobody has for a
@@ -48,10 +26,10 @@ pub fn pause_after(error: &io::Error) -> Option<Duration> {
         tracing::debug!(%error, "a connection was gone before it was accepted");
         return None;
     }
-    let pauses = PAUSES.fetch_add(1, Relaxed) + 1;
-    if let Some(pauses) = SAID.lock().is_due(Instant::now(), pauses) {
+    PAUSES.fetch_add(1, Relaxed);
+    if let Some(untold) = SAID.pass() {
         tracing::warn!(
-            %error, pauses,
+            %error, pauses = untold + 1,
             "can't accept connections; those that come wait. Raise the limit on open files (ulimit -n), or find out \
              who opens so many"
         );
@@ -67,7 +45,7 @@ pub fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// How often listeners of this process have paused.
-pub(crate) fn pauses() -> u64 {
+pub fn pauses() -> u64 {
     PAUSES.load(Relaxed)
 }
 
@@ -96,16 +74,6 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_line_a_second_tells_of_all_pauses() {
-        let begun = Instant::now();
-        let mut said = Said::default();
-        let told: Vec<u64> = (1..=100)
-            .filter_map(|pause| said.is_due(begun + Duration::from_millis(50) * (pause as u32 - 1), pause))
-            .collect();
-        assert_eq!(told, [1, 20, 20, 20, 20]);
-    }
 
     #[test]
     fn a_connection_that_is_gone_keeps_nobody_waiting() {

@@ -6,6 +6,7 @@
 pub mod accepting;
 pub mod access_log;
 pub mod admin;
+mod gate;
 mod host;
 pub mod logging;
 pub mod metrics;
@@ -13,6 +14,7 @@ pub mod observe;
 mod readiness;
 
 pub use access_log::AccessLog;
+pub use gate::Gate;
 pub use host::one_host;
 pub use metrics::Metrics;
 pub use readiness::{Readiness, ReadyTask};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_telemetry::accepting;
 use parking_lot::Mutex;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
@@ -16,9 +17,6 @@ use tokio::time::Instant;
 use super::wire::{self, Channel, Request};
 use super::{Error, PodInfo, ProtocolError};
 use crate::netns::NetworkNamespace;
-
-/// Pause after a failed accept, which mostly means that descriptors have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The agent's end of the protocol. Clones share one socket, which is removed with the last of them.
 #[derive(Debug, Clone)]
@@ -218,8 +216,9 @@ async fn accept(listener: AsyncFd<Socket>, state: Arc<State>) {
                     proxies.spawn(serve(channel, Arc::clone(&state)));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a node proxy");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    if let Some(pause) = accepting::pause_after(&error) {
+                        tokio::time::sleep(pause).await;
+                    }
                 }
             },
             Some(_) = proxies.join_next() => {}

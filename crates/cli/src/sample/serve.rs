@@ -11,6 +11,7 @@ use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use leno_telemetry::accepting;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -63,8 +64,12 @@ where
                     stream.set_nodelay(true).ok();
                     connections.spawn(connection(stream, protocol, service.clone(), drain.clone()));
                 }
-                // Out of descriptors or the peer is gone already: neither is a reason to stop serving.
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                // Neither want of descriptors nor a peer that is gone already is a reason to stop serving.
+                Err(error) => {
+                    if let Some(pause) = accepting::pause_after(&error) {
+                        tokio::time::sleep(pause).await;
+                    }
+                }
             },
             Some(_) = connections.join_next() => (),
         }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use leno_telemetry::accepting;
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 
@@ -34,12 +35,20 @@ pub(crate) fn bind(run_dir: &Path) -> Result<UnixListener, Error> {
 /// Serves for as long as the task lives.
 pub(crate) async fn serve(listener: UnixListener, stage: StageHandle) {
     loop {
+        let stream = accept(&listener).await;
+        tokio::spawn(converse(stream, stage.clone()));
+    }
+}
+
+async fn accept(listener: &UnixListener) -> UnixStream {
+    loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                tokio::spawn(converse(stream, stage.clone()));
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                if let Some(pause) = accepting::pause_after(&error) {
+                    tokio::time::sleep(pause).await;
+                }
             }
-            // Out of descriptors: somebody will close some.
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }
 }
@@ -175,3 +184,7 @@ impl Connection {
         self.stream.write_all(&line).await
     }
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;
