@@ -12,6 +12,7 @@ mod discovery;
 mod grpc;
 mod listener;
 mod places;
+mod proven;
 mod refusals;
 mod registry;
 mod request;

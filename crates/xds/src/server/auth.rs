@@ -57,7 +57,7 @@ pub(crate) async fn authenticate(
 ) -> Result<Caller, Status> {
     let caller = caller_of(authenticator, headers).await?;
     if let Some(place) = extensions.get::<Arc<Place>>() {
-        place.prove().map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
+        place.prove(&caller).map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
     }
     Ok(caller)
 }

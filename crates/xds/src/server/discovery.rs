@@ -15,6 +15,7 @@ use super::auth::{Authenticator, Caller, authenticate};
 use super::delta::Deltas;
 use super::grpc::{self, Messages, Outbox, Spoken, Turns};
 use super::listener::{PeerAddress, Shutdown};
+use super::places::{Place, Stream};
 use super::registry::{Entry, ProxyStatus, Registry, Who};
 use super::request::Request;
 use super::subscription::Subscription;
@@ -81,6 +82,10 @@ impl Service {
         let (head, body) = request.into_parts();
         grpc::check(&head.headers)?;
         let caller = authenticate(&self.authenticator, &head.headers, &head.extensions).await?;
+        let stream = match head.extensions.get::<Arc<Place>>() {
+            Some(place) => Some(place.begin_stream().ok_or_else(too_many_streams)?),
+            None => None,
+        };
         let answers = Outbox::default();
         let session = Session {
             resources: self.resources.clone(),
@@ -91,6 +96,7 @@ impl Service {
             address: head.extensions.get::<PeerAddress>().map(|peer| peer.0),
             entry: None,
             registry: self.registry.clone(),
+            _stream: stream,
         };
         let shutdown = head.extensions.get::<Shutdown>().cloned().unwrap_or_default();
         Ok(grpc::response(Spoken::new(session.run(shutdown), answers)))
@@ -113,6 +119,12 @@ struct Session {
     address: Option<SocketAddr>,
     entry: Option<Entry>,
     registry: Arc<Registry>,
+    /// Keeps it counted.
+    _stream: Option<Stream>,
+}
+
+fn too_many_streams() -> Status {
+    Status::resource_exhausted("this connection has as many discovery streams as it may have; a proxy needs one")
 }
 
 impl Session {

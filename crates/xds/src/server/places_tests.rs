@@ -15,81 +15,42 @@ async fn take(places: &Arc<Places>, count: usize, peer: impl Fn(u8) -> IpAddr) -
     out
 }
 
-fn lost(place: &Place) -> bool {
-    use futures_util::FutureExt as _;
-    place.gave_way.notified().now_or_never().is_some()
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_address_with_more_than_its_share_gives_way_to_others_at_once() {
-    let places = Places::new(LIMITS);
-    let greedy = take(&places, 8, |_| address(1)).await;
-    let begin = Instant::now();
-    let others = take(&places, 4, |_| address(2)).await;
-    assert_eq!(begin.elapsed(), Duration::ZERO);
-    assert_eq!(greedy.iter().map(lost).collect::<Vec<_>>(), [true, true, true, true, false, false, false, false]);
-    assert!(!others.iter().any(lost));
-    // Both have their share now: neither takes the other's, and fresh ones stay.
-    for peer in [address(1), address(2)] {
-        assert_eq!(places.take(peer).await.err(), Some(Refusal::Share));
-    }
-    tokio::time::advance(UNDISTURBED).await;
-    let _newer = places.take(address(1)).await.map_err(|refusal| refusal.to_string()).expect("its own oldest is old");
-    assert!(lost(&greedy[4]) && !others.iter().any(lost));
-}
-
-#[tokio::test(start_paused = true)]
-async fn among_many_addresses_the_oldest_gives_way_after_a_second() {
-    let places = Places::new(LIMITS);
-    let crowd = take(&places, 8, address).await;
-    let begin = Instant::now();
-    let late = places.take(address(100)).await;
-    assert!(late.is_ok());
-    assert_eq!(begin.elapsed().as_millis(), UNDISTURBED.as_millis());
-    assert!(lost(&crowd[0]) && !lost(&crowd[1]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_place_that_is_given_back_is_another_s_at_once() {
-    let places = Places::new(LIMITS);
-    let mut crowd = take(&places, 8, address).await;
-    let waiting = tokio::spawn({
-        let places = places.clone();
-        async move { places.take(address(100)).await.is_ok() }
-    });
-    tokio::task::yield_now().await;
-    drop(crowd.pop());
-    let begin = Instant::now();
-    assert!(waiting.await.unwrap());
-    assert_eq!(begin.elapsed(), Duration::ZERO);
-}
-
 #[tokio::test(start_paused = true)]
 async fn who_has_proved_itself_stays_and_takes_no_other_s_place() {
     let places = Places::new(LIMITS);
+    let caller = Caller::default();
     let proxies = take(&places, 3, |_| address(1)).await;
     let deadline = Instant::now() + LIMITS.first_request;
     for proxy in &proxies {
-        assert_eq!((proxy.prove(), proxy.prove()), (Ok(()), Ok(())));
+        assert_eq!((proxy.prove(&caller), proxy.prove(&caller)), (Ok(()), Ok(())));
     }
     let crowd = take(&places, 8, |_| address(1)).await;
-    assert_eq!(crowd[7].prove(), Err(Refusal::Full));
+    assert_eq!(crowd[7].prove(&caller), Err(Refusal::Full));
     let waited = tokio::time::timeout(LIMITS.first_request * 1000, proxies[0].lost(deadline)).await;
     assert!(waited.is_err(), "it keeps its place for ever");
     assert_eq!(crowd[0].lost(deadline).await, Refusal::NoRequest);
     let _other = places.take(address(2)).await;
-    assert_eq!(crowd[0].prove(), Err(Refusal::GaveWay), "the place is another's");
+    assert_eq!(crowd[0].prove(&caller), Err(Refusal::GaveWay), "the place is another's");
     assert_eq!(crowd[0].lost(deadline).await, Refusal::GaveWay);
     drop(proxies);
-    assert_eq!(crowd[7].prove(), Ok(()));
+    assert_eq!(crowd[7].prove(&caller), Ok(()));
 }
 
-#[test]
-fn an_ipv6_network_is_one_address() {
-    let source = |text: &str| one_host(text.parse().unwrap()).to_string();
-    assert_eq!(source("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-    assert_eq!(source("::ffff:10.0.0.1"), "10.0.0.1");
-    assert_eq!(source("10.0.0.1"), "10.0.0.1");
+#[tokio::test(start_paused = true)]
+async fn one_client_keeps_no_other_out() {
+    let places = Places::new(Limits { unproven: 64, proven: 32, ..LIMITS });
+    let on_node = |node: &str| Caller { node: Some(node.into()), ..Caller::default() };
+    let deadline = Instant::now() + LIMITS.first_request;
+    let greedy = take(&places, 32, |_| address(1)).await;
+    assert!(greedy.iter().all(|place| place.prove(&on_node("a")).is_ok()));
+    let others = take(&places, 16, |_| address(1)).await;
+    for (number, place) in others.iter().enumerate() {
+        assert_eq!(place.prove(&on_node(&format!("b{}", number / 2))), Ok(()));
+    }
+    assert_eq!(greedy[31].lost(deadline).await, Refusal::ClientShare);
+    assert_eq!(Instant::now(), deadline - LIMITS.first_request, "at once");
+    let waited = tokio::time::timeout(LIMITS.first_request * 2, others[15].lost(deadline)).await;
+    assert!(waited.is_err());
 }
 
 #[test]

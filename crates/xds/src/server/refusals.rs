@@ -1,12 +1,8 @@
 //! Why the listener ends a connection, told once a second at most.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
-/// A flood must not become a flood of lines.
-const PAUSE: Duration = Duration::from_secs(1);
+use leno_telemetry::Gate;
 
 /// Why a connection to the control plane gets no place, or loses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,48 +19,19 @@ pub(crate) enum Refusal {
     /// Too many proxies.
     #[error("this control plane has as many proxies as it may have; raise --max-connections or start another one")]
     Full,
-}
-
-/// Lets one of many lines through a second.
-#[derive(Debug, Default)]
-pub(crate) struct Gate(Mutex<(Option<Instant>, u64)>);
-
-impl Gate {
-    /// Whether to speak now; if so, how many kept silent since the last one that spoke.
-    pub(crate) fn pass(&self) -> Option<u64> {
-        let mut state = self.0.lock();
-        let now = Instant::now();
-        if state.0.is_some_and(|last| now.duration_since(last) < PAUSE) {
-            state.1 += 1;
-            return None;
-        }
-        state.0 = Some(now);
-        Some(std::mem::take(&mut state.1))
-    }
+    /// Too many of this client.
+    #[error("this client has more connections than any other, and others want places; who else has its token?")]
+    ClientShare,
 }
 
 /// Tells of refusals.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals([Gate; 4]);
+pub(crate) struct Refusals([Gate; 5]);
 
 impl Refusals {
     pub(crate) fn tell(&self, refusal: Refusal, peer: SocketAddr) {
         if let Some(untold) = self.0[refusal as usize].pass() {
             tracing::warn!(%peer, reason = %refusal, untold, "control plane connection refused");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_line_a_second() {
-        let gate = Gate::default();
-        assert_eq!(gate.pass(), Some(0));
-        assert_eq!((gate.pass(), gate.pass()), (None, None));
-        gate.0.lock().0 = Instant::now().checked_sub(PAUSE);
-        assert_eq!(gate.pass(), Some(2));
     }
 }
