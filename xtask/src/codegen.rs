@@ -14,6 +14,8 @@ struct Package {
     protos: &'static str,
     files: &'static [&'static str],
     out: &'static str,
+    /// Of these files a server is not made, and the file that is made of each: our own speaks gRPC itself.
+    clients_only: &'static [(&'static str, &'static str)],
 }
 
 const PACKAGES: [Package; 2] = [
@@ -29,8 +31,14 @@ const PACKAGES: [Package; 2] = [
             "istio/zds/zds.proto",
         ],
         out: "crates/proto/src/generated",
+        clients_only: &[("envoy/service/discovery/v3/ads.proto", "envoy.service.discovery.v3.rs")],
     },
-    Package { protos: "crates/cli/proto", files: &["sample.proto"], out: "crates/cli/src/sample/generated" },
+    Package {
+        protos: "crates/cli/proto",
+        files: &["sample.proto"],
+        out: "crates/cli/src/sample/generated",
+        clients_only: &[],
+    },
 ];
 
 /// Replaces the committed code.
@@ -43,12 +51,23 @@ fn workspace() -> PathBuf {
 }
 
 fn generate(package: &Package, out: &Path) -> Result<()> {
+    compile(package, package.files, true, out)?;
+    for (file, made) in package.clients_only {
+        let apart = tempfile::tempdir().context("creating a temporary directory")?;
+        compile(package, &[file], false, apart.path())?;
+        fs::copy(apart.path().join(made), out.join(made)).with_context(|| format!("replacing {made}"))?;
+    }
+    Ok(())
+}
+
+fn compile(package: &Package, files: &[&str], servers: bool, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
-    let descriptors = protox::compile(package.files, [workspace().join(package.protos)])?;
+    let descriptors = protox::compile(files, [workspace().join(package.protos)])?;
     let mut config = tonic_prost_build::Config::new();
     // Discovery wraps resources in `Any`, which wants the full type URL.
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
+        .build_server(servers)
         .out_dir(out)
         .include_file("mod.rs")
         // Resources are hashed and compared in encoded form: maps must have an order.
