@@ -1,5 +1,8 @@
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
+use bytes::Bytes;
+use ipnet::IpNet;
+use leno_model::Name;
 use model::{Authorization, GatewayAddress, GatewayDestination, Match, NetworkAddress, PolicyName, ServiceName};
 use proptest::collection::{btree_map, vec};
 use proptest::option;

@@ -7,7 +7,6 @@
 //! half applied.
 
 pub mod convert;
-mod convert_policy;
 mod error;
 mod stand_in;
 mod trust_bundle;

@@ -1,11 +1,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
+use leno_model::Identity;
 use parking_lot::Mutex;
-use rcgen::{BasicConstraints, CertificateParams};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, SanType};
+use rustls_pki_types::pem::PemObject;
 use tempfile::TempDir;
-use x509_parser::prelude::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::issuing::MAX_REQUEST;
 use super::*;
 use crate::authority_files::CERT_CHAIN;
 use crate::certificate::to_pem;

@@ -26,7 +26,6 @@ mod incoming;
 mod keys;
 mod library;
 mod manager;
-mod manager_entry;
 mod outgoing;
 mod record;
 mod rotation;

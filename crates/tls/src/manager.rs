@@ -1,6 +1,8 @@
 //! Certificates of all identities on a node: asked for once per identity, kept fresh, shared by
 //! every connection.
 
+mod entry;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 use std::fmt;
@@ -14,9 +16,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::certificate::parse_pem_certificates;
-use crate::manager_entry::{Entry, Shared, State};
 use crate::verify::Roots;
 use crate::{ALPN_H2, CertificateError, Clock, Error, IssueError, MeshIdentity, WorkloadCertificate};
+use entry::{Entry, Shared, State};
 
 /// Whoever signs certificates: the mesh's control plane, or an authority in this process.
 pub trait Issuer: Send + Sync + 'static {

@@ -5,27 +5,36 @@
 //! when it reconnects: what hasn't changed is not sent again, what vanished meanwhile is removed.
 //! While disconnected the last picture stays.
 
-use std::collections::BTreeMap;
+mod handler;
+mod node;
+mod response;
+mod status;
+mod stream;
+mod trust;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use leno_model::Name;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE};
 use prost::Message;
-use prost_types::value::Kind;
-use prost_types::{Struct, Value};
 use rand::Rng;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::client_response::Response;
-use crate::client_stream::{Subscribed, refuse_unknown};
-use crate::client_trust::{self, Trust};
 use crate::{ChannelConfig, Error};
+
+pub use handler::{Handler, Rejection, Update};
+pub use node::NodeInfo;
+pub(crate) use response::Response;
+pub use status::{ConnectionState, Observer, Status, Termination};
+pub(crate) use stream::Subscribed;
+
+use stream::refuse_unknown;
+use trust::Trust;
 
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 /// Largest response taken, as ztunnel: a mesh of several hundred thousand workloads.
@@ -36,182 +45,8 @@ const FIRST_RESPONSE: Duration = Duration::from_secs(60);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
-/// One change to what the mesh is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Update {
-    /// The resource is new or changed.
-    Upsert {
-        /// Its name.
-        name: Name,
-        /// The encoded message.
-        body: Bytes,
-    },
-    /// The resource is new or changed, in a way that leaves nothing to read. What was held under
-    /// its name no longer holds. To be rejected with this reason.
-    Unreadable {
-        /// Its name.
-        name: Name,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The resource is gone. It may be one that was never held.
-    Remove {
-        /// Its name.
-        name: Name,
-    },
-}
-
-/// A resource the handler can't take. The others of the response count; the server is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejection {
-    /// The resource's name.
-    pub name: Name,
-    /// Why, for the control plane's log.
-    pub reason: String,
-}
-
-/// Takes updates. Called on the client's task: hand heavy work elsewhere.
-pub trait Handler: Send {
-    /// Applies one response, removals before upserts. What is returned as rejected was not
-    /// understood; the server will send it again, or its removal.
-    fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection>;
-
-    /// The first response of a type was applied, empty or not: what there is is now known.
-    fn synced(&mut self, type_url: &str) {
-        let _ = type_url;
-    }
-}
-
-/// Hears what the client does, for metrics.
-pub trait Observer: Send + Sync + 'static {
-    /// A response arrived: its size in bytes and the resources in it.
-    fn message(&self, type_url: &str, bytes: usize, resources: usize) {
-        let _ = (type_url, bytes, resources);
-    }
-
-    /// A connection ended or never came to be.
-    fn terminated(&self, reason: Termination) {
-        let _ = reason;
-    }
-}
-
-/// Why a connection ended; the words are those of ztunnel's
-/// `istio_xds_connection_terminations_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Termination {
-    /// No connection came to be.
-    ConnectionError,
-    /// The control plane said why.
-    GrpcError,
-    /// It went away or restarts.
-    Reconnect,
-    /// It ended the stream in good order.
-    Complete,
-}
-
-impl Termination {
-    /// The metric's label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ConnectionError => "connection_error",
-            Self::GrpcError => "grpc_error",
-            Self::Reconnect => "reconnect",
-            Self::Complete => "complete",
-        }
-    }
-}
-
-impl fmt::Display for Termination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Where the connection stands.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ConnectionState {
-    /// Trying.
-    #[default]
-    Connecting,
-    /// The control plane answered on this connection.
-    Connected {
-        /// Since when.
-        since: SystemTime,
-    },
-    /// Waiting for the next attempt.
-    Disconnected {
-        /// What ended the last one.
-        reason: String,
-        /// Whether the next attempt can help without a change of configuration.
-        retryable: bool,
-        /// Attempts in a row that ended like this.
-        attempts: u32,
-    },
-}
-
-/// The client's state, for readiness and the configuration dump.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Status {
-    /// The connection.
-    pub connection: ConnectionState,
-    /// Number of resources held, per type that was answered at least once.
-    pub synced: BTreeMap<&'static str, usize>,
-    /// Responses in which at least one resource was refused.
-    pub nacks: u64,
-}
-
-impl Status {
-    /// Whether all subscribed types were answered at least once.
-    pub fn is_synced(&self) -> bool {
-        TYPES.iter().all(|type_url| self.synced.contains_key(type_url))
-    }
-}
-
 /// In this order on the wire: as ztunnel, so that a server sees nothing new.
 const TYPES: [&str; 2] = [ADDRESS_TYPE, AUTHORIZATION_TYPE];
-
-/// Who this proxy is, to the control plane.
-#[derive(Debug, Clone, Default)]
-pub struct NodeInfo {
-    /// Address of the proxy itself; `1.1.1.1` is what ztunnel says if it has none.
-    pub instance_ip: String,
-    /// Its pod's name.
-    pub pod_name: String,
-    /// Its pod's namespace, which must be that of its token.
-    pub pod_namespace: String,
-    /// The node it serves.
-    pub node_name: String,
-    /// The cluster it is in.
-    pub cluster_id: String,
-    /// The cluster's domain.
-    pub cluster_domain: String,
-    /// Further metadata (`ISTIO_META_*`).
-    pub metadata: BTreeMap<String, String>,
-}
-
-impl NodeInfo {
-    fn to_node(&self) -> Node {
-        let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
-        let ip = or(&self.instance_ip, "1.1.1.1");
-        let domain = or(&self.cluster_domain, "cluster.local");
-        let mut fields: BTreeMap<String, String> = [
-            ("NAME", self.pod_name.clone()),
-            ("NAMESPACE", self.pod_namespace.clone()),
-            ("INSTANCE_IPS", ip.clone()),
-            ("NODE_NAME", self.node_name.clone()),
-            ("CLUSTER_ID", self.cluster_id.clone()),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .into();
-        fields.extend(self.metadata.clone());
-        let fields = fields.into_iter().map(|(k, v)| (k, Value { kind: Some(Kind::StringValue(v)) })).collect();
-        Node {
-            id: format!("ztunnel~{ip}~{}.{}~{}.svc.{domain}", self.pod_name, self.pod_namespace, self.pod_namespace),
-            metadata: Some(Struct { fields }),
-            ..Default::default()
-        }
-    }
-}
 
 /// The discovery client of a node proxy.
 pub struct Client {
@@ -363,7 +198,7 @@ impl Client {
             if response.type_url == TRUST_BUNDLE_TYPE
                 && let Some(trust) = &mut self.trust
             {
-                send(&requests, client_trust::answer(response, trust)).await?;
+                send(&requests, trust::answer(response, trust)).await?;
                 next = responses.message().await.map_err(failed)?;
                 continue;
             }

@@ -11,11 +11,9 @@ pub mod ca_client;
 mod catalogue;
 mod channel;
 pub mod client;
-mod client_response;
-mod client_stream;
-mod client_trust;
 mod error;
 mod published;
+mod resource;
 mod resources;
 pub mod server;
 mod wire;
@@ -25,7 +23,8 @@ pub use channel::{ChannelConfig, TokenSource};
 pub use error::Error;
 pub use leno_tls::RootSource;
 pub use published::Published;
-pub use resources::{Resource, Resources};
+pub use resource::Resource;
+pub use resources::Resources;
 
 /// Entry points for fuzzers: whatever the bytes, no panic.
 #[doc(hidden)]
@@ -33,7 +32,7 @@ pub mod fuzzing {
     use prost::Message;
 
     use crate::client::Handler;
-    use crate::client_response::Response;
+    use crate::client::Response;
 
     /// Requests a hostile proxy sends on one stream.
     pub fn requests<'a>(stream: impl IntoIterator<Item = &'a [u8]>, resources: &crate::Resources) {
@@ -51,7 +50,7 @@ pub mod fuzzing {
 
     /// Responses a hostile control plane sends on one stream.
     pub fn responses<'a>(stream: impl IntoIterator<Item = &'a [u8]>, handler: &mut dyn Handler) {
-        let mut subscribed = crate::client_stream::Subscribed::new(leno_proto::ADDRESS_TYPE);
+        let mut subscribed = crate::client::Subscribed::new(leno_proto::ADDRESS_TYPE);
         for bytes in stream {
             let Ok(response) = Response::decode(bytes) else { return };
             let _ = subscribed.answer(response, handler);

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use leno_model::Name;
 
-use crate::Resource;
-use crate::resources::reach_of;
+use crate::resource::{Resource, reach_of};
 use crate::wire::{self, Fields};
 
 /// `DeltaDiscoveryResponse.resources`.

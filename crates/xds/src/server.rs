@@ -5,8 +5,10 @@
 
 mod answer;
 mod auth;
+mod caller;
 mod calm;
 mod certificates;
+mod connection;
 mod delta;
 mod discovery;
 mod grpc;
@@ -21,11 +23,12 @@ mod subscription;
 mod type_state;
 
 pub use answer::Answer;
-pub use auth::{AuthError, Authenticator, Caller};
+pub use caller::{AuthError, Authenticator, Caller};
 pub use certificates::{CaService, SignError, Signer};
 pub use discovery::Service;
 pub use listener::{Services, serve};
 pub use places::Limits;
 pub use registry::{ProxyStatus, TypeStatus};
 pub use request::{NoRequest, Request};
-pub use subscription::{ProtocolError, Subscription, TypeProgress};
+pub use subscription::{ProtocolError, Subscription};
+pub use type_state::TypeProgress;

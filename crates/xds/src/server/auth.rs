@@ -1,53 +1,12 @@
-//! Who is calling the control plane.
+//! Finds out who is calling the control plane.
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use http::{Extensions, HeaderMap};
 use tonic::{Code, Status};
 
+use super::caller::{Authenticator, Caller};
 use super::places::Place;
-
-/// A caller whose token was found good.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// Namespace of the token's service account.
-    pub namespace: String,
-    /// The token's service account.
-    pub service_account: String,
-    /// The node the token's pod runs on, if the token says so.
-    pub node: Option<String>,
-    /// The token's pod, if it is bound to one.
-    pub pod: Option<String>,
-    /// That pod's UID.
-    pub pod_uid: Option<String>,
-    /// The cluster the caller says it is of.
-    pub cluster_id: String,
-}
-
-/// Why a token wasn't accepted.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum AuthError {
-    /// It is wrong, expired, or not meant for us.
-    #[error("the token was not accepted: {0}")]
-    Invalid(String),
-    /// It could not be checked just now.
-    #[error("the token could not be checked: {0}")]
-    Unavailable(String),
-}
-
-impl AuthError {
-    /// Whether the same token can be accepted later.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
-    }
-}
-
-/// Checks tokens: against the Kubernetes API server, or a secret of the control plane's own.
-pub trait Authenticator: Send + Sync + 'static {
-    /// Whose token this is. `cluster_id` is the caller's word, unchecked.
-    fn authenticate<'a>(&'a self, token: &'a str, cluster_id: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>>;
-}
 
 /// Finds out who sent a request. A good token makes its connection one that keeps its place.
 pub(crate) async fn authenticate(

@@ -11,7 +11,8 @@ use leno_proto::ca::{IstioCertificateRequest, IstioCertificateResponse};
 use prost_types::value::Kind;
 use tonic::{Code, Request, Response, Status};
 
-use super::auth::{Authenticator, Caller, authenticate};
+use super::auth::authenticate;
+use super::caller::{Authenticator, Caller};
 use crate::ca_client::IMPERSONATED_IDENTITY;
 
 /// Life of a certificate whose request names none, as Istio's.

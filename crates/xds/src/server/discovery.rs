@@ -11,10 +11,11 @@ use prost_types::value::Kind;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::auth::{Authenticator, Caller, authenticate};
+use super::auth::authenticate;
+use super::caller::{Authenticator, Caller};
+use super::connection::{PeerAddress, Shutdown};
 use super::delta::Deltas;
 use super::grpc::{self, Messages, Outbox, Spoken, Turns};
-use super::listener::{PeerAddress, Shutdown};
 use super::places::{Place, Stream};
 use super::registry::{Entry, ProxyStatus, Registry, Who};
 use super::request::Request;

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tower_service::Service as _;
 
 use super::calm::Calming;
+use super::connection::{PeerAddress, Shutdown};
 use super::places::{Limits, Place, Places};
 use super::refusals::Refusals;
 use super::{CaService, Service, discovery};
@@ -37,25 +38,6 @@ pub struct Services {
     pub discovery: Service,
     /// Certificates.
     pub certificates: CaService,
-}
-
-/// Where a request came from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PeerAddress(pub(crate) SocketAddr);
-
-/// Tells long-lived streams to end.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Shutdown(Option<watch::Receiver<bool>>);
-
-impl Shutdown {
-    /// Returns when the listener shuts down.
-    pub(crate) async fn wait(mut self) {
-        match &mut self.0 {
-            // An error means that the listener is gone, which is the same.
-            Some(signal) => drop(signal.wait_for(|down| *down).await),
-            None => std::future::pending().await,
-        }
-    }
 }
 
 type Certificates = IstioCertificateServiceServer<CaService>;

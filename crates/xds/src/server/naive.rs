@@ -9,7 +9,7 @@ use leno_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse}
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 
 use crate::Resources;
-use crate::resources::reach_of;
+use crate::resource::reach_of;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plain {

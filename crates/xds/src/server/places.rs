@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::auth::Caller;
+use super::caller::Caller;
 use super::proven::{Client, Proven, ProvenPlace};
 use super::refusals::Refusal;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::auth::Caller;
+use super::caller::Caller;
 
 /// So many connections one client may have while others want places. A proxy has two, and twice as many while the next
 /// one takes over.

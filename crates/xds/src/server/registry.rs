@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::subscription::{Subscription, TypeProgress};
+use super::subscription::Subscription;
+use super::type_state::TypeProgress;
 
 /// How far one proxy is with one type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

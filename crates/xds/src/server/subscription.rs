@@ -15,26 +15,18 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use leno_model::Name;
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 
 use super::answer::Answer;
 use super::delta::{Deltas, Part};
 use super::request::Request;
-use super::type_state::TypeState;
+use super::type_state::{ACK_GRACE, POLICY_GRACE, TypeProgress, TypeState};
 use crate::Resources;
 use crate::catalogue::Catalogue;
 
-/// How long workloads wait for the acknowledgement of policies. A proxy that never gives one
-/// gets them all the same; it has been sent the policies before them.
-///
-/// And how long removals of policies wait for the acknowledgement of workloads.
-pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// How long the first workloads wait for the proxy to ask for policies at all. Proxies ask for
 /// both in one breath.
 const FIRST_GRACE: Duration = Duration::from_secs(1);
-/// After this, a response that was never acknowledged holds up the next no longer.
-pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
 /// Types one stream may ask for; there are three in use.
 const MAX_TYPES: usize = 16;
 /// Names one stream may ask for one by one.
@@ -62,25 +54,6 @@ pub struct Subscription {
     types: Vec<TypeState>,
     nonce: u64,
     deltas: Arc<Deltas>,
-}
-
-/// How far a proxy is with one type.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TypeProgress {
-    /// The type.
-    pub type_url: Name,
-    /// Resources the proxy was sent and not told to drop.
-    pub resources: usize,
-    /// Responses sent.
-    pub sent: u64,
-    /// Responses accepted.
-    pub acked: u64,
-    /// Responses refused in part.
-    pub nacked: u64,
-    /// What it said to the last one refused, unless it accepted a later one.
-    pub last_nack: Option<Name>,
-    /// Whether everything published was sent and answered.
-    pub in_sync: bool,
 }
 
 impl Subscription {

@@ -1,12 +1,13 @@
 use std::collections::BTreeMap;
 
+use leno_model::Name;
 use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
 use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
 use crate::Resource;
-use crate::resources::reach_of;
+use crate::resource::reach_of;
 
 /// As on the wire, but for the bytes.
 pub(super) trait Wire {

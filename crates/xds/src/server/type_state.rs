@@ -1,5 +1,7 @@
 //! How far a proxy is with one type.
 
+mod lacks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,14 +10,19 @@ use leno_model::Name;
 use leno_proto::AUTHORIZATION_TYPE;
 
 use super::answer::{Answer, Body};
-use super::delta::{Delta, Deltas, Narrowing, Part, Removal};
+use super::delta::{Delta, Narrowing, Part, Removal};
 use super::request::{Held, Request};
 use super::sent::Sent;
-use super::subscription::{ACK_GRACE, POLICY_GRACE, TypeProgress};
-use crate::catalogue::{Catalogue, Change};
-use crate::published::Published;
-use crate::resources::reach_of;
+use crate::catalogue::Catalogue;
+use lacks::{Lacks, Pending};
 
+/// How long workloads wait for the acknowledgement of policies. A proxy that never gives one
+/// gets them all the same; it has been sent the policies before them.
+///
+/// And how long removals of policies wait for the acknowledgement of workloads.
+pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
+/// After this, a response that was never acknowledged holds up the next no longer.
+pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
 const WILDCARD: &str = "*";
 /// Of a refusal's words, so many characters are kept.
 const MAX_WORDS: usize = 4096;
@@ -50,30 +57,31 @@ pub(super) struct TypeState {
     last_nack: Option<Name>,
 }
 
-/// What the proxy lacks of the catalogue `of`.
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    of: Option<Arc<Catalogue>>,
-    lacks: Lacks,
-}
-
-#[derive(Debug, Default)]
-enum Lacks {
-    #[default]
-    Nothing,
-    /// It has nothing.
-    Everything,
-    Some(Arc<Delta>),
-    /// What comes last of this.
-    Late(Arc<Delta>),
-}
-
 #[derive(Debug)]
 pub(super) struct Waiting {
     nonce: u64,
     pub(super) since: Instant,
     /// What it narrows: until the answer, the proxy may go by this or by what it had.
     narrows: BTreeSet<Name>,
+}
+
+/// How far a proxy is with one type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeProgress {
+    /// The type.
+    pub type_url: Name,
+    /// Resources the proxy was sent and not told to drop.
+    pub resources: usize,
+    /// Responses sent.
+    pub sent: u64,
+    /// Responses accepted.
+    pub acked: u64,
+    /// Responses refused in part.
+    pub nacked: u64,
+    /// What it said to the last one refused, unless it accepted a later one.
+    pub last_nack: Option<Name>,
+    /// Whether everything published was sent and answered.
+    pub in_sync: bool,
 }
 
 impl TypeState {
@@ -163,154 +171,6 @@ impl TypeState {
                 self.last_nack = Some(words.chars().take(MAX_WORDS).collect::<String>().into());
             }
         }
-    }
-
-    /// Finds what the proxy lacks, unless that is known.
-    pub(super) fn refresh(&mut self, latest: &Arc<Catalogue>, deltas: &Deltas, now: Instant) {
-        if let Some(held) = self.told.take() {
-            self.sent = if self.wildcard {
-                Sent::told_beside(&held, latest)
-            } else {
-                Sent::told(&held, |name| self.names.contains(name))
-            };
-        }
-        if self.pending.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, latest)) {
-            return;
-        }
-        let lacks = if self.wildcard {
-            match self.lacks_of_everything(latest, deltas) {
-                // The one it was sent need not be kept.
-                Lacks::Some(delta) if delta.is_empty(Part::All) => {
-                    self.has_all_of(latest, None);
-                    Lacks::Nothing
-                }
-                lacks => lacks,
-            }
-        } else if self.seek(latest) || self.pending.of.is_none() {
-            Lacks::Some(Arc::new(self.lacks_of_names(latest)))
-        } else {
-            std::mem::take(&mut self.pending.lacks)
-        };
-        self.pending = Pending { of: Some(latest.clone()), lacks };
-        if self.pending.is_empty(Part::Late) {
-            self.late_since = None;
-        } else {
-            self.late_since.get_or_insert(now);
-        }
-    }
-
-    fn lacks_of_everything(&self, latest: &Arc<Catalogue>, deltas: &Deltas) -> Lacks {
-        let (base, but) = self.sent.parts();
-        let in_doubt = self.waiting.as_ref().is_some_and(|waiting| !waiting.narrows.is_empty());
-        if but.is_empty() && self.reached.is_empty() && !in_doubt {
-            return match (base.is_empty(), latest.is_empty()) {
-                (true, true) => Lacks::Nothing,
-                (true, false) => Lacks::Everything,
-                _ => Lacks::Some(deltas.between(base, latest)),
-            };
-        }
-        let mut differs = BTreeMap::new();
-        latest.changes_since(base, |change| match change {
-            Change::Added(new) => drop(differs.insert(new.name(), (None, Some(new)))),
-            Change::Replaced { old, new } => drop(differs.insert(new.name(), (Some(old.version()), Some(new)))),
-            Change::Removed(old) => drop(differs.insert(old.name(), (Some(old.version()), None))),
-        });
-        for (name, version) in but {
-            differs.insert(name, (version.as_deref(), latest.get(name)));
-        }
-        let mut delta = Delta::default();
-        for (name, (old, new)) in differs {
-            match (old, new) {
-                (old, Some(new)) if old != Some(new.version()) => self.sort_in(&mut delta, new),
-                (Some(old), None) => delta.removals.push(Removal { name: name.clone(), old: Some(old.into()) }),
-                _ => {}
-            }
-        }
-        Lacks::Some(Arc::new(delta))
-    }
-
-    fn lacks_of_names(&self, latest: &Catalogue) -> Delta {
-        let mut delta = Delta::default();
-        let mut answered = BTreeSet::new();
-        for resource in self.wanted.iter().filter_map(|name| latest.get(name)) {
-            if self.sent.version(resource.name()) != Some(resource.version()) {
-                self.sort_in(&mut delta, resource);
-            }
-            answered.insert(&**resource.name());
-            answered.extend(resource.each_alias());
-        }
-        let (_, have) = self.sent.parts();
-        let mut removals: BTreeMap<&Name, Option<Name>> = have
-            .iter()
-            .filter(|(name, _)| !self.wanted.contains(*name))
-            .map(|(n, version)| (n, version.clone()))
-            .collect();
-        // Whoever asks for a name waits to hear that there is none.
-        for name in &self.names {
-            if !self.sent.is_known_missing(name) && !answered.contains(&**name) {
-                removals.entry(name).or_default();
-            }
-        }
-        delta.removals = removals.into_iter().map(|(name, old)| Removal { name: name.clone(), old }).collect();
-        delta
-    }
-
-    fn sort_in(&self, delta: &mut Delta, new: &Arc<Published>) {
-        if self.narrows(new) {
-            let old = self.sent.version(new.name()).map(Name::from);
-            delta.narrowing.push(Narrowing { new: new.clone(), old });
-        } else {
-            delta.upserts.push(new.clone());
-        }
-    }
-
-    /// Whether it reaches less far than what the proxy may go by.
-    fn narrows(&self, new: &Published) -> bool {
-        let (name, Some(reach)) = (new.name(), new.reach()) else { return false };
-        let in_doubt = self.waiting.as_ref().is_some_and(|waiting| waiting.narrows.contains(name));
-        // It may be wider than what was sent last, which then must not be missed; the answer
-        // will tell before anything else is sent.
-        !(in_doubt && self.reach_sent(name) < Some(reach)) && self.reach(name) > Some(reach)
-    }
-
-    /// How far what the proxy may go by reaches.
-    fn reach(&self, name: &str) -> Option<u8> {
-        self.reach_sent(name).max(self.reached.get(name).copied())
-    }
-
-    fn reach_sent(&self, name: &str) -> Option<u8> {
-        self.sent.version(name).and_then(reach_of)
-    }
-
-    /// Finds the resources behind the names asked for; whether one of them may have changed.
-    fn seek(&mut self, latest: &Arc<Catalogue>) -> bool {
-        let Self { names, wanted, .. } = self;
-        let is_wanted = |resource: &Published| {
-            names.contains(resource.name()) || resource.each_alias().any(|alias| names.contains(alias))
-        };
-        let mut touched = true;
-        match self.sought_in.replace(latest.clone()) {
-            Some(before) => {
-                touched = false;
-                latest.changes_since(&before, |change| {
-                    touched |= match change {
-                        Change::Removed(old) => wanted.remove(old.name()),
-                        Change::Added(new) | Change::Replaced { new, .. } if is_wanted(new) => {
-                            wanted.insert(new.name().clone());
-                            true
-                        }
-                        Change::Added(new) | Change::Replaced { new, .. } => wanted.remove(new.name()),
-                    }
-                });
-            }
-            None => {
-                *wanted = names.iter().filter(|name| latest.contains_key(name)).cloned().collect();
-                if wanted.len() < names.len() {
-                    wanted.extend(latest.values().filter(|resource| is_wanted(resource)).map(|r| r.name().clone()));
-                }
-            }
-        }
-        touched
     }
 
     pub(super) fn respond(&mut self, part: Part, nonce: u64, now: Instant) -> Option<Answer> {
@@ -416,17 +276,6 @@ impl TypeState {
             nacked: self.nacked,
             last_nack: self.last_nack.clone(),
             in_sync: self.in_sync(),
-        }
-    }
-}
-
-impl Pending {
-    pub(super) fn is_empty(&self, part: Part) -> bool {
-        match &self.lacks {
-            Lacks::Nothing => true,
-            Lacks::Everything => part == Part::Late,
-            Lacks::Some(delta) => delta.is_empty(part),
-            Lacks::Late(delta) => part == Part::Early || delta.is_empty(Part::Late),
         }
     }
 }

@@ -8,8 +8,8 @@ use leno_model::Name;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node, Status};
 use prost::Message;
 
-use crate::client::{Handler, Rejection, Update};
-use crate::client_response::{Resource, Response, name_of};
+use super::handler::{Handler, Rejection, Update};
+use super::response::{Resource, Response, name_of};
 
 /// Largest request. gRPC servers take 4 MiB unless told otherwise, Istio's among them: held versions
 /// of some 60 000 workloads. Those that don't fit are not told, and what they are of is sent again.
@@ -233,5 +233,5 @@ fn describe(rejections: &[Rejection]) -> String {
 }
 
 #[cfg(test)]
-#[path = "client_stream_tests.rs"]
+#[path = "stream_tests.rs"]
 mod tests;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Status};
 use prost::Message as _;
 
-use crate::client_response::{Resource, Response};
+use super::response::{Resource, Response};
 
 /// Takes an encoded [`TrustBundle`](leno_proto::TrustBundle); the answer is why it can't.
 pub(crate) type Trust = Box<dyn FnMut(Bytes) -> Result<(), String> + Send>;

@@ -6,8 +6,8 @@
 use ipnet::IpNet;
 use leno_model as model;
 
+use super::fields::{ip_bytes, known, port, range};
 use crate::ConvertError;
-use crate::convert::{ip_bytes, known, port, range};
 use crate::security as wire;
 
 /// Reads a policy.
