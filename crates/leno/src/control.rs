@@ -7,9 +7,9 @@ use leno_cli::ControlArgs;
 use leno_control::status::{Status, StatusSink};
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, Limits, StaticTokens, roots};
-use leno_local::{files, raise_descriptor_limit};
+use leno_local::files;
 use leno_objects::{Kind, ObjectKey};
-use leno_telemetry::logging;
+use leno_telemetry::{logging, raise_descriptor_limit};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -78,7 +78,7 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
         proven: args.max_connections,
         first_request: args.first_request_timeout,
     };
-    let descriptors = raise_descriptor_limit();
+    let descriptors = raise_descriptor_limit(0).limit;
     let limits = wanted.within(descriptors);
     if limits != wanted {
         tracing::warn!(

@@ -1,24 +1,10 @@
-//! Descriptors: how many this process may have open, and waiting for those that tokio has no type for.
+//! Waiting for descriptors that tokio has no type for.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 
 use nix::sys::inotify::Inotify;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::unix::AsyncFd;
-
-/// Raises the limit as far as this process may, and returns it: a pod costs the supervisor about
-/// ten descriptors, a proxy costs a control plane two, and the usual soft limit is 1024.
-pub fn raise_descriptor_limit() -> u64 {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
-    if soft < hard
-        && let Err(reason) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::debug!(%reason, "the limit of open files stays at {soft}");
-        return soft;
-    }
-    hard
-}
 
 /// `AsyncFd` wants to know the number of a descriptor.
 pub(crate) struct Watching(pub(crate) Inotify);

@@ -22,7 +22,6 @@ mod stage;
 
 pub use cluster::addresses;
 pub use command::{client, detach, down, logs, up};
-pub use descriptors::raise_descriptor_limit;
 pub use error::Error;
 pub use stage::listing::{Listing, NodeListing, PodListing};
 pub use stage::pod::init;

@@ -13,13 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use leno_model::Identity;
-use nix::sys::resource::{Resource, getrlimit};
+use leno_telemetry::descriptor_limit;
 use parking_lot::Mutex;
 
 use crate::failure::Failure;
-
-/// Assumed where the limit can't be read.
-const USUAL: usize = 1024;
 
 /// What all pods' connections may take together.
 pub(crate) struct Shares {
@@ -33,8 +30,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// Of the descriptors that this process may open.
     pub(crate) fn of_this_process() -> Arc<Self> {
-        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL, |(soft, _)| soft as usize);
-        Self::of(descriptors)
+        Self::of(descriptor_limit() as usize)
     }
 
     fn of(descriptors: usize) -> Arc<Self> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leno_proto::TrustBundle;
 use leno_telemetry::logging::LogHandle;
-use leno_telemetry::{Metrics, Readiness};
+use leno_telemetry::{Metrics, Readiness, raise_descriptor_limit};
 use leno_tls::{CertificateManager, LearntRoots, Options};
 use leno_tunnel::{Settings, WindowBudget};
 use leno_xds::ChannelConfig;
@@ -62,7 +62,9 @@ impl Host {
 /// # Errors
 /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
 pub fn run<C: Carrier>(config: Config, host: Host, make: impl FnOnce(Arc<Core>) -> C) -> Result<(), Error> {
-    raise_descriptor_limit();
+    if let Some(error) = raise_descriptor_limit(0).refused {
+        tracing::warn!(%error, "the limit on open files can't be raised (ulimit -n); many pods or connections may exceed it");
+    }
     // One thread for everything that is not a connection; it keeps the timers of those, too, so it
     // ends last.
     let control = control_runtime()?;
@@ -74,17 +76,6 @@ pub fn run<C: Carrier>(config: Config, host: Host, make: impl FnOnce(Arc<Core>) 
         running.serve(&ending).await;
         Ok(())
     })
-}
-
-/// Takes all the descriptors the kernel grants: a service manager's usual soft limit of 1024
-/// holds the listeners of a handful of pods.
-fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the limit on open files can't be raised (ulimit -n); many pods or connections may exceed it");
-    }
 }
 
 pub(crate) fn control_runtime() -> Result<tokio::runtime::Runtime, Error> {

@@ -6,6 +6,7 @@
 pub mod accepting;
 pub mod access_log;
 pub mod admin;
+mod descriptors;
 mod gate;
 mod host;
 pub mod logging;
@@ -14,6 +15,7 @@ pub mod observe;
 mod readiness;
 
 pub use access_log::AccessLog;
+pub use descriptors::{DescriptorLimit, descriptor_limit, raise_descriptor_limit};
 pub use gate::Gate;
 pub use host::one_host;
 pub use metrics::Metrics;

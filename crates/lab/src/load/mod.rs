@@ -75,14 +75,7 @@ const DESCRIPTORS: u64 = 1 << 17;
 /// Raises the limit of open descriptors, for this process and those it starts: as far as the lab needs if this process may,
 /// else as far as it may. The limit that is then in force.
 pub(crate) fn raise_descriptor_limit() -> u64 {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
-    if soft < DESCRIPTORS {
-        let enough = hard.max(DESCRIPTORS);
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, enough, enough)
-            .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    }
-    getrlimit(Resource::RLIMIT_NOFILE).map_or(soft, |(soft, _)| soft)
+    leno_telemetry::raise_descriptor_limit(DESCRIPTORS).limit
 }
 
 fn finish(outcome: Result<(), Error>) -> ExitCode {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use leno_dns::{Answer, Owner, Parsed, ResponseCode, Transport};
 use leno_model::Mesh;
 use leno_policy::cluster_dns::{ClusterAnswer, ClusterDomain, lookup};
+use leno_telemetry::accepting;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 
@@ -77,9 +78,10 @@ impl Owner for Server {
             match listener.accept().await {
                 Ok((stream, _)) => return Some(stream),
                 // Out of descriptors, it would spin.
-                Err(reason) => {
-                    tracing::debug!(%reason, "DNS socket");
-                    tokio::time::sleep(PAUSE).await;
+                Err(error) => {
+                    if let Some(pause) = accepting::pause_after(&error) {
+                        tokio::time::sleep(pause).await;
+                    }
                 }
             }
         }

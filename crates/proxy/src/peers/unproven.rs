@@ -3,10 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_telemetry::one_host;
+use leno_telemetry::{descriptor_limit, one_host};
 use leno_tls::unproven::{Unproven as Places, UnprovenPlace};
 use leno_tunnel::timers;
-use nix::sys::resource::{Resource, getrlimit};
 
 use super::failure::Failure;
 
@@ -17,9 +16,6 @@ const SHARE: usize = 16;
 /// Unproven connections may have one in so many of the process's descriptors.
 const OF_DESCRIPTORS: usize = 8;
 
-/// Assumed where the limit on descriptors can't be read.
-const USUAL_DESCRIPTORS: usize = 1024;
-
 /// All that a proxy has of them, whichever pod they connect to: whoever connects to each pod takes no more of the
 /// process than this, and keeps no other address out.
 #[derive(Clone)]
@@ -28,8 +24,7 @@ pub struct AllUnproven(Arc<Places<IpAddr>>);
 impl AllUnproven {
     /// `most` places, or fewer where the process may open few descriptors.
     pub fn new(most: usize) -> Self {
-        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL_DESCRIPTORS, |(soft, _)| soft as usize);
-        let most = most.min(descriptors / OF_DESCRIPTORS);
+        let most = most.min(descriptor_limit() as usize / OF_DESCRIPTORS);
         Self(Places::new(most, most / SHARE))
     }
 }
