@@ -20,7 +20,7 @@ pub use authentication::StaticTokens;
 pub use certificates::CertificatePolicy;
 pub use controller::Controller;
 pub use feed::Feed;
-pub use leno_xds::server::Limits;
+pub use leno_xds::server::{Limits, Memory};
 pub use server::ControlPlane;
 
 #[cfg(test)]

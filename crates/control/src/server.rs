@@ -65,6 +65,11 @@ impl ControlPlane {
         self.services.discovery.all_accepted(type_url, generation)
     }
 
+    /// Bytes of long requests, counted up as these come, for [`Memory`](crate::Memory).
+    pub fn heard(&self) -> watch::Receiver<u64> {
+        self.services.discovery.heard()
+    }
+
     /// Wakes whenever [`Self::proxies`] changes.
     pub fn proxy_changes(&self) -> watch::Receiver<u64> {
         self.services.discovery.sync_changes()

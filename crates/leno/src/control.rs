@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use leno_cli::ControlArgs;
 use leno_control::status::{Status, StatusSink};
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, Limits, StaticTokens, roots};
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, Limits, Memory, StaticTokens, roots};
 use leno_local::files;
 use leno_objects::{Kind, ObjectKey};
 use leno_telemetry::{logging, raise_descriptor_limit};
@@ -14,12 +14,20 @@ use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::memory;
+
 /// Runs until told to stop.
 pub(crate) fn run(args: ControlArgs) -> anyhow::Result<()> {
     logging::init(logging::Format::Plain, logging::Target::Stdout, "info")?;
     // One thread per core serves; this one reads and translates objects, which takes as long as it takes.
-    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("serve").enable_all().build()?;
-    runtime.block_on(wire(args))
+    let memory = Arc::new(Memory::new(memory::trim));
+    let parks = memory.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("serve")
+        .enable_all()
+        .on_thread_park(move || parks.on_park())
+        .build()?;
+    runtime.block_on(wire(args, memory))
 }
 
 /// Writes what is found about objects into the log.
@@ -35,7 +43,7 @@ impl StatusSink for Log {
 }
 
 /// The parts of a control plane.
-async fn wire(args: ControlArgs) -> anyhow::Result<()> {
+async fn wire(args: ControlArgs, memory: Arc<Memory>) -> anyhow::Result<()> {
     // Objects: all of them once, then whatever an edit changes.
     let meaning = Options {
         cluster_id: args.cluster_id.as_str().into(),
@@ -113,6 +121,8 @@ async fn wire(args: ControlArgs) -> anyhow::Result<()> {
         }
     };
     let rotating = roots::follow(plane.clone(), authority, roots::SPREAD);
+    let heard = plane.heard();
+    tokio::spawn(async move { memory.after_bursts(heard).await });
     let serving = tokio::spawn(async move { plane.serve(listener, acceptor, shutdown).await });
     tokio::select! {
         served = serving => served.context("the server ended by mistake"),

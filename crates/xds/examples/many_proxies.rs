@@ -22,7 +22,7 @@ use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor, ControlConnector, RootSource};
 use leno_xds::server::{
-    AuthError, Authenticator, CaService, Caller, Limits, Service, Services, SignError, Signer, serve,
+    AuthError, Authenticator, CaService, Caller, Limits, Memory, Service, Services, SignError, Signer, serve,
 };
 use leno_xds::{Resource, Resources};
 use prost::Message;
@@ -31,6 +31,16 @@ use tokio::sync::{mpsc, watch};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// As in the program.
+#[allow(unsafe_code, reason = "the only way to ask the allocator for anything")]
+fn trim() {
+    unsafe extern "C" {
+        fn mi_collect(force: bool);
+    }
+    // SAFETY: `void mi_collect(bool)` of mimalloc, which is linked; any thread may call it at any time outside of the allocator.
+    unsafe { mi_collect(true) }
+}
 
 const NAME: &str = "control.test";
 /// Bytes of a workload's message that says no more than most do, beside its stamp.
@@ -60,7 +70,13 @@ impl Signer for Anybody {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let memory = Arc::new(Memory::new(trim));
+    let parks = memory.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_park(move || parks.on_park())
+        .build()
+        .unwrap();
     match arguments.split_first() {
         Some((role, rest)) if role == "proxies" => {
             let [count, held, port] = [0, 1, 2].map(|at| rest[at].parse().unwrap());
@@ -68,14 +84,17 @@ fn main() {
         }
         _ => {
             let number = |at: usize, default| arguments.get(at).map_or(default, |text| text.parse().unwrap());
-            runtime.block_on(control_plane(Plan {
-                workloads: number(0, 5000),
-                proxies: number(1, 100),
-                changes: number(2, 50),
-                per_change: number(3, 1),
-                pause: Duration::from_millis(number(4, 200) as u64),
-                again: arguments.iter().any(|argument| argument == "again"),
-            }));
+            runtime.block_on(control_plane(
+                memory,
+                Plan {
+                    workloads: number(0, 5000),
+                    proxies: number(1, 100),
+                    changes: number(2, 50),
+                    per_change: number(3, 1),
+                    pause: Duration::from_millis(number(4, 200) as u64),
+                    again: arguments.iter().any(|argument| argument == "again"),
+                },
+            ));
         }
     }
 }
@@ -117,7 +136,7 @@ fn workload(n: usize, stamp: u128) -> (String, Resource) {
     (name, Resource::new(body).with_aliases(aliases))
 }
 
-async fn control_plane(plan: Plan) {
+async fn control_plane(gives_back: Arc<Memory>, plan: Plan) {
     let mut resources = Resources::default();
     for n in 0..plan.workloads {
         let (name, resource) = workload(n, 0);
@@ -134,6 +153,8 @@ async fn control_plane(plan: Plan) {
     let port = listener.local_addr().unwrap().port();
     let (publish, watched) = watch::channel(Arc::new(resources.clone()));
     let service = Service::new(watched, Arc::new(Anybody));
+    let heard = service.heard();
+    tokio::spawn(async move { gives_back.after_bursts(heard).await });
     let services =
         Services { discovery: service.clone(), certificates: CaService::new(Arc::new(Anybody), Arc::new(Anybody)) };
     tokio::spawn(serve(listener, acceptor, services, Limits::default(), std::future::pending()));
@@ -168,10 +189,12 @@ async fn control_plane(plan: Plan) {
         cpu() - start,
         memory("VmHWM"),
     );
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let at_once = memory("VmRSS");
+    // Until what it needed for that is given back.
+    tokio::time::sleep(Duration::from_secs(10)).await;
     let after = memory("VmRSS");
     let each = (after - before) * 1024.0 / plan.proxies as f64;
-    println!("memory: {before:.0} MiB before, {after:.0} MiB in sync: {each:.0} KiB per proxy");
+    println!("memory: {before:.0} MiB before, {at_once:.0} MiB in sync, {after:.0} MiB later: {each:.0} KiB per proxy");
 
     let (start, mut computed) = (cpu(), Duration::ZERO);
     for change in 0..plan.changes {

@@ -18,8 +18,6 @@ use tokio::sync::watch;
 const TTL: u32 = 5;
 /// How long a TCP client may take for its next question.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After an error of the listener.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// What answers are made of.
 #[derive(Clone)]

@@ -62,6 +62,12 @@ impl Service {
         self.registry.all_accepted(type_url, generation)
     }
 
+    /// Bytes of long requests, counted up as these come: with them proxies tell what they hold, which is let go of at once, so
+    /// that memory can be given back a while after ([`super::Memory`]).
+    pub fn heard(&self) -> watch::Receiver<u64> {
+        self.turns.heard()
+    }
+
     /// Wakes whenever [`Self::sync_status`] changes.
     pub fn sync_changes(&self) -> watch::Receiver<u64> {
         self.registry.changes()

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, header};
 use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
@@ -34,11 +34,22 @@ const LONG_TAKES: Duration = Duration::from_secs(2);
 
 /// Whose turn it is to be listened to at length.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Semaphore>);
+pub(super) struct Turns {
+    free: Arc<Semaphore>,
+    /// Bytes of long messages that have come.
+    heard: watch::Sender<u64>,
+}
 
 impl Default for Turns {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LONG_AT_ONCE)))
+        Self { free: Arc::new(Semaphore::new(LONG_AT_ONCE)), heard: watch::Sender::default() }
+    }
+}
+
+impl Turns {
+    /// Bytes of long messages, counted up as these come.
+    pub(super) fn heard(&self) -> watch::Receiver<u64> {
+        self.heard.subscribe()
     }
 }
 
@@ -115,11 +126,14 @@ where
         }
         if self.have < HEAD + length {
             if length > LONG && self.turn.is_none() {
-                self.turn = Some(Turn::Awaits(Box::pin(self.turns.0.clone().acquire_owned())));
+                self.turn = Some(Turn::Awaits(Box::pin(self.turns.free.clone().acquire_owned())));
             }
             return Ok(None);
         }
         self.turn = None;
+        if length > LONG {
+            self.turns.heard.send_modify(|bytes| *bytes += length as u64);
+        }
         self.take(HEAD);
         Ok(Some(self.take(length)))
     }

@@ -120,7 +120,7 @@ async fn long_messages_take_turns() {
         let next = tokio::time::timeout(Duration::from_millis(1), messages.next()).await;
         assert!(next.is_err(), "it has not said all");
     }
-    assert_eq!(turns.0.available_permits(), 0);
+    assert_eq!(turns.free.available_permits(), 0);
     let (_sender, mut short) = speaker(framed(b"short"));
     assert_eq!(short.next().await.unwrap().unwrap(), "short");
     let (honest, mut messages) = speaker(begin.to_vec());
@@ -133,5 +133,5 @@ async fn long_messages_take_turns() {
     assert!(began.elapsed() > LONG_TAKES / 2 && began.elapsed() <= LONG_TAKES, "{:?}", began.elapsed());
     beside.abort();
     assert!(beside.await.is_err());
-    assert_eq!(turns.0.available_permits(), LONG_AT_ONCE, "a turn ends with the message, or the stream");
+    assert_eq!(turns.free.available_permits(), LONG_AT_ONCE, "a turn ends with the message, or the stream");
 }
