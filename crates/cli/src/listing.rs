@@ -1,6 +1,8 @@
 //! `leno ps` for people.
 
-use leno_local::Listing;
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_local::{Listing, PassedOverListing};
 
 use crate::output::table;
 
@@ -40,6 +42,12 @@ pub(crate) fn text(listing: &Listing) -> String {
     for (name, message) in nodes.chain(pods).filter(|(_, message)| !message.is_empty()) {
         text.push_str(&format!("\n\n{name}: {message}"));
     }
+    if !listing.passed_over.is_empty() {
+        text.push_str("\n\nIn the manifests, but not in force:");
+        for line in passed_over(&listing.passed_over) {
+            text.push_str(&format!("\n  {line}"));
+        }
+    }
     if !listing.refused.is_empty() {
         text.push_str(&format!(
             "\n\nThe newest edit of the files is refused, what was before stays:\n{}",
@@ -47,6 +55,23 @@ pub(crate) fn text(listing: &Listing) -> String {
         ));
     }
     text
+}
+
+/// One line for each thing that is not in force; a field that many objects have is told once, with their names.
+fn passed_over(all: &[PassedOverListing]) -> Vec<String> {
+    let mut fields: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for one in all {
+        match one.field.rsplit('.').next().filter(|field| !field.is_empty()) {
+            Some(field) => drop(fields.entry((field, &one.effect)).or_default().insert(&one.object)),
+            None => lines.push(format!("{} ({}): {}", one.object, one.place, one.effect)),
+        }
+    }
+    lines.extend(fields.into_iter().map(|((field, effect), objects)| {
+        let objects: Vec<_> = objects.into_iter().collect();
+        format!("{field} of {}: {effect}", objects.join(", "))
+    }));
+    lines
 }
 
 #[cfg(test)]
@@ -71,6 +96,30 @@ mod tests {
             pid: None,
         };
         Listing { pods: names.iter().map(pod).collect(), ..Listing::default() }
+    }
+
+    #[test]
+    fn what_is_not_in_force_sounds_like_it() {
+        let one = |object: &str, field: &str, effect: &str| PassedOverListing {
+            place: "a.yaml:1".to_owned(),
+            object: object.to_owned(),
+            field: field.to_owned(),
+            effect: effect.to_owned(),
+            pods: Vec::new(),
+        };
+        let hangs = "a container that hangs is NOT started again";
+        let listing = Listing {
+            passed_over: vec![
+                one("Deployment a/web", "spec.template.spec.containers[0].livenessProbe", hangs),
+                one("NetworkPolicy a/deny", "", "traffic is NOT restricted by it"),
+                one("Deployment a/db", "spec.template.spec.containers[1].livenessProbe", hangs),
+            ],
+            ..listing(&["web-1"])
+        };
+        let text = text(&listing);
+        let told = "\n\nIn the manifests, but not in force:\n  NetworkPolicy a/deny (a.yaml:1): traffic is NOT restricted by it\
+                    \n  livenessProbe of Deployment a/db, Deployment a/web: a container that hangs is NOT started again";
+        assert!(text.ends_with(told), "{text}");
     }
 
     #[test]

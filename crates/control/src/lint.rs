@@ -49,8 +49,16 @@ impl<'a> Pods<'a> {
             let template = &deployment.spec.template;
             (&deployment.metadata.namespace, &template.metadata.labels, &template.spec)
         });
+        let sets = store.stateful_sets().map(|set| {
+            let template = &set.spec.template;
+            (&set.metadata.namespace, &template.metadata.labels, &template.spec)
+        });
+        let jobs = store.jobs().map(|job| {
+            let template = &job.spec.template;
+            (&job.metadata.namespace, &template.metadata.labels, &template.spec)
+        });
         let mut out = Self { labels: Vec::new(), accounts: BTreeSet::new() };
-        for (namespace, labels, spec) in own.chain(made) {
+        for (namespace, labels, spec) in own.chain(made).chain(sets).chain(jobs) {
             out.labels.push((namespace, labels));
             out.accounts.insert((namespace, spec.account()));
         }
@@ -76,7 +84,9 @@ fn enrolment(store: &ObjectStore, findings: &mut Findings) {
     let services = store.services().map(|object| (Kind::Service, &object.metadata, &object.metadata.labels));
     let templates =
         store.deployments().map(|object| (Kind::Deployment, &object.metadata, &object.spec.template.metadata.labels));
-    for (kind, metadata, labels) in namespaces.chain(pods).chain(services).chain(templates) {
+    let sets = store.stateful_sets().map(|set| (Kind::StatefulSet, &set.metadata, &set.spec.template.metadata.labels));
+    let jobs = store.jobs().map(|job| (Kind::Job, &job.metadata, &job.spec.template.metadata.labels));
+    for (kind, metadata, labels) in namespaces.chain(pods).chain(services).chain(templates).chain(sets).chain(jobs) {
         if let Some(mode) = labels.get(DATAPLANE_MODE)
             && !["ambient", "none"].contains(&&**mode)
         {

@@ -52,10 +52,11 @@ async fn wire(args: ControlArgs, memory: Arc<Memory>) -> anyhow::Result<()> {
         ..Options::default()
     };
     let controller = Controller::telling(meaning, Arc::new(Log));
-    let feed = Feed::announce(controller.clone(), Kind::ALL);
+    let feed = Feed::announce(controller.clone(), Kind::OF_THE_MESH);
     let load = |read: Result<files::Manifests, leno_local::Error>| match read {
         Ok(manifests) => {
-            for warning in &manifests.warnings {
+            let passed_over = manifests.passed_over.iter().map(ToString::to_string);
+            for warning in passed_over.chain(manifests.warnings.iter().cloned()) {
                 tracing::warn!("{warning}");
             }
             tracing::info!(objects = manifests.objects.len(), "manifests loaded");

@@ -23,6 +23,6 @@ mod stage;
 pub use cluster::addresses;
 pub use command::{client, detach, down, logs, up};
 pub use error::Error;
-pub use stage::listing::{Listing, NodeListing, PodListing};
+pub use stage::listing::{Listing, NodeListing, PassedOverListing, PodListing};
 pub use stage::pod::init;
 pub use stage::{ProxyState, Stage, StageEvent, StageHandle, StageOptions};

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used, reason = "a test program")]
 
+mod played;
 mod support;
 
 use std::time::{Duration, Instant};
@@ -32,6 +33,12 @@ fn main() {
         test("an_update_loses_no_request", || block_on(rolling())),
         test("scaling_up_and_down", || block_on(scaling())),
         test("containers_are_started_again", || block_on(restarts())),
+        test("init_containers_run_one_after_the_other_before_the_containers", || block_on(played::steps())),
+        test("an_init_container_that_fails_is_named", || block_on(played::broken_step())),
+        test("config_maps_and_secrets_are_variables_and_files", || block_on(played::configured())),
+        test("a_stateful_set_keeps_names_order_and_data", || block_on(played::stateful_set())),
+        test("jobs_end_and_are_tried_again", || block_on(played::jobs())),
+        test("a_job_that_fails_is_given_up", || block_on(played::failing_job())),
         test("without_a_proxy_an_enrolled_pod_waits", || block_on(waits_for_proxy())),
         test("commands_talk_to_a_supervisor", || block_on(commands())),
         test("a_killed_supervisor_leaves_nothing_that_down_cannot_remove", || block_on(killed())),

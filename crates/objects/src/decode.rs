@@ -15,6 +15,7 @@ use leno_model::{Map, Name};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Kind;
+use crate::consequences;
 use crate::suggest::did_you_mean;
 
 /// What a decoder carries along: where it is, and what it has to say when it is done.
@@ -29,6 +30,7 @@ pub(super) struct Context {
     /// Where the first value stands that could not be read.
     pub(super) failed: Option<String>,
     pub(super) warnings: Vec<String>,
+    pub(super) not_in_force: Vec<NotInForce>,
     pub(super) not_understood: Vec<NotUnderstood>,
 }
 
@@ -41,6 +43,17 @@ pub enum Mode {
     /// was left out of a policy is told in the policy itself, for without it the policy would mean something
     /// else.
     Lenient,
+}
+
+/// A field that is well known in Kubernetes, and that a person would believe in, although nothing acts on it here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotInForce {
+    /// Where it stands, such as `spec.containers[0].livenessProbe`.
+    pub path: String,
+    /// Its name.
+    pub field: String,
+    /// What does not happen, as the end of a sentence.
+    pub effect: &'static str,
 }
 
 /// Something that was left out.
@@ -65,6 +78,7 @@ impl Context {
             around: Vec::new(),
             failed: None,
             warnings: Vec::new(),
+            not_in_force: Vec::new(),
             not_understood: Vec::new(),
         }
     }
@@ -129,7 +143,13 @@ impl Context {
             return;
         }
         let path = self.within(Segment::Field(field.into()), |cx| cx.path());
-        self.warnings.push(format!("{path} is not used by Leno and ignored"));
+        match consequences::of_field(field) {
+            Some(effect) => {
+                let field = field.to_owned();
+                self.not_in_force.push(NotInForce { path, field, effect });
+            }
+            None => self.warnings.push(format!("{path} is not used by Leno and ignored")),
+        }
     }
 
     /// A field that is in none of these lists.

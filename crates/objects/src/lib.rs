@@ -7,6 +7,9 @@
 //! no use for are accepted and reported, so that manifests written for a cluster can be used as
 //! they are without anybody believing that everything in them took effect.
 
+mod config;
+mod consequences;
+mod controllers;
 mod decode;
 mod enrolment;
 mod meta;
@@ -17,6 +20,7 @@ mod sharing;
 mod store;
 mod suggest;
 mod validate;
+mod volumes;
 mod workload;
 
 use std::fmt;
@@ -27,7 +31,9 @@ use serde::de::Error as _;
 
 use decode::{Context, Field as _};
 
-pub use decode::Mode;
+pub use config::{ConfigMap, EnvFromSource, KeySelector, NameReference, Secret};
+pub use controllers::{ClaimTemplate, Job, JobSpec, Ordinals, PodManagementPolicy, StatefulSet, StatefulSetSpec};
+pub use decode::{Mode, NotInForce};
 
 pub use enrolment::{DATAPLANE_MODE, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, is_captured, is_enrolled};
 pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels, ObjectMeta, OwnerReference, selects};
@@ -44,6 +50,10 @@ pub use security::{
 pub use sharing::Sharing;
 pub use store::{Change, ObjectStore};
 pub use suggest::did_you_mean;
+pub use volumes::{
+    ClaimVolume, ConfigMapVolume, EmptyDirVolume, HostPathVolume, KeyToPath, ProjectedReference, ProjectedSource,
+    ProjectedVolume, SecretVolume, Volume, VolumeMount,
+};
 pub use workload::{
     Container, ContainerPort, Deployment, DeploymentSpec, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpHeader,
     HttpScheme, Namespace, Node, NodeAddress, NodeStatus, ObjectFieldSelector, Pod, PodIp, PodPhase, PodSpec,
@@ -142,6 +152,14 @@ kinds! {
     Pod: ["v1"], "pods", namespaced: true;
     /// A number of equal pods.
     Deployment: ["apps/v1"], "deployments", namespaced: true;
+    /// A number of pods that keep their names and their data.
+    StatefulSet: ["apps/v1"], "statefulsets", namespaced: true;
+    /// Pods that are to end well.
+    Job: ["batch/v1"], "jobs", namespaced: true;
+    /// Texts that programs are configured with.
+    ConfigMap: ["v1"], "configmaps", namespaced: true;
+    /// Texts that are not for everybody's eyes.
+    Secret: ["v1"], "secrets", namespaced: true;
     /// A service.
     Service: ["v1"], "services", namespaced: true;
     /// Endpoints of a service.
@@ -150,6 +168,24 @@ kinds! {
     AuthorizationPolicy: ["security.istio.io/v1", "security.istio.io/v1beta1"], "authorizationpolicies", namespaced: true;
     /// Whether plain connections are let in.
     PeerAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "peerauthentications", namespaced: true;
+}
+
+impl Kind {
+    /// The kinds that a control plane makes something of. What else there is concerns only who starts pods, and a
+    /// control plane of a cluster should not even see its Secrets.
+    pub const OF_THE_MESH: &[Self] = &[
+        Self::Namespace,
+        Self::ServiceAccount,
+        Self::Node,
+        Self::Pod,
+        Self::Deployment,
+        Self::StatefulSet,
+        Self::Job,
+        Self::Service,
+        Self::EndpointSlice,
+        Self::AuthorizationPolicy,
+        Self::PeerAuthentication,
+    ];
 }
 
 impl fmt::Display for Kind {
@@ -201,6 +237,9 @@ pub struct Decoded {
     pub object: Object,
     /// Sentences, each naming the field it is about.
     pub warnings: Vec<String>,
+    /// Fields that nothing acts on although one would believe so. Files only: what a cluster holds was written for others,
+    /// too.
+    pub not_in_force: Vec<NotInForce>,
 }
 
 /// Reads an object of the given kind; `apiVersion` and `kind` may be among its fields.
@@ -244,7 +283,13 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
         _ => {}
     }
     let notes = cx.not_understood.into_iter().map(|what| what.message);
-    Ok(Decoded { object, warnings: cx.warnings.into_iter().chain(notes).collect() })
+    if mode == Mode::Lenient
+        && let Object::Pod(pod) = &mut object
+    {
+        pod.spec.forget_files();
+    }
+    let warnings = cx.warnings.into_iter().chain(notes).collect();
+    Ok(Decoded { object, warnings, not_in_force: cx.not_in_force })
 }
 
 #[cfg(test)]

@@ -94,6 +94,7 @@ fn fields_without_effect_are_told() {
         "
 metadata: {name: a}
 spec:
+  revisionHistoryLimit: 2
   strategy: {type: Recreate}
   selector: {matchLabels: {app: a}}
   template:
@@ -106,12 +107,14 @@ spec:
         livenessProbe: {exec: {command: [ls]}}
 ",
     );
+    assert_eq!(decoded.warnings, ["spec.revisionHistoryLimit is not used by Leno and ignored"]);
+    let said = decoded.not_in_force.iter().map(|field| format!("{} ({}): {}", field.path, field.field, field.effect));
     assert_eq!(
-        decoded.warnings,
+        said.collect::<Vec<_>>(),
         [
-            "spec.strategy is not used by Leno and ignored",
-            "spec.template.spec.affinity is not used by Leno and ignored",
-            "spec.template.spec.containers[0].livenessProbe is not used by Leno and ignored",
+            "spec.strategy (strategy): an update is a rolling one, whatever it says",
+            "spec.template.spec.affinity (affinity): it does NOT choose the node; write nodeName",
+            "spec.template.spec.containers[0].livenessProbe (livenessProbe): a container that hangs is NOT started again",
         ]
     );
 }

@@ -68,6 +68,9 @@ impl Sharing {
         let container = pod.spec.containers.first().map(|container| container.name.as_str());
         let hash = self.hash((&pod.metadata.namespace, owner, container));
         self.containers.share(hash, &mut pod.spec.containers, |_| ());
+        if !pod.spec.init_containers.is_empty() {
+            self.containers.share(hash.rotate_left(1), &mut pod.spec.init_containers, |_| ());
+        }
         let conditions = pod.status.conditions.iter();
         let said: Vec<(&str, &str)> = conditions.map(|said| (said.kind.as_str(), said.status.as_str())).collect();
         let hash = self.hash(&said);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use leno_model::Map;
 
 use crate::{
-    AuthorizationPolicy, Deployment, EndpointSlice, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod,
-    Service, ServiceAccount,
+    AuthorizationPolicy, ConfigMap, Deployment, EndpointSlice, Job, Kind, Namespace, Node, Object, ObjectKey,
+    PeerAuthentication, Pod, Secret, Service, ServiceAccount, StatefulSet,
 };
 
 /// A change to one object.
@@ -161,6 +161,10 @@ typed! {
     Node: nodes;
     Pod: pods;
     Deployment: deployments;
+    StatefulSet: stateful_sets;
+    Job: jobs;
+    ConfigMap: config_maps;
+    Secret: secrets;
     Service: services;
     EndpointSlice: endpoint_slices;
     AuthorizationPolicy: authorization_policies;

@@ -66,6 +66,21 @@ pub(super) fn service_port_name_field(name: &String, _: &mut Context) -> Check {
     if name.is_empty() { Ok(()) } else { label(name).map_err(Problem::here) }
 }
 
+/// A path below some directory, which must not lead out of it.
+pub(super) fn inner_path_field(path: &String, _: &mut Context) -> Check {
+    if path.starts_with('/') || path.split('/').any(|part| part == "..") {
+        return Err(Problem::here(format!("{path:?} must be relative and without `..`")));
+    }
+    Ok(())
+}
+
+pub(super) fn absolute_path_field(path: &String, _: &mut Context) -> Check {
+    if !path.starts_with('/') || path.split('/').any(|part| part == "..") || path.trim_matches('/').is_empty() {
+        return Err(Problem::here(format!("{path:?} must begin with `/`, name something below it, and hold no `..`")));
+    }
+    Ok(())
+}
+
 pub(crate) fn no_duplicates<'a>(names: impl Iterator<Item = &'a str>, field: &str, what: &str) -> Check {
     let mut seen = BTreeMap::new();
     for (i, name) in names.enumerate().filter(|(_, name)| !name.is_empty()) {

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use leno_model::Name;
 
+use super::config::{EnvFromSource, KeySelector};
 use super::decode::{object, word};
 use super::meta::{Condition, LabelSelector, ObjectMeta};
 use super::scalars::{IntOrString, PortNumber};
 use super::validate;
+use super::volumes::{Volume, VolumeMount};
 
 object! {
     /// A namespace.
@@ -91,8 +93,12 @@ object! {
 object! {
     /// What a pod should be.
     pub struct PodSpec {
+        /// What has to run, one after the other, before its processes; and what runs beside them from before they do.
+        init_containers: Arc<[Container]> = "initContainers" (check rules::init_containers),
         /// Its processes.
         containers: Arc<[Container]> = "containers" (required check rules::containers),
+        /// Directories that containers can mount.
+        volumes: Arc<[Volume]> = "volumes" (check rules::volumes),
         /// Node it is bound to; empty until somebody binds it.
         node_name: Name = "nodeName",
         /// Account it runs as; empty means `default`.
@@ -109,14 +115,43 @@ object! {
     ignored [
         "activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
         "ephemeralContainers", "hostAliases", "hostIPC", "hostPID", "hostUsers", "hostname", "hostnameOverride",
-        "imagePullSecrets", "initContainers", "nodeSelector", "os", "overhead", "preemptionPolicy", "priority",
+        "imagePullSecrets", "nodeSelector", "os", "overhead", "preemptionPolicy", "priority",
         "priorityClassName", "readinessGates", "resourceClaims", "resources", "runtimeClassName", "schedulerName",
         "schedulingGates", "securityContext", "setHostnameAsFQDN", "shareProcessNamespace", "subdomain", "tolerations",
-        "topologySpreadConstraints", "volumes", "workloadRef",
+        "topologySpreadConstraints", "workloadRef",
     ]
 }
 
+impl Container {
+    /// Whether it is an init container that runs beside the others for as long as the pod does.
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy == Some(RestartPolicy::Always)
+    }
+}
+
 impl PodSpec {
+    /// Leaves out what only who starts the pod needs. An API server names one volume differently in each pod, so that
+    /// thousands of equal pods would have nothing in common any more.
+    pub(crate) fn forget_files(&mut self) {
+        self.volumes = Arc::default();
+        for containers in [&mut self.containers, &mut self.init_containers] {
+            for container in Arc::get_mut(containers).into_iter().flatten() {
+                container.volume_mounts = Vec::new();
+                container.env_from = Vec::new();
+            }
+        }
+    }
+
+    /// Its processes and what runs before and beside them.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().chain(self.containers.iter())
+    }
+
+    /// What serves while the pod runs: its processes, and those that run beside them.
+    pub fn serving_containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().chain(self.init_containers.iter().filter(|container| container.is_sidecar()))
+    }
+
     /// The service account, never empty.
     pub fn account(&self) -> &str {
         [&*self.service_account_name, &*self.service_account]
@@ -158,11 +193,17 @@ object! {
         ports: Vec<ContainerPort> = "ports" (check rules::container_ports),
         /// How to tell that it can serve.
         readiness_probe: Option<Probe> = "readinessProbe",
+        /// All entries of ConfigMaps and Secrets as variables; `env` counts before them.
+        env_from: Vec<EnvFromSource> = "envFrom",
+        /// Where it finds the pod's volumes.
+        volume_mounts: Vec<VolumeMount> = "volumeMounts",
+        /// Of an init container: `Always` makes it one that runs beside the others for as long as the pod does.
+        restart_policy: Option<RestartPolicy> = "restartPolicy",
     }
     ignored [
-        "envFrom", "imagePullPolicy", "lifecycle", "livenessProbe", "resizePolicy", "resources", "restartPolicy",
-        "restartPolicyRules", "securityContext", "startupProbe", "stdin", "stdinOnce", "terminationMessagePath",
-        "terminationMessagePolicy", "tty", "volumeDevices", "volumeMounts",
+        "imagePullPolicy", "lifecycle", "livenessProbe", "resizePolicy", "resources", "restartPolicyRules",
+        "securityContext", "startupProbe", "stdin", "stdinOnce", "terminationMessagePath", "terminationMessagePolicy",
+        "tty", "volumeDevices",
     ]
 }
 
@@ -183,8 +224,12 @@ object! {
     pub struct EnvVarSource {
         /// A field of the pod.
         field_ref: Option<ObjectFieldSelector> = "fieldRef",
+        /// An entry of a ConfigMap.
+        config_map_key_ref: Option<KeySelector> = "configMapKeyRef",
+        /// An entry of a Secret.
+        secret_key_ref: Option<KeySelector> = "secretKeyRef",
     }
-    ignored ["configMapKeyRef", "secretKeyRef", "resourceFieldRef", "fileKeyRef"]
+    ignored ["resourceFieldRef", "fileKeyRef"]
 }
 
 object! {

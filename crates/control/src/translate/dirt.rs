@@ -32,8 +32,13 @@ impl Dirt {
         let me: Named = (key.namespace.clone(), key.name.clone());
         let both = || [old, new].into_iter().flatten();
         match key.kind {
-            // Accounts and Deployments mean something only through their pods.
-            Kind::ServiceAccount | Kind::Deployment => {}
+            // Accounts and what makes pods mean something only through their pods; configuration is the programs' own.
+            Kind::ServiceAccount
+            | Kind::Deployment
+            | Kind::StatefulSet
+            | Kind::Job
+            | Kind::ConfigMap
+            | Kind::Secret => {}
             Kind::Pod => {
                 self.pods.insert(me);
             }

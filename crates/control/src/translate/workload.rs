@@ -135,7 +135,7 @@ fn pod_port(pod: &Pod, port: &ServicePort, transport: Transport) -> Option<Port>
         None => port.port.0,
         Some(IntOrString::Int(number)) => *number,
         Some(IntOrString::String(name)) => {
-            let all = pod.spec.containers.iter().flat_map(|container| &container.ports);
+            let all = pod.spec.serving_containers().flat_map(|container| &container.ports);
             let mut named = all.filter(|own| own.name == *name && own.protocol == port.protocol);
             named.next()?.container_port.0
         }

@@ -18,6 +18,7 @@ mod fail_closed;
 mod footprint;
 mod journal;
 mod lifecycle;
+mod manifests;
 mod observe;
 mod ownership;
 mod page_text;

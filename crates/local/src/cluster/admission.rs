@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use leno_model::{Name, RESERVED_PORTS};
 use leno_objects::{
-    EnvVarSource, IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec,
-    Protocol, Service, ServiceSpec, ServiceType, selects,
+    IntOrString, IpFamily, IpFamilyPolicy, Kind, Namespace, Object, ObjectKey, ObjectMeta, PodSpec, PodTemplateSpec,
+    Protocol, Service, ServiceSpec, ServiceType, StatefulSet, VolumeMount, selects,
 };
 
 use crate::Error;
 use crate::cluster::addresses::{CLUSTER_DNS, VirtualAddresses};
+use crate::cluster::config::Config;
 use crate::files::{Manifests, Sourced};
 
 /// Namespaces every cluster has without anybody declaring them.
@@ -27,6 +28,7 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     namespaces(manifests, &mut warnings);
+    let config = Config::of(manifests.objects.iter().map(|(key, sourced)| (key, &sourced.object)));
     for (place, key, metadata, spec) in pods(manifests) {
         let at = format!("{place}{key}");
         if spec.host_network {
@@ -36,22 +38,15 @@ pub(crate) fn complete(manifests: &mut Manifests, nodes: &[String], ipv6: bool) 
             let list = nodes.join(", ");
             problems.push(format!("{at}: there is no node {}; the nodes are {list} (see --nodes)", spec.node_name));
         }
-        for container in spec.containers.iter().filter(|container| container.command.is_empty()) {
+        for container in spec.all_containers().filter(|container| container.command.is_empty()) {
             problems.push(format!(
                 "{at}: container {} has no command: Leno runs local processes, not images; say what to run in command",
                 container.name
             ));
         }
-        for container in spec.containers.iter() {
-            let unanswerable = |source: &EnvVarSource| source.field_ref.is_none();
-            for variable in container.env.iter().filter(|v| v.value_from.as_ref().is_some_and(unanswerable)) {
-                problems.push(format!(
-                    "{at}: container {}: env {}: only valueFrom.fieldRef is supported: there are no ConfigMaps or \
-                     Secrets here; write the value itself",
-                    container.name, variable.name
-                ));
-            }
-        }
+        problems.extend(config.dangling(&metadata.namespace, spec).into_iter().map(|why| format!("{at}: {why}")));
+        let claims = manifests.objects.get(&key).map_or_else(Vec::new, |sourced| claims(&sourced.object));
+        problems.extend(mounts(spec, &claims).into_iter().map(|why| format!("{at}: {why}")));
         let account = ObjectKey::new(Kind::ServiceAccount, metadata.namespace.clone(), spec.account());
         if spec.account() != "default" && !manifests.objects.contains_key(&account) {
             warnings.push(format!("{at}: {account} is not declared; the pod gets its identity all the same"));
@@ -73,12 +68,63 @@ fn pods(manifests: &Manifests) -> Vec<(String, ObjectKey, ObjectMeta, &PodSpec)>
         let place = place(sourced);
         match &*sourced.object {
             Object::Pod(pod) => found.push((place, key.clone(), pod.metadata.clone(), &pod.spec)),
-            Object::Deployment(deployment) => {
-                let mut metadata = deployment.spec.template.metadata.clone();
-                metadata.namespace.clone_from(&key.namespace);
-                found.push((place, key.clone(), metadata, &deployment.spec.template.spec));
+            other => {
+                if let Some(template) = template(other) {
+                    let mut metadata = template.metadata.clone();
+                    metadata.namespace.clone_from(&key.namespace);
+                    found.push((place, key.clone(), metadata, &template.spec));
+                }
             }
-            _ => {}
+        }
+    }
+    found
+}
+
+/// What the pods should be that an object makes.
+fn template(object: &Object) -> Option<&PodTemplateSpec> {
+    match object {
+        Object::Deployment(deployment) => Some(&deployment.spec.template),
+        Object::StatefulSet(set) => Some(&set.spec.template),
+        Object::Job(job) => Some(&job.spec.template),
+        _ => None,
+    }
+}
+
+/// The volumes that a StatefulSet gives each of its pods.
+fn claims(object: &Object) -> Vec<Name> {
+    let set = StatefulSet::of(object);
+    set.map_or_else(Vec::new, |set| {
+        set.spec.volume_claim_templates.iter().map(|claim| claim.metadata.name.clone()).collect()
+    })
+}
+
+/// Mounts of volumes that there are not, or that containers of one pod have at the same path: they share their files here.
+fn mounts(spec: &PodSpec, claims: &[Name]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut at_path: BTreeMap<&str, (&str, &VolumeMount)> = BTreeMap::new();
+    for container in spec.all_containers() {
+        for mount in &container.volume_mounts {
+            let known = spec.volumes.iter().any(|volume| volume.name == mount.name)
+                || claims.iter().any(|claim| **claim == *mount.name);
+            if !known {
+                let known: Vec<_> = spec.volumes.iter().map(|volume| volume.name.as_str()).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                found.push(format!(
+                    "container {}: volumeMounts: there is no volume {}; there are: {known}",
+                    container.name, mount.name
+                ));
+            }
+            let path = mount.mount_path.trim_matches('/');
+            match at_path.insert(path, (&container.name, mount)) {
+                Some((other, there)) if there.name != mount.name || there.sub_path != mount.sub_path => {
+                    found.push(format!(
+                        "container {} mounts volume {} at /{path}, where container {other} has volume {}: the containers \
+                         of a pod share their files here, so give them different paths",
+                        container.name, mount.name, there.name
+                    ));
+                }
+                _ => {}
+            }
         }
     }
     found
@@ -112,7 +158,7 @@ fn namespaces(manifests: &mut Manifests, warnings: &mut Vec<String>) {
 }
 
 fn reserved_ports(at: &str, spec: &PodSpec, warnings: &mut Vec<String>) {
-    for container in spec.containers.iter() {
+    for container in spec.serving_containers() {
         for port in container.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
             let number = port.container_port.0;
             if RESERVED_PORTS.contains(&number) {
@@ -172,7 +218,7 @@ fn endpoints(manifests: &Manifests, key: &ObjectKey, at: &str, service: &Service
     for port in &service.spec.ports {
         let Some(IntOrString::String(name)) = &port.target_port else { continue };
         let has = |spec: &PodSpec| {
-            spec.containers.iter().flat_map(|container| &container.ports).any(|port| port.name == *name)
+            spec.serving_containers().flat_map(|container| &container.ports).any(|port| port.name == *name)
         };
         if !selected.iter().any(|(_, _, _, spec)| has(spec)) {
             let number = port.port;

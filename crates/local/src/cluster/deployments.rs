@@ -36,10 +36,9 @@ pub(crate) fn reconcile(
 
     let room = (replicas + surge).saturating_sub(existing.len());
     let missing = replicas.saturating_sub(new.len()).min(if old.is_empty() { usize::MAX } else { room });
-    let taken = |name: &str| existing.iter().any(|pod| pod.name == name) || leaving.iter().any(|gone| gone == name);
-    step.create.extend(
-        (0_u64..).map(|ordinal| pod_name(deployment, template, ordinal)).filter(|name| !taken(name)).take(missing),
-    );
+    let taken: Vec<&str> =
+        existing.iter().map(|pod| pod.name.as_str()).chain(leaving.iter().map(String::as_str)).collect();
+    step.create.extend(unused_names(deployment, template, &taken).take(missing));
 
     let mut surplus: Vec<_> = new.iter().collect();
     // Those that serve nobody go first; of equals the one made last, for its place is the newest.
@@ -57,6 +56,11 @@ pub(crate) fn reconcile(
 /// Short hash of a template's JSON text, as it appears in pod names.
 pub(crate) fn template_hash(template: &str) -> String {
     letters(fnv(template.as_bytes()), 9)
+}
+
+/// Names for further pods of a Deployment or a Job.
+pub(crate) fn unused_names(owner: &str, template: &str, taken: &[&str]) -> impl Iterator<Item = String> {
+    (0_u64..).map(move |ordinal| pod_name(owner, template, ordinal)).filter(|name| !taken.contains(&name.as_str()))
 }
 
 /// Name of a Deployment's pod: the same for the same template and ordinal in every run.

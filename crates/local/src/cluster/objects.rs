@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use leno_objects::{
-    Condition, Deployment, Node as NodeObject, NodeAddress, NodeStatus, ObjectKey, ObjectMeta, OwnerReference, Pod,
-    PodIp, PodPhase, PodStatus, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED,
+    Condition, Deployment, Job, Node as NodeObject, NodeAddress, NodeStatus, ObjectKey, ObjectMeta, OwnerReference,
+    Pod, PodIp, PodPhase, PodStatus, PodTemplateSpec, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, StatefulSet,
 };
 
 use crate::cluster::addresses::NodeAddresses;
@@ -27,6 +27,46 @@ pub(crate) fn replica(key: &ObjectKey, deployment: &Deployment, hash: &str, name
         api_version: "apps/v1".to_owned(),
         kind: "ReplicaSet".to_owned(),
         name: format!("{}-{hash}", key.name),
+        controller: true,
+        ..OwnerReference::default()
+    }]);
+    Pod { metadata, spec: template.spec.clone(), status: PodStatus::default() }
+}
+
+/// A StatefulSet's pod, as its controller in a cluster would write it.
+pub(crate) fn set_pod(key: &ObjectKey, set: &StatefulSet, hash: &str, ordinal: u32) -> Pod {
+    let name = format!("{}-{ordinal}", key.name);
+    let labels = [
+        ("apps.kubernetes.io/pod-index", ordinal.to_string()),
+        ("controller-revision-hash", format!("{}-{hash}", key.name)),
+        ("statefulset.kubernetes.io/pod-name", name.clone()),
+    ];
+    made_pod(key, &set.spec.template, name, "apps/v1", &labels)
+}
+
+/// A Job's pod, as its controller in a cluster would write it.
+pub(crate) fn job_pod(key: &ObjectKey, job: &Job, name: String) -> Pod {
+    let labels = ["batch.kubernetes.io/job-name", "job-name"].map(|label| (label, key.name.to_string()));
+    made_pod(key, &job.spec.template, name, "batch/v1", &labels)
+}
+
+fn made_pod(
+    owner: &ObjectKey,
+    template: &PodTemplateSpec,
+    name: String,
+    api_version: &str,
+    labels: &[(&str, String)],
+) -> Pod {
+    let mut metadata = template.metadata.clone();
+    metadata.name = name.into();
+    metadata.namespace.clone_from(&owner.namespace);
+    for (label, value) in labels {
+        metadata.labels.insert((*label).into(), value.as_str().into());
+    }
+    metadata.owner_references = Arc::new([OwnerReference {
+        api_version: api_version.to_owned(),
+        kind: owner.kind.to_string(),
+        name: owner.name.to_string(),
         controller: true,
         ..OwnerReference::default()
     }]);

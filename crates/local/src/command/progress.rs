@@ -77,7 +77,8 @@ impl Progress {
         if self.audience == Audience::Nobody {
             return;
         }
-        for warning in &now.warnings {
+        let passed_over = now.passed_over.iter().map(ToString::to_string);
+        for warning in passed_over.chain(now.warnings.iter().cloned()) {
             if self.warned.insert(warning.clone()) {
                 say(&format!("warning: {warning}"));
             }

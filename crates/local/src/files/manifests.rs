@@ -2,35 +2,21 @@
 //! refuses the whole edit and names its place.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_objects::{Kind, Mode, Object, ObjectKey, decode_telling_where, did_you_mean};
+use leno_objects::{Decoded, Kind, Mode, Object, ObjectKey, decode_telling_where};
 use serde::Deserialize;
 
 use crate::Error;
 use crate::files::mistakes::{Document, NO_OBJECT, told_of_item};
+use crate::files::origin::Origin;
 use crate::files::other_tools;
+use crate::files::passed_over::{PassedOver, hint, object_name};
 
 /// Most problems listed at once; more would scroll the first one away.
 const MAX_PROBLEMS: usize = 20;
-
-/// Where an object was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
-    /// File, as the user named it or found below what the user named.
-    pub file: PathBuf,
-    /// Line on which its document starts, from 1.
-    pub line: usize,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file.display(), self.line)
-    }
-}
 
 /// An object and where it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +34,8 @@ pub struct Manifests {
     pub objects: BTreeMap<ObjectKey, Sourced>,
     /// Sentences that start with a place.
     pub warnings: Vec<String>,
+    /// What is written and not in force, although one would believe so.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// Reads files and directories; `-` is standard input.
@@ -178,7 +166,10 @@ struct Header {
 
 impl Reading {
     fn file(&mut self, file: &Path, text: &str) {
-        let seen = |all: &Self| (all.found.objects.len(), all.found.warnings.len(), all.problems.len());
+        let seen = |all: &Self| {
+            let Manifests { objects, warnings, passed_over } = &all.found;
+            (objects.len(), warnings.len(), passed_over.len(), all.problems.len())
+        };
         let before = seen(self);
         for (line, document) in documents(text) {
             let origin = Origin { file: file.to_owned(), line };
@@ -212,15 +203,18 @@ impl Reading {
             }
             return;
         }
-        let Some(kind) = self.known(&origin, &version, &kind) else { return };
+        let Some(kind) = Kind::from_api(&version, &kind) else {
+            // Its fields are anybody's, and may be of a form that is understood even less.
+            let body = serde_saphyr::from_str(text).unwrap_or_default();
+            return self.unknown(&origin, &version, &kind, &body);
+        };
         let mut field = String::new();
         let read = serde_saphyr::with_deserializer_from_str(text, |from| {
             decode_telling_where(kind, Mode::Strict, from, &mut field)
         });
         match read {
             Ok(decoded) => {
-                self.warn(&origin, &decoded.object.key(), decoded.warnings);
-                self.add(origin, decoded.object);
+                self.add(origin, decoded);
             }
             Err(error) => self.problem(wrong(&error, &field)),
         }
@@ -232,12 +226,11 @@ impl Reading {
             let why = headless(text("apiVersion"), text("kind"));
             return self.problem(format!("{origin}: items[{index}]: {why}"));
         };
-        let Some(kind) = self.known(origin, version, kind) else { return };
+        let Some(kind) = Kind::from_api(version, kind) else { return self.unknown(origin, version, kind, item) };
         let mut field = String::new();
         match decode_telling_where(kind, Mode::Strict, item, &mut field) {
             Ok(decoded) => {
-                self.warn(origin, &decoded.object.key(), decoded.warnings);
-                self.add(origin.clone(), decoded.object);
+                self.add(origin.clone(), decoded);
             }
             Err(error) => {
                 let told = told_of_item(&field, &error.to_string());
@@ -246,26 +239,22 @@ impl Reading {
         }
     }
 
-    fn known(&mut self, origin: &Origin, version: &str, kind: &str) -> Option<Kind> {
-        let known = Kind::from_api(version, kind);
-        if known.is_none() {
-            let near = Kind::ALL.iter().find(|known| known.as_str() == kind);
-            let slip = || did_you_mean(kind, Kind::ALL.iter().map(|known| known.as_str()));
-            let hint = match near {
-                Some(near) => format!("; did you mean apiVersion {}?", near.api_version()),
-                None => slip().map_or_else(String::new, |meant| format!("; did you mean kind {meant}?")),
-            };
-            self.found.warnings.push(format!("{origin}: {kind} ({version}) is not understood and ignored{hint}"));
+    /// An object of a kind that is not understood.
+    fn unknown(&mut self, origin: &Origin, version: &str, kind: &str, body: &serde_json::Value) {
+        match PassedOver::object(origin, version, kind, body) {
+            Some(passed_over) => self.found.passed_over.push(passed_over),
+            None => {
+                let (object, hint) = (object_name(kind, body), hint(version, kind));
+                self.found.warnings.push(format!("{origin}: {object} ({version}) is not understood and ignored{hint}"));
+            }
         }
-        known
     }
 
-    fn warn(&mut self, origin: &Origin, key: &ObjectKey, warnings: Vec<String>) {
-        self.found.warnings.extend(warnings.into_iter().map(|warning| format!("{origin}: {key}: {warning}")));
-    }
-
-    fn add(&mut self, origin: Origin, object: Object) {
+    fn add(&mut self, origin: Origin, decoded: Decoded) {
+        let Decoded { object, warnings, not_in_force } = decoded;
         let key = object.key();
+        self.found.warnings.extend(warnings.into_iter().map(|warning| format!("{origin}: {key}: {warning}")));
+        self.found.passed_over.extend(not_in_force.into_iter().map(|field| PassedOver::field(&origin, &key, field)));
         if let Some(Sourced { origin: Some(first), .. }) = self.found.objects.get(&key) {
             let text = format!("{origin}: {key} is defined twice; the first one is at {first}");
             return self.problem(text);

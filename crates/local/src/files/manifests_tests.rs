@@ -37,8 +37,8 @@ fn every_bad_document_is_told() {
 
 #[test]
 fn unknown_kinds_are_named() {
-    let found = parse("a.yaml", "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n").unwrap();
-    assert_eq!(found.warnings, ["a.yaml:1: CronJob (batch/v1) is not understood and ignored"]);
+    let found = parse("a.yaml", "apiVersion: example.com/v1\nkind: Moon\nmetadata: {name: a}\n").unwrap();
+    assert_eq!(found.warnings, ["a.yaml:1: Moon default/a (example.com/v1) is not understood and ignored"]);
     let found = parse("a.yaml", "apiVersion: v1\nkind: Deployment\nmetadata: {name: a}\n").unwrap();
     assert!(found.warnings[0].ends_with("did you mean apiVersion apps/v1?"), "{:?}", found.warnings);
 }

@@ -266,7 +266,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "a kind that is a number",
         "apiVersion: v1\nkind: 5\n",
-        "accepted: [\"a.yaml:1: 5 (v1) is not understood and ignored\"]",
+        "accepted: [\"a.yaml:1: 5 without a name (v1) is not understood and ignored\"]",
     ),
     (
         "an item of the wrong type",
@@ -286,7 +286,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "a slip of a kind",
         "apiVersion: v1\nkind: Servise\nmetadata: {name: a}\n",
-        "accepted: [\"a.yaml:1: Servise (v1) is not understood and ignored; did you mean kind Service?\"]",
+        "accepted: [\"a.yaml:1: Servise default/a (v1) is not understood and ignored; did you mean kind Service?\"]",
     ),
 ];
 

@@ -3,7 +3,11 @@
 mod layout;
 mod manifests;
 mod mistakes;
+mod origin;
 mod other_tools;
+pub(crate) mod passed_over;
 pub(crate) mod watch;
 
-pub use manifests::{Manifests, Origin, Sourced, follow, parse, read};
+pub use manifests::{Manifests, Sourced, follow, parse, read};
+pub use origin::Origin;
+pub use passed_over::{Concerns, PassedOver};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use leno_capture::zds::Agent;
 use leno_capture::{Gate, NAMED_DIR};
 use leno_model::ports;
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -157,6 +158,7 @@ pub(crate) async fn assemble(
         nsswitch,
         gate: Gate::default(),
         in_force,
+        config: Mutex::default(),
     });
     let listing =
         Listing { stage: options.name.as_str().to_owned(), supervisor: std::process::id(), ..Listing::default() };

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use leno_capture::Gate;
 use leno_model::Mesh;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::cluster::config::Config;
 use crate::stage::journal::Journal;
 use crate::stage::network::Networks;
 use crate::stage::plane::Plane;
@@ -31,9 +33,16 @@ pub(crate) struct Context {
     pub nsswitch: Option<PathBuf>,
     pub gate: Gate,
     pub in_force: Vec<watch::Receiver<Arc<Mesh>>>,
+    /// ConfigMaps and Secrets as they are now.
+    pub config: Mutex<Arc<Config>>,
 }
 
 impl Context {
+    /// ConfigMaps and Secrets as they are now.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config.lock().clone()
+    }
+
     /// Waits until everything published has reached the nodes' rules and the proxies.
     pub(crate) async fn settled(&self) {
         let mut mesh = self.plane.mesh();

@@ -51,13 +51,12 @@ pub(crate) fn container_of<'a>(
     pod: &'a leno_objects::Pod,
     wanted: Option<&str>,
 ) -> Result<&'a leno_objects::Container, Error> {
-    let containers = &pod.spec.containers;
     let found = match wanted {
-        Some(name) => containers.iter().find(|container| container.name == name),
-        None => containers.first(),
+        Some(name) => pod.spec.all_containers().find(|container| container.name == name),
+        None => pod.spec.containers.first(),
     };
     found.ok_or_else(|| {
-        let known: Vec<_> = containers.iter().map(|container| container.name.as_str()).collect();
+        let known: Vec<_> = pod.spec.all_containers().map(|container| container.name.as_str()).collect();
         let wanted = wanted.unwrap_or_default();
         Error::NotFound(format!("pod {} has no container {wanted}; it has: {}", pod.metadata.name, known.join(", ")))
     })

@@ -92,9 +92,9 @@ impl StageHandle {
     /// # Errors
     /// As [`Self::apply`], and for text that can't be read.
     pub async fn apply_yaml(&self, name: &str, text: &str) -> Result<Vec<String>, Error> {
-        let Manifests { objects, warnings } = files::parse(name, text)?;
+        let Manifests { objects, warnings, passed_over } = files::parse(name, text)?;
         self.apply(objects.into_values().map(|sourced| (*sourced.object).clone()).collect()).await?;
-        Ok(warnings)
+        Ok(passed_over.iter().map(ToString::to_string).chain(warnings).collect())
     }
 
     /// Takes back an object that was added by [`Self::apply`].

@@ -1,8 +1,11 @@
 //! What `leno ps` shows.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::files::passed_over::sentence;
 
 /// The stage as it is now.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,24 @@ pub struct Listing {
     pub refused: String,
     /// What the authors of the manifests in force should know, each with its place.
     pub warnings: Vec<String>,
+    /// What is in the manifests and not in force, although one would believe so.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOverListing>,
+}
+
+/// Something that is in the manifests and not in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOverListing {
+    /// File and line.
+    pub place: String,
+    /// The object, such as `NetworkPolicy shop/deny-all`.
+    pub object: String,
+    /// Path of the field that is meant; empty for the whole object.
+    pub field: String,
+    /// What does not happen, as the end of a sentence.
+    pub effect: String,
+    /// The pods it would concern, each as `NAMESPACE/NAME`.
+    pub pods: Vec<String>,
 }
 
 /// A node.
@@ -69,6 +90,12 @@ pub struct PodListing {
     pub netns: String,
     /// Process id of its first process.
     pub pid: Option<i32>,
+}
+
+impl fmt::Display for PassedOverListing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&sentence(&self.place, &self.object, &self.field, &self.effect))
+    }
 }
 
 impl PodListing {

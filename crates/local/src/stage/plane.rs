@@ -72,7 +72,7 @@ impl Plane {
         };
         let found = Arc::new(Findings::default());
         let controller = Controller::telling(meaning, found.clone());
-        let feed = Feed::announce(controller.clone(), Kind::ALL);
+        let feed = Feed::announce(controller.clone(), Kind::OF_THE_MESH);
         let authority = CertificateAuthority::ephemeral(options.trust_domain.as_str(), CaOptions::default())
             .map_err(Error::control(what))?;
         let authority = Arc::new(authority);

@@ -98,7 +98,7 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
                 let container = told_apart.then(|| container.name.clone());
                 LogFiles { container, previous: logs::previous(&current), current }
             };
-            let containers = &plan.pod.spec.containers;
+            let containers: Vec<_> = plan.pod.spec.all_containers().collect();
             Ok(Answer::Logs(match container.as_deref() {
                 None => containers.iter().map(|container| of(container, containers.len() > 1)).collect(),
                 Some(wanted) => vec![of(container_of(&plan.pod, Some(wanted))?, false)],

@@ -108,6 +108,15 @@ impl Playing {
         Self { stage: Some(stage) }
     }
 
+    /// Without waiting for pods that may never be ready.
+    pub(crate) async fn start_unready(test: &str, dir: &Path, nodes: usize) -> Self {
+        let mut options = StageOptions::new(name(test));
+        options.nodes = nodes;
+        options.manifests = vec![dir.to_owned()];
+        let stage = Stage::start(options).await.unwrap_or_else(|error| panic!("{error}"));
+        Self { stage: Some(stage) }
+    }
+
     pub(crate) fn stage(&self) -> &Stage {
         self.stage.as_ref().unwrap()
     }

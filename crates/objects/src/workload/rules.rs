@@ -8,12 +8,50 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Container, ContainerPort, DeploymentSpec, EnvVar, Probe};
+use super::{Container, ContainerPort, DeploymentSpec, EnvVar, Probe, RestartPolicy, Volume};
 use crate::decode::{Context, Problem};
 use crate::scalars::IntOrString;
 use crate::validate::no_duplicates;
 
 type Check = Result<(), Problem>;
+
+pub(crate) fn init_containers(containers: &Arc<[Container]>, _: &mut Context) -> Check {
+    no_duplicates(containers.iter().map(|c| c.name.as_str()), ".name", "container name")?;
+    for (i, container) in containers.iter().enumerate() {
+        if !matches!(container.restart_policy, None | Some(RestartPolicy::Always)) {
+            return Err(Problem::at(
+                format!("[{i}].restartPolicy"),
+                "may only be Always, for one that runs beside the others",
+            ));
+        }
+        if let Some(probe) = &container.readiness_probe {
+            if !container.is_sidecar() {
+                let message = "is for containers that go on running: this one has to end before the next begins";
+                return Err(Problem::at(format!("[{i}].readinessProbe"), message));
+            }
+            self::probe(probe, &format!("[{i}].readinessProbe"), &container.ports)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn volumes(volumes: &Arc<[Volume]>, _: &mut Context) -> Check {
+    no_duplicates(volumes.iter().map(|volume| volume.name.as_str()), ".name", "volume name")?;
+    for (i, volume) in volumes.iter().enumerate() {
+        let sources = [
+            volume.config_map.is_some(),
+            volume.secret.is_some(),
+            volume.empty_dir.is_some(),
+            volume.persistent_volume_claim.is_some(),
+            volume.host_path.is_some(),
+            volume.projected.is_some(),
+        ];
+        if sources.iter().filter(|there| **there).count() > 1 {
+            return Err(Problem::at(format!("[{i}]"), "may have only one source"));
+        }
+    }
+    Ok(())
+}
 
 pub(crate) fn containers(containers: &Arc<[Container]>, _: &mut Context) -> Check {
     if containers.is_empty() {

@@ -1,6 +1,7 @@
 //! The stage's one decision maker: it holds what should be and what is, and closes the gap one
 //! event at a time.
 
+mod controllers;
 mod notes;
 mod pods;
 mod show;
@@ -9,20 +10,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_objects::{Deployment, Kind, Object, ObjectKey, Pod};
+use leno_objects::{Kind, Object, ObjectKey, Pod};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use self::controllers::{MAKERS, declared_replicas};
 use crate::Error;
 use crate::cluster::addresses::Slots;
 use crate::cluster::admission;
+use crate::cluster::config::Config;
 use crate::cluster::objects::{Seen, observed};
 use crate::cluster::services::DeclaredPorts;
-use crate::files::{Manifests, Sourced};
+use crate::files::{Manifests, PassedOver, Sourced};
 use crate::stage::context::Context;
 use crate::stage::listing::Listing;
 use crate::stage::node::Node;
 use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::{PodEvent, Report, Wish};
+use crate::stage::pod::volumes;
 use crate::stage::request::{Request, StageEvent};
 
 /// Longest a pod may take to end when the whole stage ends, unless somebody is in a hurry.
@@ -61,6 +65,8 @@ pub(crate) struct Core {
     applied: BTreeMap<ObjectKey, Arc<Object>>,
     /// `leno scale`, until the file says another number: Deployment to (file's number, wanted).
     scaled: BTreeMap<ObjectKey, (u32, u32)>,
+    /// For each Job, how often it was tried again, and how the last try ended.
+    failures: BTreeMap<ObjectKey, (u32, String)>,
     /// Deployments whose pods are being replaced by those of another template.
     rolling: BTreeSet<ObjectKey>,
     /// Files and program together, completed.
@@ -75,6 +81,8 @@ pub(crate) struct Core {
     last_grace: Duration,
     /// What the authors of the manifests in force should know.
     warnings: Vec<String>,
+    /// What is in the manifests and not in force.
+    passed_over: Vec<PassedOver>,
     made: u64,
     /// Whether the first manifests took effect; before that there is nothing to show.
     loaded: bool,
@@ -97,6 +105,7 @@ impl Core {
             files: Manifests::default(),
             applied: BTreeMap::new(),
             scaled: BTreeMap::new(),
+            failures: BTreeMap::new(),
             rolling: BTreeSet::new(),
             wanted: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -107,6 +116,7 @@ impl Core {
             stopping: None,
             last_grace: LAST_GRACE,
             warnings: Vec::new(),
+            passed_over: Vec::new(),
             made: 0,
             loaded: false,
         }
@@ -234,6 +244,7 @@ impl Core {
         self.files = files;
         self.applied = applied;
         self.loaded = true;
+        self.passed_over.clone_from(&all.passed_over);
         let mut places = BTreeMap::new();
         for (key, sourced) in &all.objects {
             places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
@@ -245,6 +256,8 @@ impl Core {
         }
         self.rollouts_begin(&before);
         // Before pods are made: that may add to them.
+        self.warnings = warnings;
+        self.configure();
         let known = std::mem::replace(&mut self.warnings, warnings);
         self.reconcile();
         // What the control plane makes of them is known once it has them.
@@ -257,6 +270,26 @@ impl Core {
         }
         self.show();
         Ok(())
+    }
+
+    /// Hands ConfigMaps and Secrets to the pods that are made from now on, and their files to those that run.
+    fn configure(&self) {
+        let config = Arc::new(Config::of(self.wanted.iter()));
+        if **self.ctx.config.lock() == *config {
+            return;
+        }
+        *self.ctx.config.lock() = config.clone();
+        let plans: Vec<_> = self.pods.values().map(|entry| entry.plan.clone()).collect();
+        tokio::task::spawn_blocking(move || {
+            for plan in plans {
+                if let Err(reason) = volumes::refresh(&plan, &config) {
+                    tracing::warn!(
+                        pod = plan.label(),
+                        "the files of a changed ConfigMap or Secret stay as they were: {reason}"
+                    );
+                }
+            }
+        });
     }
 
     fn label(&mut self, namespace: &str, key: String, value: Option<String>) -> Result<(), Error> {
@@ -275,17 +308,18 @@ impl Core {
     }
 
     fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
-        let key = ObjectKey::new(Kind::Deployment, namespace, name);
-        let Some(deployment) = self.wanted.get(&key).and_then(|object| Deployment::of(object)) else {
-            let known: Vec<_> = self
-                .wanted
-                .keys()
-                .filter(|key| key.kind == Kind::Deployment)
-                .map(|key| format!("{}/{}", key.namespace, key.name))
-                .collect();
+        let keys = [Kind::Deployment, Kind::StatefulSet].map(|kind| ObjectKey::new(kind, namespace, name));
+        let declared =
+            |key: ObjectKey| Some((self.wanted.get(&key).and_then(|object| declared_replicas(object))?, key));
+        let Some((in_file, key)) = keys.into_iter().find_map(declared) else {
+            let scalable = self.wanted.iter().filter(|(_, object)| declared_replicas(object).is_some());
+            let known: Vec<_> = scalable.map(|(key, _)| format!("{}/{}", key.namespace, key.name)).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(Error::NotFound(format!("there is no Deployment {namespace}/{name}; there are: {known}")));
+            return Err(Error::NotFound(format!(
+                "there is no Deployment or StatefulSet {namespace}/{name}; there are: {known}"
+            )));
         };
+        self.scaled.insert(key, (in_file, replicas));
         let before = self.scaled.get(&key).map_or(deployment.spec.replicas, |(_, wanted)| *wanted);
         self.ctx.journal.note(format_args!("{key}: scaled from {before} to {replicas} by `leno scale`"));
         self.scaled.insert(key, (deployment.spec.replicas, replicas));
@@ -298,9 +332,10 @@ impl Core {
         if let Some(entry) = self.pods.values().find(of_pod) {
             return Ok((entry.plan.clone(), entry.report.clone()));
         }
-        // `leno exec shop/web` means any pod of the Deployment `web`.
-        let owner = ObjectKey::new(Kind::Deployment, namespace, name);
-        let owned = |entry: &&Entry| entry.owner.as_ref().is_some_and(|(key, _)| *key == owner);
+        // `leno exec shop/web` means any pod of what is called `web` and makes pods.
+        let is_owner =
+            |key: &ObjectKey| MAKERS.contains(&key.kind) && &*key.namespace == namespace && &*key.name == name;
+        let owned = |entry: &&Entry| entry.owner.as_ref().is_some_and(|(key, _)| is_owner(key));
         let mut owned: Vec<_> = self.pods.values().filter(owned).filter(|entry| !entry.leaving()).collect();
         owned.sort_by_key(|entry| (!entry.report.ready, entry.pod.metadata.name.clone()));
         if let Some(entry) = owned.first() {

@@ -8,11 +8,12 @@ use std::time::{Duration, SystemTime};
 use leno_objects::{Deployment, Kind, Labels, Object, ObjectKey, Pod, Timestamp, is_enrolled};
 use tokio::sync::watch;
 
+use super::controllers::declared_replicas;
 use super::{Core, Entry};
 use crate::cluster::deployments::{Replica, choose_node, reconcile, template_hash};
 use crate::cluster::objects::{replica, unique_id};
 use crate::stage::pod::actor::PodActor;
-use crate::stage::pod::plan::PodPlan;
+use crate::stage::pod::plan::{PodPlan, Start};
 use crate::stage::pod::report::{Report, Stop, Wish};
 
 impl Core {
@@ -28,6 +29,8 @@ impl Core {
         }
         self.single_pods();
         self.deployments();
+        self.stateful_sets();
+        self.jobs();
         self.wishes();
         self.publish();
         self.show();
@@ -46,7 +49,7 @@ impl Core {
                 entry.pod.metadata.name == pod.metadata.name && entry.pod.metadata.namespace == pod.metadata.namespace
             };
             let Some((uid, entry)) = self.pods.iter_mut().find(|(_, entry)| same_name(entry)) else {
-                self.begin(pod, None);
+                self.begin(pod, None, Start::default());
                 continue;
             };
             let uid = uid.clone();
@@ -75,11 +78,12 @@ impl Core {
             .iter()
             .filter_map(|(key, object)| Some((key.clone(), Deployment::of(object)?.clone())))
             .collect();
-        self.scaled.retain(|key, (file, _)| wanted.get(key).is_some_and(|d| d.spec.replicas == *file));
+        let in_file = |key: &ObjectKey| self.wanted.get(key).and_then(|object| declared_replicas(object));
+        self.scaled.retain(|key, (file, _)| in_file(key) == Some(*file));
         let orphans: Vec<String> = self
             .pods
             .iter()
-            .filter(|(_, entry)| entry.owner.as_ref().is_some_and(|(key, _)| !wanted.contains_key(key)))
+            .filter(|(_, entry)| entry.owner.as_ref().is_some_and(|(key, _)| !self.wanted.contains_key(key)))
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in orphans {
@@ -117,7 +121,7 @@ impl Core {
             }
             for name in step.create {
                 let pod = replica(&key, &deployment, &hash, name);
-                self.begin(pod, Some((key.clone(), hash.clone())));
+                self.begin(pod, Some((key.clone(), hash.clone())), Start::default());
             }
         }
     }
@@ -139,7 +143,7 @@ impl Core {
     }
 
     /// Makes a pod: node, addresses, actor.
-    fn begin(&mut self, mut pod: Pod, owner: Option<(ObjectKey, String)>) {
+    pub(super) fn begin(&mut self, mut pod: Pod, owner: Option<(ObjectKey, String)>, start: Start) {
         let index = if pod.spec.node_name.is_empty() {
             let counts: Vec<_> = (0..self.nodes.len())
                 .map(|node| {
@@ -173,7 +177,7 @@ impl Core {
             ips.push(node.addresses.pod_v6(slot).into());
         }
         let dir = self.ctx.run_dir.join("pods").join(format!("{}_{}", pod.metadata.namespace, pod.metadata.name));
-        let plan = Arc::new(PodPlan { pod: pod.clone(), uid: uid.clone(), node, slot, ips, dir });
+        let plan = Arc::new(PodPlan { pod: pod.clone(), uid: uid.clone(), node, slot, ips, dir, start });
         let whose = owner.as_ref().map(|(key, _)| format!(" for {key}")).unwrap_or_default();
         let ips = plan.ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         self.ctx.journal.note(format_args!("pod {}: made on {}{whose} ({ips})", plan.label(), plan.node.name));

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_objects::{Kind, Node as NodeObject, Object, ObjectKey, Pod};
+use leno_model::Name;
+use leno_objects::{Kind, Node as NodeObject, Object, ObjectKey, Pod, Service, selects};
 
 use super::{Core, Entry};
 use crate::cluster::objects::node_object;
 use crate::cluster::services::declared_ports;
-use crate::stage::listing::{NodeListing, PodListing};
+use crate::files::{Concerns, PassedOver};
+use crate::stage::listing::{NodeListing, PassedOverListing, PodListing};
 use crate::stage::pod::sandbox::Sandbox;
 
 impl Core {
@@ -72,13 +74,60 @@ impl Core {
             .collect();
         let mut pods: Vec<_> = self.pods.values().map(|entry| self.pod_listing(entry)).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        let passed_over: Vec<_> =
+            self.passed_over.iter().map(|passed_over| self.passed_over_listing(passed_over)).collect();
         self.listing.send_if_modified(|listing| {
-            let changed = listing.nodes != nodes || listing.pods != pods || listing.warnings != self.warnings;
+            let changed = listing.nodes != nodes
+                || listing.pods != pods
+                || listing.warnings != self.warnings
+                || listing.passed_over != passed_over;
+            listing.passed_over = passed_over;
             listing.warnings.clone_from(&self.warnings);
             listing.nodes = nodes;
             listing.pods = pods;
             changed
         });
+    }
+
+    fn passed_over_listing(&self, passed_over: &PassedOver) -> PassedOverListing {
+        let pods =
+            self.pods.values().filter(|entry| !entry.leaving() && self.is_concerned(&passed_over.concerns, entry));
+        let mut pods: Vec<_> = pods.map(|entry| entry.plan.label()).collect();
+        pods.sort();
+        PassedOverListing {
+            place: passed_over.origin.to_string(),
+            object: passed_over.object.clone(),
+            field: passed_over.field.clone(),
+            effect: passed_over.effect.clone(),
+            pods,
+        }
+    }
+
+    fn is_concerned(&self, concerns: &Concerns, entry: &Entry) -> bool {
+        let metadata = &entry.pod.metadata;
+        match concerns {
+            Concerns::Nobody => false,
+            Concerns::Of(key) if key.kind == Kind::Pod => {
+                entry.owner.is_none() && metadata.namespace == key.namespace && metadata.name == key.name
+            }
+            Concerns::Of(key) if key.kind == Kind::Service => self.is_behind(entry, &key.namespace, &key.name),
+            Concerns::Of(key) => entry.owner.as_ref().is_some_and(|(owner, _)| owner == key),
+            Concerns::Selected(namespace, selector) => {
+                metadata.namespace == *namespace && selector.matches(&metadata.labels)
+            }
+            Concerns::Services(services) => {
+                services.iter().any(|(namespace, name)| self.is_behind(entry, namespace, name))
+            }
+        }
+    }
+
+    fn is_behind(&self, entry: &Entry, namespace: &Name, service: &Name) -> bool {
+        let key = ObjectKey::new(Kind::Service, namespace.clone(), service.clone());
+        let selector =
+            self.wanted.get(&key).and_then(|object| Service::of(object)).map(|service| &service.spec.selector);
+        let metadata = &entry.pod.metadata;
+        metadata.namespace == *namespace
+            && selector.is_some_and(|selector| !selector.is_empty() && selects(selector, &metadata.labels))
     }
 
     fn pod_listing(&self, entry: &Entry) -> PodListing {

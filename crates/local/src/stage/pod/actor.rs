@@ -1,26 +1,23 @@
 //! The life of one pod: network, enrollment, processes, and the way out.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leno_capture::enroll::Enrollment;
 use leno_capture::pod_rules::PodRules;
-use leno_objects::PodPhase;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 
 use crate::Error;
 use crate::run_dir::{make_dir, write_file};
 use crate::stage::context::Context;
 use crate::stage::network::Named;
-use crate::stage::pod::container::{News, Runner, Running, State};
-use crate::stage::pod::environment::command_line;
+use crate::stage::pod::containers::Containers;
 use crate::stage::pod::init::PodFiles;
 use crate::stage::pod::plan::PodPlan;
-use crate::stage::pod::probes::Surroundings;
 use crate::stage::pod::report::{PodEvent, Report, Stop, Wish};
 use crate::stage::pod::sandbox::Sandbox;
+use crate::stage::pod::sequence::Summary;
+use crate::stage::pod::volumes;
 
 /// How long to wait before trying again what the node or its proxy refused.
 const RETRY: Duration = Duration::from_millis(300);
@@ -53,6 +50,12 @@ impl PodActor {
     }
 
     async fn live(&mut self) {
+        if let Some((pause, reason)) = self.plan.start.after.clone() {
+            self.say("BackOff", reason);
+            if self.rest(pause).await {
+                return;
+            }
+        }
         loop {
             match self.make_network().await {
                 Ok(()) => break,
@@ -162,57 +165,31 @@ impl PodActor {
             binds.push((nsswitch.display().to_string(), "/etc/nsswitch.conf".to_owned()));
         }
         let hidden = self.ctx.networks.names.hidden().iter().map(|dir| dir.display().to_string()).collect();
-        let files = PodFiles { binds, own_pids: true, hidden, own: vec![file("work")] };
+        let config = self.ctx.config();
+        let (made, run_dir) = (plan.clone(), self.ctx.run_dir.clone());
+        let mounts = self.ctx.gate.run(move || volumes::prepare(&made, &run_dir, &config)).await?;
+        let mounts = mounts.map_err(|why| Error::Refused(format!("cannot make the volumes of pod {label}: {why}")))?;
+        let root = make_dir(&plan.dir.join("root"))?.display().to_string();
+        let files = PodFiles { binds, own_pids: true, hidden, own: vec![file("work")], mounts, root };
         let sandbox = Sandbox::start(&self.ctx.executable, &label, &plan.pod.metadata.name, netns, &files).await?;
         if let Some(warning) = &sandbox.warning {
             tracing::warn!(pod = label, "{warning}");
         }
         self.report.sandbox = Some(sandbox.clone());
 
-        let (news, mut heard) = mpsc::unbounded_channel();
-        let running = Arc::new(Running::default());
-        let mut tasks = JoinSet::new();
-        let mut states = Vec::new();
-        for (index, container) in plan.pod.spec.containers.iter().enumerate() {
-            states.push(State::Waiting { reason: "ContainerCreating", message: String::new() });
-            let env = plan.environment(container, &self.ctx);
-            let argv = env.clone().and_then(|env| command_line(container, &env));
-            let env = env.unwrap_or_default();
-            let cwd = plan.directory(container, &self.ctx);
-            let pod_ip = plan.ips.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]));
-            tasks.spawn(
-                Runner {
-                    index,
-                    container: container.clone(),
-                    policy: plan.pod.spec.restart_policy,
-                    argv,
-                    env: env.clone(),
-                    cwd: cwd.clone(),
-                    log: plan.log(&container.name),
-                    sandbox: sandbox.clone(),
-                    around: Surroundings {
-                        node: plan.node.network.namespace.clone(),
-                        pod_ip,
-                        sandbox: sandbox.clone(),
-                        env,
-                        cwd: cwd.display().to_string(),
-                    },
-                    news: news.clone(),
-                    running: running.clone(),
-                    restarts: 0,
-                }
-                .run(),
-            );
-        }
+        let mut containers = Containers::new(plan, self.ctx.clone(), sandbox.clone());
         let earlier = self.report.restarts;
-        let mut restarts = vec![0; states.len()];
         let mut wish = self.wish.clone();
+        containers.start_next();
+        self.summarise(&containers.summary());
         loop {
             let wanted = *wish.borrow_and_update();
             if let Some(stop) = wanted.stop {
-                self.stop(stop, &running, &mut heard, &mut states).await;
+                self.stop(stop, &mut containers).await;
                 return Ok(Over::Asked);
             }
+            containers.start_next();
+            containers.end_sidecars_if_over().await;
             let behind = wanted.in_mesh != self.report.enrolled;
             if behind {
                 self.follow(wanted.in_mesh).await;
@@ -220,11 +197,9 @@ impl PodActor {
             let behind = wanted.in_mesh != self.report.enrolled;
             tokio::select! {
                 _ = wish.changed() => {}
-                Some(News { index, restarts: count, state }) = heard.recv() => {
-                    states[index] = state;
-                    restarts[index] = count;
-                    self.report.restarts = earlier + restarts.iter().sum::<u32>();
-                    self.summarise(&states);
+                () = containers.changed() => {
+                    self.report.restarts = earlier + containers.restarts();
+                    self.summarise(&containers.summary());
                 }
                 () = sandbox.gone() => {
                     self.report.sandbox = None;
@@ -272,29 +247,15 @@ impl PodActor {
         self.enrollment = Some(enrollment);
     }
 
-    async fn stop(
-        &mut self,
-        stop: Stop,
-        running: &Running,
-        heard: &mut mpsc::UnboundedReceiver<News>,
-        states: &mut [State],
-    ) {
+    async fn stop(&mut self, stop: Stop, containers: &mut Containers) {
         self.report.ready = false;
         self.say("Terminating", String::new());
         if stop.drain {
             self.settled().await;
         }
-        running.terminate().await;
-        let ended = async {
-            let alive = |states: &[State]| states.iter().any(|state| matches!(state, State::Running { .. }));
-            while alive(states) {
-                let Some(News { index, state, .. }) = heard.recv().await else { return };
-                states[index] = state;
-            }
-        };
         let begun = tokio::time::Instant::now();
         let mut wish = self.wish.clone();
-        let mut ended = std::pin::pin!(ended);
+        let mut ended = std::pin::pin!(containers.end());
         loop {
             // Who is in more of a hurry may shorten it.
             let grace = wish.borrow_and_update().stop.map_or(stop.grace, |stop| stop.grace);
@@ -329,31 +290,10 @@ impl PodActor {
         let _ = std::fs::remove_dir_all(&self.plan.dir);
     }
 
-    fn summarise(&mut self, states: &[State]) {
-        let over = states.iter().all(|state| matches!(state, State::Ended { .. }));
-        let failed = states.iter().any(|state| matches!(state, State::Ended { code } if *code != 0));
-        self.report.phase = match (over, failed) {
-            (true, true) => PodPhase::Failed,
-            (true, false) => PodPhase::Succeeded,
-            _ if states.iter().any(|state| matches!(state, State::Running { .. })) => PodPhase::Running,
-            _ => self.report.phase,
-        };
-        self.report.ready = states.iter().all(|state| matches!(state, State::Running { ready: true, .. }));
-        let worst = states.iter().find_map(|state| match state {
-            State::Waiting { reason, message } => Some((*reason, message.clone())),
-            _ => None,
-        });
-        let unready = states.iter().find_map(|state| match state {
-            State::Running { ready: false, message } => Some(message.clone()),
-            State::Ended { code } if *code != 0 => Some(format!("ended with exit code {code}")),
-            _ => None,
-        });
-        let (status, message) = match worst {
-            Some((reason, message)) => (reason.to_owned(), message),
-            None if over => (if failed { "Error" } else { "Completed" }.to_owned(), unready.unwrap_or_default()),
-            None => ("Running".to_owned(), unready.unwrap_or_default()),
-        };
-        self.say(&status, message);
+    fn summarise(&mut self, summary: &Summary) {
+        self.report.phase = summary.phase.unwrap_or(self.report.phase);
+        self.report.ready = summary.ready;
+        self.say(&summary.status, summary.message.clone());
     }
 
     /// Waits; true if asked to stop meanwhile.

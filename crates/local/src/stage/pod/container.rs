@@ -57,10 +57,20 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Sends SIGTERM to all, and has none of them started again.
-    pub(crate) async fn terminate(&self) {
+    /// Has none of them started again.
+    pub(crate) fn start_none(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        let killers: Vec<_> = self.processes.lock().values().cloned().collect();
+    }
+
+    /// Sends SIGTERM to those that are chosen.
+    pub(crate) async fn terminate(&self, chosen: impl Fn(usize) -> bool) {
+        let killers: Vec<_> = self
+            .processes
+            .lock()
+            .iter()
+            .filter(|(index, _)| chosen(**index))
+            .map(|(_, killer)| killer.clone())
+            .collect();
         for killer in killers {
             killer.signal(Signal::SIGTERM as i32).await;
         }
@@ -81,6 +91,8 @@ pub(crate) struct Runner {
     pub news: mpsc::UnboundedSender<News>,
     pub running: Arc<Running>,
     pub restarts: u32,
+    /// How often it is started again if it fails; `None` for as often as it does.
+    pub most_restarts: Option<u32>,
 }
 
 impl Runner {
@@ -104,7 +116,8 @@ impl Runner {
                 (RestartPolicy::OnFailure, Ok(code)) => *code != 0,
                 (RestartPolicy::Never, Ok(_)) => false,
             };
-            if !again {
+            let enough = self.most_restarts.is_some_and(|most| self.restarts >= most) && ended != Ok(0);
+            if !again || (enough && ended.is_ok()) {
                 return self.tell(State::Ended { code: ended.unwrap_or(0) });
             }
             let (reason, message) = match ended {

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use leno_objects::{Container, EnvVar, ObjectMeta, PodSpec};
 
+use crate::cluster::config::Config;
+
 /// Facts about a pod that its containers can ask for with `fieldRef`.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts<'a> {
@@ -15,6 +17,8 @@ pub(crate) struct Facts<'a> {
     pub node: &'a str,
     pub node_ip: IpAddr,
     pub ips: &'a [IpAddr],
+    /// What `configMapKeyRef` and its like refer to.
+    pub config: &'a Config,
 }
 
 /// The machine's own variables that a local process can't do without. Everything else would make
@@ -27,7 +31,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// The environment of a container. `programs` is searched before the machine's `PATH`.
 ///
 /// # Errors
-/// A `fieldRef` that can't be answered, by name.
+/// A `fieldRef` that can't be answered, by name, or a reference to a ConfigMap or a Secret that leads nowhere.
 pub(crate) fn variables(
     container: &Container,
     facts: &Facts<'_>,
@@ -43,21 +47,27 @@ pub(crate) fn variables(
     let path = machine("PATH").filter(|path| !path.is_empty()).unwrap_or_else(|| PATH.to_owned());
     all.insert("PATH".to_owned(), format!("{}:{path}", programs.display()));
     all.insert("HOSTNAME".to_owned(), facts.metadata.name.to_string());
+    for from in &container.env_from {
+        all.extend(facts.config.variables(&facts.metadata.namespace, from).map_err(|why| format!("envFrom: {why}"))?);
+    }
     for variable in &container.env {
-        let value = value(variable, facts, &all)?;
-        all.insert(variable.name.clone(), value);
+        if let Some(value) = value(variable, facts, &all)? {
+            all.insert(variable.name.clone(), value);
+        }
     }
     Ok(all.into_iter().collect())
 }
 
-fn value(variable: &EnvVar, facts: &Facts<'_>, before: &BTreeMap<String, String>) -> Result<String, String> {
+/// `None` for a variable that is left out, because what it refers to may be missing.
+fn value(variable: &EnvVar, facts: &Facts<'_>, before: &BTreeMap<String, String>) -> Result<Option<String>, String> {
     let Some(source) = &variable.value_from else {
-        return Ok(expand(variable.value.as_deref().unwrap_or_default(), before));
+        return Ok(Some(expand(variable.value.as_deref().unwrap_or_default(), before)));
     };
     let Some(field) = &source.field_ref else {
-        return Err(format!("env {}: only valueFrom.fieldRef is supported", variable.name));
+        let value = facts.config.value(&facts.metadata.namespace, source);
+        return value.map_err(|why| format!("env {}: {why}", variable.name));
     };
-    field_value(&field.field_path, facts).ok_or_else(|| {
+    field_value(&field.field_path, facts).map(Some).ok_or_else(|| {
         format!(
             "env {}: the field {} is unknown; possible are metadata.name, metadata.namespace, metadata.uid, \
              metadata.labels['…'], metadata.annotations['…'], spec.nodeName, spec.serviceAccountName, status.podIP, \
@@ -136,7 +146,11 @@ mod tests {
 
     fn field(name: &str, path: &str) -> EnvVar {
         let field_ref = Some(ObjectFieldSelector { field_path: path.into(), ..Default::default() });
-        EnvVar { name: name.into(), value: None, value_from: Some(EnvVarSource { field_ref }) }
+        EnvVar {
+            name: name.into(),
+            value: None,
+            value_from: Some(EnvVarSource { field_ref, ..EnvVarSource::default() }),
+        }
     }
 
     fn build(container: &Container) -> Result<Vec<(String, String)>, String> {
@@ -148,6 +162,7 @@ mod tests {
             node: "node-1",
             node_ip: "172.30.1.1".parse().unwrap(),
             ips: &["10.244.1.10".parse().unwrap()],
+            config: &Config::default(),
         };
         variables(container, &facts, Path::new("/opt/leno"), |name| (name == "PATH").then(|| "/bin".into()))
     }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stage::pod::confine;
 use crate::stage::pod::init_protocol::{FromInit, ToInit, receive, send};
+use crate::stage::pod::mounts::{Mount, mount_all};
 
 /// Value of `LENO_ROLE` that makes this program a pod's first process.
 pub const ROLE: &str = "pod-init";
@@ -40,6 +41,10 @@ pub(crate) struct PodFiles {
     pub hidden: Vec<String>,
     /// Directories below those that are the pod's own.
     pub own: Vec<String>,
+    /// Volumes, in the order in which they are mounted.
+    pub mounts: Vec<Mount>,
+    /// An empty directory that may become the pod's root directory.
+    pub root: String,
 }
 
 /// Whether this process was started to be a pod's first process. The binary's `main` asks before
@@ -69,6 +74,10 @@ fn run() -> std::io::Result<()> {
     let files: PodFiles =
         std::env::var(FILES).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let warning = set_up_mounts(&files);
+    // Before the stage's own files are hidden, for volumes are among them.
+    if let Err(reason) = mount_all(&files.mounts, &files.root) {
+        return send(socket.as_fd(), &FromInit::Failed { id: 0, code: 1, reason }, &[]);
+    }
     if let Err(reason) = confine::hide(&files.hidden, &files.own).and_then(|()| confine::give_up_rights()) {
         let reason = format!("cannot take rights from the pod: {reason}");
         return send(socket.as_fd(), &FromInit::Failed { id: 0, code: 1, reason }, &[]);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_capture::enroll;
 use leno_capture::zds::PodInfo;
@@ -10,6 +11,15 @@ use leno_capture::zds::PodInfo;
 use crate::stage::context::Context;
 use crate::stage::node::Node;
 use crate::stage::pod::environment::{Facts, variables};
+
+/// How the first start of a pod differs from another's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// How long it waits, and why, for the operator.
+    pub after: Option<(Duration, String)>,
+    /// How often a container is started again that fails; `None` for as often as it does.
+    pub most_restarts: Option<u32>,
+}
 
 /// A pod that is bound to a node.
 pub(crate) struct PodPlan {
@@ -20,6 +30,7 @@ pub(crate) struct PodPlan {
     pub ips: Vec<IpAddr>,
     /// Logs and scratch directory.
     pub dir: PathBuf,
+    pub start: Start,
 }
 
 impl PodPlan {
@@ -59,6 +70,7 @@ impl PodPlan {
             node: &self.node.name,
             node_ip: self.node.addresses.fabric_v4().into(),
             ips: &self.ips,
+            config: &ctx.config(),
         };
         variables(container, &facts, &ctx.programs, |name| std::env::var(name).ok())
     }
