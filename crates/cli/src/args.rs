@@ -2,7 +2,6 @@
 
 mod observe;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -333,12 +332,12 @@ pub(crate) struct LogsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Pod that connects
+    /// Who connects: a pod, or one of a Service, Deployment, StatefulSet or Job
     #[arg(value_name = "SRC", value_parser = object)]
     pub(crate) source: ObjectName,
 
-    /// Pod or Service it connects to, with port; or IP:PORT
-    #[arg(value_name = "DST:PORT", value_parser = destination)]
+    /// What it connects to: NAMESPACE/NAME, a DNS name or an IP address, with a port by number or name; /udp after it for UDP
+    #[arg(value_name = "DST:PORT[/udp]", value_parser = destination)]
     pub(crate) destination: String,
 
     #[command(flatten)]
@@ -372,12 +371,13 @@ fn object(text: &str) -> Result<ObjectName, String> {
 
 /// Left as text: names are looked up by the stage, which knows what there is.
 fn destination(text: &str) -> Result<String, String> {
-    if text.parse::<SocketAddr>().is_err() {
-        let (name, port) = text.rsplit_once(':').ok_or("the port is missing; write NAMESPACE/NAME:PORT")?;
-        port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(|| format!("{port:?} is not a port"))?;
-        object(name)?;
+    // Whether there is such a name, and whether it needs a port, the stage knows.
+    let number = text.trim_end_matches("/udp").rsplit_once(':').and_then(|(_, port)| port.parse::<u32>().ok());
+    match number {
+        Some(0 | 65536..) => Err("a port is from 1 to 65535".to_owned()),
+        _ if text.is_empty() || text.contains(char::is_whitespace) => Err("write NAMESPACE/NAME:PORT".to_owned()),
+        _ => Ok(text.to_owned()),
     }
-    Ok(text.to_owned())
 }
 
 fn node_proxy(text: &str) -> Result<(String, PathBuf), String> {
@@ -457,8 +457,9 @@ mod tests {
             "leno exec ns/pod",
             "leno exec pod -- true",
             "leno exec a/b/c -- true",
-            "leno explain ns/a ns/b",
+            "leno explain ns/a",
             "leno explain ns/a ns/b:0",
+            "leno explain ns/a ns/b:70000/udp",
             "leno ps -o yaml",
             "leno scale ns/web -1",
             "leno logs ns/pod --node node-1",

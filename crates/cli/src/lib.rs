@@ -28,6 +28,7 @@ mod proxy_page;
 mod sample;
 mod stage;
 mod up;
+mod verdicts;
 
 pub use control_args::ControlArgs;
 

@@ -79,6 +79,16 @@ impl Paint {
         Self { on: wanted(io::stderr().is_terminal()) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn always() -> Self {
+        Self { on: true }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        Self { on: false }
+    }
+
     pub(crate) fn bold(self, text: &str) -> String {
         self.with("1", text)
     }

@@ -7,7 +7,8 @@ use leno_local::{down, privilege};
 use leno_telemetry::logging;
 
 use crate::args::{ExecArgs, ExplainArgs, Format, PsArgs, ScaleArgs, StageArgs};
-use crate::{listing, output};
+use crate::output::Paint;
+use crate::{listing, output, verdicts};
 
 /// Starts what a stage needs of this process: privileges, before there is a second thread, and a log of `level`.
 pub(crate) fn prepare(level: &str) -> anyhow::Result<()> {
@@ -98,7 +99,9 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
     let explained =
         ask(async { Ok(connect(&args.stage).await?.explain(&args.source.to_string(), &args.destination).await?) })?;
     match args.output.output {
-        Format::Json => output::json(&serde_json::json!({ "explanations": explained.json })),
-        Format::Text => output::line(explained.text.trim_end()),
+        Format::Json => {
+            output::json(&serde_json::json!({ "explanations": explained.json, "passed_over": explained.passed_over }))
+        }
+        Format::Text => output::line(&verdicts::painted(explained.text.trim_end(), Paint::stdout())),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leno_model::{Mesh, Workload};
-use leno_policy::find::{Destination, LookupError, find_destinations, find_workloads};
+use leno_policy::find::{LookupError, Target, find_target, find_workloads};
 
 use leno_objects::did_you_mean;
 
@@ -24,8 +24,8 @@ impl Error {
     }
 }
 
-/// The workload that `NAMESPACE/POD`, `NAMESPACE/SERVICE` or `NAMESPACE/DEPLOYMENT` means as a
-/// source; of several pods the first by name.
+/// The workload that `NAMESPACE/NAME` means as a source: a pod, or one of a Service's or of what makes pods, such as a
+/// Deployment; of several the first by name.
 ///
 /// # Errors
 /// If there is no such thing.
@@ -34,26 +34,17 @@ pub fn source(mesh: &Mesh, name: &str) -> Result<Arc<Workload>, Error> {
         Ok(found) => {
             found.first().map(|workload| (*workload).clone()).ok_or_else(|| LookupError::Empty(name.to_owned()))
         }
-        Err(LookupError::Empty(name)) => Err(LookupError::Empty(name)),
-        Err(error) => of_owner(mesh, name).ok_or(error),
+        Err(error) => Err(error),
     }
     .map_err(|error| explain(mesh, name, error))
 }
 
-/// The first pod of what manages it.
-fn of_owner(mesh: &Mesh, name: &str) -> Option<Arc<Workload>> {
-    let (namespace, owner) = name.split_once('/')?;
-    let owned = mesh.workloads().filter(|w| &*w.namespace == namespace && &*w.workload_name == owner);
-    owned.min_by(|a, b| a.name.cmp(&b.name)).cloned()
-}
-
-/// The addresses that `NAMESPACE/SERVICE:PORT`, `NAMESPACE/POD:PORT` or `IP:PORT` means to
-/// `source`.
+/// What `NAME:PORT` or `IP:PORT`, with `/udp` after it or without, means to `source`.
 ///
 /// # Errors
 /// If there is no such thing, or no port.
-pub fn destination(mesh: &Mesh, source: &Workload, text: &str) -> Result<Vec<Destination>, Error> {
-    find_destinations(mesh, source, text).map_err(|error| {
+pub fn destination(mesh: &Mesh, source: &Workload, text: &str) -> Result<Target, Error> {
+    find_target(mesh, source, text).map_err(|error| {
         let name = text.rsplit_once(':').map_or(text, |(name, _)| name);
         explain(mesh, name, error)
     })
@@ -129,13 +120,17 @@ spec: {clusterIP: 10.1.0.1, selector: {app: web}, ports: [{port: 80}]}
     fn destinations() {
         let mesh = mesh();
         let from = source(&mesh, "shop/web-1").expect("there");
-        let found = |name: &str| destination(&mesh, &from, name);
-        let at = |address: &str| Destination::from(address.parse::<std::net::SocketAddr>().expect("an address"));
+        let found = |name: &str| destination(&mesh, &from, name).map(|target| target.destinations);
+        let at = |address: &str| {
+            leno_policy::find::Destination::from(address.parse::<std::net::SocketAddr>().expect("an address"))
+        };
         assert_eq!(found("shop/front:80"), Ok(vec![at("10.1.0.1:80")]));
         assert_eq!(found("shop/web-2:8080"), Ok(vec![at("10.0.0.2:8080")]));
         let error = found("shop/frnt:80").expect_err("unknown");
         assert_eq!(error.meant.as_deref(), Some("shop/front"));
         assert!(error.is_retryable());
-        assert!(!found("shop/front").expect_err("no port").is_retryable());
+        assert_eq!(found("shop/front"), found("shop/front:80"), "it has but one port");
+        assert_eq!(found("shop/web-deployment:1").map(|found| found.len()), Ok(2));
+        assert!(!found("shop/web-1").expect_err("no port").is_retryable());
     }
 }

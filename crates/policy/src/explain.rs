@@ -21,6 +21,8 @@ pub struct Explanation {
     pub source: Party,
     /// What to.
     pub destination: Destination,
+    /// `tcp` or `udp`.
+    pub transport: &'static str,
     /// The sum of all endpoints.
     pub outcome: Outcome,
     /// How the destination was understood, step by step.
@@ -59,6 +61,10 @@ pub enum Outcome {
     Refused,
     /// It leaves what the mesh decides: a waypoint chooses, or nobody checks.
     Undecided,
+    /// UDP: nothing encrypts it and no policy is asked.
+    PassesBy,
+    /// A DNS query, which the source's own proxy answers.
+    Answered,
 }
 
 /// One endpoint that could be chosen.
@@ -134,6 +140,9 @@ pub struct PolicyCheck {
     pub matched: bool,
     /// Whether it is on trial.
     pub dry_run: bool,
+    /// What of it is not checked here, and what follows, for whoever wrote it. Known where policies are translated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Explains a connection of `source` to `destination`.
@@ -144,6 +153,7 @@ pub fn explain(mesh: &Mesh, source: &Workload, destination: impl Into<Destinatio
     let mut explanation = Explanation {
         source: party(source),
         destination: destination.into(),
+        transport: "tcp",
         outcome: Outcome::Undecided,
         steps: Vec::new(),
         refused: None,
@@ -196,7 +206,7 @@ fn no_endpoint(service: &Service, port: u16, counts: EndpointCounts) -> RouteErr
 }
 
 /// What the destination is.
-fn describe(mesh: &Mesh, source: &Workload, destination: SocketAddr, steps: &mut Vec<String>) {
+pub(crate) fn describe(mesh: &Mesh, source: &Workload, destination: SocketAddr, steps: &mut Vec<String>) {
     let ip = destination.ip();
     steps.push(match routing::addressed(mesh, source, destination) {
         Addressed::Service(service) => format!("{ip} is service {}", service.id),
@@ -426,6 +436,7 @@ fn arrive(mesh: &Mesh, source: &Workload, to: &Workload, address: SocketAddr, pr
                 },
                 matched: check.matched,
                 dry_run: check.dry_run,
+                notes: Vec::new(),
             })
             .collect(),
         dry_run: decision.dry_run.iter().map(ToString::to_string).collect(),
@@ -441,7 +452,7 @@ fn address_of(source: &Workload, destination: IpAddr) -> IpAddr {
     })
 }
 
-fn party(workload: &Workload) -> Party {
+pub(crate) fn party(workload: &Workload) -> Party {
     let in_mesh = workload.tunnel_protocol == TunnelProtocol::Hbone;
     Party {
         workload: format!("{}/{}", workload.namespace, workload.name),

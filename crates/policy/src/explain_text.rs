@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::explain::{Explanation, NOT_UNDERSTOOD, Outcome, Party, Path, PolicyCheck, UNKNOWN};
+use crate::explain::{EndpointExplanation, Explanation, NOT_UNDERSTOOD, Outcome, Party, Path, PolicyCheck, UNKNOWN};
+use crate::explain_groups;
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,40 +52,50 @@ impl fmt::Display for Outcome {
             Self::Mixed => "depends on the endpoint",
             Self::Refused => "refused",
             Self::Undecided => "not decided by this mesh's layer 4 policies",
+            Self::PassesBy => "passes by, unencrypted; no policy is asked",
+            Self::Answered => "answered by the source's own proxy",
         })
     }
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} to {}: {}", self.source, self.destination, self.outcome)?;
+        let transport = if self.transport == "udp" { "/udp" } else { "" };
+        writeln!(f, "{} to {}{transport}: {}", self.source, self.destination, self.outcome)?;
         for step in &self.steps {
             writeln!(f, "  {step}")?;
         }
         if let Some(reason) = &self.refused {
             writeln!(f, "  refused: {reason}")?;
         }
-        for endpoint in &self.endpoints {
-            match &endpoint.workload {
-                Some(workload) => writeln!(f, "endpoint {} at {workload}", endpoint.address)?,
-                None => writeln!(f, "endpoint {}", endpoint.address)?,
-            }
-            writeln!(f, "  path: {}", endpoint.path)?;
-            if let Some(reason) = &endpoint.refused {
-                writeln!(f, "  refused: {reason}")?;
-            }
-            if let Some(arrival) = &endpoint.arrival {
-                writeln!(f, "  on arrival: {}", arrival.verdict)?;
-                for check in &arrival.policies {
-                    writeln!(f, "    {check}")?;
+        f.write_str(&explain_groups::endpoints(&self.endpoints))
+    }
+}
+
+impl fmt::Display for EndpointExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.workload {
+            Some(workload) => writeln!(f, "endpoint {} at {workload}", self.address)?,
+            None => writeln!(f, "endpoint {}", self.address)?,
+        }
+        writeln!(f, "  path: {}", self.path)?;
+        if let Some(reason) = &self.refused {
+            writeln!(f, "  refused: {reason}")?;
+        }
+        if let Some(arrival) = &self.arrival {
+            writeln!(f, "  on arrival: {}", arrival.verdict)?;
+            for check in &arrival.policies {
+                writeln!(f, "    {check}")?;
+                for note in &check.notes {
+                    writeln!(f, "      {note}")?;
                 }
-                for note in &arrival.dry_run {
-                    writeln!(f, "    {note}")?;
-                }
             }
-            for note in &endpoint.notes {
-                writeln!(f, "  note: {note}")?;
+            for note in &arrival.dry_run {
+                writeln!(f, "    {note}")?;
             }
+        }
+        for note in &self.notes {
+            writeln!(f, "  note: {note}")?;
         }
         Ok(())
     }

@@ -4,20 +4,30 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use leno_model::{Mesh, Service, ServiceName, Workload};
+use leno_model::{Mesh, Service, ServiceName, Transport, Workload};
 use serde::{Serialize, Serializer};
 
 /// What a person types for a workload or destination means nothing in this mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// Not of the accepted forms.
-    #[error("{0:?} is not understood; expected NAMESPACE/POD or NAMESPACE/SERVICE")]
+    #[error("{0:?} is not understood; expected NAMESPACE/NAME of a pod, a Service or what makes pods")]
     Form(String),
     /// No port, or none from 1 to 65535.
-    #[error("{0:?} has no port; expected NAMESPACE/POD:PORT, NAMESPACE/SERVICE:PORT or IP:PORT")]
+    #[error("{0:?} has no port; expected NAME:PORT or IP:PORT, with /udp after it for UDP")]
     Port(String),
+    /// A port's name that is none.
+    #[error("{text:?}: there is no port called {name}{}", PortNames(.known))]
+    PortName {
+        /// The name.
+        name: String,
+        /// All that was asked for.
+        text: String,
+        /// Names of ports there.
+        known: Vec<String>,
+    },
     /// Nobody is called that.
-    #[error("no pod or service {name} is known{}", Known(.known))]
+    #[error("no pod, Service or what makes pods is called {name}{}", Known(.known))]
     Unknown {
         /// What was asked for.
         name: String,
@@ -64,6 +74,17 @@ impl Serialize for Destination {
     }
 }
 
+struct PortNames<'a>(&'a [String]);
+
+impl fmt::Display for PortNames<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("; write its number, for no port has a name there"),
+            known => write!(f, "; there are {}", known.join(", ")),
+        }
+    }
+}
+
 struct Known<'a>(&'a [String]);
 
 impl fmt::Display for Known<'_> {
@@ -77,59 +98,187 @@ impl fmt::Display for Known<'_> {
     }
 }
 
-/// The workloads that `namespace/name` means: a pod, or else the endpoints of a service.
+/// What a person wants to connect to, and with what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// TCP unless `/udp` was written.
+    pub transport: Transport,
+    /// The addresses, one of each family; of a headless service or of what makes pods, those of all pods. Never empty.
+    pub destinations: Vec<Destination>,
+}
+
+/// The workloads that a name means: a pod, or else the endpoints of a service, or else the pods of what makes pods, such as a
+/// Deployment.
 ///
 /// # Errors
 /// If there is no such thing.
 pub fn find_workloads<'m>(mesh: &'m Mesh, name: &str) -> Result<Vec<&'m Arc<Workload>>, LookupError> {
-    let (namespace, short) = split(name)?;
-    if let Some(workload) = find_pod(mesh, namespace, short) {
-        return Ok(vec![workload]);
+    let (namespace, short) = split(name).ok_or_else(|| LookupError::Form(name.to_owned()))?;
+    match find(mesh, namespace, short) {
+        Some(Found::Pods(pods)) => Ok(pods),
+        Some(Found::Service(service)) => {
+            let mut workloads: Vec<_> = mesh.endpoints(&service.id).map(|e| &e.workload).collect();
+            workloads.sort_by(|a, b| a.uid.cmp(&b.uid));
+            let made = || pods_of_owner(mesh, namespace, short);
+            match (workloads.is_empty(), made()) {
+                (false, _) => Ok(workloads),
+                (true, pods) if !pods.is_empty() => Ok(pods),
+                _ => Err(LookupError::Empty(name.to_owned())),
+            }
+        }
+        None => Err(not_found(mesh, namespace, name)),
     }
-    let Some(service) = find_service(mesh, namespace, short) else { return Err(not_found(mesh, namespace, name)) };
-    let mut workloads: Vec<_> = mesh.endpoints(&service.id).map(|e| &e.workload).collect();
-    workloads.sort_by(|a, b| a.uid.cmp(&b.uid));
-    if workloads.is_empty() { Err(LookupError::Empty(name.to_owned())) } else { Ok(workloads) }
 }
 
-/// The addresses that `NAMESPACE/SERVICE:PORT`, `NAMESPACE/POD:PORT` or `IP:PORT` means to
-/// `source`, one of each family: what a program there would connect to. Of a headless service,
-/// those of all endpoints. Never empty.
+/// What `NAME:PORT` or `IP:PORT` means to a program of `source`; a `/udp` after it asks for UDP. A name is `NAMESPACE/NAME`, a
+/// DNS name such as `web.shop.svc.cluster.local`, or a bare one in the source's own namespace, of a service, a pod, or what makes
+/// pods. A port is a number, or a name that the service has for it; where a service has but one it may be left out.
 ///
 /// # Errors
 /// If there is no such thing, or no port.
-pub fn find_destinations(mesh: &Mesh, source: &Workload, text: &str) -> Result<Vec<Destination>, LookupError> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(vec![address.into()]);
+pub fn find_target(mesh: &Mesh, source: &Workload, text: &str) -> Result<Target, LookupError> {
+    let (address, transport) = match text.rsplit_once('/') {
+        Some((address, "udp" | "UDP")) => (address, Transport::Udp),
+        Some((address, "tcp" | "TCP")) => (address, Transport::Tcp),
+        _ => (text, Transport::Tcp),
+    };
+    let target = |destinations| Ok(Target { transport, destinations });
+    if let Ok(address) = address.parse::<SocketAddr>() {
+        return target(vec![address.into()]);
     }
-    let port = |digits: &str| digits.parse::<u16>().ok().filter(|port| *port != 0);
-    let (name, port) = text
-        .rsplit_once(':')
-        .and_then(|(name, digits)| Some((name, port(digits)?)))
-        .ok_or_else(|| LookupError::Port(text.to_owned()))?;
-    let (namespace, short) = split(name)?;
+    let (name, port) = match address.rsplit_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (address, None),
+    };
+    let found = named(mesh, source, name)?;
+    let port = port_of(mesh, &found, port, transport, text)?;
     let at = |ip: &IpAddr| Destination::from(SocketAddr::new(*ip, port));
-    if let Some(service) = find_service(mesh, namespace, short) {
-        let own = service.addresses.iter().filter(|a| a.network == source.network).map(|a| &a.address);
-        let mut found: Vec<_> = own.map(at).collect();
-        if found.is_empty() {
-            let mut own: Vec<_> = mesh.endpoints(&service.id).flat_map(|e| &e.workload.addresses).collect();
-            own.sort();
-            found = own.into_iter().map(at).collect();
+    match found {
+        Found::Pods(pods) => target(pods.iter().flat_map(|pod| &pod.addresses).map(at).collect()),
+        Found::Service(service) => {
+            let own = service.addresses.iter().filter(|a| a.network == source.network).map(|a| &a.address);
+            let mut found: Vec<_> = own.map(at).collect();
+            if found.is_empty() {
+                let mut own: Vec<_> = mesh.endpoints(&service.id).flat_map(|e| &e.workload.addresses).collect();
+                own.sort();
+                found = own.into_iter().map(at).collect();
+            }
+            if found.is_empty() {
+                found.push(Destination::Unaddressed { service: service.id.clone(), port });
+            }
+            target(found)
         }
-        if found.is_empty() {
-            found.push(Destination::Unaddressed { service: service.id.clone(), port });
-        }
-        return Ok(found);
     }
-    let workload = find_pod(mesh, namespace, short).ok_or_else(|| not_found(mesh, namespace, name))?;
-    Ok(workload.addresses.iter().map(at).collect())
 }
 
-fn split(name: &str) -> Result<(&str, &str), LookupError> {
-    name.split_once('/')
-        .filter(|(namespace, short)| !namespace.is_empty() && !short.is_empty() && !short.contains('/'))
-        .ok_or_else(|| LookupError::Form(name.to_owned()))
+/// What a name means.
+enum Found<'m> {
+    Service(&'m Arc<Service>),
+    Pods(Vec<&'m Arc<Workload>>),
+}
+
+/// A name in any of its forms.
+fn named<'m>(mesh: &'m Mesh, source: &Workload, name: &str) -> Result<Found<'m>, LookupError> {
+    if let Some((namespace, short)) = split(name) {
+        return find_destination(mesh, namespace, short).ok_or_else(|| not_found(mesh, namespace, name));
+    }
+    if name.is_empty() || name.contains('/') {
+        return Err(LookupError::Form(name.to_owned()));
+    }
+    // Shorter forms are completed as a resolver in the source's pod does.
+    let labels: Vec<&str> = name.trim_end_matches('.').split('.').collect();
+    let found = match labels[..] {
+        [short] => find_destination(mesh, &source.namespace, short),
+        [short, namespace] | [short, namespace, "svc", ..] => find_destination(mesh, namespace, short),
+        _ => None,
+    };
+    let of_pod = || match labels[..] {
+        [pod, service, namespace, "svc", ..] | [pod, service, namespace] => {
+            let service = find_service(mesh, namespace, service)?;
+            let endpoint = mesh.endpoints(&service.id).find(|endpoint| &*endpoint.workload.name == pod)?;
+            Some(Found::Pods(vec![&endpoint.workload]))
+        }
+        _ => None,
+    };
+    let by_hostname = || mesh.service_by_hostname(name.trim_end_matches('.'), &source.namespace).map(Found::Service);
+    let found = found.or_else(of_pod).or_else(by_hostname);
+    found.ok_or_else(|| not_found(mesh, labels.get(1).copied().unwrap_or(&source.namespace), name))
+}
+
+/// The number of a port, by number, by name or because there is but one.
+fn port_of(
+    mesh: &Mesh,
+    found: &Found<'_>,
+    port: Option<&str>,
+    transport: Transport,
+    text: &str,
+) -> Result<u16, LookupError> {
+    if let Some(number) = port.and_then(|port| port.parse::<u16>().ok()) {
+        return if number == 0 { Err(LookupError::Port(text.to_owned())) } else { Ok(number) };
+    }
+    // A pod has the names that the services in front of it have for its ports.
+    let services: Vec<&Arc<Service>> = match found {
+        Found::Service(service) => vec![service],
+        Found::Pods(pods) => {
+            let of_pods = pods.iter().flat_map(|pod| pod.services.keys());
+            of_pods.filter_map(|id| mesh.service(id)).collect()
+        }
+    };
+    let is_service = matches!(found, Found::Service(_));
+    let Some(name) = port else {
+        let mut all = services.iter().flat_map(|service| &service.ports).filter(|port| port.transport == transport);
+        return match (is_service, all.next(), all.next()) {
+            (true, Some(port), None) => Ok(port.service_port),
+            _ => Err(LookupError::Port(text.to_owned())),
+        };
+    };
+    let by_name = services.iter().find_map(|service| {
+        let port = service.port_named(name, transport)?;
+        if is_service {
+            return Some(port.service_port);
+        }
+        let Found::Pods(pods) = found else { return None };
+        mesh.endpoints(&service.id)
+            .find(|endpoint| pods.iter().any(|pod| pod.uid == endpoint.workload.uid))?
+            .target_port(port)
+    });
+    by_name.ok_or_else(|| {
+        let known = services.iter().flat_map(|service| &service.port_names).filter(|port| port.transport == transport);
+        let mut known: Vec<String> = known.map(|port| port.name.to_string()).collect();
+        known.sort();
+        known.dedup();
+        LookupError::PortName { name: name.to_owned(), text: text.to_owned(), known }
+    })
+}
+
+fn split(name: &str) -> Option<(&str, &str)> {
+    name.split_once('/').filter(|(namespace, short)| !namespace.is_empty() && !short.is_empty() && !short.contains('/'))
+}
+
+/// What a name means as a source: a pod before a service.
+fn find<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Option<Found<'m>> {
+    let pod = find_pod(mesh, namespace, name).map(|pod| Found::Pods(vec![pod]));
+    pod.or_else(|| find_service(mesh, namespace, name).map(Found::Service)).or_else(|| made(mesh, namespace, name))
+}
+
+/// What a name means as a destination: a service before a pod.
+fn find_destination<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Option<Found<'m>> {
+    let service = find_service(mesh, namespace, name).map(Found::Service);
+    service
+        .or_else(|| find_pod(mesh, namespace, name).map(|pod| Found::Pods(vec![pod])))
+        .or_else(|| made(mesh, namespace, name))
+}
+
+fn made<'m>(mesh: &'m Mesh, namespace: &str, owner: &str) -> Option<Found<'m>> {
+    Some(pods_of_owner(mesh, namespace, owner)).filter(|pods| !pods.is_empty()).map(Found::Pods)
+}
+
+/// The pods of what makes pods, by name.
+fn pods_of_owner<'m>(mesh: &'m Mesh, namespace: &str, owner: &str) -> Vec<&'m Arc<Workload>> {
+    let owned = mesh.workloads().filter(|w| &*w.namespace == namespace && &*w.workload_name == owner);
+    let mut owned: Vec<_> = owned.collect();
+    owned.sort_by(|a, b| a.name.cmp(&b.name));
+    owned
 }
 
 fn find_pod<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Option<&'m Arc<Workload>> {

@@ -14,6 +14,7 @@ mod bad_input;
 mod control;
 mod demo;
 mod ended;
+mod explain;
 mod fail_closed;
 mod footprint;
 mod journal;

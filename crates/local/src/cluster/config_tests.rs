@@ -56,7 +56,7 @@ fn what_leads_nowhere_is_named() {
     let spec = pod("{containers: [{name: c, envFrom: [{secretRef: {name: other}}], env: [\
          {name: A, valueFrom: {configMapKeyRef: {name: settings, key: prt}}},\
          {name: B, valueFrom: {secretKeyRef: {name: db, key: x, optional: true}}}]}],\
-         volumes: [{name: v, configMap: {name: gone}}, {name: w, secret: {secretName: db, items: [{key: x, path: y}]}}]}");
+         volumes: [{name: v, configMap: {name: gone}}, {name: w, secret: {secretName: db, items: [{key: x, path: file}]}}]}");
     let fix = "in the manifests; add it, or write `optional: true` where it is referred to";
     assert_eq!(
         config().dangling("shop", &spec),

@@ -58,8 +58,8 @@ pub(crate) fn template_hash(template: &str) -> String {
     letters(fnv(template.as_bytes()), 9)
 }
 
-/// Names for further pods of a Deployment or a Job.
-pub(crate) fn unused_names(owner: &str, template: &str, taken: &[&str]) -> impl Iterator<Item = String> {
+/// Names for further pods of a Deployment.
+fn unused_names(owner: &str, template: &str, taken: &[&str]) -> impl Iterator<Item = String> {
     (0_u64..).map(move |ordinal| pod_name(owner, template, ordinal)).filter(|name| !taken.contains(&name.as_str()))
 }
 
@@ -70,7 +70,7 @@ fn pod_name(deployment: &str, template: &str, ordinal: u64) -> String {
 }
 
 /// Kubernetes' alphabet for generated names: no vowels, so that no words appear.
-fn letters(mut hash: u64, count: usize) -> String {
+pub(crate) fn letters(mut hash: u64, count: usize) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut text = String::with_capacity(count);
     for _ in 0..count {

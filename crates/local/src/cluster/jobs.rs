@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::cluster::deployments::letters;
+use crate::stable_hash::fnv;
+
 /// What a Job asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
@@ -50,6 +53,15 @@ pub(crate) fn reconcile(wanted: Wanted, pods: &[Progress], failures: u32) -> Ste
     Step { create, replace }
 }
 
+/// Names for further pods of a Job: the same for the same template, number of failures and pod in every run.
+pub(crate) fn unused_names(job: &str, template: &str, failures: u32, taken: &[&str]) -> impl Iterator<Item = String> {
+    let name = move |number: u64| {
+        let hash = fnv(format!("{job}/{template}/{failures}/{number}").as_bytes());
+        format!("{job}-{}", letters(hash, 5))
+    };
+    (0_u64..).map(name).filter(|name| !taken.contains(&name.as_str()))
+}
+
 /// How long a try waits after so many failures: the kubelet's ten seconds, doubled each time, is more than a person at a
 /// laptop waits for, so it begins with one.
 pub(crate) fn pause(failures: u32) -> Duration {
@@ -87,6 +99,15 @@ mod tests {
         assert_eq!(reconcile(ONE, &[], 1), step(1, &[]));
         assert_eq!(reconcile(ONE, &[Failed], 1), step(0, &[]), "one too many: it stays and is the last");
         assert_eq!(reconcile(FIVE, &[Succeeded, Failed, Active], 5), step(0, &[1]));
+    }
+
+    #[test]
+    fn names_are_those_of_pods() {
+        let all: Vec<String> = unused_names("load", "abc", 0, &[]).take(3).collect();
+        assert!(all.iter().all(|name| name.len() == "load-xxxxx".len() && name.starts_with("load-")), "{all:?}");
+        let taken = [all[0].as_str()];
+        assert_eq!(unused_names("load", "abc", 0, &taken).take(2).collect::<Vec<_>>(), &all[1..]);
+        assert_ne!(unused_names("load", "abc", 1, &[]).next(), Some(all[0].clone()), "another try is another pod");
     }
 
     #[test]

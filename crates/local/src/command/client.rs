@@ -78,8 +78,7 @@ impl Client {
         }
     }
 
-    /// What would happen to a connection from `source` (`NS/POD`) to `destination`
-    /// (`NS/NAME:PORT`).
+    /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`).
     ///
     /// # Errors
     /// If either is unknown.

@@ -172,13 +172,12 @@ impl StageHandle {
         self.down.send_replace(true);
     }
 
-    /// What would happen to a connection from `source` (`NS/POD`) to `destination`
-    /// (`NS/NAME:PORT`).
+    /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`).
     ///
     /// # Errors
     /// If either is unknown.
     pub fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
-        self.ctx.plane.explain(source, destination)
+        self.ctx.plane.explain(source, destination, &self.listing.borrow().passed_over)
     }
 
     /// Connects to a port of a node's proxy, which is on the loopback of the node's network namespace.

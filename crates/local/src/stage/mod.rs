@@ -8,6 +8,7 @@ mod context;
 mod core;
 pub(crate) mod dial;
 mod exec;
+mod explained;
 mod give_up;
 mod handle;
 mod network;

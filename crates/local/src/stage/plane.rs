@@ -11,8 +11,11 @@ use std::time::Duration;
 use leno_control::status::{Findings, Status};
 use leno_control::translate::Options;
 use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, StaticTokens, lookup};
-use leno_model::{Mesh, ports};
+use leno_model::{Mesh, Transport, ports};
 use leno_objects::{Kind, Object, ObjectKey};
+use leno_policy::explain::explain;
+use leno_policy::explain_groups;
+use leno_policy::explain_udp::explain_udp;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Caller, Limits};
 use serde::{Deserialize, Serialize};
@@ -22,6 +25,8 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::cluster::addresses::control_plane;
 use crate::run_dir::write_file;
+use crate::stage::explained::{never_enforced, passed_over_for, unchecked_rules};
+use crate::stage::listing::PassedOverListing;
 use crate::stage::network::Named;
 use crate::stage::options::StageOptions;
 use crate::stage::tasks::Tasks;
@@ -41,6 +46,9 @@ pub struct Explained {
     pub text: String,
     /// The same for programs.
     pub json: serde_json::Value,
+    /// What is in the manifests about these pods and not in force.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOverListing>,
 }
 
 /// Controller, authority and server of one stage.
@@ -158,15 +166,38 @@ impl Plane {
     ///
     /// # Errors
     /// [`Error::NotFound`] if source or destination mean nothing.
-    pub(crate) fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
+    pub(crate) fn explain(
+        &self,
+        source: &str,
+        destination: &str,
+        passed_over: &[PassedOverListing],
+    ) -> Result<Explained, Error> {
         let mesh = self.mesh().borrow().clone();
         let unknown = |reason: lookup::Error| Error::NotFound(reason.to_string());
         let source = lookup::source(&mesh, source).map_err(unknown)?;
-        let destinations = lookup::destination(&mesh, &source, destination).map_err(unknown)?;
-        let explanations: Vec<_> =
-            destinations.into_iter().map(|to| leno_policy::explain::explain(&mesh, &source, to)).collect();
-        let text = explanations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let target = lookup::destination(&mesh, &source, destination).map_err(unknown)?;
+        let explained = |to| match target.transport {
+            Transport::Tcp => explain(&mesh, &source, to),
+            Transport::Udp => explain_udp(&mesh, &source, to),
+        };
+        let mut explanations: Vec<_> = target.destinations.iter().cloned().map(explained).collect();
+        let findings = self.findings();
+        explanations.iter_mut().for_each(|explanation| unchecked_rules(explanation, &findings));
+        let mut text = explain_groups::text(&explanations);
+        let concerned = passed_over_for(&explanations, passed_over);
+        for one in &concerned {
+            let about = one.pods.first().map_or("", String::as_str);
+            let what = if one.field.is_empty() { "" } else { one.field.as_str() };
+            let of = if what.is_empty() { "" } else { " of " };
+            text.push_str(&format!(
+                "not in force for {about}: {what}{of}{} ({}): {}\n",
+                one.object, one.place, one.effect
+            ));
+        }
+        for (policy, finding) in never_enforced(&explanations, &findings) {
+            text.push_str(&format!("not in force: AuthorizationPolicy {policy}: {finding}\n"));
+        }
         let json = serde_json::to_value(&explanations).map_err(Error::control("cannot write the explanation"))?;
-        Ok(Explained { text, json })
+        Ok(Explained { text, json, passed_over: concerned })
     }
 }

@@ -7,7 +7,7 @@ use leno_objects::{
 };
 
 use super::{Core, Entry};
-use crate::cluster::deployments::{template_hash, unused_names};
+use crate::cluster::deployments::template_hash;
 use crate::cluster::jobs::{self, Progress};
 use crate::cluster::objects::{job_pod, set_pod};
 use crate::cluster::stateful_sets::{self, Member, ordinal_of};
@@ -86,8 +86,7 @@ impl Core {
             }
             self.failures.insert(key.clone(), (failures, last.clone()));
             let taken: Vec<&str> = pods.iter().map(|(name, ..)| name.as_str()).collect();
-            let template = format!("{hash}/{failures}");
-            for name in unused_names(&key.name, &template, &taken).take(step.create) {
+            for name in jobs::unused_names(&key.name, &hash, failures, &taken).take(step.create) {
                 let after = (failures > 0).then(|| {
                     (
                         jobs::pause(failures),

@@ -256,9 +256,8 @@ impl Core {
         }
         self.rollouts_begin(&before);
         // Before pods are made: that may add to them.
-        self.warnings = warnings;
-        self.configure();
         let known = std::mem::replace(&mut self.warnings, warnings);
+        self.configure();
         self.reconcile();
         // What the control plane makes of them is known once it has them.
         for (key, status) in self.ctx.plane.findings() {
@@ -319,10 +318,9 @@ impl Core {
                 "there is no Deployment or StatefulSet {namespace}/{name}; there are: {known}"
             )));
         };
-        self.scaled.insert(key, (in_file, replicas));
-        let before = self.scaled.get(&key).map_or(deployment.spec.replicas, |(_, wanted)| *wanted);
+        let before = self.scaled.get(&key).map_or(in_file, |(_, wanted)| *wanted);
         self.ctx.journal.note(format_args!("{key}: scaled from {before} to {replicas} by `leno scale`"));
-        self.scaled.insert(key, (deployment.spec.replicas, replicas));
+        self.scaled.insert(key, (in_file, replicas));
         self.reconcile();
         Ok(())
     }
