@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use leno_local::Publish;
 use leno_local::names::{DEFAULT_STAGE, StageName};
 
+use crate::complete;
 use crate::control_args::ControlArgs;
 use crate::durations;
 use crate::sample::SampleCommand;
@@ -30,8 +32,7 @@ pub(crate) use observe::{FilterArgs, MetricsArgs, ObserveArgs};
                   leno up -f samples/emojivoto       run the sample application\n  \
                   leno ps                            what runs where, and what is in the mesh\n  \
                   leno explain emojivoto/snoop emojivoto/voting-svc:8080\n\n\
-                  Exit status: 0 done, 1 failed, 2 wrong usage, 130 ended early by a signal. `leno exec` exits as its command does.",
-    disable_help_subcommand = true
+                  Exit status: 0 done, 1 failed, 2 wrong usage, 130 ended early by a signal. `leno exec` exits as its command does."
 )]
 pub(crate) struct Cli<N: Args> {
     #[command(subcommand)]
@@ -54,6 +55,7 @@ pub(crate) enum Command<N: Args> {
         sudo leno up -f app.yaml -f policies/ --nodes 3\n  \
         sudo leno up -f app.yaml --detach\n  \
         sudo leno up -f app.yaml --detach --timeout 5m --on-timeout stop\n  \
+        sudo leno up -f samples/emojivoto --publish 8080=emojivoto/web-svc:8080\n  \
         sudo leno up -f app.yaml --node-proxy node-2=/usr/local/bin/ztunnel\n\n\
         Edits to the files take effect while it runs. Ctrl-C stops it and removes what it made; a second one kills what is \
         slow to end, and cuts nothing else short.\n\n\
@@ -65,8 +67,12 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  sudo leno down\n  sudo leno down --name test")]
     Down(StageArgs),
 
-    /// List nodes and pods
-    #[command(after_help = "Examples:\n  leno ps\n  leno ps -o json | jq '.pods[] | select(.in_mesh)'")]
+    /// List nodes and pods, or all stages
+    #[command(after_help = "Examples:\n  \
+        leno ps\n  \
+        leno ps -w                     again and again, as things change\n  \
+        leno ps --stages               what else runs on this machine\n  \
+        leno ps -o json | jq '.pods[] | select(.in_mesh)'")]
     Ps(PsArgs),
 
     /// Run a command in a pod
@@ -170,7 +176,7 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  leno version\n  leno version -o json")]
     Version(OutputArgs),
 
-    /// Print a completion script for a shell
+    /// Print a completion script for a shell; it also knows the names of what runs
     #[command(after_help = "Examples:\n  \
         source <(leno completion bash)\n  \
         leno completion fish > ~/.config/fish/completions/leno.fish")]
@@ -178,6 +184,23 @@ pub(crate) enum Command<N: Args> {
         /// Shell to write it for
         shell: clap_complete::Shell,
     },
+
+    /// Print a manual page
+    #[command(after_help = "Examples:\n  \
+        leno man | man -l -\n  \
+        leno man up | man -l -\n  \
+        sudo leno man --dir /usr/local/share/man/man1")]
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Command that it is about; without it, the whole program
+    pub(crate) command: Vec<String>,
+
+    /// Write the pages of all commands into this directory instead
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// How results are printed.
@@ -201,7 +224,7 @@ pub(crate) struct OutputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StageArgs {
     /// Which stage, where several run on one machine
-    #[arg(long, env = "LENO_STAGE", default_value = DEFAULT_STAGE, value_parser = StageName::new)]
+    #[arg(long, env = "LENO_STAGE", default_value = DEFAULT_STAGE, value_parser = StageName::new, add = complete::stages())]
     pub(crate) name: StageName,
 }
 
@@ -246,6 +269,11 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "NODE=PATH", value_parser = node_proxy)]
     pub(crate) node_proxy: Vec<(String, PathBuf)>,
 
+    /// Let a port of this machine lead to a service, as a client outside the mesh; ADDRESS is 127.0.0.1 unless given, PORT 0 is
+    /// any free one; may be given again
+    #[arg(long, value_name = "[ADDRESS:]PORT=NS/SVC:PORT")]
+    pub(crate) publish: Vec<Publish>,
+
     /// Return as soon as everything is ready and leave it running
     #[arg(long)]
     pub(crate) detach: bool,
@@ -265,6 +293,14 @@ pub(crate) struct UpArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
+    /// Go on, and show each change: in place on a terminal, else a line for each, or with -o json a whole listing a line
+    #[arg(short, long, conflicts_with = "stages")]
+    pub(crate) watch: bool,
+
+    /// List the stages of this user instead, also those that left something behind
+    #[arg(long)]
+    pub(crate) stages: bool,
+
     #[command(flatten)]
     pub(crate) stage: StageArgs,
 
@@ -275,7 +311,7 @@ pub(crate) struct PsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     /// The pod, or a Deployment for any one of its pods
-    #[arg(value_name = "NS/POD", value_parser = object)]
+    #[arg(value_name = "NS/POD", value_parser = object, add = complete::pods())]
     pub(crate) pod: ObjectName,
 
     /// Command and arguments
@@ -289,7 +325,7 @@ pub(crate) struct ExecArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ScaleArgs {
     /// The Deployment
-    #[arg(value_name = "NS/DEPLOYMENT", value_parser = object)]
+    #[arg(value_name = "NS/DEPLOYMENT", value_parser = object, add = complete::deployments())]
     pub(crate) deployment: ObjectName,
 
     /// Pods it shall have
@@ -303,11 +339,11 @@ pub(crate) struct ScaleArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// The pod, or a Deployment for any one of its pods; without it, the stage's own log
-    #[arg(value_name = "NS/POD", value_parser = object)]
+    #[arg(value_name = "NS/POD", value_parser = object, add = complete::pods())]
     pub(crate) pod: Option<ObjectName>,
 
     /// Proxy of this node
-    #[arg(long, conflicts_with = "pod")]
+    #[arg(long, conflicts_with = "pod", add = complete::nodes())]
     pub(crate) node: Option<String>,
 
     /// Container of the pod; without it, all, and each line says whose it is
@@ -333,11 +369,11 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// Who connects: a pod, or one of a Service, Deployment, StatefulSet or Job
-    #[arg(value_name = "SRC", value_parser = object)]
+    #[arg(value_name = "SRC", value_parser = object, add = complete::pods())]
     pub(crate) source: ObjectName,
 
     /// What it connects to: NAMESPACE/NAME, a DNS name or an IP address, with a port by number or name; /udp after it for UDP
-    #[arg(value_name = "DST:PORT[/udp]", value_parser = destination)]
+    #[arg(value_name = "DST:PORT[/udp]", value_parser = destination, add = complete::services())]
     pub(crate) destination: String,
 
     #[command(flatten)]
@@ -418,6 +454,12 @@ mod tests {
         for line in [
             "leno up -f a.yaml -f b/ --nodes 3 --node-proxy node-2=/bin/ztunnel --detach --name x",
             "leno up -f a --timeout 90s --on-timeout keep",
+            "leno up -f a --publish 8080=shop/web:80 --publish [::1]:0=shop/db:5432",
+            "leno man",
+            "leno man lab run",
+            "leno man --dir x",
+            "leno ps -w",
+            "leno ps --stages -o json",
             "leno down",
             "leno ps -o json",
             "leno exec ns/pod -- curl -s http://a",
@@ -453,6 +495,10 @@ mod tests {
             "leno up -f a --name ../x",
             "leno up -f a --timeout soon",
             "leno up -f a --on-timeout wait",
+            "leno up -f a --publish 8080",
+            "leno up -f a --publish 8080=web:80",
+            "leno ps -w --stages",
+            "leno man up --dir x",
             "leno demo --name Demo",
             "leno exec ns/pod",
             "leno exec pod -- true",

@@ -15,16 +15,19 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 mod args;
+mod complete;
 mod control_args;
 mod demo;
 mod durations;
 mod environment;
 mod listing;
 mod logs;
+mod man;
 mod metrics;
 mod observe;
 mod output;
 mod proxy_page;
+mod ps;
 mod sample;
 mod stage;
 mod up;
@@ -61,6 +64,9 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     // The lab starts this program under another name where only a path can be given.
     if let Some(main) = arguments.first().and_then(|name| leno_lab::main_by_name(name)) {
         return main();
+    }
+    if complete::answered(Cli::<N>::command) {
+        return ExitCode::SUCCESS;
     }
     if arguments.len() <= 1
         && let Some(role) = std::env::var_os("LENO_ROLE").filter(|role| !role.is_empty())
@@ -131,14 +137,13 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
             }
         },
         Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::<N>::command(), "leno", &mut script);
-            output::bytes(&script)?;
+            output::bytes(&complete::script(shell)?)?;
         }
+        Command::Man(args) => man::run(Cli::<N>::command(), &args)?,
         Command::Demo(args) => return demo::run(&args),
         Command::Up(args) => return up::run(args),
         Command::Down(args) => stage::down(&args)?,
-        Command::Ps(args) => stage::ps(&args)?,
+        Command::Ps(args) => ps::run(&args)?,
         Command::Exec(args) => return stage::exec(args),
         Command::Scale(args) => stage::scale(&args)?,
         Command::Logs(args) => logs::run(&args)?,

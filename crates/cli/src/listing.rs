@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leno_local::{Listing, PassedOverListing};
+use leno_local::{Listing, PassedOverListing, PodListing};
 
 use crate::output::table;
 
@@ -48,6 +48,15 @@ pub(crate) fn text(listing: &Listing) -> String {
             text.push_str(&format!("\n  {line}"));
         }
     }
+    if !listing.published.is_empty() {
+        let rows: Vec<_> = listing
+            .published
+            .iter()
+            .map(|published| vec![published.address.to_string(), published.service.clone()])
+            .collect();
+        text.push_str("\n\n");
+        text.push_str(&table(&["PUBLISHED", "LEADS TO"], &rows));
+    }
     if !listing.refused.is_empty() {
         text.push_str(&format!(
             "\n\nThe newest edit of the files is refused, what was before stays:\n{}",
@@ -74,10 +83,33 @@ fn passed_over(all: &[PassedOverListing]) -> Vec<String> {
     lines
 }
 
+/// What is different between two listings, a line for each node or pod, in the order of [`text`]'s columns.
+pub(crate) fn changes(before: &Listing, now: &Listing) -> Vec<String> {
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" };
+    let why = |message: &str| if message.is_empty() { String::new() } else { format!(": {message}") };
+    let mut lines = Vec::new();
+    for node in now.nodes.iter().filter(|node| !before.nodes.contains(node)) {
+        let (ready, message) = (yes_no(node.ready), why(&node.message));
+        lines.push(format!("{}   ready {ready}   restarts {}{message}", node.name, node.restarts));
+    }
+    for pod in now.pods.iter().filter(|pod| !before.pods.contains(pod)) {
+        let (ready, mesh, message) = (yes_no(pod.ready), yes_no(pod.in_mesh), why(&pod.message));
+        lines.push(format!(
+            "{}/{}   ready {ready}   {}   restarts {}   mesh {mesh}   {}{message}",
+            pod.namespace, pod.name, pod.status, pod.restarts, pod.node
+        ));
+    }
+    let is_gone = |pod: &&PodListing| {
+        !now.pods.iter().any(|other| (&other.namespace, &other.name) == (&pod.namespace, &pod.name))
+    };
+    for pod in before.pods.iter().filter(is_gone) {
+        lines.push(format!("{}/{}   gone", pod.namespace, pod.name));
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
-    use leno_local::PodListing;
-
     use super::*;
 
     fn listing(names: &[&str]) -> Listing {
@@ -120,6 +152,18 @@ mod tests {
         let told = "\n\nIn the manifests, but not in force:\n  NetworkPolicy a/deny (a.yaml:1): traffic is NOT restricted by it\
                     \n  livenessProbe of Deployment a/db, Deployment a/web: a container that hangs is NOT started again";
         assert!(text.ends_with(told), "{text}");
+    }
+
+    #[test]
+    fn what_changed_is_a_line() {
+        let (one, two) = (listing(&["web-1"]), listing(&["web-1", "web-2"]));
+        assert_eq!(changes(&one, &one), [""; 0]);
+        let came = changes(&one, &two);
+        assert!(
+            came.len() == 1 && came[0].starts_with("a/web-2   ready no   Error   restarts 3   mesh yes   node-1"),
+            "{came:?}"
+        );
+        assert_eq!(changes(&two, &one), ["a/web-2   gone"]);
     }
 
     #[test]

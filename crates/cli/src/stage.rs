@@ -1,4 +1,4 @@
-//! Commands about a stage that runs: `down`, `ps`, `exec`, `scale`, `explain`.
+//! Commands about a stage that runs: `down`, `exec`, `scale`, `explain`.
 
 use std::process::ExitCode;
 
@@ -6,9 +6,9 @@ use leno_local::client::Client;
 use leno_local::{down, privilege};
 use leno_telemetry::logging;
 
-use crate::args::{ExecArgs, ExplainArgs, Format, PsArgs, ScaleArgs, StageArgs};
+use crate::args::{ExecArgs, ExplainArgs, Format, ScaleArgs, StageArgs};
 use crate::output::Paint;
-use crate::{listing, output, verdicts};
+use crate::{output, verdicts};
 
 /// Starts what a stage needs of this process: privileges, before there is a second thread, and a log of `level`.
 pub(crate) fn prepare(level: &str) -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn ask<T>(question: impl Future<Output = anyhow::Result<T>>) -> anyho
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
 }
 
-async fn connect(args: &StageArgs) -> anyhow::Result<Client> {
+pub(crate) async fn connect(args: &StageArgs) -> anyhow::Result<Client> {
     Ok(Client::connect(&args.name).await?)
 }
 
@@ -58,15 +58,6 @@ pub(crate) fn down(args: &StageArgs) -> anyhow::Result<()> {
     output::line(&text)
 }
 
-/// `leno ps`.
-pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<()> {
-    let found = ask(async { Ok(connect(&args.stage).await?.ps().await?) })?;
-    match args.output.output {
-        Format::Json => output::json(&found),
-        Format::Text => output::line(&listing::text(&found)),
-    }
-}
-
 /// `leno exec`.
 pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
     let pod = &args.pod;
@@ -90,8 +81,18 @@ pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
 
 /// `leno scale`.
 pub(crate) fn scale(args: &ScaleArgs) -> anyhow::Result<()> {
-    let deployment = &args.deployment;
-    ask(async { Ok(connect(&args.stage).await?.scale(&deployment.namespace, &deployment.name, args.replicas).await?) })
+    let (deployment, wanted) = (&args.deployment, args.replicas);
+    let before =
+        ask(async { Ok(connect(&args.stage).await?.scale(&deployment.namespace, &deployment.name, wanted).await?) })?;
+    output::line(&if before == wanted {
+        format!("{deployment} has {} already", pods(wanted))
+    } else {
+        format!("{deployment} scaled from {before} to {}", pods(wanted))
+    })
+}
+
+fn pods(count: u32) -> String {
+    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
 }
 
 /// `leno explain`.

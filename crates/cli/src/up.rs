@@ -29,6 +29,9 @@ pub(crate) fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         output::line(&format!("ready; look with `leno ps{flag}`, stop with `leno down{flag}`"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    for wanted in args.publish {
+        options.published.push(wanted.open()?);
+    }
     options.nodes = usize::from(args.nodes);
     options.manifests = args.files;
     for (node, program) in args.node_proxy {
@@ -80,6 +83,9 @@ fn foreground(args: &UpArgs) -> Vec<OsString> {
         proxy.push(program);
         line.extend(["--node-proxy".into(), proxy]);
     }
+    for published in &args.publish {
+        line.extend(["--publish".into(), published.to_string().into()]);
+    }
     line
 }
 
@@ -99,7 +105,8 @@ mod tests {
             Command::Up(args) => args,
             other => panic!("{other:?}"),
         };
-        let typed = "leno up --detach -f a.yaml -f b --nodes 3 --node-proxy node-2=/z --name x";
+        let typed =
+            "leno up --detach -f a.yaml -f b --nodes 3 --node-proxy node-2=/z --publish 127.0.0.1:80=a/b:1 --name x";
         let typed = parse(typed.split(' ').map(OsString::from).collect());
         let again = parse(std::iter::once("leno".into()).chain(foreground(&typed)).collect());
         assert!(typed.detach && !again.detach);

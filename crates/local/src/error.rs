@@ -20,10 +20,12 @@ pub enum Error {
         pid: i32,
     },
     /// No supervisor answers for this stage.
-    #[error("stage {name:?} is not running; start it with `leno up{flag}`", flag = name_flag(name))]
+    #[error("stage {name:?} is not running; start it with `leno up{flag}`{or}", flag = name_flag(name), or = choose(others))]
     NotRunning {
         /// Name of the stage.
         name: String,
+        /// Names of other stages that run or have left something.
+        others: Vec<String>,
     },
     /// The run directory may hold what somebody else has put there.
     #[error("{} {problem}, so nothing in it can be trusted; {remedy}", .path.display())]
@@ -88,6 +90,14 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+/// The other way out where there are other stages.
+fn choose(others: &[String]) -> String {
+    match others {
+        [] => String::new(),
+        others => format!(", or choose another with --name: there is {}", others.join(", ")),
+    }
 }
 
 /// What to add to a command for it to mean this stage.

@@ -11,6 +11,7 @@
 )]
 
 mod bad_input;
+mod comfort;
 mod control;
 mod demo;
 mod ended;

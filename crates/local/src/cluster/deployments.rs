@@ -1,5 +1,7 @@
 //! Which pods a Deployment should have next: a pure function of what it wants and what there is.
 
+use std::cmp::Reverse;
+
 use crate::stable_hash::fnv;
 
 /// A pod of a Deployment, as the decision needs it.
@@ -9,6 +11,8 @@ pub(crate) struct Replica {
     /// Hash of the template it was made from.
     pub template: String,
     pub ready: bool,
+    /// Which one in the order in which all pods were made.
+    pub made: u64,
 }
 
 /// What to do now. More may follow when pods become ready or are gone.
@@ -41,8 +45,8 @@ pub(crate) fn reconcile(
     step.create.extend(unused_names(deployment, template, &taken).take(missing));
 
     let mut surplus: Vec<_> = new.iter().collect();
-    // Those that serve nobody go first; of equals the one made last, for its place is the newest.
-    surplus.sort_by_key(|pod| pod.ready);
+    // Those that serve nobody go first, of equals the youngest: the oldest has most connections and the warmest caches.
+    surplus.sort_by_key(|pod| (pod.ready, Reverse(pod.made)));
     step.delete.extend(surplus.iter().take(new.len().saturating_sub(replicas)).map(|pod| pod.name.clone()));
 
     let ready_new = new.iter().filter(|pod| pod.ready).count().min(replicas);

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::*;
 
 fn pods(names: &[&str], template: &str, ready: bool) -> Vec<Replica> {
-    names.iter().map(|name| Replica { name: (*name).to_owned(), template: template.to_owned(), ready }).collect()
+    let of =
+        |(made, name): (u64, &&str)| Replica { name: (*name).to_owned(), template: template.to_owned(), ready, made };
+    (0..).zip(names).map(of).collect()
 }
 
 #[test]
@@ -29,6 +31,16 @@ fn scales_down_unready_pods_first() {
     existing.extend(pods(&["c"], "t1", false));
     assert_eq!(reconcile("web", "t1", 2, &existing, &[]), Step { create: vec![], delete: vec!["c".into()] });
     assert_eq!(reconcile("web", "t1", 0, &existing, &[]).delete.len(), 3);
+}
+
+#[test]
+fn scales_down_the_youngest_first() {
+    let mut existing = pods(&["a", "b", "c", "d"], "t1", true);
+    // In whatever order they are listed.
+    existing.swap(0, 3);
+    assert_eq!(reconcile("web", "t1", 2, &existing, &[]).delete, ["d", "c"]);
+    existing[3].ready = false;
+    assert_eq!(reconcile("web", "t1", 2, &existing, &[]).delete, ["a", "d"]);
 }
 
 #[test]
@@ -58,6 +70,7 @@ proptest! {
                 name: format!("p{i}"),
                 template: if i < old { "old".into() } else { "new".into() },
                 ready: ready[i],
+                made: 0,
             })
             .collect();
         for _ in 0..64 {
@@ -70,7 +83,7 @@ proptest! {
             let after = existing.iter().filter(|pod| pod.ready).count();
             prop_assert!(after >= before.min(replicas), "{before} -> {after} of {replicas}");
             for name in step.create {
-                existing.push(Replica { name, template: "new".into(), ready: false });
+                existing.push(Replica { name, template: "new".into(), ready: false, made: 0 });
             }
             if let Some(pod) = existing.iter_mut().find(|pod| !pod.ready) {
                 pod.ready = true;

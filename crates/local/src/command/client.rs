@@ -40,7 +40,8 @@ impl Client {
         match UnixStream::connect(&path).await {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream), name: name.clone() }),
             Err(reason) if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                Err(elsewhere(name).unwrap_or_else(|| Error::NotRunning { name: name.as_str().to_owned() }))
+                Err(elsewhere(name)
+                    .unwrap_or_else(|| Error::NotRunning { name: name.as_str().to_owned(), others: name.others() }))
             }
             Err(reason) => Err(Error::io(format!("cannot talk to the stage through {}", path.display()))(reason)),
         }
@@ -57,13 +58,37 @@ impl Client {
         }
     }
 
-    /// Changes a Deployment's number of pods.
+    /// Begins to watch: [`Self::next`] has the listing as it is now, then after each change.
+    ///
+    /// # Errors
+    /// If the supervisor goes away.
+    pub async fn watch(&mut self) -> Result<(), Error> {
+        self.send(&Request::Watch).await.map_err(lost)
+    }
+
+    /// The next listing of a stage that is watched; `None` when it has ended. Not cancel safe.
+    ///
+    /// # Errors
+    /// If the supervisor's answer can't be read.
+    pub async fn next(&mut self) -> Result<Option<Listing>, Error> {
+        match answer(&mut self.stream).await {
+            Ok(Answer::Listing(listing)) => Ok(Some(*listing)),
+            Ok(other) => Err(unexpected(&other)),
+            Err(reason) if matches!(reason.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => Ok(None),
+            Err(reason) => Err(lost(reason)),
+        }
+    }
+
+    /// Changes a Deployment's number of pods; how many it had.
     ///
     /// # Errors
     /// If there is no such Deployment.
-    pub async fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
+    pub async fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<u32, Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.done(&Request::Scale { namespace, name, replicas }).await
+        match self.ask(&Request::Scale { namespace, name, replicas }).await? {
+            Answer::Scaled(before) => Ok(before),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Where the output of a pod's containers is, or of the one that is named.

@@ -8,4 +8,5 @@ pub mod logs;
 mod print_logs;
 mod progress;
 mod signals;
+pub mod stages;
 pub mod up;

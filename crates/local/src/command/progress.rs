@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal as _, Write as _};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::error::name_flag;
@@ -41,6 +42,7 @@ pub(crate) struct Progress {
     audience: Audience,
     warned: BTreeSet<String>,
     ready: BTreeSet<String>,
+    published: BTreeSet<SocketAddr>,
     missing: Missing,
     /// What is said when all is ready, if anything.
     complete: Option<String>,
@@ -65,6 +67,7 @@ impl Progress {
             audience,
             warned: BTreeSet::new(),
             ready: BTreeSet::new(),
+            published: BTreeSet::new(),
             missing: Missing { patience, since: BTreeMap::new(), told: BTreeSet::new() },
             complete: None,
             completed: false,
@@ -81,6 +84,11 @@ impl Progress {
         for warning in passed_over.chain(now.warnings.iter().cloned()) {
             if self.warned.insert(warning.clone()) {
                 say(&format!("warning: {warning}"));
+            }
+        }
+        for published in &now.published {
+            if self.published.insert(published.address) {
+                say(&format!("{} leads to {}", published.address, published.service));
             }
         }
         if self.audience == Audience::Terminal {

@@ -12,11 +12,13 @@ use crate::stage::plane::Explained;
 /// Longest line. The listing of a full stage is a few hundred kilobytes.
 pub(crate) const MAX_LINE: usize = 8 * 1024 * 1024;
 
-/// A command's request; all but `Exec` and `Signal` have one answer.
+/// A command's request; all but `Exec`, `Signal` and `Watch` have one answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     Ps,
+    /// The listing now and after each change, until the connection is closed.
+    Watch,
     Scale {
         namespace: String,
         name: String,
@@ -56,6 +58,8 @@ pub(crate) enum Request {
 pub(crate) enum Answer {
     Listing(Box<Listing>),
     Done,
+    /// How many pods the Deployment had.
+    Scaled(u32),
     Logs(Vec<LogFiles>),
     /// `Exec` runs.
     Started,

@@ -28,6 +28,7 @@ use crate::stage::node::{Node, ServiceRules, serve_dns};
 use crate::stage::options::StageOptions;
 use crate::stage::plane::Plane;
 use crate::stage::proxy::{ProxySettings, ProxyState, inherited, supervise};
+use crate::stage::publish::{self, Door, Published};
 use crate::stage::request::Request;
 use crate::stage::tasks::Tasks;
 
@@ -160,8 +161,13 @@ pub(crate) async fn assemble(
         in_force,
         config: Mutex::default(),
     });
-    let listing =
-        Listing { stage: options.name.as_str().to_owned(), supervisor: std::process::id(), ..Listing::default() };
+    let listing = Listing {
+        stage: options.name.as_str().to_owned(),
+        supervisor: std::process::id(),
+        published: options.published.iter().map(Published::listing).collect(),
+        ..Listing::default()
+    };
+    open_doors(&options.published, &nodes, &ctx, &mut tasks);
     let (show, shown) = watch::channel(listing.clone());
     let (public, listing) = watch::channel(listing);
     tasks.spawn(show_what_is_in_force(shown, public, ctx.clone()));
@@ -182,6 +188,21 @@ pub(crate) async fn assemble(
         .map(|(settings, departures, state)| tokio::spawn(supervise(settings, departures, state, stopped.clone())))
         .collect();
     Ok(Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks })
+}
+
+/// Carries connections to published ports into the stage, through its first node.
+fn open_doors(published: &[Published], nodes: &[Arc<Node>], ctx: &Arc<Context>, tasks: &mut Tasks) {
+    let Some(node) = nodes.first() else { return };
+    for published in published {
+        let door = Door {
+            node: node.name.clone(),
+            namespace: node.network.namespace.clone(),
+            mesh: ctx.plane.mesh(),
+            cluster_domain: ctx.cluster_domain.clone(),
+            journal: ctx.journal.clone(),
+        };
+        tasks.spawn(publish::serve(published.clone(), door));
+    }
 }
 
 /// Passes a listing on once the nodes' rules and the proxies are where it is: who sees a pod ready

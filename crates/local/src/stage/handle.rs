@@ -114,11 +114,11 @@ impl StageHandle {
         self.ask(|done| Request::Label { namespace, key, value, done }).await?
     }
 
-    /// Changes a Deployment's number of pods until its file says another one.
+    /// Changes a Deployment's number of pods until its file says another one; how many it had.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no such Deployment.
-    pub async fn scale(&self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
+    pub async fn scale(&self, namespace: &str, name: &str, replicas: u32) -> Result<u32, Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.ask(|done| Request::Scale { namespace, name, replicas, done }).await?
     }

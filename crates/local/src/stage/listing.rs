@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::files::passed_over::sentence;
+use crate::stage::publish::PublishedListing;
 
 /// The stage as it is now.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,12 @@ pub struct Listing {
     /// What is in the manifests and not in force, although one would believe so.
     #[serde(default)]
     pub passed_over: Vec<PassedOverListing>,
+    /// Deployments and StatefulSets, as `NAMESPACE/NAME`.
+    pub deployments: Vec<String>,
+    /// Ports of Services, as `NAMESPACE/NAME:PORT`.
+    pub services: Vec<String>,
+    /// Ports of the machine that lead to services.
+    pub published: Vec<PublishedListing>,
 }
 
 /// Something that is in the manifests and not in force.

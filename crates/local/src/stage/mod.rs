@@ -26,6 +26,7 @@ pub(crate) mod listing;
 pub(crate) mod logs;
 pub(crate) mod plane;
 pub(crate) mod pod;
+pub(crate) mod publish;
 pub(crate) mod sweep;
 
 use std::path::{Path, PathBuf};
@@ -110,6 +111,9 @@ impl Stage {
         // Refuse what can't be played before anything is made.
         let mut trial = files.clone();
         admission::complete(&mut trial, &names, true)?;
+        for published in &options.published {
+            published.wanted().check(&trial)?;
+        }
 
         // A pod costs the supervisor about ten.
         if let Some(reason) = leno_telemetry::raise_descriptor_limit(0).refused {

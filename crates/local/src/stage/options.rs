@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::names::StageName;
+use crate::stage::publish::Published;
 
 /// How to set a stage up.
 #[derive(Debug, Clone)]
@@ -23,6 +24,8 @@ pub struct StageOptions {
     /// Program that becomes a pod's first process when started with `LENO_ROLE=pod-init`; this
     /// one if `None`.
     pub executable: Option<PathBuf>,
+    /// Ports of the machine that lead to services.
+    pub published: Vec<Published>,
     /// Trust domain of the mesh.
     pub trust_domain: String,
     /// DNS domain of services.
@@ -40,6 +43,7 @@ impl StageOptions {
             proxies: BTreeMap::new(),
             default_proxy: None,
             executable: None,
+            published: Vec::new(),
             trust_domain: leno_model::DEFAULT_TRUST_DOMAIN.to_owned(),
             cluster_domain: "cluster.local".to_owned(),
         }

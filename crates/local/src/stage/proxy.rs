@@ -1,6 +1,7 @@
 //! The proxy process of a node: started, watched, and followed by the next the moment it dies or begins to drain.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,13 @@ pub(crate) struct ProxySettings {
 }
 
 impl ProxySettings {
+    /// The arguments. Other programs have none; Leno's own get what the environment says as well, so that the system's `ps`
+    /// shows which node's proxy it is.
+    fn arguments(&self) -> Vec<OsString> {
+        let own = std::env::current_exe().is_ok_and(|own| own == self.program);
+        if own { ["node", "--node", &self.node].map(OsString::from).into() } else { Vec::new() }
+    }
+
     /// The environment.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let path = |path: &Path| path.display().to_string();
@@ -287,7 +295,7 @@ async fn start(settings: &ProxySettings) -> Result<Spawned, String> {
     spawn(Spawn {
         label: format!("the proxy of {} ({})", settings.node, settings.program.display()),
         program: settings.program.clone(),
-        args: Vec::new(),
+        args: settings.arguments(),
         env: settings.environment(),
         cwd: settings.log.parent().map(Path::to_owned),
         netns,

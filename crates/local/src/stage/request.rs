@@ -19,24 +19,16 @@ pub(crate) enum Request {
     /// Takes an object of [`Request::Apply`] back.
     Withdraw(ObjectKey, oneshot::Sender<Result<(), Error>>),
     /// Sets a label of a namespace; `None` removes it.
-    Label {
-        namespace: String,
-        key: String,
-        value: Option<String>,
-        done: oneshot::Sender<Result<(), Error>>,
-    },
+    Label { namespace: String, key: String, value: Option<String>, done: oneshot::Sender<Result<(), Error>> },
     Scale {
         namespace: String,
         name: String,
         replicas: u32,
-        done: oneshot::Sender<Result<(), Error>>,
+        /// How many it had.
+        done: oneshot::Sender<Result<u32, Error>>,
     },
     /// The plan and state of a running pod.
-    Find {
-        namespace: String,
-        name: String,
-        found: oneshot::Sender<Result<(Arc<PodPlan>, Report), Error>>,
-    },
+    Find { namespace: String, name: String, found: oneshot::Sender<Result<(Arc<PodPlan>, Report), Error>> },
     /// Ends everything; answered when nothing is left.
     Shutdown(oneshot::Sender<()>),
     /// Kills what was asked to end.

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use leno_telemetry::accepting;
 use tokio::io::{AsyncWriteExt as _, Interest};
@@ -17,6 +18,9 @@ use crate::stage::handle::StageHandle;
 use crate::stage::logs;
 use crate::stage::pod::init_protocol::receive_bytes;
 use crate::stage::pod::sandbox::Process;
+
+/// Between two listings for somebody who watches.
+const BURST: Duration = Duration::from_millis(100);
 
 /// Opens the control socket, for the owner only.
 ///
@@ -76,6 +80,8 @@ async fn converse(stream: UnixStream, stage: StageHandle) {
                 }
                 Err(reason) => Answer::Error(reason.to_string()),
             },
+            // Whoever watches closes the connection when there was enough.
+            Request::Watch => return drop(show(&mut connection, &stage).await),
             other => answer(&stage, other).await.unwrap_or_else(|reason| Answer::Error(reason.to_string())),
         };
         if connection.say(&answer).await.is_err() {
@@ -84,12 +90,26 @@ async fn converse(stream: UnixStream, stage: StageHandle) {
     }
 }
 
+/// Shows the listing, now and after each change.
+async fn show(connection: &mut Connection, stage: &StageHandle) -> io::Result<()> {
+    let mut listing = stage.watch_listing();
+    loop {
+        let now = listing.borrow_and_update().clone();
+        connection.say(&Answer::Listing(Box::new(now))).await?;
+        tokio::select! {
+            changed = listing.changed() => changed.map_err(io::Error::other)?,
+            asked = connection.next() => if asked?.is_none() { return Ok(()) },
+        }
+        // A burst is one change: nobody reads faster.
+        tokio::time::sleep(BURST).await;
+    }
+}
+
 async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> {
     match request {
         Request::Ps => Ok(Answer::Listing(Box::new(stage.listing()))),
         Request::Scale { namespace, name, replicas } => {
-            stage.scale(&namespace, &name, replicas).await?;
-            Ok(Answer::Done)
+            Ok(Answer::Scaled(stage.scale(&namespace, &name, replicas).await?))
         }
         Request::Logs { namespace, name, container } => {
             let (plan, _) = stage.find(&namespace, &name).await?;
@@ -109,7 +129,7 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
             stage.request_down();
             Ok(Answer::Done)
         }
-        Request::Exec { .. } | Request::Signal(_) | Request::Dial { .. } => {
+        Request::Exec { .. } | Request::Signal(_) | Request::Dial { .. } | Request::Watch => {
             Err(Error::Refused("nothing runs on this connection".to_owned()))
         }
     }
@@ -134,7 +154,7 @@ async fn attend(connection: &mut Connection, mut process: Process) -> io::Result
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => {
                     killer.signal(nix::sys::signal::Signal::SIGHUP as i32).await;
-                    let grace = std::time::Duration::from_secs(2);
+                    let grace = Duration::from_secs(2);
                     if tokio::time::timeout(grace, process.ended()).await.is_err() {
                         killer.signal(nix::sys::signal::Signal::SIGKILL as i32).await;
                     }

@@ -37,6 +37,8 @@ struct Entry {
     pod: Pod,
     plan: Arc<PodPlan>,
     node: usize,
+    /// Which one in the order in which all were made.
+    made: u64,
     /// Deployment and template, if it belongs to one.
     owner: Option<(ObjectKey, String)>,
     wish: watch::Sender<Wish>,
@@ -67,6 +69,7 @@ pub(crate) struct Core {
     scaled: BTreeMap<ObjectKey, (u32, u32)>,
     /// For each Job, how often it was tried again, and how the last try ended.
     failures: BTreeMap<ObjectKey, (u32, String)>,
+    names: show::Names,
     /// Deployments whose pods are being replaced by those of another template.
     rolling: BTreeSet<ObjectKey>,
     /// Files and program together, completed.
@@ -106,6 +109,7 @@ impl Core {
             applied: BTreeMap::new(),
             scaled: BTreeMap::new(),
             failures: BTreeMap::new(),
+            names: show::Names::default(),
             rolling: BTreeSet::new(),
             wanted: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -254,6 +258,7 @@ impl Core {
         for line in notes::of_edit(&before, &self.wanted) {
             self.ctx.journal.note(line);
         }
+        self.names = show::Names::of(self.wanted.values().map(|object| &**object));
         self.rollouts_begin(&before);
         // Before pods are made: that may add to them.
         let known = std::mem::replace(&mut self.warnings, warnings);
@@ -306,7 +311,8 @@ impl Core {
         self.adopt(self.files.clone(), applied)
     }
 
-    fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<(), Error> {
+    /// How many it had.
+    fn scale(&mut self, namespace: &str, name: &str, replicas: u32) -> Result<u32, Error> {
         let keys = [Kind::Deployment, Kind::StatefulSet].map(|kind| ObjectKey::new(kind, namespace, name));
         let declared =
             |key: ObjectKey| Some((self.wanted.get(&key).and_then(|object| declared_replicas(object))?, key));
@@ -322,7 +328,7 @@ impl Core {
         self.ctx.journal.note(format_args!("{key}: scaled from {before} to {replicas} by `leno scale`"));
         self.scaled.insert(key, (in_file, replicas));
         self.reconcile();
-        Ok(())
+        Ok(before)
     }
 
     fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {

@@ -101,6 +101,7 @@ impl Core {
                     name: entry.pod.metadata.name.to_string(),
                     template: entry.owner.as_ref().map(|(_, hash)| hash.clone()).unwrap_or_default(),
                     ready: entry.report.ready,
+                    made: entry.made,
                 })
                 .collect();
             let leaving: Vec<_> = leaving.into_iter().map(|entry| entry.pod.metadata.name.to_string()).collect();
@@ -192,7 +193,8 @@ impl Core {
             enrollment: None,
         };
         tokio::spawn(actor.run());
-        self.pods.insert(uid, Entry { pod, plan, node: index, owner, wish, report: Report::default() });
+        let made = self.made;
+        self.pods.insert(uid, Entry { pod, plan, node: index, made, owner, wish, report: Report::default() });
     }
 
     /// Asks a pod to end.

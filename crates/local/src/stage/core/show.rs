@@ -14,6 +14,31 @@ use crate::files::{Concerns, PassedOver};
 use crate::stage::listing::{NodeListing, PassedOverListing, PodListing};
 use crate::stage::pod::sandbox::Sandbox;
 
+/// What a person may name besides nodes and pods.
+#[derive(Default)]
+pub(super) struct Names {
+    deployments: Vec<String>,
+    services: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn of<'a>(objects: impl Iterator<Item = &'a Object>) -> Self {
+        let mut names = Self::default();
+        for object in objects {
+            let metadata = object.metadata();
+            let name = format!("{}/{}", metadata.namespace, metadata.name);
+            match object {
+                Object::Deployment(_) | Object::StatefulSet(_) => names.deployments.push(name),
+                Object::Service(service) => {
+                    names.services.extend(service.spec.ports.iter().map(|port| format!("{name}:{}", port.port.0)));
+                }
+                _ => {}
+            }
+        }
+        names
+    }
+}
+
 impl Core {
     /// Hands the controller everything as it is now; it finds the differences.
     pub(super) fn publish(&mut self) {
@@ -76,12 +101,17 @@ impl Core {
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         let passed_over: Vec<_> =
             self.passed_over.iter().map(|passed_over| self.passed_over_listing(passed_over)).collect();
+        let Names { deployments, services } = &self.names;
         self.listing.send_if_modified(|listing| {
             let changed = listing.nodes != nodes
                 || listing.pods != pods
                 || listing.warnings != self.warnings
-                || listing.passed_over != passed_over;
+                || listing.passed_over != passed_over
+                || listing.deployments != *deployments
+                || listing.services != *services;
             listing.passed_over = passed_over;
+            listing.deployments.clone_from(deployments);
+            listing.services.clone_from(services);
             listing.warnings.clone_from(&self.warnings);
             listing.nodes = nodes;
             listing.pods = pods;
