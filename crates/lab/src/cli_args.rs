@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::churn::Shape;
-use crate::report::{Report, html, text};
+use crate::report::{Report, text};
+use crate::report_file;
 use crate::run::{Alone, Progress, RunOptions, in_words, run};
 use crate::scenario::{Scenario, Size, all, find};
 use crate::subject::{SUBJECTS, Subject};
@@ -36,6 +37,13 @@ pub enum LabCommand {
         Takes minutes: subjects x rounds x steps x (duration + warm-up). The machine should do nothing else.")]
     Run(Box<RunArgs>),
 
+    /// Show a saved report again, on the terminal or as a page
+    #[command(after_help = "Examples:\n  \
+        leno lab report lab/results/2026-11-22-quiet/throughput.json\n  \
+        leno lab report lab/results/2026-11-22-quiet/throughput.json --html throughput.html\n  \
+        leno lab report throughput.html -o json | jq .results[0]")]
+    Report(ReportArgs),
+
     /// List scenarios, their steps, and subjects
     List(ListArgs),
 }
@@ -53,6 +61,21 @@ pub enum Output {
 /// Settings of `leno lab list`.
 #[derive(Debug, Clone, Args)]
 pub struct ListArgs {
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Settings of `leno lab report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// What `leno lab run` left: the JSON of `-o json`, or the page of `--report`
+    pub file: PathBuf,
+
+    /// Write it as a page, one HTML file, and print nothing
+    #[arg(long, value_name = "FILE.html", conflicts_with = "output")]
+    pub html: Option<PathBuf>,
+
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
@@ -93,7 +116,7 @@ pub struct RunArgs {
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
 
-    /// Write the report with plots, one HTML file
+    /// Write the report as a page with plots, one HTML file
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 }
@@ -161,6 +184,7 @@ impl LabCommand {
     pub fn execute(&self, program: &Path, commit: Option<&str>) -> Result<(), Error> {
         match self {
             Self::List(args) => list(args.output),
+            Self::Report(args) => args.execute(),
             Self::Run(args) => args.execute(program, commit),
         }
     }
@@ -196,7 +220,7 @@ impl RunArgs {
     fn execute(&self, program: &Path, commit: Option<&str>) -> Result<(), Error> {
         let options = RunOptions { commit: commit.map(str::to_owned), ..self.options(program)? };
         if let Some(path) = &self.report {
-            writable(path)?;
+            report_file::check_writable(path)?;
         }
         let _alone = Alone::claim(&options.stage)?;
         let is_stage = options.scenario.mesh.is_none();
@@ -226,20 +250,30 @@ impl RunArgs {
             report
         })?;
         // Neither takes the other away: what took an hour to measure is told where it can be.
-        let printed = self.print(&report);
-        let written = self.report.as_deref().map_or(Ok(()), |path| write(path, &report));
+        let printed = show(&report, self.output);
+        let written = self.report.as_deref().map_or(Ok(()), |path| report_file::write(path, &report));
         written.and(printed)
     }
+}
 
-    fn print(&self, report: &Report) -> Result<(), Error> {
-        print(&match self.output {
-            Output::Text => text(report),
-            Output::Json => {
-                let json = serde_json::to_string(report);
-                json.map_err(|error| Error::io("cannot print the report")(error.into()))? + "\n"
-            }
-        })
+impl ReportArgs {
+    fn execute(&self) -> Result<(), Error> {
+        let report = report_file::read(&self.file)?;
+        match &self.html {
+            Some(path) => report_file::write(path, &report),
+            None => show(&report, self.output),
+        }
     }
+}
+
+fn show(report: &Report, output: Output) -> Result<(), Error> {
+    print(&match output {
+        Output::Text => text(report),
+        Output::Json => {
+            let json = serde_json::to_string(report);
+            json.map_err(|error| Error::io("cannot print the report")(error.into()))? + "\n"
+        }
+    })
 }
 
 /// Results go to standard output. Whoever has seen enough of them, as `head -1` has, ends that: no failure.
@@ -249,34 +283,6 @@ fn print(text: &str) -> Result<(), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(Error::io("cannot write to standard output")),
     }
-}
-
-fn write(path: &Path, report: &Report) -> Result<(), Error> {
-    let failed = |source| Error::Report { path: path.to_owned(), source };
-    let page = html(report).map_err(|error| failed(error.into()))?;
-    replace(path, page.as_bytes()).map_err(failed)
-}
-
-/// Writes a file in whole or not at all: a disk that is full must not cost the report that was there before. What is no regular
-/// file, or in a directory that takes no other, is written as it is.
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let is_regular = path.metadata().map_or(true, |file| file.is_file());
-    // A link stays one.
-    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let beside = target.with_file_name(format!(".{name}.{}", std::process::id()));
-    let created = if is_regular { std::fs::File::create_new(&beside).ok() } else { None };
-    let Some(mut file) = created else { return std::fs::write(path, content) };
-    let written = file.write_all(content).and_then(|()| std::fs::rename(&beside, &target));
-    written.inspect_err(|_| drop(std::fs::remove_file(&beside)))
-}
-
-/// Finds out before minutes of measuring whether the report can be written; leaves no empty file of a run that fails.
-fn writable(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Report { path: path.to_owned(), source };
-    let existed = path.exists();
-    std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
-    if existed { Ok(()) } else { std::fs::remove_file(path).map_err(failed) }
 }
 
 /// Waits for the first signal to end; a terminal that is closed is one, except under `nohup`.
@@ -441,7 +447,7 @@ mod tests {
     fn run_args(line: &str) -> Result<RunArgs, String> {
         match Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?.command {
             LabCommand::Run(args) => Ok(*args),
-            LabCommand::List(_) => Err("list".to_owned()),
+            other => Err(format!("{other:?}")),
         }
     }
 
@@ -492,23 +498,6 @@ mod tests {
             let error = run_args(line).unwrap().options(Path::new("/bin/true")).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains(text), "{line}: {error}");
         }
-    }
-
-    #[test]
-    fn a_report_takes_the_place_of_the_last_one_in_whole() {
-        let scratch = tempfile::tempdir().unwrap();
-        let (path, link) = (scratch.path().join("a.html"), scratch.path().join("link"));
-        replace(&path, b"first").unwrap();
-        std::os::unix::fs::symlink("a.html", &link).unwrap();
-        replace(&link, b"second").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"second");
-        assert!(link.is_symlink());
-        assert!(replace(Path::new("/dev/full"), b"third").is_err());
-        replace(Path::new("/dev/null"), b"third").unwrap();
-        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
-        assert!(replace(&scratch.path().join("no/such"), b"third").is_err());
-        let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "{left:?}");
     }
 
     #[test]

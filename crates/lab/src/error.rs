@@ -92,13 +92,25 @@ pub enum Error {
         reason: String,
     },
     /// A report could not be written.
-    #[error("cannot write the report {}: {source}; choose another place for --report", path.display())]
+    #[error("cannot write the report {}: {source}; choose another place for it", path.display())]
     Report {
         /// The file.
         path: PathBuf,
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// A file is no report.
+    #[error(
+        "{} is no report of `leno lab run`, neither its JSON (-o json) nor its page (--report): {source}",
+        path.display()
+    )]
+    NoReport {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
     },
     /// The operator ended the run.
     #[error("interrupted; nothing is left behind, and nothing is reported of a run that is not complete")]

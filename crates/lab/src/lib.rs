@@ -8,6 +8,7 @@ mod envoy;
 mod error;
 mod floor;
 mod options;
+mod report_file;
 
 pub mod churn;
 pub mod cli_args;

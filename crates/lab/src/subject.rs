@@ -9,6 +9,8 @@ use crate::Error;
 use crate::envoy::PROGRAM_SUFFIX;
 use crate::scenario::Step;
 
+/// Name of the subject without a mesh, which the others add latency to.
+pub(crate) const WITHOUT_MESH: &str = "none";
 /// Name of this program that makes it the floor's relay: a node's proxy is started by a path alone.
 pub(crate) const FLOOR_PROGRAM: &str = "leno-lab-floor";
 /// Name of this program that makes it Envoy's agent.

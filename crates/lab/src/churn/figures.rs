@@ -150,6 +150,7 @@ mod tests {
             step: phase.name().to_owned(),
             subject: "leno".to_owned(),
             round: 1,
+            started: String::new(),
             shape: Shape { proxies, ..Shape::QUICK },
             seconds: 10.0,
             changes,

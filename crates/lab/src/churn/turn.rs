@@ -43,6 +43,9 @@ pub struct PhaseResult {
     pub subject: String,
     /// Round, from 1.
     pub round: usize,
+    /// When the phase began: RFC 3339, UTC. Empty in reports of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub started: String,
     /// The mesh and its proxies.
     pub shape: Shape,
     /// Seconds over which processor time was taken.
@@ -151,6 +154,8 @@ struct Running<'a> {
 /// Where everything stood when a phase began.
 struct Sampled {
     at: Instant,
+    /// `at`, RFC 3339, UTC.
+    time: String,
     plane: Cpu,
     /// The lab with its children.
     lab: Cpu,
@@ -167,6 +172,7 @@ impl Sampled {
         let what = "cannot read /proc";
         Ok(Self {
             at: Instant::now(),
+            time: measure::now(),
             plane: Cpu::default(),
             lab: measure::cpu(own).map_err(Error::io(what))?,
             machine: MachineCpu::now().map_err(Error::io(what))?,
@@ -255,6 +261,7 @@ impl Running<'_> {
             step: phase.name().to_owned(),
             subject: self.turn.subject.clone(),
             round: self.turn.round,
+            started: begun.time,
             shape: self.turn.shape,
             seconds: (ended.at - begun.at).as_secs_f64(),
             changes: made.changes,

@@ -28,7 +28,8 @@ pub struct MachineCpu {
     pub steal_seconds: f64,
     /// Nothing to do, or waiting for a disk.
     pub idle_seconds: f64,
-    /// All there was: the time that passed on every core.
+    /// All there was: the time that passed on every core. 0 in reports of the first versions, which did not keep it.
+    #[serde(default)]
     pub all_seconds: f64,
 }
 

@@ -6,8 +6,17 @@
 mod machine;
 mod process;
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 pub use machine::{Machine, MachineCpu, busy_cores};
 pub use process::{Cpu, Memory, cpu, memory, others, process_tree};
+
+/// The time, to the second: RFC 3339, UTC.
+pub(crate) fn now() -> String {
+    let now = OffsetDateTime::now_utc();
+    now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default()
+}
 
 #[cfg(test)]
 #[path = "measure_tests.rs"]

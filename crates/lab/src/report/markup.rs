@@ -15,3 +15,52 @@ pub(super) fn escape(text: &str) -> String {
     }
     out
 }
+
+/// The kinds of ids: a step, and the rounds of a figure.
+pub(super) const STEP: &str = "step";
+pub(super) const ROUNDS: &str = "rounds";
+
+/// An element's id made of names: letters and digits, with a dash for anything else.
+pub(super) fn id(kind: &str, names: &[&str]) -> String {
+    let mut id = kind.to_owned();
+    for name in names {
+        id.push('-');
+        for letter in name.chars() {
+            if letter.is_ascii_alphanumeric() {
+                id.push(letter.to_ascii_lowercase());
+            } else if letter == '.' {
+                // `p99.9` and `p99 9` are two figures.
+                id.push('_');
+            } else if !id.ends_with('-') {
+                id.push('-');
+            }
+        }
+    }
+    id
+}
+
+/// The class of a subject by its place among the subjects; the style sheet gives it a colour, light and dark.
+pub(super) fn colour(index: usize) -> String {
+    format!("s{}", index % COLOURS)
+}
+
+/// How many colours the style sheet has.
+const COLOURS: usize = 8;
+
+/// A point in time for people, to the minute, in UTC: `2026-11-22 18:48`. `time` is RFC 3339 in UTC.
+pub(super) fn minute(time: &str) -> String {
+    match (time.get(..10), time.get(10..11), time.get(11..16)) {
+        (Some(day), Some("T"), Some(clock)) => format!("{day} {clock}"),
+        _ => time.to_owned(),
+    }
+}
+
+/// The time of day to the second: `18:48:10`. `time` is RFC 3339 in UTC.
+pub(super) fn clock(time: &str) -> &str {
+    time.get(11..19).unwrap_or(time)
+}
+
+/// A count with its noun: `1 round`, `5 rounds`.
+pub(super) fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}

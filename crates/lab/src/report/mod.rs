@@ -1,25 +1,28 @@
 //! What a run found, for people and for programs.
 
+mod card;
+mod curve;
 mod html;
 mod markup;
 mod published;
-mod svg;
+mod ratio;
+mod remarks;
+mod tables;
 mod text;
+mod verdict;
 
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
-pub use html::html;
+pub use html::{html, raw_json};
 pub use published::{Published, Study, study};
 pub use text::text;
 
 use crate::Error;
 use crate::churn::{self, PhaseResult};
 use crate::identity::Identified;
-use crate::measure::Machine;
+use crate::measure::{Machine, now};
 use crate::options::RunOptions;
-use crate::results::{StepResult, figures, remarks, taken};
+use crate::results::{StepResult, figures, taken};
 use crate::scenario::Scenario;
 use crate::stats::{Figure, Found, sum_up};
 
@@ -135,13 +138,9 @@ impl Report {
         self.figures = figures(&self.results);
         self.figures.extend(of_phases);
         self.warnings.extend(self.churn.iter().flat_map(churn::remarks));
-        self.warnings.extend(self.results.iter().flat_map(remarks));
+        self.warnings.extend(self.results.iter().flat_map(crate::results::remarks));
         self.warnings.extend(taken(&self.results));
     }
-}
-
-fn now() -> String {
-    OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
 }
 
 #[cfg(test)]

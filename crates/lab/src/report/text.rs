@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 
 use super::Report;
+use super::markup::minute;
+use super::verdict::{is_own, key_figures, standings};
 use crate::stats::number;
 
-/// A table for each step: a line per figure, a column per subject with median and range, and the ratio to the subject
-/// named first.
+/// How Leno stands beside the others, and a table for each step: a line per figure, a column per subject with median and
+/// range, and the ratio to the subject named first.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
@@ -25,13 +27,22 @@ pub fn text(report: &Report) -> String {
         machine.kernel
     );
     let commit = report.commit.as_deref().unwrap_or("of an unknown commit");
-    let _ = writeln!(out, "measured by Leno {} ({commit}), {}", report.program_version, report.started);
+    let _ = writeln!(out, "measured by Leno {} ({commit}), {} UTC", report.program_version, minute(&report.started));
     for subject in &report.subjects {
         for program in &subject.programs {
             let version = program.version.as_deref().unwrap_or("version unknown");
             let sum = program.sha256.get(..12).unwrap_or("unreadable");
             let _ = writeln!(out, "  {}: {version}; SHA-256 {sum}…", subject.name);
         }
+    }
+    let keys = key_figures(report);
+    let standings = standings(report, &keys);
+    if !standings.is_empty() {
+        let names: Vec<String> = keys.iter().map(|figure| format!("{} of {}", figure.name, figure.step)).collect();
+        let _ = writeln!(out, "\nin {}:", names.join("; "));
+    }
+    for standing in &standings {
+        let _ = writeln!(out, "  {} beside {}: {}", standing.own, standing.other, standing.words());
     }
     for step in &report.steps {
         let mut rows = vec![vec![String::new()]];
@@ -78,11 +89,6 @@ pub fn text(report: &Report) -> String {
         let _ = writeln!(out, "warning: {warning}");
     }
     out
-}
-
-/// Whether a subject is what all of this is about.
-fn is_own(subject: &str) -> bool {
-    subject.starts_with("leno")
 }
 
 /// How a subject compares with each other one; nothing if there are none but the first, which the figures themselves tell.

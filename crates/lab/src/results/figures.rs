@@ -6,6 +6,7 @@ use crate::load::{
 };
 use crate::measure::{Cpu, Memory};
 use crate::stats::{Better, Figure, Found, Value, number, sum_up};
+use crate::subject::WITHOUT_MESH;
 
 const GIGA: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
@@ -24,9 +25,6 @@ const TAKEN: f64 = 0.05;
 
 /// The part of idle connections that must have been opened for them to be divided by.
 const MOST_OPENED: f64 = 0.99;
-
-/// The subject that the others add latency to.
-const WITHOUT_MESH: &str = "none";
 
 /// Latencies of which it is told what a mesh adds, and the names of that.
 const ADDED: [(&str, &str); 4] = [

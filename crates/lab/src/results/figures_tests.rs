@@ -36,6 +36,7 @@ fn stream_result(subject: &str, round: usize, gigabytes: f64, cpu: Option<f64>) 
         step: "bulk".into(),
         subject: subject.into(),
         round,
+        started: String::new(),
         seconds: 2.0,
         loads: vec![LoadResult { placed: placed(load, true), outcome: Outcome::Stream(outcome) }],
         proxies: cpu.map(|seconds| vec![proxy(seconds, 10, 12), proxy(seconds, 10, 14)]).unwrap_or_default(),

@@ -20,6 +20,9 @@ pub struct StepResult {
     pub subject: String,
     /// Round, from 1.
     pub round: usize,
+    /// When the step began: RFC 3339, UTC. Empty in reports of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub started: String,
     /// Seconds over which processor time was taken.
     pub seconds: f64,
     /// What the loads found.

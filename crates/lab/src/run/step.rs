@@ -119,6 +119,7 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
         Ok((Instant::now(), each, MachineCpu::now().map_err(Error::io("cannot read /proc/stat"))?))
     };
 
+    let started = measure::now();
     let unloaded = memories(measured)?;
     let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
     let mut generators = Vec::new();
@@ -186,6 +187,7 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
         step: step.name.clone(),
         subject: subject.to_string(),
         round,
+        started,
         seconds: (ended - begun).as_secs_f64(),
         loads: order
             .into_iter()
