@@ -1,4 +1,4 @@
-//! One question in, records or an error out.
+//! A DNS question and its answer.
 
 use std::net::IpAddr;
 
@@ -6,49 +6,48 @@ use hickory_proto::op::{Edns, Header, Message, MessageType, OpCode, Query, Respo
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType, rdata};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
 
-/// Largest UDP payload offered to a client that takes part in EDNS (RFC 6891); above the usual
-/// MTU answers would be fragmented.
+/// Largest UDP payload offered to a client that uses EDNS (RFC 6891), bytes. Above the usual MTU, answers would be
+/// fragmented.
 const MAX_UDP_PAYLOAD: u16 = 1232;
 
-/// Records a question may come with: EDNS and a signature, with room. What a message costs to
-/// read grows with its records, five thousand fit in one, and whoever reads it has others'
-/// connections to carry.
+/// Additional records that a question may carry: EDNS and a signature, with some room. Reading a message costs time for
+/// each record, and a packet has room for five thousand. The thread that reads it also carries other pods' connections.
 const MAX_EXTRA_RECORDS: u32 = 8;
 
-/// A message that asks something.
+/// A message that asks a question.
 pub struct Question {
     message: Message,
     query: Query,
 }
 
-/// What is to be answered.
+/// The content of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// How long it may be kept, seconds.
+    /// Time to live, seconds.
     pub ttl: u32,
-    /// The name that the asked one is an alias of, which everything else belongs to.
+    /// The canonical name, if the name asked for is an alias. All other records then belong to it.
     pub cname: Option<String>,
-    /// Addresses; those that were not asked for are left out.
+    /// Addresses. Those of a family that was not asked for are left out.
     pub addresses: Vec<IpAddr>,
-    /// Host names and ports, answered where they were asked for (SRV).
+    /// Host names and ports, for SRV questions.
     pub targets: Vec<(String, u16)>,
 }
 
-/// What a packet turned out to be.
+/// The result of reading a packet.
 pub enum Parsed {
     /// A question.
     Question(Box<Question>),
-    /// Not one, but sound enough to answer: the bytes of the refusal.
+    /// Not a question, but valid enough for an error response: its bytes.
     Refusal(Vec<u8>),
-    /// Nothing that deserves an answer.
+    /// Not worth a response.
     Garbage,
 }
 
-/// Reads a packet a client sent.
+/// Reads a client's packet.
 pub fn parse(packet: &[u8]) -> Parsed {
     let message = if is_bounded(packet) { Message::from_vec(packet).ok() } else { None };
     let Some(message) = message else {
-        // The id is all that is needed to say FORMERR; less than a header is noise.
+        // A FORMERR response needs only the id. Anything shorter than a header is noise.
         return match packet {
             [high, low, flags, ..] if packet.len() >= 12 && flags & 0x80 == 0 => {
                 let id = u16::from_be_bytes([*high, *low]);
@@ -58,7 +57,7 @@ pub fn parse(packet: &[u8]) -> Parsed {
         };
     };
     if message.metadata.message_type == MessageType::Response {
-        // Answering a response would let two servers talk to each other for ever.
+        // If servers answered responses, two of them could talk to each other for ever.
         return Parsed::Garbage;
     }
     let error = |code| {
@@ -84,7 +83,7 @@ fn refusal(message: &Message) -> Parsed {
 }
 
 impl Question {
-    /// The name asked for, without its final dot, in lower case (RFC 4343).
+    /// The name asked for: lower case (RFC 4343), without its final dot.
     pub fn name(&self) -> String {
         let name = self.query.name().to_lowercase().to_ascii();
         name.strip_suffix('.').unwrap_or(&name).to_owned()
@@ -95,13 +94,13 @@ impl Question {
         self.query.query_type()
     }
 
-    /// Whether addresses of `ip`'s family were asked for.
+    /// Whether the question asks for addresses of `ip`'s family.
     pub fn wants(&self, ip: &IpAddr) -> bool {
         matches!((self.record_type(), ip), (RecordType::A, IpAddr::V4(_)) | (RecordType::AAAA, IpAddr::V6(_)))
     }
 
-    /// An authoritative answer. Too long for the client's UDP payload, it is cut with the
-    /// truncation bit set; `udp` says whether that limit holds.
+    /// An authoritative answer. If `udp` is set and the answer is longer than the client's UDP payload, it is cut and
+    /// the truncation bit set.
     pub fn answer(&self, answer: &Answer, udp: bool) -> Vec<u8> {
         let mut reply = self.reply(ResponseCode::NoError);
         reply.metadata.authoritative = true;
@@ -127,7 +126,7 @@ impl Question {
         self.encode(&reply, udp)
     }
 
-    /// An answer without records and with a code.
+    /// An answer without records, with a response code.
     pub fn error(&self, code: ResponseCode) -> Vec<u8> {
         self.encode(&self.reply(code), true)
     }
@@ -155,7 +154,7 @@ impl Question {
     }
 }
 
-/// Whether the header promises no more than a question has.
+/// Whether the header announces no more records than a question may have.
 fn is_bounded(packet: &[u8]) -> bool {
     let header = Header::read(&mut BinDecoder::new(packet));
     header.is_ok_and(|Header { counts, .. }| {
@@ -164,14 +163,14 @@ fn is_bounded(packet: &[u8]) -> bool {
     })
 }
 
-/// Whether `reply` answers `query`: same id, same question (RFC 5452 §4). Anything else is a
-/// forgery or a straggler. What follows the question is the client's to read.
+/// Whether `reply` answers `query`: same id and same question (RFC 5452 §4). Anything else is forged or late. The
+/// client reads the rest of the reply.
 pub fn answers(query: &[u8], reply: &[u8]) -> bool {
     let (Some((query, asked)), Some((reply, answered))) = (head(query), head(reply)) else { return false };
     reply.metadata.message_type == MessageType::Response && query.metadata.id == reply.metadata.id && asked == answered
 }
 
-/// The header, and the question if there is exactly one.
+/// The header and the question, if there is exactly one question.
 fn head(packet: &[u8]) -> Option<(Header, Query)> {
     let mut decoder = BinDecoder::new(packet);
     let header = Header::read(&mut decoder).ok()?;

@@ -1,10 +1,10 @@
-//! Messages over TCP: each after its length (RFC 1035 §4.2.2).
+//! Messages over TCP: each is preceded by its length (RFC 1035 §4.2.2).
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Reads the next message. Not cancel safe; how long it may take is the caller's to say.
+/// Reads the next message. Not cancel safe. The caller sets the time limit.
 ///
 /// # Errors
 /// When the stream ends or breaks.
@@ -15,7 +15,7 @@ pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> 
     Ok(message)
 }
 
-/// A message as it is written, unless it is too long.
+/// A message with its length, as it is written to the stream. `None` if it is too long.
 #[must_use]
 pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
     let length = u16::try_from(message.len()).ok()?;

@@ -1,7 +1,7 @@
-//! Finding what has a key, by a hash of the key.
+//! A hash index: finds values by a key that is part of the value.
 //!
-//! The keys themselves are in what is found, so that an index keeps no second copy of them, and finding
-//! one compares numbers that lie side by side.
+//! The index stores only the hash of each key, so it keeps no second copy of the keys. A lookup compares integers that
+//! lie side by side in memory.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::slice;
@@ -9,19 +9,21 @@ use std::sync::{Arc, LazyLock};
 
 use crate::Map;
 
-/// One for all indices, as their clones must agree. Nobody outside can know what collides.
+/// The hash keys, shared by all indices so that their clones agree. They are random, so an outsider can't provoke
+/// collisions.
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The number under which what has that key is indexed.
+/// The hash under which a value with this key is stored.
 pub(crate) fn hash(key: impl Hash) -> u64 {
     KEYS.hash_one(key)
 }
 
-/// Values by the hash of a key. Several may have one key, and two keys one hash: who asks compares.
+/// Values by the hash of a key. Several values may share a key, and two keys may share a hash, so callers compare the
+/// key themselves.
 #[derive(Debug, Clone)]
 pub(crate) struct Index<V>(Map<u64, Few<V>>);
 
-/// Mostly one.
+/// The values of one hash; most hashes have one value.
 #[derive(Debug, Clone)]
 enum Few<V> {
     One(V),
@@ -44,12 +46,12 @@ impl<V> Default for Index<V> {
 }
 
 impl<V> Index<V> {
-    /// What was put there.
+    /// The values stored under `hash`.
     pub(crate) fn at(&self, hash: u64) -> &[V] {
         self.0.get(&hash).map_or(&[], Few::all)
     }
 
-    /// Everything, in no order.
+    /// All values, in no particular order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.values().flat_map(Few::all)
     }
@@ -60,12 +62,12 @@ impl<V> Index<V> {
 }
 
 impl<V: Clone> Index<V> {
-    /// Puts a value after those that are there.
+    /// Adds a value behind those with the same hash.
     pub(crate) fn put(&mut self, hash: u64, value: V) {
         self.put_before(hash, value, |_| false);
     }
 
-    /// Puts a value before the first that comes `after` it.
+    /// Adds a value before the first one for which `after` is true.
     pub(crate) fn put_before(&mut self, hash: u64, value: V, after: impl Fn(&V) -> bool) {
         let few = match self.at(hash) {
             [] => Few::One(value),
@@ -77,7 +79,7 @@ impl<V: Clone> Index<V> {
         self.0.insert(hash, few);
     }
 
-    /// Removes those that it `is`.
+    /// Removes the values for which `is` is true.
     pub(crate) fn remove(&mut self, hash: u64, is: impl Fn(&V) -> bool) {
         let mut left: Vec<V> = match self.at(hash) {
             held if held.iter().any(&is) => held.iter().filter(|value| !is(value)).cloned().collect(),

@@ -1,12 +1,11 @@
-//! A map whose clones share what they have in common.
+//! An ordered map whose clones share structure.
 //!
-//! A picture of the mesh is handed out with every change, while the one before is still being read.
-//! With the maps of the standard library each of them would have to be copied whole. This one is a
-//! tree of nodes that are counted and never written while two maps hold them: a clone is one count,
-//! and a write after it copies the few nodes on the way to its entry, however many entries there are.
+//! A new snapshot of the mesh is published with every change, while readers still hold the previous one. With the
+//! standard library's maps, each snapshot would be a full copy. This map is a B+tree of reference-counted nodes, which
+//! are not written while two maps hold them. A clone increments one count. A write after a clone copies only the nodes
+//! on the path to its entry, whatever the size of the map.
 //!
-//! It is a B+tree: entries lie side by side in leaves, in order, so that an entry costs little more
-//! than its key and value.
+//! Entries lie in order, side by side in the leaves, so an entry costs little more than its key and value.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -14,39 +13,38 @@ use std::ops::{Bound, Index, RangeBounds};
 use std::slice;
 use std::sync::Arc;
 
-/// Most entries of a leaf, most children of a branch. A write after a clone copies one such node per
-/// level, and an entry is found by halving; what is copied costs a count per key and value.
+/// Most entries of a leaf and most children of a branch. A write after a clone copies one such node per level; a lookup
+/// is a binary search in each. Copying costs one count per key and value.
 const FULL: usize = 24;
-/// A node with fewer is put together with the one beside it.
+/// A node with fewer entries is merged with its neighbour.
 const SCANT: usize = FULL / 4;
-/// A node grows by so many places, for most stay as they are for long.
+/// Capacity grows in steps of this size, because most nodes stay as they are for long.
 const GROWTH: usize = 4;
 
 /// An ordered map whose clones share their nodes.
 ///
-/// Values should be cheap to clone, for up to a node of them is cloned by a write: numbers, counted
-/// pointers, or another such map where there may be many.
+/// Values should be cheap to clone, because a write may clone up to a node of them: numbers, `Arc`s, or another `Map`.
 pub struct Map<K, V> {
     root: Option<Arc<Node<K, V>>>,
     len: usize,
 }
 
-/// An ordered set whose clones share their nodes; [`Map::keys`] tells what is in it.
+/// An ordered set whose clones share their nodes. [`Map::keys`] lists its members.
 pub type Set<T> = Map<T, ()>;
 
 enum Node<K, V> {
     /// Entries in order.
     Leaf(Vec<(K, V)>),
-    /// Children in order, all of one height. The key beside a child is above all keys of those before
-    /// it and not above its own, but for the first, whose is not looked at.
+    /// Children in order, all of the same height. A child's keys are at least the key stored beside it and less than
+    /// the next child's. The first child's stored key is not used.
     Branch(Vec<(K, Arc<Self>)>),
 }
 
-/// A child, and the key from which on it is the one to look in.
+/// A child and its smallest possible key.
 type Child<K, V> = (K, Arc<Node<K, V>>);
 
 impl<K: Clone, V: Clone> Clone for Node<K, V> {
-    /// A node is only cloned to be written.
+    /// A node is cloned only in order to be written.
     fn clone(&self) -> Self {
         fn with_room<T: Clone>(nodes: &[T]) -> Vec<T> {
             let mut copy = Vec::with_capacity((nodes.len() + 1).min(FULL));
@@ -64,9 +62,9 @@ impl<K: Clone, V: Clone> Clone for Node<K, V> {
 enum Inserted<K, V> {
     /// The key was there, with this value.
     Replaced(V),
-    /// The key is new, and everything had room.
+    /// The key was there. Holds its previous value.
     New,
-    /// The key is new, and the node's right part has become one of its own, from this key on.
+    /// The key is new, and there was room for it.
     Split(K, Arc<Node<K, V>>),
 }
 
@@ -75,7 +73,7 @@ fn child_of<K: Borrow<Q>, V, Q: Ord + ?Sized>(children: &[Child<K, V>], key: &Q)
     children.get(1..).map_or(0, |others| others.partition_point(|(from, _)| from.borrow() <= key))
 }
 
-/// Puts `item` at `index`; what is split off to make room for it.
+/// Inserts `item` at `index`. Returns what was split off to make room.
 fn put<T>(items: &mut Vec<T>, index: usize, item: T) -> Option<Vec<T>> {
     if items.len() < FULL {
         if items.len() == items.capacity() {
@@ -85,7 +83,7 @@ fn put<T>(items: &mut Vec<T>, index: usize, item: T) -> Option<Vec<T>> {
         return None;
     }
     if index == FULL {
-        // Those that come in order leave full nodes behind.
+        // Entries that arrive in order leave full nodes behind.
         return Some(vec![item]);
     }
     let mut right = items.split_off(FULL / 2);
@@ -171,7 +169,7 @@ impl<K, V> Node<K, V> {
     }
 }
 
-/// Makes one of the children `left` and `left + 1`, or two that are alike if one had too many.
+/// Merges the children `left` and `left + 1`, or balances them if they don't fit into one node.
 fn put_together<K: Clone, V: Clone>(children: &mut Vec<Child<K, V>>, left: usize) {
     let (from, right) = children.remove(left + 1);
     let right = Arc::unwrap_or_clone(right);
@@ -181,14 +179,14 @@ fn put_together<K: Clone, V: Clone>(children: &mut Vec<Child<K, V>>, left: usize
             halve(entries).map(|right| (right[0].0.clone(), Node::Leaf(right)))
         }
         (Node::Branch(inner), Node::Branch(mut others)) => {
-            // The first key of a branch says nothing; the one beside it does.
+            // A branch's first key is not used; the key beside the branch is the right one.
             if let Some(first) = others.first_mut() {
                 first.0 = from;
             }
             inner.append(&mut others);
             halve(inner).map(|right| (right[0].0.clone(), Node::Branch(right)))
         }
-        // Children are of one height.
+        // Can't happen: children have the same height.
         (_, right) => Some((from, right)),
     };
     if let Some((from, right)) = split {
@@ -196,7 +194,7 @@ fn put_together<K: Clone, V: Clone>(children: &mut Vec<Child<K, V>>, left: usize
     }
 }
 
-/// The right half of what is too much for one node.
+/// Splits off the right half if there are too many items for one node.
 fn halve<T>(items: &mut Vec<T>) -> Option<Vec<T>> {
     let right = (items.len() > FULL).then(|| items.split_off(items.len() / 2));
     items.shrink_to_fit();
@@ -209,18 +207,18 @@ impl<K, V> Map<K, V> {
         Self { root: None, len: 0 }
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether `other` is a clone, and neither was written since: then they are equal, and nothing had to
-    /// be looked at.
+    /// Whether `other` is a clone of this map and neither was written since. If true, they are equal, and no entry had
+    /// to be compared.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         match (&self.root, &other.root) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -344,7 +342,7 @@ impl<K, V> Map<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Map<K, V> {
-    /// Adds or replaces an entry; the value that was replaced.
+    /// Adds or replaces an entry. Returns the value that was replaced.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let Some(root) = &mut self.root else {
             self.root = Some(Arc::new(Node::Leaf(vec![(key, value)])));
@@ -363,7 +361,7 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
         None
     }
 
-    /// The value of a key, to be changed. Nothing is copied if there is none.
+    /// The value of a key, for changing it. Copies nothing if there is no such entry.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -374,16 +372,16 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
         Arc::make_mut(self.root.as_mut()?).get_mut(key)
     }
 
-    /// The value of a key, to be changed; `value` gives one if there is none.
+    /// The value of a key, for changing it. If there is none, inserts what `value` returns.
     pub fn get_or_insert_with(&mut self, key: K, value: impl FnOnce() -> V) -> &mut V {
         if !self.contains_key(&key) {
             self.insert(key.clone(), value());
         }
-        // It has just been seen or put there.
+        // It was found or inserted just now.
         self.get_mut(&key).expect("the key is in the map")
     }
 
-    /// Removes an entry; its value. Nothing is copied if there is none.
+    /// Removes an entry and returns its value. Copies nothing if there is no such entry.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -394,7 +392,7 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
         let root = self.root.as_mut()?;
         let removed = Arc::make_mut(root).remove(key)?;
         self.len -= 1;
-        // A root of one child is one level too many.
+        // A root with a single child is one level too many.
         while let Node::Branch(children) = &**root
             && let [(_, only)] = &children[..]
         {

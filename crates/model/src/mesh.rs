@@ -1,4 +1,4 @@
-//! One consistent picture of the mesh, and the indices the data path looks things up by.
+//! One consistent snapshot of the mesh, with the indices that the data path needs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ mod policies;
 
 use policies::Policies;
 
-/// A workload as endpoint of one service.
+/// A workload as an endpoint of one service.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     /// The workload.
     pub workload: Arc<Workload>,
-    /// Its own ports for the service; may be empty, then the service's target ports count.
+    /// The workload's own ports for the service. If empty, the service's target ports apply.
     pub ports: Arc<[Port]>,
 }
 
 impl Endpoint {
-    /// The port this endpoint serves `port` of the service on, or `None` if it doesn't: its own
-    /// entry first, then the service's target unless that is named, as ztunnel does.
+    /// The port on which this endpoint serves `port` of the service; `None` if it doesn't. The endpoint's own entry
+    /// wins, then the service's target port, unless that is a named port. Same order as ztunnel.
     pub fn target_port(&self, port: &Port) -> Option<u16> {
         self.ports
             .iter()
@@ -32,28 +32,28 @@ impl Endpoint {
     }
 }
 
-/// Everything a proxy or control plane knows, by every key it is asked for.
+/// Everything a proxy or control plane knows, indexed by every key that is looked up.
 ///
-/// Cheap to clone, and a change costs what it touches, however large the mesh: clones share all that
-/// is the same in them. Writers clone, change and publish; readers hold one clone for as long as they
-/// need a consistent view.
+/// Cloning is cheap, and the cost of a change does not depend on the size of the mesh, because clones share what is
+/// equal in them. A writer clones, changes and publishes. A reader holds one clone for as long as it needs a consistent
+/// view.
 #[derive(Debug, Clone, Default)]
 pub struct Mesh {
     workloads: Index<Arc<Workload>>,
     by_address: Index<Arc<Workload>>,
-    // By node, namespace, name and service account; of those that are on a node.
+    // Indexed by node, namespace, name and service account. Holds only workloads that are on a node.
     by_pod: Index<Arc<Workload>>,
     services: Index<Arc<Service>>,
     by_vip: Index<Arc<Service>>,
     by_hostname: Index<Arc<Service>>,
     ranged: Map<ServiceName, Arc<Service>>,
-    // By the service's name, known or not: endpoints may arrive before their service, and a
-    // replaced service keeps them.
+    // Indexed by service name, whether or not the service is known: endpoints may arrive before their service, and keep
+    // their place when the service is replaced.
     endpoints: Index<Endpoints>,
     policies: Policies,
 }
 
-/// Those of one service.
+/// The endpoints of one service.
 #[derive(Debug, Clone)]
 struct Endpoints {
     service: ServiceName,
@@ -69,7 +69,7 @@ impl Endpoints {
 }
 
 impl Mesh {
-    /// Adds or replaces a workload. Retired policies that it goes on to name stay.
+    /// Adds or replaces a workload. Retired policies that the new version still names keep applying to it.
     pub fn upsert_workload(&mut self, workload: Arc<Workload>) {
         let old = self.workload(&workload.uid).cloned();
         if let Some(old) = &old {
@@ -140,7 +140,7 @@ impl Mesh {
         true
     }
 
-    /// From everywhere but from the policies it names.
+    /// Removes a workload from all indices except that of the policies it names.
     fn take_out(&mut self, old: &Workload) {
         let is_it = |other: &Arc<Workload>| other.uid == old.uid;
         self.workloads.remove(hash(&*old.uid), is_it);
@@ -161,7 +161,7 @@ impl Mesh {
         }
     }
 
-    /// Under what it is found by address.
+    /// The index keys of the workload's own addresses.
     fn own_addresses<'a>(&self, workload: &'a Workload) -> impl Iterator<Item = u64> + use<'a> {
         let owns = workload.network_mode == NetworkMode::Standard;
         let addresses = workload.addresses.iter().filter(move |_| owns);
@@ -191,7 +191,7 @@ impl Mesh {
         self.services.put(hash(&service.id), service);
     }
 
-    /// Removes a service; whether there was one. Its endpoints stay, for it may come back.
+    /// Removes a service. Returns whether it was there. Its endpoints stay, because the service may come back.
     pub fn remove_service(&mut self, id: &ServiceName) -> bool {
         let Some(old) = self.service(id).cloned() else { return false };
         let is_it = |other: &Arc<Service>| other.id == *id;
@@ -209,14 +209,14 @@ impl Mesh {
         self.policies.upsert(policy);
     }
 
-    /// Removes a policy, for everybody and at once; whether there was one.
+    /// Removes a policy for all workloads at once. Returns whether it was there.
     pub fn remove_policy(&mut self, id: &PolicyName) -> bool {
         self.policies.remove(id)
     }
 
-    /// Removes policies, except for the workloads that name them: for each of those a policy goes on to
-    /// count, as it was last, until that workload changes to name it no more, is removed, or the policy
-    /// comes back.
+    /// Retires policies: each one is removed, but keeps applying, in its last version, to the workloads that name it.
+    /// For each workload this ends when the workload is removed, when a new version of it no longer names the policy,
+    /// or when the policy comes back.
     pub fn retire_policies(&mut self, ids: &[PolicyName]) {
         ids.iter().for_each(|id| self.policies.retire(id));
     }
@@ -240,20 +240,20 @@ impl Mesh {
         self.policies.end_narrowing(old)
     }
 
-    /// A workload by key.
+    /// The workload with this UID.
     pub fn workload(&self, uid: &str) -> Option<&Arc<Workload>> {
         self.workloads.at(hash(uid)).iter().find(|workload| &*workload.uid == uid)
     }
 
-    /// The workload that owns an address. Of several, pods with HBONE win, then pods, then
-    /// HBONE, as ztunnel does. One that was not understood counts as if it had HBONE.
+    /// The workload that owns an address. If several claim it, the order is ztunnel's: pods with HBONE, other pods,
+    /// other workloads with HBONE, the rest. A workload that was not understood ranks as if it had HBONE.
     pub fn workload_by_address(&self, network: &Name, address: IpAddr) -> Option<&Arc<Workload>> {
         let mut claimants = self.by_address.at(address_hash(network, address)).iter();
         claimants.find(|workload| workload.network == *network && workload.addresses.contains(&address))
     }
 
-    /// The workload a node agent announces as `namespace/name` with a service account, if it
-    /// runs on `node`, as ztunnel finds its own.
+    /// The workload that a node agent announces by `namespace/name` and service account, if it runs on `node`. ztunnel
+    /// looks up its own workloads the same way.
     pub fn workload_on_node(
         &self,
         node: &str,
@@ -270,17 +270,17 @@ impl Mesh {
         self.by_pod.at(hash((node, namespace, name, service_account))).iter().find(is_it)
     }
 
-    /// All workloads, in no order.
+    /// All workloads, in no particular order.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.workloads.values()
     }
 
-    /// A service by key.
+    /// The service with this name.
     pub fn service(&self, id: &ServiceName) -> Option<&Arc<Service>> {
         self.services.at(hash(id)).iter().find(|service| service.id == *id)
     }
 
-    /// Whether a workload or a service has this very address.
+    /// Whether a workload or a service has exactly this address (ranges are not checked).
     pub fn has_address(&self, network: &Name, address: IpAddr) -> bool {
         self.workload_by_address(network, address).is_some() || self.with_vip(network, address).next().is_some()
     }
@@ -291,8 +291,8 @@ impl Mesh {
         candidates.filter(move |service| service.addresses.iter().any(has_it))
     }
 
-    /// The service a client in `client_namespace` means by a virtual address: exact addresses
-    /// first, then ranges, as ztunnel does.
+    /// The service that a client in `client_namespace` reaches by a virtual address. Exact addresses win over ranges,
+    /// as in ztunnel.
     pub fn service_by_vip(&self, network: &Name, address: IpAddr, client_namespace: &str) -> Option<&Arc<Service>> {
         let exact = preferred(self.with_vip(network, address), client_namespace);
         exact.or_else(|| {
@@ -313,18 +313,18 @@ impl Mesh {
         })
     }
 
-    /// The service a client in `client_namespace` means by a host name.
+    /// The service that a client in `client_namespace` reaches by a host name.
     pub fn service_by_hostname(&self, hostname: &str, client_namespace: &str) -> Option<&Arc<Service>> {
         let candidates = self.by_hostname.at(hash(hostname)).iter();
         preferred(candidates.filter(|service| &*service.id.hostname == hostname), client_namespace)
     }
 
-    /// All services, in no order.
+    /// All services, in no particular order.
     pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.services.values()
     }
 
-    /// The endpoints of a service, in no order, healthy or not.
+    /// The endpoints of a service, healthy or not, in no particular order.
     pub fn endpoints(&self, service: &ServiceName) -> impl Iterator<Item = &Endpoint> {
         self.endpoints_of(service).into_iter().flat_map(|of| of.by_uid.values())
     }
@@ -333,8 +333,8 @@ impl Mesh {
         self.endpoints.at(hash(service)).iter().find(|of| of.service == *service)
     }
 
-    /// The service a connection to `port` of the workload most likely came by, where only that
-    /// is known; `None` if it could be one of several: for telemetry, never for decisions.
+    /// The service by which a connection to `port` of the workload most likely came; `None` if there are several
+    /// candidates. For telemetry only: no decision may depend on it.
     pub fn service_at(&self, workload: &Workload, port: u16) -> Option<&Arc<Service>> {
         let mut matching = workload.services.keys().filter_map(|id| {
             let service = self.service(id)?;
@@ -345,12 +345,12 @@ impl Mesh {
         matching.next().filter(|_| matching.next().is_none())
     }
 
-    /// A policy by key.
+    /// The policy with this name.
     pub fn policy(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
         self.policies.get(id)
     }
 
-    /// All policies, in no order.
+    /// All policies, in no particular order.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Authorization>> {
         self.policies.all()
     }
@@ -365,7 +365,7 @@ impl Mesh {
         self.policies.of(workload)
     }
 
-    /// How many policies are retired and still count, once for each workload that names one.
+    /// The number of retired policies that still apply, counted once for each workload that names one.
     pub fn retired_policies(&self) -> usize {
         self.policies.retired()
     }
@@ -383,7 +383,8 @@ fn claim(w: &Workload) -> (bool, bool) {
     (w.is_pod(), w.may_be_in_mesh())
 }
 
-/// Same namespace, then canonical, then the first, as ztunnel does; invisible ones never.
+/// The preferred service for a client: one in its own namespace, then a canonical one, then the first. Services that
+/// the client may not see never count. Same order as ztunnel.
 fn preferred<'a>(
     candidates: impl Iterator<Item = &'a Arc<Service>> + Clone,
     client_namespace: &str,

@@ -1,4 +1,4 @@
-//! Names that many say, kept once.
+//! Names that many workloads and services share, stored once.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::index::hash;
 use crate::{GatewayAddress, GatewayDestination, Map, Name, Port, Recent, Service, ServiceName, Workload};
 
-/// Below so many names it is not worth looking for those that nobody says any more.
+/// With fewer names than this, unused ones are not looked for.
 const FEW: usize = 1024;
 
-/// The names that workloads and services have in common with others: without this, each of a
-/// namespace's 1 000 pods would come with the namespace's name, its node's, its service's.
+/// The names that workloads and services have in common. Without sharing, each of a namespace's 1 000 pods would hold
+/// its own copies of the names of its namespace, its node and its service.
 #[derive(Debug, Default)]
 pub struct Names {
     held: HashSet<Name>,
@@ -22,8 +22,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Makes a workload fit to be kept for long: what it has in common with others is shared with
-    /// them, and no room is left over.
+    /// Prepares a workload for being kept: strings it has in common with others are shared with them, and spare
+    /// capacity is given back.
     pub fn settle_workload(&mut self, workload: &mut Workload) {
         let Workload {
             namespace,
@@ -73,7 +73,7 @@ impl Names {
         self.forget_unused();
     }
 
-    /// As [`Names::settle_workload`].
+    /// Does for a service what [`Names::settle_workload`] does for a workload.
     pub fn settle_service(&mut self, service: &mut Service) {
         self.share_service_name(&mut service.id);
         service.addresses.iter_mut().for_each(|address| self.share(&mut address.network));

@@ -1,4 +1,4 @@
-//! Authorisation policy in the form the data plane evaluates (`istio.security.Authorization`).
+//! Authorisation policies in the form that the data plane evaluates (`istio.security.Authorization`).
 //!
 //! A policy is a disjunction of rules, a rule a conjunction of clauses, a clause a disjunction
 //! of matches, a match a conjunction of attributes. What an empty list means at each level is
@@ -13,34 +13,36 @@ use crate::Name;
 /// `namespace/name` of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyName {
-    /// Namespace; for a [`Scope::Global`] policy the root namespace.
+    /// Namespace. For a [`Scope::Global`] policy, the root namespace.
     pub namespace: Name,
     /// Name.
     pub name: Name,
 }
 
-/// Istio's name for the policy that is a PeerAuthentication's `STRICT`. No user's policy can have it: `_` is not allowed there.
+/// Istio's name for the policy that stands for a PeerAuthentication with mode `STRICT`. It contains `_`, which no
+/// user's policy may.
 const STATIC_STRICT: &str = "istio_converted_static_strict";
-/// Start of the name of a policy that a PeerAuthentication with modes per port becomes.
+/// Prefix of the policy names that stand for a PeerAuthentication with modes for single ports.
 const CONVERTED: &str = "converted_peer_authentication_";
 
 impl PolicyName {
-    /// Under which Istio's control plane sends that mutual TLS is required.
+    /// The name under which Istio's control plane sends the policy "mutual TLS is required".
     pub fn static_strict(root_namespace: Name) -> Self {
         Self { namespace: root_namespace, name: STATIC_STRICT.into() }
     }
 
-    /// Under which it sends a PeerAuthentication with modes per port.
+    /// The name under which Istio's control plane sends a PeerAuthentication with modes for single ports.
     pub fn converted(namespace: &str, peer_authentication: &str) -> Self {
         Self { namespace: namespace.into(), name: format!("{CONVERTED}{peer_authentication}").into() }
     }
 
-    /// Whether it says that mutual TLS is required, and nothing else.
+    /// Whether this is the policy "mutual TLS is required".
     pub fn is_static_strict(&self) -> bool {
         &*self.name == STATIC_STRICT
     }
 
-    /// The PeerAuthentication that became this policy, if one with modes per port did.
+    /// The name of the PeerAuthentication that this policy stands for; `None` for other policies and for
+    /// [`PolicyName::static_strict`].
     pub fn converted_from(&self) -> Option<&str> {
         self.name.strip_prefix(CONVERTED)
     }
@@ -55,18 +57,18 @@ impl fmt::Display for PolicyName {
 /// Which workloads a policy applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// All.
+    /// All workloads.
     Global,
-    /// Those of its namespace.
+    /// The workloads of the policy's namespace.
     Namespace,
-    /// Those that name it in `authorization_policies`.
+    /// The workloads that name it in `authorization_policies`.
     WorkloadSelector,
 }
 
 /// What a match does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Lets the connection pass; the presence of any such policy refuses what matches none.
+    /// Allows the connection. Where an ALLOW policy applies, a connection that none of them matches is refused.
     Allow,
     /// Refuses the connection.
     Deny,
@@ -81,30 +83,30 @@ pub struct Authorization {
     pub scope: Scope,
     /// What a match does.
     pub action: Action,
-    /// Any may match; an empty list never does.
+    /// Alternatives: the policy matches if one of its rules does. An empty list never matches.
     pub rules: Vec<Rule>,
-    /// Told, not enforced.
+    /// Whether a match is only logged, not enforced.
     pub dry_run: bool,
-    /// Set if the control plane described it in a way that was not understood: why. Whatever it
-    /// says, nobody gets in where it applies.
+    /// Why the control plane's description of the policy was not understood; `None` if it was. Such a policy lets
+    /// nobody in wherever it applies.
     pub not_understood: Option<Name>,
 }
 
-/// All clauses must hold; an empty list holds.
+/// A rule matches if all of its clauses do. An empty list matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
     /// Clauses.
     pub clauses: Vec<Clause>,
 }
 
-/// One match must hold; an empty list holds, a list of only empty matches does not.
+/// A clause matches if one of its matches does. An empty list matches; a list that holds only empty matches does not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Clause {
     /// Matches.
     pub matches: Vec<Match>,
 }
 
-/// Every populated attribute must hold: of `x` one value must match, of `not_x` none.
+/// All attributes that are set must hold: for `x`, one of its values must match; for `not_x`, none may.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the names are the attributes of istio.security.Match")]
 pub struct Match {
@@ -123,13 +125,13 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether no attribute is populated. Such a match contributes nothing to its clause.
+    /// Whether no attribute is set. Such a match is ignored in its clause.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A namespace and service account, trust domain ignored.
+/// A namespace and a service account. The trust domain is not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServiceAccountMatch {
     /// Namespace.

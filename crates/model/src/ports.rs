@@ -1,4 +1,4 @@
-//! The ports of a mesh's own parts, as Istio's.
+//! The ports of the mesh's own components. They are Istio's.
 
 /// In each pod: outbound TCP, redirected.
 pub const OUTBOUND: u16 = 15001;
@@ -17,6 +17,6 @@ pub const READINESS: u16 = 15021;
 /// A control plane's discovery and certificates.
 pub const CONTROL: u16 = 15012;
 
-/// Ports no mesh peer and no pod may reach through the proxy, because the proxy itself listens there, in the pod: for connections
-/// from outside of it, and for the pod's own DNS questions, which a peer would ask in the pod's name.
+/// The ports in a pod that no peer and no pod may reach through the proxy, because the proxy itself listens there.
+/// Through `DNS`, a peer could otherwise ask questions in the pod's name.
 pub const RESERVED: [u16; 4] = [OUTBOUND, INBOUND, HBONE, DNS];

@@ -1,11 +1,11 @@
-//! How the objects of a mesh name each other.
+//! How the objects of a mesh refer to each other.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::Name;
 
-/// `namespace/hostname`: the key under which services are delivered and referred to.
+/// `namespace/hostname`: the key of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceName {
     /// Namespace.
@@ -20,7 +20,7 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// An address within a network: two clusters' networks may reuse the same range.
+/// An address within a network. Two clusters' networks may use the same range.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NetworkAddress {
     /// Network id; empty for the default network.
@@ -35,16 +35,16 @@ impl fmt::Display for NetworkAddress {
     }
 }
 
-/// Where a waypoint or network gateway is.
+/// The address of a waypoint or network gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GatewayAddress {
-    /// What to connect to.
+    /// The service or workload to connect to.
     pub destination: GatewayDestination,
     /// Its HBONE port.
     pub hbone_mtls_port: u16,
 }
 
-/// Either form a gateway's address comes in.
+/// A gateway's address: by name or by IP address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum GatewayDestination {
     /// A service by name.

@@ -7,27 +7,27 @@ use ipnet::IpNet;
 
 use crate::{GatewayAddress, Name, NetworkAddress, ServiceName};
 
-/// A port of a service, or of a workload for a service.
+/// A port of a service, or a workload's port for a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Port {
     /// Port of the service.
     pub service_port: u16,
-    /// Port of the endpoint; 0 when each endpoint says its own (a named target port).
+    /// Port of the endpoint. 0 means that each endpoint has its own (a named target port).
     pub target_port: u16,
     /// Declared protocol.
     pub app_protocol: AppProtocol,
-    /// What carries it. Istio's wire format has no place for it: a proxy is told of TCP ports only.
+    /// Transport protocol. Istio's wire format has no field for it: proxies are told of TCP ports only.
     pub transport: Transport,
 }
 
 impl Port {
-    /// A TCP port without a declared protocol; a target of 0 is named.
+    /// A TCP port without a declared application protocol. `target_port` 0 stands for a named target port.
     pub fn tcp(service_port: u16, target_port: u16) -> Self {
         Self { service_port, target_port, app_protocol: AppProtocol::Unknown, transport: Transport::Tcp }
     }
 }
 
-/// What carries a port's traffic.
+/// The transport protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[allow(missing_docs, reason = "the names are the protocols")]
 pub enum Transport {
@@ -36,12 +36,13 @@ pub enum Transport {
     Udp,
 }
 
-/// What a service calls one of its ports. Istio's wire format has no place for it: it is known where services are declared.
+/// The name of a port of a service. Istio's wire format has no field for it, so it is known only where services are
+/// declared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PortName {
     /// The name; never empty.
     pub name: Name,
-    /// What carries the port.
+    /// Transport protocol of the port.
     pub transport: Transport,
     /// The port of the service.
     pub service_port: u16,
@@ -119,7 +120,8 @@ pub enum IpFamilies {
 }
 
 impl IpFamilies {
-    /// Whether a service with these has addresses like this one. Its endpoints may have more than it does.
+    /// Whether a service with these families has addresses like this one. Its endpoints may have addresses of other
+    /// families.
     pub fn permit(self, address: &IpAddr) -> bool {
         match self {
             Self::Automatic | Self::Dual => true,
@@ -161,7 +163,7 @@ pub struct Service {
     pub ranges: Vec<(Name, IpNet)>,
     /// Ports.
     pub ports: Vec<Port>,
-    /// Names of those that have one.
+    /// The names of the ports that have one.
     pub port_names: Vec<PortName>,
     /// SPIFFE ids an endpoint may have besides its own.
     pub subject_alt_names: Vec<Name>,
@@ -179,12 +181,12 @@ pub struct Service {
     pub ingress_use_waypoint: bool,
     /// Who may resolve it.
     pub visibility: Visibility,
-    /// As [`Workload::not_understood`](crate::Workload::not_understood).
+    /// Why it was not understood, as in [`Workload::not_understood`](crate::Workload::not_understood).
     pub not_understood: Option<Name>,
 }
 
 impl Service {
-    /// A public service with nothing in it: the base that builders and decoders fill.
+    /// A visible service without addresses, ports or other contents: the base that builders and decoders fill.
     pub fn new(namespace: impl Into<Name>, name: impl Into<Name>, hostname: impl Into<Name>) -> Self {
         Self {
             id: ServiceName { namespace: namespace.into(), hostname: hostname.into() },
@@ -205,17 +207,17 @@ impl Service {
         }
     }
 
-    /// The service's TCP ports: those that the mesh carries.
+    /// The service's TCP ports. The mesh carries no others.
     pub fn tcp_ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().filter(|port| port.transport == Transport::Tcp)
     }
 
-    /// The service's entry for a TCP port.
+    /// The TCP port with this number.
     pub fn port(&self, service_port: u16) -> Option<&Port> {
         self.tcp_ports().find(|port| port.service_port == service_port)
     }
 
-    /// The port of this name.
+    /// The port with this name.
     pub fn port_named(&self, name: &str, transport: Transport) -> Option<&Port> {
         let named = self.port_names.iter().find(|port| &*port.name == name && port.transport == transport)?;
         self.ports.iter().find(|port| port.transport == transport && port.service_port == named.service_port)

@@ -37,7 +37,7 @@ pub enum NetworkMode {
     HostNetwork,
 }
 
-/// Kind of the workload's owner; only told in telemetry.
+/// Kind of the workload's owner. Used only in telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WorkloadType {
     /// A Deployment (the protocol's zero value).
@@ -45,7 +45,7 @@ pub enum WorkloadType {
     Deployment,
     /// A CronJob.
     CronJob,
-    /// A bare Pod; Istio's control plane always says this one.
+    /// A bare Pod. Istio's control plane sends this kind for all workloads.
     Pod,
     /// A Job.
     Job,
@@ -74,7 +74,7 @@ pub struct Locality {
     pub subzone: Name,
 }
 
-/// What the destination proxy speaks to the application.
+/// How the destination's proxy talks to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ApplicationTunnel {
     /// Bytes as they are, or behind a PROXY header.
@@ -101,7 +101,7 @@ pub struct Workload {
     pub name: Name,
     /// Namespace.
     pub namespace: Name,
-    /// Its addresses, IPv4-mapped ones already turned to IPv4.
+    /// IP addresses. IPv4-mapped IPv6 addresses are stored as IPv4.
     pub addresses: Vec<IpAddr>,
     /// DNS name to resolve when there is no address; empty for none.
     pub hostname: Name,
@@ -109,9 +109,9 @@ pub struct Workload {
     pub network: Name,
     /// How to reach it.
     pub tunnel_protocol: TunnelProtocol,
-    /// Never empty here: the wire's empty string becomes [`DEFAULT_TRUST_DOMAIN`].
+    /// Trust domain. Never empty: [`DEFAULT_TRUST_DOMAIN`] stands for the wire format's empty string.
     pub trust_domain: Name,
-    /// Never empty here: the wire's empty string becomes `default`.
+    /// Service account. Never empty: `default` stands for the wire format's empty string.
     pub service_account: Name,
     /// Waypoint for traffic addressed to this workload itself.
     pub waypoint: Option<Box<GatewayAddress>>,
@@ -127,18 +127,18 @@ pub struct Workload {
     pub workload_type: WorkloadType,
     /// Owner's name, for telemetry.
     pub workload_name: Name,
-    /// The workload speaks HBONE by itself.
+    /// Whether the workload speaks HBONE itself.
     pub native_tunnel: bool,
     /// Framing towards the application.
     pub application_tunnel: Option<ApplicationTunnel>,
-    /// Selector policies that apply, as `namespace/name`.
+    /// The policies with a selector that apply to it.
     pub authorization_policies: Vec<crate::PolicyName>,
     /// Whether it takes new connections.
     pub health: Health,
     /// Cluster id.
     pub cluster_id: Name,
-    /// Services it is an endpoint of, and its ports for each: an entry maps a service port to
-    /// the port this workload listens on.
+    /// The services it is an endpoint of, with its ports for each: a service port and the port on which this workload
+    /// listens.
     pub services: Map<ServiceName, Vec<Port>>,
     /// Where it runs.
     pub locality: Locality,
@@ -146,19 +146,19 @@ pub struct Workload {
     pub network_mode: NetworkMode,
     /// Load-balancing weight; 1 unless set.
     pub capacity: u32,
-    /// Set if the control plane described it in a way that was not understood: why. The other
-    /// fields are what could be read all the same; they say whose the addresses are, and nothing
-    /// may pass to it, from it or through it.
+    /// Why the control plane's description of the workload was not understood; `None` if it was. The other fields then
+    /// hold what could be read. They tell whose the addresses are; nothing may pass to the workload, from it or through
+    /// it.
     pub not_understood: Option<Name>,
 }
 
 impl Workload {
-    /// Whether it is spoken to by HBONE, by a node proxy in front of it or by itself.
+    /// Whether others reach it by HBONE, through a node proxy in front of it or natively.
     pub fn takes_hbone(&self) -> bool {
         self.tunnel_protocol == TunnelProtocol::Hbone || self.native_tunnel
     }
 
-    /// Whether it must be taken for part of the mesh: one that was not understood might be.
+    /// Whether it must be treated as part of the mesh. One that was not understood must, because it might be.
     pub fn may_be_in_mesh(&self) -> bool {
         self.tunnel_protocol == TunnelProtocol::Hbone || self.not_understood.is_some()
     }

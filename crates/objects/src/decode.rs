@@ -1,9 +1,8 @@
-//! How the objects are read: any serde format in, with errors and warnings that name the field.
+//! Reads objects from any serde format, with errors and warnings that name the field.
 //!
-//! serde's derive can say that a field is unknown, but not which field was probably meant, nor
-//! that a field is well known in Kubernetes and merely without effect here. [`object!`] writes a
-//! decoder that does both, and runs a field's check while the format still knows the line it is
-//! on.
+//! serde's derive can report that a field is unknown. It can't suggest which field was probably meant, and it can't
+//! tell a field that Kubernetes knows but that has no effect here. [`object!`] generates a decoder that does both. It
+//! also runs a field's check while the format still knows the line of the field.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +17,7 @@ use super::Kind;
 use crate::consequences;
 use crate::suggest::did_you_mean;
 
-/// What a decoder carries along: where it is, and what it has to say when it is done.
+/// The state of a decoder: its place in the object, and its messages.
 #[derive(Debug)]
 pub(super) struct Context {
     /// The kind of the object being read.
@@ -34,14 +33,13 @@ pub(super) struct Context {
     pub(super) not_understood: Vec<NotUnderstood>,
 }
 
-/// What to make of a field or value that is not known.
+/// How to treat an unknown field or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It is a mistake, and the object is refused: files are written for this program.
+    /// Refuse the object: files are written for this program, so it is a mistake.
     Strict,
-    /// It is left out: an API server may be newer than this program, and has checked what it holds. What
-    /// was left out of a policy is told in the policy itself, for without it the policy would mean something
-    /// else.
+    /// Leave it out: an API server may be newer than this program, and has already validated the object. A policy notes
+    /// what was left out of it, because without that part it would mean something else.
     Lenient,
 }
 
@@ -124,8 +122,8 @@ impl Context {
         Some(text_of(self.path.get(..*depth).unwrap_or_default()))
     }
 
-    /// What is at `path` makes no sense to this program: the text of an error, or a note if it is to be
-    /// left out.
+    /// Reports that this program does not understand what is at `path`: as an error, or as a note if it is to be left
+    /// out.
     pub(super) fn refuse(&mut self, path: String, message: String) -> Result<(), String> {
         match self.mode {
             Mode::Strict => Err(message),
@@ -136,8 +134,8 @@ impl Context {
         }
     }
 
-    /// A field the owner of the format knows and this mesh has no use for. The author of a file is told; what
-    /// a cluster holds was written for others, too.
+    /// Reports a field that is valid in Kubernetes and has no effect in this mesh. Only files get a warning; objects of
+    /// a cluster are written for other programs, too.
     pub(super) fn ignored(&mut self, field: &'static str) {
         if self.mode == Mode::Lenient {
             return;
@@ -152,7 +150,7 @@ impl Context {
         }
     }
 
-    /// A field that is in none of these lists.
+    /// Reports a field that is in none of the lists.
     fn unknown(&mut self, field: &str, known: &[&'static str], ignored: &[&'static str]) -> Result<(), String> {
         let path = self.within(Segment::Field(field.to_owned().into()), |cx| cx.path());
         let all = known.iter().chain(ignored).copied();
@@ -206,18 +204,18 @@ impl Problem {
     }
 }
 
-/// A type that can stand in a field.
+/// A type that can be a field's value.
 pub(super) trait Field<'de>: Sized {
     fn decode<D: Deserializer<'de>>(from: D, cx: &mut Context) -> Result<Self, D::Error>;
 }
 
-/// A rule for the value of a field.
+/// A check of a field's value.
 pub(super) type Check<T> = fn(&T, &mut Context) -> Result<(), Problem>;
 
-/// Seed for a field's value. `null` counts as absent, as it does in Kubernetes.
+/// Seed for a field's value. `null` counts as absent, as in Kubernetes.
 ///
-/// The check runs here, and an unknown key is refused in [`Key`], because a format attaches a
-/// line only to what fails inside the seed it was given.
+/// The check runs here, and [`Key`] refuses unknown keys, because a format adds the line only to errors raised inside
+/// the seed that it was given.
 pub(super) struct At<'c, T>(pub(super) &'c mut Context, pub(super) &'static str, pub(super) Option<Check<T>>);
 
 impl<'de, T: Field<'de>> DeserializeSeed<'de> for At<'_, T> {
@@ -282,12 +280,12 @@ impl<'de, T: Field<'de>> Visitor<'de> for Nullable<'_, T> {
     }
 }
 
-/// Skips a value; whether there was one other than `null`.
+/// Skips a value. Returns whether it was something other than `null`.
 pub(super) fn skip<'de, A: MapAccess<'de>>(map: &mut A) -> Result<bool, A::Error> {
     map.next_value::<Option<IgnoredAny>>().map(|value| value.is_some())
 }
 
-/// The decoder of one struct: `visit_map` is what differs.
+/// The decoder of one struct. Implementations differ in `visit_map`.
 pub(super) trait Struct<'de>: Sized {
     fn read<A: MapAccess<'de>>(map: A, cx: &mut Context) -> Result<Self, A::Error>;
 }
@@ -350,7 +348,7 @@ impl<'de, T: Field<'de>> Visitor<'de> for List<'_, T> {
         while let Some(item) = seq.next_element_seed(Item(self.0, Segment::Index(out.len()), PhantomData))? {
             out.push(item);
         }
-        // Most lists hold one thing, and objects are kept for long.
+        // Most lists have one entry, and objects are kept for long.
         out.shrink_to_fit();
         Ok(out)
     }
@@ -396,7 +394,7 @@ impl<'de, K: MapKey, T: Field<'de>> Visitor<'de> for Entries<'_, K, T> {
     }
 }
 
-/// A type that can be the key of a mapping; every format's keys are text.
+/// A type that can be the key of a mapping. In every format, keys are text.
 pub(super) trait MapKey: Ord + Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
@@ -413,8 +411,7 @@ impl<'de> Field<'de> for Map<Name, Name> {
     }
 }
 
-/// Strings are asked for as "anything", so that `8080` and `true` are refused where Kubernetes
-/// would refuse them, instead of working here and failing there.
+/// Strings are requested as "any value", so that `8080` and `true` are refused as Kubernetes refuses them.
 impl<'de> Field<'de> for String {
     fn decode<D: Deserializer<'de>>(from: D, _: &mut Context) -> Result<Self, D::Error> {
         struct Text;
@@ -446,7 +443,7 @@ impl<'de> Field<'de> for bool {
     }
 }
 
-/// Whole numbers of a given range.
+/// Integers within a range.
 pub(super) struct Integer {
     pub(super) what: &'static str,
     pub(super) min: u64,

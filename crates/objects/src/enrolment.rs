@@ -1,17 +1,17 @@
-//! Who is in the mesh: which pods are to be captured, and which are.
+//! Which pods should be in the mesh, and which ones are.
 
 use crate::meta::{Labels, ObjectMeta};
 
-/// Label by which a namespace or pod joins the mesh, or stays out.
+/// Label of a namespace or pod that adds it to the mesh or keeps it out.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
-/// Annotation a node agent writes when the pod's traffic is captured: only then may peers tunnel
-/// to it.
+/// Annotation that a node agent writes when it has captured the pod's traffic. Peers may use tunnels to the pod only
+/// then.
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
-/// Value of [`REDIRECTION_ANNOTATION`] that says so.
+/// The value of [`REDIRECTION_ANNOTATION`] for a captured pod.
 pub const REDIRECTION_ENABLED: &str = "enabled";
 
-/// Whether a pod is to be captured, in a namespace with these labels: Istio's enrollment predicate (the
-/// agent's default selector).
+/// Whether a pod should be captured, given its namespace's labels. This is Istio's enrolment predicate (the agent's
+/// default selector).
 pub fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
     if &*pod.namespace == "kube-system" || pod.annotation("sidecar.istio.io/status").is_some() {
         return false;
@@ -23,7 +23,7 @@ pub fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
     }
 }
 
-/// Whether a node agent says that it has captured the pod.
+/// Whether a node agent reports that it has captured the pod.
 pub fn is_captured(pod: &ObjectMeta) -> bool {
     pod.annotation(REDIRECTION_ANNOTATION) == Some(REDIRECTION_ENABLED)
 }

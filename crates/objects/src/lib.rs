@@ -1,11 +1,10 @@
 //! What do users write? The Kubernetes and Istio objects that Leno understands, read from any serde format,
 //! and a store of them.
 //!
-//! [`decode()`] is strict with files, where a slip would change what the mesh does: an unknown field is an
-//! error that says which field was probably meant. It is lenient with an API server, which may know more than
-//! this program ([`Mode`]). Fields that the standard knows and Leno has
-//! no use for are accepted and reported, so that manifests written for a cluster can be used as
-//! they are without anybody believing that everything in them took effect.
+//! [`decode()`] is strict with files, where a slip would change what the mesh does: an unknown field is an error that
+//! suggests the field that was probably meant. It is lenient with an API server, which may be newer than this program
+//! ([`Mode`]). Fields that Kubernetes knows and Leno does not use are accepted with a warning. So manifests written for
+//! a cluster can be used unchanged, and nobody believes that everything in them took effect.
 
 mod config;
 mod consequences;
@@ -60,7 +59,7 @@ pub use workload::{
     PodStatus, PodTemplateSpec, Probe, Protocol, RestartPolicy, ServiceAccount, TcpSocketAction,
 };
 
-/// Namespace of an object that names none.
+/// The namespace of an object that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// Declares [`Kind`] and [`Object`], one variant per kind, so that neither can forget one.
@@ -74,7 +73,7 @@ macro_rules! kinds {
             /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$Kind),*];
 
-            /// The kind of an object with these two fields, or `None` if it is not understood.
+            /// The kind with this `apiVersion` and `kind`; `None` if it is not supported.
             pub fn from_api(api_version: &str, kind: &str) -> Option<Self> {
                 match (kind, api_version) {
                     $( (stringify!($Kind), $($version)|+) => Some(Self::$Kind), )*
@@ -119,7 +118,7 @@ macro_rules! kinds {
                 match self { $(Self::$Kind(object) => &object.metadata),* }
             }
 
-            /// Its metadata, to change.
+            /// Its metadata, for changing it.
             pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
                 match self { $(Self::$Kind(object) => &mut object.metadata),* }
             }
@@ -195,14 +194,14 @@ impl fmt::Display for Kind {
 }
 
 impl Object {
-    /// What it is filed under.
+    /// The key under which a store keeps it.
     pub fn key(&self) -> ObjectKey {
         let metadata = self.metadata();
         ObjectKey::new(self.kind(), metadata.namespace.clone(), metadata.name.clone())
     }
 }
 
-/// What an object is filed under.
+/// The key of an object in a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Kind.
@@ -230,7 +229,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// An object, and what its author should know about it.
+/// An object, with warnings for its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
     /// The object; its namespace is set if its kind has one.
@@ -243,11 +242,10 @@ pub struct Decoded {
 }
 
 /// Reads an object of the given kind; `apiVersion` and `kind` may be among its fields.
-///
 /// # Errors
-/// Values of the wrong type and missing fields; if it is [`Mode::Strict`] also unknown fields, and values or
-/// combinations that the API server would refuse. The text starts with or names the field's path; where the
-/// format knows lines, its error has the line of that field.
+/// For values of the wrong type and for missing fields. In [`Mode::Strict`] also for unknown fields, and for values or
+/// combinations that the API server would refuse. The text names the path of the field. If the format knows lines, the
+/// error has the line of the field.
 pub fn decode<'de, D: Deserializer<'de>>(kind: Kind, mode: Mode, from: D) -> Result<Decoded, D::Error> {
     decode_telling_where(kind, mode, from, &mut String::new())
 }

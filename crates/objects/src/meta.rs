@@ -1,4 +1,4 @@
-//! What every object has: names, labels, owners and selectors.
+//! The parts that every object has: names, labels, owners and selectors.
 
 pub(crate) mod rules;
 
@@ -9,27 +9,27 @@ use leno_model::{Map, Name};
 use super::decode::{object, word};
 use super::scalars::Timestamp;
 
-/// Labels or annotations. Replicas have most of them in common, and so can share them: a clone is a count.
+/// Labels or annotations. Replicas share most of them: a clone only increments a count.
 pub type Labels = Map<Name, Name>;
 
 object! {
-    /// Who an object is.
+    /// Metadata of an object.
     pub struct ObjectMeta {
         /// Name; unique per kind and namespace.
         name: Name = "name" (check rules::object_name),
         /// Namespace; empty for kinds that have none.
         namespace: Name = "namespace" (check rules::namespace_name),
-        /// Labels: what selectors look at.
+        /// Labels, by which selectors find it.
         labels: Labels = "labels" (check rules::labels),
         /// Annotations.
         annotations: Labels = "annotations" (check rules::annotations),
         /// When it was created.
         creation_timestamp: Option<Timestamp> = "creationTimestamp",
-        /// When it was asked to go away; `None` while nobody did.
+        /// When its deletion was requested; `None` if it was not.
         deletion_timestamp: Option<Timestamp> = "deletionTimestamp",
         /// The objects it belongs to.
         owner_references: Arc<[OwnerReference]> = "ownerReferences",
-        /// Unique over time, where a name can come back.
+        /// Id that is never reused, unlike the name.
         uid: String = "uid",
     }
     ignored ["generateName"]
@@ -89,22 +89,22 @@ object! {
 }
 
 word! {
-    /// What a label condition asks.
+    /// The test of a label condition.
     pub enum LabelOperator {
-        /// The value is one of those listed.
+        /// The label's value is in the list.
         #[default]
         In = "In",
-        /// The value is none of those listed, or there is no such label.
+        /// The label's value is not in the list, or the label is missing.
         NotIn = "NotIn",
-        /// There is such a label.
+        /// The label is present.
         Exists = "Exists",
-        /// There is no such label.
+        /// The label is missing.
         DoesNotExist = "DoesNotExist",
     }
 }
 
 impl LabelSelector {
-    /// Whether `labels` are selected.
+    /// Whether an object with these labels is selected.
     pub fn matches(&self, labels: &Labels) -> bool {
         selects(&self.match_labels, labels)
             && self.match_expressions.iter().all(|expression| {
@@ -120,7 +120,7 @@ impl LabelSelector {
     }
 }
 
-/// Whether `labels` have every label of `wanted`. Nothing wanted selects everything.
+/// Whether `labels` contain all of `wanted`. An empty `wanted` selects everything.
 pub fn selects(wanted: &Labels, labels: &Labels) -> bool {
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
@@ -128,7 +128,7 @@ pub fn selects(wanted: &Labels, labels: &Labels) -> bool {
 object! {
     /// One condition of an object's status.
     pub struct Condition {
-        /// What it is about, such as `Ready`.
+        /// Type, such as `Ready`.
         kind: String = "type" (required),
         /// `True`, `False` or `Unknown`.
         status: String = "status" (required),

@@ -1,4 +1,4 @@
-//! How things are reached: Service and EndpointSlice.
+//! Service and EndpointSlice.
 
 pub(crate) mod rules;
 
@@ -29,21 +29,21 @@ object! {
     pub struct ServiceSpec {
         /// How it is exposed. Inside the mesh all but `ExternalName` act as `ClusterIP`.
         kind: ServiceType = "type",
-        /// First virtual address, or `None` for a headless service; empty until assigned.
+        /// First virtual address. `None` (the word) for a headless service; empty until one is assigned.
         cluster_ip: String = "clusterIP",
         /// All virtual addresses.
         cluster_ips: Vec<String> = "clusterIPs",
-        /// Families it has addresses of.
+        /// Address families.
         ip_families: Vec<IpFamily> = "ipFamilies",
         /// How many families it wants.
         ip_family_policy: Option<IpFamilyPolicy> = "ipFamilyPolicy",
         /// Ports.
         ports: Vec<ServicePort> = "ports" (check rules::service_ports),
-        /// Labels of its pods; empty when its endpoints are given by EndpointSlices.
+        /// Labels of its pods. Empty if its endpoints come from EndpointSlices.
         selector: Labels = "selector" (check crate::meta::rules::labels),
         /// Preference among endpoints.
         traffic_distribution: Option<String> = "trafficDistribution" (check rules::traffic_distribution),
-        /// Whether endpoints of other nodes count for clients in the cluster.
+        /// Whether clients in the cluster may use endpoints on other nodes.
         internal_traffic_policy: TrafficPolicy = "internalTrafficPolicy",
         /// Whether unready endpoints count.
         publish_not_ready_addresses: bool = "publishNotReadyAddresses",
@@ -55,17 +55,17 @@ object! {
     silent ["externalName", "sessionAffinity"]
 }
 
-/// What `clusterIP` says of a headless service.
+/// The value of `clusterIP` of a headless service.
 pub const HEADLESS: &str = "None";
 
 impl ServiceSpec {
-    /// Whether it has, by intention, no virtual address.
+    /// Whether it is headless: it has no virtual address on purpose.
     pub fn is_headless(&self) -> bool {
         self.cluster_ip == HEADLESS || self.cluster_ips.iter().any(|ip| ip == HEADLESS)
     }
 
-    /// Its virtual addresses, the first one first, each once; empty when headless or none is
-    /// assigned yet.
+    /// Its virtual addresses without duplicates, the primary one first. Empty if it is headless or none is assigned
+    /// yet.
     pub fn virtual_addresses(&self) -> Vec<IpAddr> {
         let mut out: Vec<IpAddr> = Vec::new();
         for text in std::iter::once(&self.cluster_ip).chain(&self.cluster_ips) {
@@ -82,20 +82,20 @@ impl ServiceSpec {
 word! {
     /// How a service is exposed.
     pub enum ServiceType {
-        /// Inside the cluster.
+        /// Reachable inside the cluster only.
         #[default]
         ClusterIp = "ClusterIP",
-        /// Also on a port of each node.
+        /// Also reachable on a port of each node.
         NodePort = "NodePort",
-        /// Also by a load balancer outside.
+        /// Also reachable through an external load balancer.
         LoadBalancer = "LoadBalancer",
-        /// A DNS alias for a name outside.
+        /// A DNS alias for an external name.
         ExternalName = "ExternalName",
     }
 }
 
 word! {
-    /// An address family.
+    /// IP address family.
     pub enum IpFamily {
         /// IPv4.
         #[default]
@@ -106,7 +106,7 @@ word! {
 }
 
 word! {
-    /// How many families a service wants.
+    /// The number of address families that a service wants.
     pub enum IpFamilyPolicy {
         /// One.
         #[default]
@@ -119,12 +119,12 @@ word! {
 }
 
 word! {
-    /// Whether endpoints of other nodes count.
+    /// Whether endpoints on other nodes may be used.
     pub enum TrafficPolicy {
-        /// They do.
+        /// They may.
         #[default]
         Cluster = "Cluster",
-        /// They don't.
+        /// They may not.
         Local = "Local",
     }
 }
@@ -132,23 +132,22 @@ word! {
 object! {
     /// A port of a service.
     pub struct ServicePort {
-        /// Name; needed when there are several ports.
+        /// Name. Required if there are several ports.
         name: String = "name" (check validate::service_port_name_field),
-        /// Number clients use.
+        /// The port that clients connect to.
         port: PortNumber = "port" (required),
-        /// Port of the pods, by number or by the container's name for it; the same number if
-        /// absent.
+        /// The pods' port, as a number or as the name of a container's port. Equal to `port` if absent.
         target_port: Option<IntOrString> = "targetPort",
         /// Transport.
         protocol: Protocol = "protocol",
-        /// What is spoken.
+        /// Application protocol.
         app_protocol: Option<String> = "appProtocol",
     }
     ignored ["nodePort"]
 }
 
 object! {
-    /// Endpoints of a service, given by hand or by a controller.
+    /// Endpoints of a service, written by a user or a controller.
     pub struct EndpointSlice {
         /// Name, namespace, and the label [`SERVICE_NAME_LABEL`].
         metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
@@ -156,7 +155,7 @@ object! {
         address_type: AddressType = "addressType" (required),
         /// The endpoints.
         endpoints: Vec<SliceEndpoint> = "endpoints",
-        /// Ports all of them serve.
+        /// Ports of all its endpoints.
         ports: Vec<SlicePort> = "ports",
     }
     silent ["apiVersion", "kind"]
@@ -185,28 +184,28 @@ word! {
 object! {
     /// One endpoint.
     pub struct SliceEndpoint {
-        /// Its addresses; all lead to the same endpoint, and the first one counts.
+        /// Its addresses. All lead to the same endpoint; only the first one is used.
         addresses: Vec<String> = "addresses" (required check rules::slice_addresses),
         /// State.
         conditions: EndpointConditions = "conditions",
-        /// Node it is on.
+        /// The node that it runs on.
         node_name: String = "nodeName",
         /// The object behind it.
         target_ref: Option<ObjectReference> = "targetRef",
-        /// Zone it is in.
+        /// The zone that it is in.
         zone: String = "zone",
     }
     ignored ["hints", "hostname", "deprecatedTopology"]
 }
 
 object! {
-    /// State of an endpoint. Absent means yes for `ready` and `serving`, no for `terminating`.
+    /// State of an endpoint. If absent, `ready` and `serving` are true and `terminating` is false.
     pub struct EndpointConditions {
-        /// Takes new connections.
+        /// Whether it takes new connections.
         ready: Option<bool> = "ready",
-        /// Can answer, even if it is about to go.
+        /// Whether it answers, even if it is terminating.
         serving: Option<bool> = "serving",
-        /// Is about to go.
+        /// Whether it is terminating.
         terminating: Option<bool> = "terminating",
     }
 }
@@ -218,7 +217,7 @@ object! {
         kind: String = "kind",
         /// Name.
         name: String = "name",
-        /// Namespace; empty for the referring object's own.
+        /// Namespace. Empty means that of the referring object.
         namespace: String = "namespace",
         /// Unique id.
         uid: String = "uid",
@@ -229,13 +228,13 @@ object! {
 object! {
     /// A port of an EndpointSlice.
     pub struct SlicePort {
-        /// Name: that of the service's port.
+        /// Name of the service's port that it belongs to.
         name: String = "name" (check validate::service_port_name_field),
-        /// Number the endpoints listen on.
+        /// The port on which the endpoints listen.
         port: Option<PortNumber> = "port",
         /// Transport.
         protocol: Protocol = "protocol",
-        /// What is spoken.
+        /// Application protocol.
         app_protocol: Option<String> = "appProtocol",
     }
 }

@@ -1,4 +1,4 @@
-//! The small types manifests are made of.
+//! Small types that manifests are made of.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ impl MapKey for PortNumber {
     }
 }
 
-/// A port by number or by the name a container gives it.
+/// A port, as a number or as the name of a container's port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum IntOrString {
     /// By number.
@@ -92,7 +92,7 @@ impl<'de> Field<'de> for IntOrString {
     }
 }
 
-/// A moment, to the nanosecond, as RFC 3339 writes it.
+/// A point in time with nanoseconds, as in RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(pub SystemTime);
 
@@ -106,7 +106,7 @@ impl FromStr for Timestamp {
     }
 }
 
-/// RFC 3339 §5.6, for years the system clock can express. A leap second counts as the next second.
+/// Parses RFC 3339 §5.6 for the years that the system clock can express. A leap second counts as the next second.
 fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     let number = |from: usize, to: usize| -> Option<u64> {
         let digits = text.get(from..to)?;
@@ -164,7 +164,7 @@ impl<'de> Field<'de> for IpAddr {
     }
 }
 
-/// An address block; a bare address is a block of one.
+/// An address block. A bare address is a block of one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IpBlock(pub IpNet);
 

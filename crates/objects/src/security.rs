@@ -1,4 +1,4 @@
-//! Who may do what: Istio's AuthorizationPolicy and PeerAuthentication.
+//! Istio's AuthorizationPolicy and PeerAuthentication.
 
 pub(crate) mod rules;
 
@@ -9,64 +9,64 @@ use super::meta::{Labels, ObjectMeta};
 use super::scalars::{IpBlock, PortNumber};
 
 object! {
-    /// Which connections (and, through a waypoint, requests) are let in.
+    /// Which connections (and, at a waypoint, requests) are allowed.
     pub struct AuthorizationPolicy {
         /// Name, namespace, and the annotation `istio.io/dry-run`.
         metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
-        /// The policy. Absent means: allow nothing.
+        /// The policy. If absent, it allows nothing.
         spec: AuthorizationPolicySpec = "spec" (check rules::authorization_spec),
     }
     besides {
-        /// What of the policy was not understood and is missing here ([`Mode::Lenient`](crate::Mode)): it means
-        /// something stricter, then, than what is here.
+        /// The parts that were not understood and are missing here (only with [`Mode::Lenient`](crate::Mode)). The
+        /// policy is stricter than the rest of this object says.
         not_understood: Vec<String>,
     }
     silent ["apiVersion", "kind", "status"]
 }
 
 object! {
-    /// What an AuthorizationPolicy says.
+    /// The contents of an AuthorizationPolicy.
     pub struct AuthorizationPolicySpec {
-        /// Which workloads; absent means all of the namespace.
+        /// The workloads it applies to. If absent, all of the namespace.
         selector: Option<WorkloadSelector> = "selector",
         /// What it is attached to instead (one, old form).
         target_ref: Option<Box<PolicyTargetReference>> = "targetRef",
         /// What it is attached to instead.
         target_refs: Vec<PolicyTargetReference> = "targetRefs",
-        /// What a match does.
+        /// The effect of a match.
         action: PolicyAction = "action",
-        /// Any may match; none at all never does.
+        /// Alternatives: one rule must match. An empty list never matches.
         rules: Vec<Rule> = "rules",
-        /// External authoriser of action `CUSTOM`.
+        /// External authoriser, for action `CUSTOM`.
         provider: Option<ExtensionProvider> = "provider",
     }
 }
 
 word! {
-    /// What a match does.
+    /// The effect of a match.
     pub enum PolicyAction {
-        /// Lets pass.
+        /// Allows.
         #[default]
         Allow = "ALLOW",
-        /// Refuses.
+        /// Denies.
         Deny = "DENY",
-        /// Notes.
+        /// Logs.
         Audit = "AUDIT",
-        /// Asks somebody else.
+        /// Asks an external authoriser.
         Custom = "CUSTOM",
     }
 }
 
 object! {
-    /// Workloads by label.
+    /// Selects workloads by label.
     pub struct WorkloadSelector {
-        /// Labels that must be there; empty selects all of the namespace.
+        /// Labels that must be present. Empty selects the whole namespace.
         match_labels: Labels = "matchLabels" (check crate::meta::rules::labels),
     }
 }
 
 object! {
-    /// An object a policy is attached to.
+    /// An object that a policy is attached to.
     pub struct PolicyTargetReference {
         /// API group; empty for the core group.
         group: String = "group",
@@ -88,13 +88,13 @@ object! {
 }
 
 object! {
-    /// One rule: of `from`, of `to` and every one of `when` must hold. Empty holds always.
+    /// One rule. One of `from`, one of `to` and all of `when` must hold. An empty rule always holds.
     pub struct Rule {
-        /// Sources; one must match.
+        /// Sources: one must match.
         from: Vec<From> = "from" (check rules::not_empty),
-        /// Operations; one must match.
+        /// Operations: one must match.
         to: Vec<To> = "to" (check rules::not_empty),
-        /// Conditions; all must hold.
+        /// Conditions: all must hold.
         when: Vec<When> = "when",
     }
 }
@@ -116,53 +116,53 @@ object! {
 }
 
 object! {
-    /// A source of traffic. Every field that has values must match one of them.
+    /// A source of traffic. For every field that is set, one value must match.
     pub struct Source {
-        /// Peer identities, without `spiffe://`; `*` at either end stands for anything.
+        /// Peer identities without `spiffe://`. A `*` at either end matches anything.
         principals: Vec<String> = "principals" (check rules::patterns),
-        /// Not these.
+        /// Values that must not match.
         not_principals: Vec<String> = "notPrincipals" (check rules::patterns),
-        /// JWT subjects: needs a waypoint.
+        /// JWT subjects. Needs a waypoint.
         request_principals: Vec<String> = "requestPrincipals" (check rules::patterns),
-        /// Not these.
+        /// Values that must not match.
         not_request_principals: Vec<String> = "notRequestPrincipals" (check rules::patterns),
         /// Peer namespaces.
         namespaces: Vec<String> = "namespaces" (check rules::patterns),
-        /// Not these.
+        /// Values that must not match.
         not_namespaces: Vec<String> = "notNamespaces" (check rules::patterns),
-        /// Peer service accounts, `account` or `namespace/account`.
+        /// Peer service accounts: `account` or `namespace/account`.
         service_accounts: Vec<String> = "serviceAccounts" (check rules::service_accounts),
-        /// Not these.
+        /// Values that must not match.
         not_service_accounts: Vec<String> = "notServiceAccounts" (check rules::service_accounts),
         /// Peer addresses.
         ip_blocks: Vec<IpBlock> = "ipBlocks",
-        /// Not these.
+        /// Values that must not match.
         not_ip_blocks: Vec<IpBlock> = "notIpBlocks",
-        /// Addresses before a proxy: needs a waypoint.
+        /// The original client's address, behind proxies. Needs a waypoint.
         remote_ip_blocks: Vec<IpBlock> = "remoteIpBlocks",
-        /// Not these.
+        /// Values that must not match.
         not_remote_ip_blocks: Vec<IpBlock> = "notRemoteIpBlocks",
     }
 }
 
 object! {
-    /// What is asked for. Every field that has values must match one of them.
+    /// An operation. For every field that is set, one value must match.
     pub struct Operation {
-        /// Host names: needs a waypoint.
+        /// Host names. Needs a waypoint.
         hosts: Vec<String> = "hosts" (check rules::patterns),
-        /// Not these.
+        /// Values that must not match.
         not_hosts: Vec<String> = "notHosts" (check rules::patterns),
         /// Destination ports, as text.
         ports: Vec<String> = "ports" (check rules::ports),
-        /// Not these.
+        /// Values that must not match.
         not_ports: Vec<String> = "notPorts" (check rules::ports),
-        /// Methods: needs a waypoint.
+        /// Methods. Needs a waypoint.
         methods: Vec<String> = "methods" (check rules::patterns),
-        /// Not these.
+        /// Values that must not match.
         not_methods: Vec<String> = "notMethods" (check rules::patterns),
-        /// Paths: needs a waypoint.
+        /// Paths. Needs a waypoint.
         paths: Vec<String> = "paths" (check rules::patterns),
-        /// Not these.
+        /// Values that must not match.
         not_paths: Vec<String> = "notPaths" (check rules::patterns),
     }
 }
@@ -172,15 +172,15 @@ object! {
     pub struct When {
         /// The attribute.
         key: String = "key" (required check rules::condition_key),
-        /// One of these.
+        /// Values of which one must match.
         values: Vec<String> = "values",
-        /// None of these.
+        /// Values of which none may match.
         not_values: Vec<String> = "notValues",
     }
 }
 
 object! {
-    /// Whether a workload takes connections that carry no mesh identity.
+    /// Whether a workload accepts connections without mutual TLS.
     pub struct PeerAuthentication {
         /// Name and namespace.
         metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
@@ -188,28 +188,27 @@ object! {
         spec: PeerAuthenticationSpec = "spec" (check rules::peer_authentication_spec),
     }
     besides {
-        /// What of the policy was not understood and is missing here ([`Mode::Lenient`](crate::Mode)): it means
-        /// something stricter, then, than what is here.
+        /// The parts that were not understood and are missing here (only with [`Mode::Lenient`](crate::Mode)). The
+        /// policy is stricter than the rest of this object says.
         not_understood: Vec<String>,
     }
     silent ["apiVersion", "kind", "status"]
 }
 
 object! {
-    /// What a PeerAuthentication says.
+    /// The contents of a PeerAuthentication.
     pub struct PeerAuthenticationSpec {
-        /// Which workloads; absent means all of the namespace, or of the mesh in the root
-        /// namespace.
+        /// The workloads it applies to. If absent, all of the namespace; in the root namespace, all of the mesh.
         selector: Option<WorkloadSelector> = "selector",
-        /// For all ports.
+        /// The mode of all ports.
         mtls: MutualTls = "mtls",
-        /// For single ports.
+        /// The modes of single ports.
         port_level_mtls: BTreeMap<PortNumber, MutualTls> = "portLevelMtls",
     }
 }
 
 object! {
-    /// Mutual TLS or not.
+    /// A mutual TLS setting.
     pub struct MutualTls {
         /// The mode.
         mode: MutualTlsMode = "mode",
@@ -219,34 +218,34 @@ object! {
 word! {
     /// Whether mutual TLS is required.
     pub enum MutualTlsMode {
-        /// What the wider scope says.
+        /// Inherits the mode of the wider scope.
         #[default]
         Unset = "UNSET",
-        /// Nobody uses it; the mesh treats this as `PERMISSIVE`.
+        /// No mutual TLS. The mesh treats it as `PERMISSIVE`.
         Disable = "DISABLE",
-        /// It may be.
+        /// Mutual TLS is optional.
         Permissive = "PERMISSIVE",
-        /// It must be.
+        /// Mutual TLS is required.
         Strict = "STRICT",
     }
 }
 
 impl WorkloadSelector {
-    /// One without labels selects everything in reach: the same as none.
+    /// The selected labels. A selector without labels selects everything in scope, as no selector does.
     fn selected(selector: Option<&Self>) -> Option<&Labels> {
         selector.map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
     }
 }
 
 impl AuthorizationPolicy {
-    /// The labels that it selects workloads by; `None` if it applies to a whole namespace or mesh.
+    /// The labels by which it selects workloads; `None` if it applies to a whole namespace or mesh.
     pub fn selected(&self) -> Option<&Labels> {
         WorkloadSelector::selected(self.spec.selector.as_ref())
     }
 }
 
 impl PeerAuthentication {
-    /// The labels that it selects workloads by; `None` if it applies to a whole namespace or mesh.
+    /// The labels by which it selects workloads; `None` if it applies to a whole namespace or mesh.
     pub fn selected(&self) -> Option<&Labels> {
         WorkloadSelector::selected(self.spec.selector.as_ref())
     }

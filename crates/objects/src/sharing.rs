@@ -1,7 +1,7 @@
-//! What objects have in common, kept once.
+//! Stores equal parts of objects once.
 //!
-//! The pods of one Deployment say the same about their containers, their owner and most of their labels, and
-//! thousands of them are kept for long.
+//! The pods of a Deployment have equal containers and owners and mostly equal labels, and thousands of them are kept
+//! for long.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -23,7 +23,7 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Makes an object share what it has in common with those that were seen of late.
+    /// Makes an object share its parts with recent objects.
     pub fn settle(&mut self, object: &mut Object) {
         self.metadata(object.metadata_mut());
         if let Object::Pod(pod) = object {

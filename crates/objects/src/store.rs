@@ -1,4 +1,4 @@
-//! The objects as they were last given, by key.
+//! A store of objects in their latest version, by key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ impl Change {
 
 /// All objects, by kind, namespace and name.
 ///
-/// Cheap to clone, and so is a change after it: a clone is a consistent view that later changes don't
-/// reach, and shares with what it was taken from all that has not changed since.
+/// A clone is a consistent view that later changes don't affect. Cloning is cheap and so are changes afterwards,
+/// because clones share everything that has not changed.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectStore {
     objects: Map<ObjectKey, Arc<Object>>,
@@ -37,7 +37,7 @@ pub struct ObjectStore {
 }
 
 impl ObjectStore {
-    /// Adds or replaces an object; returns the one it replaced. An equal object changes nothing.
+    /// Adds or replaces an object. Returns the one it replaced. An equal object changes nothing.
     pub fn upsert(&mut self, object: impl Into<Arc<Object>>) -> Option<Arc<Object>> {
         let object = object.into();
         let key = object.key();
@@ -57,8 +57,8 @@ impl ObjectStore {
         Some(removed)
     }
 
-    /// The changes that turn what is stored of these kinds into what is `wanted` of them, nothing for what
-    /// is equal. Of two objects with one key the later counts.
+    /// The changes that make the stored objects of these kinds equal to `wanted`. Equal objects cause no change. If two
+    /// wanted objects have the same key, the later one wins.
     pub fn changes_to<O: Into<Arc<Object>>>(&self, kinds: &[Kind], wanted: impl IntoIterator<Item = O>) -> Vec<Change> {
         let wanted = wanted.into_iter().map(Into::into).filter(|object| kinds.contains(&object.kind()));
         let wanted: BTreeMap<ObjectKey, Arc<Object>> = wanted.map(|object| (object.key(), object)).collect();
@@ -73,27 +73,27 @@ impl ObjectStore {
         changes
     }
 
-    /// Counts the changes so far; equal generations of one store mean equal contents.
+    /// The number of changes so far. Equal generations of one store mean equal contents.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Number of objects.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// An object by key.
+    /// The object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<&Arc<Object>> {
         self.objects.get(key)
     }
 
-    /// An object by key, and the key as it is held.
+    /// The object with this key, and the stored key.
     pub fn get_key_value(&self, key: &ObjectKey) -> Option<(&ObjectKey, &Arc<Object>)> {
         self.objects.get_key_value(key)
     }
@@ -120,7 +120,7 @@ impl ObjectStore {
     }
 }
 
-/// Typed access, one pair of functions per kind.
+/// Typed access: a set of functions for each kind.
 macro_rules! typed {
     ($($Kind:ident: $all:ident;)*) => {
         impl ObjectStore {
@@ -133,7 +133,7 @@ macro_rules! typed {
         }
         $(
             impl $Kind {
-                /// The object, if it is of this kind.
+                /// The object as this kind; `None` if it is of another kind.
                 pub fn of(object: &Object) -> Option<&Self> {
                     match object {
                         Object::$Kind(object) => Some(object),
@@ -141,7 +141,7 @@ macro_rules! typed {
                     }
                 }
 
-                /// The object of this kind with that key, from a store.
+                /// The object of this kind with this name in a store.
                 pub fn get<'s>(store: &'s ObjectStore, namespace: &str, name: &str) -> Option<&'s Self> {
                     store.get(&ObjectKey::new(Kind::$Kind, namespace, name)).and_then(|object| Self::of(object))
                 }

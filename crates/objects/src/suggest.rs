@@ -1,8 +1,7 @@
-//! "Did you mean": the nearest known word to one that is not known.
+//! "Did you mean": the known word nearest to an unknown one.
 
-/// The candidate nearest to `word`, if one is near enough to be a slip of the fingers: equal but
-/// for case, or at most one edit per three letters, of insertion, deletion, exchange of a letter
-/// or swap of two neighbours.
+/// The candidate nearest to `word`, if it is near enough to be a typing mistake: equal except for case, or at most one
+/// edit per three letters. An edit inserts, deletes or replaces a letter, or swaps two neighbours.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let allowed = word.chars().count().div_ceil(3).min(3);

@@ -1,4 +1,4 @@
-//! Forms that names have, whatever they name.
+//! The forms of names.
 
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is")]
 
@@ -10,7 +10,7 @@ use crate::decode::{Context, Problem};
 
 type Check = Result<(), Problem>;
 
-/// RFC 1123 label: at most 63 of lower-case letters, digits and `-`, the ends alphanumeric.
+/// An RFC 1123 label: at most 63 lower-case letters, digits and `-`; it starts and ends with a letter or digit.
 pub(super) fn label(text: &str) -> Result<(), String> {
     let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -25,7 +25,7 @@ pub(super) fn label(text: &str) -> Result<(), String> {
     }
 }
 
-/// RFC 1123 subdomain: labels joined by dots, at most 253 characters.
+/// An RFC 1123 subdomain: labels joined by dots, at most 253 characters.
 pub(super) fn subdomain(text: &str) -> Result<(), String> {
     if text.len() <= 253 && text.split('.').all(|part| label(part).is_ok()) {
         Ok(())
@@ -36,8 +36,8 @@ pub(super) fn subdomain(text: &str) -> Result<(), String> {
     }
 }
 
-/// IANA service name: at most 15 of lower-case letters, digits and single `-`, one letter at
-/// least (RFC 6335 §5.1).
+/// An IANA service name (RFC 6335 §5.1): at most 15 lower-case letters, digits and single `-`, with at least one
+/// letter.
 pub(super) fn port_name(text: &str) -> Result<(), String> {
     let sound =
         label(text).is_ok() && text.len() <= 15 && !text.contains("--") && text.bytes().any(|b| b.is_ascii_lowercase());

@@ -1,7 +1,7 @@
 //! The `:authority` of a CONNECT request (RFC 9113 §8.5): host and port, and nothing else.
 //!
-//! It decides which address a peer reaches, so it is read strictly: of two readers that disagree
-//! about a sloppy form, one lets something through that the other refused.
+//! It decides which address a peer reaches, so it is read strictly. If two readers disagreed about a sloppy form, one
+//! could let through what the other refused.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Where a peer wants to be connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Authority {
-    /// An address; an IPv4-mapped one is already turned to IPv4.
+    /// An address. IPv4-mapped IPv6 is converted to IPv4.
     Address(SocketAddr),
     /// A host name in lower case.
     Host {
@@ -23,7 +23,7 @@ pub enum Authority {
 /// What is wrong with an authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AuthorityError {
-    /// There is none.
+    /// There is no authority.
     #[error("it is missing")]
     Missing,
     /// Longer than a host name and port can be.
@@ -46,15 +46,15 @@ pub enum AuthorityError {
     BadHost,
 }
 
-/// Host names are at most this long (RFC 1035 §2.3.4, in text form).
+/// Longest host name, bytes (RFC 1035 §2.3.4, in text form).
 const MAX_HOST: usize = 253;
-/// Of one label.
+/// Longest label of a host name, bytes.
 const MAX_LABEL: usize = 63;
 
 /// Reads `IPv4:port`, `[IPv6]:port` or `host:port`.
 ///
 /// # Errors
-/// For anything else. Never panics, whatever the input.
+/// For anything else. It never panics, whatever the input.
 pub fn parse_authority(text: &str) -> Result<Authority, AuthorityError> {
     if text.is_empty() {
         return Err(AuthorityError::Missing);
@@ -68,7 +68,7 @@ pub fn parse_authority(text: &str) -> Result<Authority, AuthorityError> {
     if let Some(rest) = text.strip_prefix('[') {
         let (address, rest) = rest.split_once(']').ok_or(AuthorityError::BadIpv6)?;
         let port = port(rest.strip_prefix(':').ok_or(AuthorityError::NoPort)?)?;
-        // A zone (`%eth0`) means something on the sender's machine only; the parser refuses it.
+        // A zone (`%eth0`) has a meaning only on the sender's machine, so the parser refuses it.
         let address: Ipv6Addr = address.parse().map_err(|_| AuthorityError::BadIpv6)?;
         return Ok(Authority::Address(SocketAddr::new(IpAddr::V6(address).to_canonical(), port)));
     }
@@ -97,8 +97,8 @@ fn is_host_name(host: &str) -> bool {
             && label.len() <= MAX_LABEL
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
     };
-    // `127.1`, `2130706433` and `0x7f000001` are addresses to many resolvers and to no strict
-    // parser; a top-level domain is never a number (RFC 3696 §2).
+    // Many resolvers take `127.1`, `2130706433` and `0x7f000001` for addresses; strict parsers don't. A top-level
+    // domain is never a number (RFC 3696 §2).
     let last = host.rsplit('.').next().unwrap_or(host);
     let numeric = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x") || last.starts_with("0X");
     host.len() <= MAX_HOST && host.split('.').all(label) && !numeric

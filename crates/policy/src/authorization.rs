@@ -1,6 +1,5 @@
-//! May this connection reach this workload? Layer 4 authorisation as Istio's ambient data plane
-//! evaluates it, except that doubt refuses: a policy that a workload names and that has not
-//! arrived denies.
+//! May this connection reach this workload? Layer 4 authorisation as Istio's ambient data plane evaluates it, with one
+//! difference: a policy that a workload names and that has not arrived denies.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -10,23 +9,23 @@ use leno_model::{Action, Authorization, Clause, Identity, Match, Mesh, Name, Pol
 
 use crate::understood::NotUnderstood;
 
-/// What is known of a connection when it arrives.
+/// The properties of an incoming connection that policies look at.
 #[derive(Debug, Clone, Copy)]
 pub struct Connection<'a> {
-    /// Whom the peer proved to be in the handshake; `None` for plaintext.
+    /// The identity that the peer proved in the handshake; `None` for plaintext.
     pub source: Option<&'a Identity>,
-    /// The peer's address on the TCP connection, never one it claims in a header.
+    /// The peer's address on the TCP connection. Addresses that it claims in headers don't count.
     pub source_ip: IpAddr,
-    /// The workload's own address and the port finally connected to.
+    /// The workload's own address, and the port that is finally connected to.
     pub destination: SocketAddr,
 }
 
-/// The decision about one connection. Displays as its verdict.
+/// The decision about one connection. Displayed as its verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What is enforced.
+    /// The enforced verdict.
     pub verdict: Verdict,
-    /// What policies that are not enforced yet would have done.
+    /// The effect that dry-run policies would have had.
     pub dry_run: Vec<DryRun>,
 }
 
@@ -37,32 +36,32 @@ impl Decision {
     }
 }
 
-/// Pass or refuse, and why.
+/// Allowed or denied, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passes.
+    /// The connection is allowed.
     Allow(AllowReason),
-    /// It is refused.
+    /// The connection is denied.
     Deny(DenyReason),
 }
 
-/// Why a connection passes.
+/// Why a connection is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowReason {
-    /// No ALLOW policy applies to the workload, and nothing denied.
+    /// No ALLOW policy applies to the workload, and no DENY policy matched.
     NoAllowPolicy,
     /// This ALLOW policy matched.
     Policy(PolicyName),
 }
 
-/// Why a connection is refused.
+/// Why a connection is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DenyReason {
     /// A DENY policy matched.
     Policy {
         /// The policy.
         policy: PolicyName,
-        /// Who was refused.
+        /// The peer that was denied.
         peer: Peer,
     },
     /// ALLOW policies apply and none matched.
@@ -71,13 +70,13 @@ pub enum DenyReason {
         namespace: Name,
         /// Name of the workload.
         workload: Name,
-        /// The enforced ALLOW policies that were asked.
+        /// The enforced ALLOW policies that were checked.
         checked: Vec<PolicyName>,
-        /// Who was refused.
+        /// The peer that was denied.
         peer: Peer,
     },
-    /// The workload names a policy that this mesh doesn't hold. What it would say is not known,
-    /// so nobody passes until it arrives.
+    /// The workload names a policy that this mesh does not hold. Its content is unknown, so nobody is allowed until it
+    /// arrives.
     UnknownPolicy {
         /// The policy.
         policy: PolicyName,
@@ -85,72 +84,70 @@ pub enum DenyReason {
         namespace: Name,
         /// Name of the workload.
         workload: Name,
-        /// Who was refused.
+        /// The peer that was denied.
         peer: Peer,
     },
-    /// A policy that applies to the workload was described in a way that was not understood.
-    /// What it says is not known, so nobody passes.
+    /// A policy that applies to the workload was not understood. Its content is unknown, so nobody is allowed.
     PolicyNotUnderstood {
         /// The policy.
         policy: PolicyName,
         /// What was not understood.
         reason: Name,
-        /// Who was refused.
+        /// The peer that was denied.
         peer: Peer,
     },
-    /// The workload itself was described in a way that was not understood, so which policies
-    /// apply to it is not known.
+    /// The workload itself was not understood, so it is unknown which policies apply to it.
     NotUnderstood(NotUnderstood),
 }
 
-/// Who is at the other end, in words.
+/// The other end of a connection, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer(pub Option<Identity>);
 
-/// What an unenforced policy would have done.
+/// The effect that a dry-run policy would have had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DryRun {
     /// The policy.
     pub policy: PolicyName,
-    /// Its effect, were it enforced.
+    /// The effect.
     pub effect: DryRunEffect,
 }
 
-/// Effect of an unenforced policy.
+/// The effect that a dry-run policy would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRunEffect {
-    /// A DENY policy that matches.
+    /// A DENY policy matches.
     WouldDeny,
-    /// An ALLOW policy that matches.
+    /// An ALLOW policy matches.
     WouldAllow,
-    /// An ALLOW policy that doesn't match, where no enforced one does either.
+    /// An ALLOW policy does not match, and no enforced one does either.
     WouldNotAllow,
 }
 
-/// One policy that was asked about a connection.
+/// One policy that was checked for a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The policy.
     pub policy: PolicyName,
-    /// What it does on a match; `None` if it is not known.
+    /// Its action; `None` if it is unknown.
     pub action: Option<Action>,
     /// Whether the control plane has sent it, understood or not.
     pub arrived: bool,
-    /// Whether it is told only.
+    /// Whether it is only logged, not enforced.
     pub dry_run: bool,
     /// Whether it matched.
     pub matched: bool,
 }
 
-/// Decides about a connection to `destination`.
+/// Decides whether a connection may reach `destination`.
 ///
-/// The order is Istio's: any matching DENY refuses; without an ALLOW policy the connection
-/// passes; with some, one must match.
+/// The order is Istio's. If a DENY policy matches, the connection is denied. If no ALLOW policy applies, it is allowed.
+/// Otherwise one ALLOW policy must match.
 pub fn authorize(mesh: &Mesh, destination: &Workload, connection: &Connection<'_>) -> Decision {
     decide(mesh, destination, connection, |_, _, _| {})
 }
 
-/// [`authorize`], with every policy that was asked.
+/// As [`authorize`], and also lists every policy that was checked.
 pub fn examine(mesh: &Mesh, destination: &Workload, connection: &Connection<'_>) -> (Decision, Vec<Checked>) {
     let mut checked = Vec::new();
     let decision = decide(mesh, destination, connection, |id, policy, matched| {
@@ -210,7 +207,7 @@ fn decide(
                 allowed.get_or_insert(&policy.id);
             }
             (Action::Allow, false, false) => {
-                // A workload may name a policy that its namespace has anyway.
+                // A workload may name a policy that applies to it anyway, by its namespace.
                 if !refusing.contains(&&policy.id) {
                     refusing.push(&policy.id);
                 }
@@ -224,8 +221,8 @@ fn decide(
     } else if let Some((policy, reason)) = not_understood {
         Verdict::Deny(DenyReason::PolicyNotUnderstood { policy: policy.clone(), reason: reason.clone(), peer: peer() })
     } else if let Some(policy) = unknown {
-        // After all that refuses whatever this one says: callers wait for it, and keep what they have
-        // meanwhile.
+        // This reason comes last: callers wait for the policy to arrive, and keep open connections meanwhile. They must
+        // not do that if another policy denies.
         Verdict::Deny(DenyReason::UnknownPolicy {
             policy: policy.clone(),
             namespace: destination.namespace.clone(),
@@ -246,7 +243,7 @@ fn decide(
     };
     let note = |policy: &PolicyName, effect| DryRun { policy: policy.clone(), effect };
     let mut dry_run: Vec<DryRun> = would_deny.into_iter().map(|id| note(id, DryRunEffect::WouldDeny)).collect();
-    // An ALLOW policy has no say once a DENY has spoken.
+    // After a DENY, ALLOW policies don't matter.
     if denied.is_none() {
         dry_run.extend(allow_notes.into_iter().filter_map(|(id, matched)| match (matched, allowed) {
             (true, _) => Some(note(id, DryRunEffect::WouldAllow)),
@@ -257,10 +254,10 @@ fn decide(
     Decision { verdict, dry_run }
 }
 
-/// The values of a connection that policies compare.
+/// The properties of a connection that policies compare.
 struct Subject<'a> {
     identity: Option<&'a Identity>,
-    // Most policies don't look at it, and it has to be put together.
+    // Computed on demand: building it costs an allocation, and most policies don't compare it.
     principal: OnceCell<String>,
     source_ip: IpAddr,
     destination: SocketAddr,
@@ -286,8 +283,7 @@ impl<'a> Subject<'a> {
     }
 
     fn satisfies_clause(&self, clause: &Clause) -> bool {
-        // A match without attributes is what is left of one that only had layer 7 conditions; it
-        // must not turn into one that everybody satisfies.
+        // A match without attributes is the rest of one that had only layer 7 conditions. It must not match everybody.
         clause.matches.is_empty() || clause.matches.iter().any(|m| !m.is_empty() && self.satisfies(m))
     }
 
@@ -310,18 +306,18 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// One of `wanted` if there are any, none of `unwanted`.
+/// Whether the value passes: it must be one of `wanted`, unless that is empty, and none of `unwanted`.
 fn holds<T>(wanted: &[T], unwanted: &[T], test: impl Fn(&T) -> bool) -> bool {
     (wanted.is_empty() || wanted.iter().any(&test)) && !unwanted.iter().any(&test)
 }
 
 impl DenyReason {
-    /// Whether the same connection may pass later without anybody changing a policy.
+    /// Whether the same connection may be allowed later without a change of policies.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::UnknownPolicy { .. })
     }
 
-    /// The policy that decided, if it was one.
+    /// The policy that decided; `None` if the decision has another reason.
     pub fn policy(&self) -> Option<&PolicyName> {
         match self {
             Self::Policy { policy, .. }
@@ -334,8 +330,8 @@ impl DenyReason {
 
 impl std::error::Error for DenyReason {}
 
-/// The policy's name and, if a PeerAuthentication is behind it, that: the user has never seen
-/// the policy it is sent as.
+/// A policy's name for a user. If it stands for a PeerAuthentication, that is named, because the user has never seen
+/// the policy's own name.
 pub(crate) struct Named<'a>(pub(crate) &'a PolicyName);
 
 impl fmt::Display for Named<'_> {
@@ -351,7 +347,7 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// How many policies a sentence lists before it counts.
+/// A message lists at most this many policies, then says how many more there are.
 const LISTED: usize = 5;
 
 impl fmt::Display for DenyReason {

@@ -1,6 +1,8 @@
-//! What a cluster's DNS server answers: every name of Kubernetes' DNS-based service discovery, for whoever asks.
+//! The answers of a cluster's DNS server: every name of Kubernetes' DNS-based service discovery, the same for all
+//! clients.
 //!
-//! [`crate::dns`] is what a pod of the mesh gets from its proxy first; this is whom the proxy asks when it knows nothing.
+//! A pod of the mesh asks its proxy first, which answers from [`crate::dns`]. The proxy asks this server about names
+//! that it doesn't know.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,28 +11,28 @@ use leno_model::{Endpoint, Mesh, Name, Service, ServiceName, Transport};
 use crate::dns::{Family, addresses_of};
 use crate::endpoints::ready;
 
-/// What a name means.
+/// The meaning of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAnswer {
-    /// Addresses, and host names with ports, behind the name; some may be empty.
+    /// The name exists. Either list may be empty.
     Found {
         /// Addresses of both families.
         addresses: Vec<IpAddr>,
-        /// Where a port of this name is.
+        /// Host names and ports of a named port.
         targets: Vec<(String, u16)>,
     },
-    /// There is no such name.
+    /// The name does not exist.
     Unknown,
 }
 
-/// What there are names for.
+/// The contents of a cluster's domain.
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterDomain<'a> {
-    /// The mesh of the cluster, as its control plane has it: with the names of ports.
+    /// The mesh as the cluster's control plane knows it, with port names.
     pub mesh: &'a Mesh,
     /// The network of the server's clients.
     pub network: &'a Name,
-    /// Its own name, such as `cluster.local`.
+    /// The domain's name, such as `cluster.local`.
     pub name: &'a str,
 }
 
@@ -42,7 +44,7 @@ pub fn lookup(domain: &ClusterDomain<'_>, name: &str) -> ClusterAnswer {
     let labels: Vec<_> = rest.split('.').collect();
     let found = |addresses| ClusterAnswer::Found { addresses, targets: Vec::new() };
     match labels.as_slice() {
-        // An empty answer instead of "no such name" keeps resolvers from giving up on all below.
+        // These names exist without records. "No such name" would make resolvers give up on all names below.
         ["svc"] | [_, "svc"] | ["pod"] | [_, "pod"] => found(Vec::new()),
         [service, namespace, "svc"] => match domain.service(namespace, service) {
             Some(service) => found(domain.addresses(service)),
@@ -85,7 +87,7 @@ impl<'a> ClusterDomain<'a> {
         let of = |family| {
             let mut addresses = addresses_of(self.mesh, service, self.network, family);
             if service.addresses.is_empty() {
-                // Endpoints come in no order, and who asks may want to go round.
+                // Endpoints come in no particular order. A stable order lets the caller rotate them.
                 addresses.sort();
                 addresses.dedup();
             }
@@ -94,7 +96,7 @@ impl<'a> ClusterDomain<'a> {
         [of(Family::V4), of(Family::V6)].concat()
     }
 
-    /// Where a named port is: on the service's own name, or, if it is headless, on each endpoint's.
+    /// The SRV targets of a named port: the service's own name, or for a headless service each endpoint's.
     fn targets(&self, service: &Service, name: &str, transport: Transport) -> ClusterAnswer {
         let Some(port) = service.port_named(name, transport) else { return ClusterAnswer::Unknown };
         let hostname = &service.id.hostname;

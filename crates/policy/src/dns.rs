@@ -1,5 +1,5 @@
-//! What does a pod get that asks for a name? Services of the mesh by all the forms Kubernetes
-//! clients use, as Istio's DNS proxy answers them.
+//! What does a pod get when it asks for a name? Services of the mesh under all names that Kubernetes clients use, as
+//! Istio's DNS proxy answers them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use leno_model::{Mesh, Name, Service};
 
 use crate::endpoints::ready;
 
-/// The family of addresses asked for.
+/// The address family asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     /// A records.
@@ -31,31 +31,31 @@ impl Family {
 pub enum DnsAnswer {
     /// Addresses, in the order to answer them.
     Records {
-        /// Set when the asked name ends in a search domain: the name it is an alias of, which
-        /// the addresses belong to.
+        /// The name that the addresses belong to, if the name asked for ends in a search domain and so is an alias of
+        /// it.
         cname: Option<String>,
-        /// Never empty.
+        /// Addresses; never empty.
         addresses: Vec<IpAddr>,
     },
     /// The name exists, but has no address of this family: an empty answer, not an error.
     NoData,
-    /// The mesh knows nothing of it: somebody else is to be asked.
+    /// The mesh does not know the name: another server must be asked.
     NotMine,
 }
 
-/// Who asks, for whom a name may mean something else than for others.
+/// The client that asks. A name may mean different things to different clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Client<'a> {
-    /// Its namespace.
+    /// The client's namespace.
     pub namespace: &'a str,
-    /// Its network.
+    /// The client's network.
     pub network: &'a Name,
 }
 
-/// Answers a question of a client, whether or not it is in the mesh.
+/// Answers a client's question, whether or not the client is in the mesh.
 ///
-/// `name` may be in any case and end in a dot; `cluster_domain` is usually `cluster.local`.
-/// `random` decides the order of the addresses.
+/// `name` may be in any case and may end in a dot. `cluster_domain` is usually `cluster.local`. `random` decides the
+/// order of the addresses.
 pub fn resolve(
     mesh: &Mesh,
     client: Client<'_>,
@@ -72,22 +72,22 @@ pub fn resolve(
             return DnsAnswer::NoData;
         }
         shuffle(&mut addresses, random);
-        // An alias to a name that only exists as a wildcard would send the client in a circle.
+        // If the real name exists only as a wildcard, an alias to it would send the client in a circle.
         let cname = alias.stripped.filter(|_| !found.wildcard);
         return DnsAnswer::Records { cname, addresses };
     }
     DnsAnswer::NotMine
 }
 
-/// A name to try.
+/// A candidate name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Alias {
     name: String,
-    /// The asked name without a search domain, if one was taken off.
+    /// The name without a search domain, if one was removed.
     stripped: Option<String>,
 }
 
-/// All names a client may mean by `name`, the most literal first.
+/// All names that a client may mean by `name`, the most literal one first.
 fn aliases(name: &str, namespace: &str, domain: &str) -> Vec<Alias> {
     let mut all: Vec<Alias> = Vec::new();
     let mut add = |name: String, stripped: Option<&str>| {
@@ -99,8 +99,8 @@ fn aliases(name: &str, namespace: &str, domain: &str) -> Vec<Alias> {
     for expanded in kubernetes_names(name, namespace, domain) {
         add(expanded, None);
     }
-    // What a pod's resolv.conf says. Its stub resolver appends these one after the other; taking
-    // them off answers the first query instead of the fourth.
+    // A pod's resolv.conf lists these search domains, and its stub resolver appends them one after the other. Removing
+    // them here answers the first query instead of the fourth.
     for search in [format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.to_owned()] {
         let Some(stripped) = name.strip_suffix(&search).and_then(|rest| rest.strip_suffix('.')) else { continue };
         add(stripped.to_owned(), Some(stripped));
@@ -111,7 +111,7 @@ fn aliases(name: &str, namespace: &str, domain: &str) -> Vec<Alias> {
     all
 }
 
-/// The full names that a short one can stand for, by its number of labels.
+/// The full names that a short name can stand for, by its number of labels.
 fn kubernetes_names(name: &str, namespace: &str, domain: &str) -> Vec<String> {
     let service_form = name.ends_with(".svc");
     match name.split('.').count() {
@@ -132,9 +132,9 @@ struct Found<'m> {
 /// The service called `name`, or the one with the closest wildcard above it.
 fn lookup<'m>(mesh: &'m Mesh, name: &str, namespace: &str, domain: &str) -> Option<Found<'m>> {
     let eligible = |service: &&Arc<Service>| {
-        // Without an address it can only be answered by its endpoints, and that is right for
-        // headless Kubernetes services only: an external name belongs to its own DNS.
-        // One that was not understood is closed under all its names: nobody else may be asked.
+        // A service without an address can only be answered with its endpoints. That is right only for headless
+        // Kubernetes services: an external name belongs to another DNS server. A service that was not understood is
+        // refused under all its names, so no other server may be asked.
         !service.addresses.is_empty() || in_domain(&service.id.hostname, domain) || service.not_understood.is_some()
     };
     if let Some(service) = mesh.service_by_hostname(name, namespace).filter(eligible) {
@@ -154,7 +154,7 @@ fn in_domain(hostname: &str, domain: &str) -> bool {
     hostname.strip_suffix(domain).is_some_and(|rest| rest.ends_with(".svc."))
 }
 
-/// Its virtual addresses, or those of its endpoints where it has none: it is headless.
+/// The service's virtual addresses. If it has none, because it is headless, those of its endpoints.
 pub(crate) fn addresses_of(mesh: &Mesh, service: &Service, network: &Name, family: Family) -> Vec<IpAddr> {
     let wanted = |address: &IpAddr| family.has(address) && service.ip_families.permit(address);
     if !service.addresses.is_empty() {
@@ -168,10 +168,10 @@ pub(crate) fn addresses_of(mesh: &Mesh, service: &Service, network: &Name, famil
         .collect()
 }
 
-/// Fisher and Yates' shuffle: resolvers and clients like to take the first address.
+/// Fisher and Yates' shuffle. Resolvers and clients tend to take the first address.
 fn shuffle(addresses: &mut [IpAddr], random: &mut dyn FnMut() -> u64) {
     for last in (1..addresses.len()).rev() {
-        // The remainder is at most `last`, so it fits whatever it came from.
+        // The remainder is at most `last`, so it always fits.
         let other = usize::try_from(random() % (last as u64 + 1)).unwrap_or(0);
         addresses.swap(last, other);
     }

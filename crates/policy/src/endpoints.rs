@@ -1,4 +1,4 @@
-//! Which endpoints of a service a client may be sent to, and in which order.
+//! Which endpoints of a service may a client use, and in which order?
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,23 +14,23 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'m> {
     pub(crate) workload: &'m Arc<Workload>,
-    /// Where the workload listens.
+    /// The address and port on which the workload listens.
     pub(crate) target: SocketAddr,
-    /// How close it is; the highest first.
+    /// How close it is to the client; higher is closer.
     pub(crate) rank: usize,
-    /// It did not answer of late, so it comes after all others.
+    /// Whether it failed to answer recently. Such endpoints come after all others.
     pub(crate) silent: bool,
 }
 
-/// Most services have a handful of endpoints: those need no allocation.
+/// Most services have few endpoints, and these fit without an allocation.
 pub(crate) type Candidates<'m> = SmallVec<[Candidate<'m>; 8]>;
 
-/// Why the endpoints of a service can't be used, each counted once under the first reason.
+/// Why a service's endpoints can't be used. Each endpoint is counted once, under the first reason that applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EndpointCounts {
     /// All endpoints, usable or not.
     pub total: u32,
-    /// Described in a way that was not understood.
+    /// Endpoints that were not understood.
     pub not_understood: u32,
     /// Not ready, or terminating.
     pub unready: u32,
@@ -38,42 +38,42 @@ pub struct EndpointCounts {
     pub other_network: u32,
     /// Without an IP address of a family the service has.
     pub without_address: u32,
-    /// Known by a DNS name only.
+    /// Known only by a DNS name.
     pub by_name_only: u32,
-    /// With the address of another service.
+    /// Its address is another service's.
     pub at_a_service: u32,
-    /// Not listening on the port.
+    /// Does not listen on the port.
     pub without_port: u32,
-    /// Outside what the service's `STRICT` load balancing permits.
+    /// Excluded by the service's `STRICT` load balancing.
     pub out_of_scope: u32,
-    /// With a weight of 0.
+    /// Weight 0.
     pub weightless: u32,
 }
 
 /// Who asks for endpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A client of the service: the port must be the service's.
+    /// A client of the service. The port must be one of the service's.
     Service,
-    /// Traffic for another service, through this one. Clients never address its port, so an
-    /// endpoint with an application tunnel needs none.
+    /// Traffic for another service that passes through this one, a waypoint. Clients never address its port, so an
+    /// endpoint with an application tunnel needs no port entry.
     Waypoint,
 }
 
-/// Whether new connections may be sent to an endpoint, going by its health.
+/// Whether an endpoint's health permits new connections.
 fn is_ready(workload: &Workload, lb: &LoadBalancing) -> bool {
     workload.health == Health::Healthy || lb.health_policy == HealthPolicy::AllowAll
 }
 
-/// The endpoints of a service that its clients are told of.
+/// The endpoints that a service's clients are told of.
 pub fn ready<'m>(mesh: &'m Mesh, service: &Service) -> impl Iterator<Item = &'m Endpoint> {
     let lb = &service.load_balancing;
     mesh.endpoints(&service.id)
         .filter(move |endpoint| endpoint.workload.not_understood.is_none() && is_ready(&endpoint.workload, lb))
 }
 
-/// The endpoints of a service that a node's own rules may lead to. Which of its workloads asks is not known there, so of the
-/// service's preferences only what they all have in common counts: that they are on this node.
+/// The endpoints that a node's own service rules may use. The rules don't know which workload of the node connects, so
+/// only one preference of the service can apply: that endpoints are on this node.
 pub fn ready_for_node<'m>(mesh: &'m Mesh, service: &Service, node: &str) -> impl Iterator<Item = &'m Endpoint> {
     let lb = &service.load_balancing;
     // internalTrafficPolicy: Local.
@@ -81,7 +81,7 @@ pub fn ready_for_node<'m>(mesh: &'m Mesh, service: &Service, node: &str) -> impl
     ready(mesh, service).filter(move |endpoint| !local || &*endpoint.workload.node == node)
 }
 
-/// The endpoints of `service` that a connection of `source` to `destination` can be sent to.
+/// The endpoints of `service` that can take a connection of `source` to `destination`.
 pub(crate) fn candidates<'m>(
     mesh: &'m Mesh,
     source: &Workload,
@@ -147,9 +147,8 @@ pub(crate) fn candidates<'m>(
     (found, counts)
 }
 
-/// Who is at `address`, which a service has as that of `endpoint`: somebody who takes HBONE, if
-/// there is such a one. An endpoint given by hand may have a pod's address, and naming an address
-/// must not mean plaintext to it.
+/// The workload at `address`, which the service lists as that of `endpoint`. A workload that takes HBONE wins: a
+/// manually configured endpoint may have a pod's address, and naming an address must not lead to plaintext.
 fn whose<'m>(mesh: &'m Mesh, endpoint: &'m Arc<Workload>, address: IpAddr) -> &'m Arc<Workload> {
     match endpoint.tunnel_protocol {
         TunnelProtocol::Hbone => endpoint,
@@ -159,8 +158,7 @@ fn whose<'m>(mesh: &'m Mesh, endpoint: &'m Arc<Workload>, address: IpAddr) -> &'
     }
 }
 
-/// Whether `address` is another service's: what goes there in plaintext may end at a pod that
-/// takes HBONE.
+/// Whether `address` belongs to another service. Plaintext sent there may end at a pod that takes HBONE.
 fn is_of_another(mesh: &Mesh, source: &Workload, service: &Service, address: IpAddr) -> bool {
     mesh.service_by_vip(&source.network, address, &source.namespace).is_some_and(|other| {
         other.id != service.id && other.addresses.iter().any(|a| a.address == address && a.network == source.network)
@@ -171,8 +169,8 @@ fn port_without_service(endpoint: &Endpoint, port: u16, purpose: Purpose) -> Opt
     (purpose == Purpose::Waypoint && endpoint.workload.application_tunnel.is_some()).then_some(port)
 }
 
-/// Takes one of the closest candidates, with a chance in proportion to its capacity; of those that don't
-/// answer only once there are no others, however far away.
+/// Removes and returns one of the closest candidates, at random in proportion to capacity. Silent candidates are taken
+/// only if there are no others, whatever their distance.
 pub(crate) fn take<'m>(candidates: &mut Candidates<'m>, random: &mut dyn FnMut() -> u64) -> Option<Candidate<'m>> {
     if candidates.len() == 1 {
         return candidates.pop();
@@ -181,7 +179,7 @@ pub(crate) fn take<'m>(candidates: &mut Candidates<'m>, random: &mut dyn FnMut()
     let best = candidates.iter().map(place).max()?;
     let weight = |c: &Candidate<'_>| if place(c) == best { u64::from(c.workload.capacity) } else { 0 };
     let total: u64 = candidates.iter().map(weight).sum();
-    // The sum of weights is far below 2^64, so the modulo favours no endpoint noticeably.
+    // The sum of weights is far below 2^64, so the bias of the modulo is negligible.
     let mut ticket = random().checked_rem(total)?;
     let index = candidates.iter().position(|c| {
         let weight = weight(c);
@@ -192,16 +190,15 @@ pub(crate) fn take<'m>(candidates: &mut Candidates<'m>, random: &mut dyn FnMut()
     Some(candidates.swap_remove(index))
 }
 
-/// How many leading scopes of the service's preference an endpoint shares with the source, or
-/// `None` if it must share more.
+/// How many leading scopes of the service's preference an endpoint shares with the source; `None` if it shares too few.
 fn rank(lb: &LoadBalancing, source: &Workload, endpoint: &Workload) -> Option<usize> {
     match lb.mode {
         LoadBalancingMode::Unspecified | LoadBalancingMode::Passthrough => return Some(0),
         LoadBalancingMode::Strict | LoadBalancingMode::Failover => {}
     }
     let scopes = &lb.routing_preference;
-    // Istio lets a NETWORK scope in front outweigh all others together. Here it always matches:
-    // endpoints in other networks were left out before.
+    // In Istio, a NETWORK scope in front outweighs all others together. Here it always matches, because endpoints of
+    // other networks were left out before.
     let same = |scope: &&RoutingScope| match scope {
         RoutingScope::Region => source.locality.region == endpoint.locality.region,
         RoutingScope::Zone => source.locality.zone == endpoint.locality.zone,
@@ -214,8 +211,8 @@ fn rank(lb: &LoadBalancing, source: &Workload, endpoint: &Workload) -> Option<us
     if lb.mode == LoadBalancingMode::Strict && shared < scopes.len() { None } else { Some(shared) }
 }
 
-/// The endpoint's address for a client that asked for `destination`: that very one if it is the
-/// endpoint's, else one that the service may have, of the client's family if possible.
+/// The endpoint's address for a client that connects to `destination`: `destination` itself if it is one of the
+/// endpoint's addresses; else one of a family the service has, preferably the client's.
 fn address_of(workload: &Workload, families: IpFamilies, destination: IpAddr) -> Option<IpAddr> {
     if workload.addresses.contains(&destination) {
         return Some(destination);

@@ -1,5 +1,5 @@
-//! Why does, or doesn't, this connection work? The path it takes, who answers, and what the
-//! policies say on arrival, from the very functions the proxy decides with and in their words.
+//! Why does, or doesn't, a connection work? The path it takes, who answers, and what the policies decide on arrival.
+//! Calls the functions that the proxy decides with, so the words are the same.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::inbound::InboundRefusal;
 use crate::routing::{self, Addressed, Route, RouteError, Way};
 use crate::understood::NotUnderstood;
 
-/// Everything there is to know about one connection before it is made.
+/// Everything that is known about a connection before it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Who connects.
+    /// The workload that connects.
     pub source: Party,
-    /// What to.
+    /// The destination.
     pub destination: Destination,
     /// `tcp` or `udp`.
     pub transport: &'static str,
@@ -27,9 +27,9 @@ pub struct Explanation {
     pub outcome: Outcome,
     /// How the destination was understood, step by step.
     pub steps: Vec<String>,
-    /// Why nothing is sent at all, if so.
+    /// Why the source's proxy refuses the connection; `None` if it does not.
     pub refused: Option<String>,
-    /// Each endpoint that could be chosen, the preferred first.
+    /// Each endpoint that may be chosen, the preferred one first.
     pub endpoints: Vec<EndpointExplanation>,
 }
 
@@ -38,28 +38,28 @@ pub struct Explanation {
 pub struct Party {
     /// `namespace/name`.
     pub workload: String,
-    /// Where it runs; empty if nobody said.
+    /// The node; empty if unknown.
     pub node: String,
-    /// Its SPIFFE id, if it is in the mesh.
+    /// The SPIFFE ID, if the workload is in the mesh.
     pub identity: Option<String>,
-    /// Whether a proxy carries its connections.
+    /// Whether a node proxy carries its connections.
     pub in_mesh: bool,
 }
 
-/// What becomes of the connection.
+/// The outcome of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Every endpoint takes it.
+    /// Every endpoint accepts it.
     Allowed,
-    /// No endpoint takes it.
+    /// No endpoint accepts it.
     Denied,
-    /// It depends on the endpoint.
+    /// Some endpoints accept it.
     Mixed,
-    /// A proxy refuses it whatever the policies say: the source's doesn't send it, or no
-    /// endpoint's takes it.
+    /// A proxy refuses it, whatever the policies say: the source's proxy does not send it, or no endpoint's proxy takes
+    /// it.
     Refused,
-    /// It leaves what the mesh decides: a waypoint chooses, or nobody checks.
+    /// The mesh does not decide: a waypoint chooses the endpoint, or nobody checks.
     Undecided,
     /// UDP: nothing encrypts it and no policy is asked.
     PassesBy,
@@ -67,42 +67,42 @@ pub enum Outcome {
     Answered,
 }
 
-/// One endpoint that could be chosen.
+/// One endpoint that may be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EndpointExplanation {
-    /// Whose it is; `None` for a destination the mesh doesn't know.
+    /// The workload; `None` if the mesh does not know the destination.
     pub workload: Option<Party>,
-    /// Where the bytes end up.
+    /// The address where the connection ends.
     pub address: SocketAddr,
-    /// How they get there.
+    /// How the connection gets there.
     pub path: Path,
-    /// Why its proxy takes no connection there, whatever the policies say, if so.
+    /// Why the endpoint's proxy refuses the connection whatever the policies say; `None` if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What is decided there; `None` where nobody decides.
+    /// The decision there; `None` if nobody decides.
     pub arrival: Option<Arrival>,
-    /// What a reader should know besides.
+    /// Other facts for the reader.
     pub notes: Vec<String>,
 }
 
-/// How bytes travel.
+/// How the bytes travel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Path {
-    /// Mutual TLS, in an HTTP/2 CONNECT tunnel.
+    /// An HTTP/2 CONNECT tunnel over mutual TLS.
     Hbone {
-        /// Where the tunnel ends.
+        /// The address where the tunnel ends.
         tunnel: SocketAddr,
-        /// What is asked for in it.
+        /// The `:authority` of the CONNECT request.
         authority: String,
         /// The SPIFFE ids the peer may have.
         expected: Vec<String>,
-        /// A waypoint is the peer.
+        /// Whether the peer is a waypoint.
         via_waypoint: bool,
     },
     /// Plain TCP.
     Plaintext {
-        /// Why it isn't encrypted.
+        /// Why it is not encrypted.
         reason: String,
     },
 }
@@ -110,26 +110,26 @@ pub enum Path {
 /// The authorisation decision at the destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Arrival {
-    /// Whether it passes.
+    /// Whether the connection is allowed.
     pub allowed: bool,
-    /// The words that the access log uses too.
+    /// The verdict in the words of the access log.
     pub verdict: String,
-    /// Whom the connection is known to come from.
+    /// The source's identity as the destination's proxy knows it.
     pub source_identity: Option<String>,
-    /// The policy that decided, if it was one.
+    /// The policy that decided; `None` if the decision has another reason.
     pub decided_by: Option<String>,
-    /// The policies that were asked.
+    /// The policies that were checked.
     pub policies: Vec<PolicyCheck>,
-    /// What policies on trial would have done.
+    /// The effect that dry-run policies would have had.
     pub dry_run: Vec<String>,
 }
 
-/// Action of a policy that has not arrived.
+/// The action shown for a policy that has not arrived.
 pub(crate) const UNKNOWN: &str = "unknown";
-/// Action of a policy that was not understood.
+/// The action shown for a policy that was not understood.
 pub(crate) const NOT_UNDERSTOOD: &str = "not understood";
 
-/// One policy that was asked.
+/// One policy that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyCheck {
     /// `namespace/name`.
@@ -138,17 +138,17 @@ pub struct PolicyCheck {
     pub action: &'static str,
     /// Whether it matched.
     pub matched: bool,
-    /// Whether it is on trial.
+    /// Whether it is a dry run.
     pub dry_run: bool,
     /// What of it is not checked here, and what follows, for whoever wrote it. Known where policies are translated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Explains a connection of `source` to `destination`.
+/// Explains a connection from `source` to `destination`.
 ///
-/// A source outside the mesh connects in plaintext, past any waypoint, to an endpoint that the
-/// node's own service routing chose.
+/// A source outside the mesh connects in plaintext, to an endpoint chosen by the node's service routing. It passes no
+/// waypoint.
 pub fn explain(mesh: &Mesh, source: &Workload, destination: impl Into<Destination>) -> Explanation {
     let mut explanation = Explanation {
         source: party(source),
@@ -180,7 +180,7 @@ fn to_address(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut
     }
 }
 
-/// A program gets as far as asking for its name.
+/// The explanation for a service without an address: a program learns only that the name has none.
 fn to_nowhere(mesh: &Mesh, source: &Workload, id: &ServiceName, port: u16, out: &mut Explanation) {
     out.steps
         .push(format!("service {id} has no address of its own, so its name stands for its endpoints; none has one"));
@@ -190,7 +190,7 @@ fn to_nowhere(mesh: &Mesh, source: &Workload, id: &ServiceName, port: u16, out: 
     refuse(&no_endpoint(service, port, counts), out);
 }
 
-/// Why a service without candidates takes no connection.
+/// Why a service without candidates refuses the connection.
 fn no_endpoint(service: &Service, port: u16, counts: EndpointCounts) -> RouteError {
     if let Err(error) = NotUnderstood::service(service) {
         return error.into();
@@ -216,7 +216,7 @@ pub(crate) fn describe(mesh: &Mesh, source: &Workload, destination: SocketAddr, 
 }
 
 fn from_mesh(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
-    // The first waypoint with a weight stands for all: they differ in version, not in kind.
+    // The first waypoint with a positive weight stands for all: they differ in version, not in kind.
     let way = match routing::way(mesh, source, destination, &mut || 0) {
         Ok(way) => way,
         Err(error) => return refuse(&error, out),
@@ -385,7 +385,7 @@ fn unknown(address: SocketAddr, reason: &str) -> EndpointExplanation {
     }
 }
 
-/// Why the proxy of `to` takes no connection at `address`, whoever connects.
+/// Why the proxy of `to` refuses connections at `address` from anybody; `None` if it does not.
 fn refused_at(to: &Workload, address: SocketAddr, tunnelled: bool) -> Option<String> {
     if let Err(error) = NotUnderstood::workload(to) {
         return Some(error.to_string());
@@ -398,7 +398,7 @@ fn refused_at(to: &Workload, address: SocketAddr, tunnelled: bool) -> Option<Str
         return Some(InboundRefusal::ReservedPort(port).to_string());
     }
     match port {
-        // Outside of a tunnel that port is the tunnel's own: nothing redirects it.
+        // Outside a tunnel, this port is the tunnel's own and is not redirected.
         ports::HBONE => {
             Some(format!("{address} is a port of the proxy itself, and the source has no client certificate"))
         }
@@ -443,7 +443,7 @@ fn arrive(mesh: &Mesh, source: &Workload, to: &Workload, address: SocketAddr, pr
     }
 }
 
-/// The address the source will be seen with.
+/// The source address that the destination will see.
 fn address_of(source: &Workload, destination: IpAddr) -> IpAddr {
     let same = source.addresses.iter().find(|ip| ip.is_ipv4() == destination.is_ipv4());
     same.or(source.addresses.first()).copied().unwrap_or(match destination {

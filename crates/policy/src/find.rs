@@ -1,4 +1,4 @@
-//! What a person means who types a pod, a service or an address.
+//! Finds the pod, service or address that a person's input refers to.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leno_model::{Mesh, Service, ServiceName, Transport, Workload};
 use serde::{Serialize, Serializer};
 
-/// What a person types for a workload or destination means nothing in this mesh.
+/// A person's input refers to nothing in this mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// Not of the accepted forms.
@@ -29,22 +29,22 @@ pub enum LookupError {
     /// Nobody is called that.
     #[error("no pod, Service or what makes pods is called {name}{}", Known(.known))]
     Unknown {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// Names in that namespace.
+        /// The names in that namespace.
         known: Vec<String>,
     },
-    /// A service without endpoints, as source.
+    /// A service without endpoints was given as source.
     #[error("service {0} has no endpoints, so nobody can connect from it; check its selector or its EndpointSlices")]
     Empty(String),
 }
 
-/// What a person wants to connect to.
+/// A destination that a person named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// An address.
     Address(SocketAddr),
-    /// A service that has neither an address nor an endpoint with one.
+    /// A service that has no address and no endpoint with one.
     Unaddressed {
         /// The service.
         service: ServiceName,
@@ -111,7 +111,7 @@ pub struct Target {
 /// Deployment.
 ///
 /// # Errors
-/// If there is no such thing.
+/// If nothing has that name.
 pub fn find_workloads<'m>(mesh: &'m Mesh, name: &str) -> Result<Vec<&'m Arc<Workload>>, LookupError> {
     let (namespace, short) = split(name).ok_or_else(|| LookupError::Form(name.to_owned()))?;
     match find(mesh, namespace, short) {

@@ -1,5 +1,5 @@
-//! Where may an HBONE request lead? A peer names an address; it gets this workload's own and
-//! nothing else.
+//! Where may an HBONE request lead? A peer names an address. It may reach this workload's own addresses and nothing
+//! else.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::waypoint::is_waypoint;
 /// Where an accepted request leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboundTarget {
-    /// The workload's own address and the port to connect to. Policies are asked about this one.
+    /// The workload's own address and the port to connect to. Policies are evaluated for this address.
     pub address: SocketAddr,
     /// The service, if the peer named one.
     pub service: Option<Arc<Service>>,
-    /// The workload wants a PROXY version 2 header that tells this destination before the bytes.
+    /// If the workload wants a PROXY version 2 header: the destination to put into it.
     pub proxy_header: Option<SocketAddr>,
 }
 
-/// Why a request leads nowhere.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each field is named in its text")]
 pub enum InboundRefusal {
-    /// Not an authority.
+    /// The authority is malformed.
     #[error("malformed authority {authority:?}: {problem}")]
     Malformed { authority: String, problem: AuthorityError },
-    /// Another address than the one the peer connected to.
+    /// The address is not the one that the peer connected to.
     #[error(
         "authority {authority} is not an address of {workload}, which was reached at {reached}; \
          the peer's view of the mesh is wrong or it probes"
@@ -44,19 +44,19 @@ pub enum InboundRefusal {
     /// A service that this workload is not an endpoint of.
     #[error("{workload} is not an endpoint of service {service}")]
     NotAnEndpoint { service: ServiceName, workload: String },
-    /// A service port that leads nowhere here.
+    /// The service has no such port on this workload.
     #[error("service {service} has no port {port} on {workload}")]
     NoTargetPort { service: ServiceName, port: u16, workload: String },
-    /// Too little is known of the service named.
+    /// The service was not understood.
     #[error(transparent)]
     NotUnderstood(#[from] NotUnderstood),
-    /// A port of the proxy itself.
+    /// The port is one of the proxy's own.
     #[error("port {0} is the proxy's own and can't be reached through it")]
     ReservedPort(u16),
 }
 
 impl InboundRefusal {
-    /// The HTTP status the peer gets, as a ztunnel would answer.
+    /// The HTTP status for the peer. It is the one a ztunnel would send.
     pub fn status(&self) -> u16 {
         match self {
             Self::Malformed { .. } | Self::NotHere { .. } => 400,
@@ -68,7 +68,7 @@ impl InboundRefusal {
         }
     }
 
-    /// Whether the same request may be accepted later, once configuration has arrived.
+    /// Whether the same request may succeed later, when configuration has arrived.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::UnknownHost { .. } | Self::NotAnEndpoint { .. } | Self::NoTargetPort { .. })
     }
@@ -77,8 +77,7 @@ impl InboundRefusal {
 /// Decides where a CONNECT with `authority` leads that reached `workload` at `connection_dst`.
 ///
 /// # Errors
-/// If it leads nowhere here. The caller answers with [`InboundRefusal::status`] and connects to
-/// nothing.
+/// If the request is refused. The caller answers with [`InboundRefusal::status`] and connects to nothing.
 pub fn inbound_target(
     mesh: &Mesh,
     workload: &Workload,
@@ -104,12 +103,12 @@ pub fn inbound_target(
                 .ok_or_else(|| InboundRefusal::UnknownHost { host: host.clone() })?;
             NotUnderstood::service(service)?;
             let target = service_port(mesh, workload, service, port)?;
-            // A PROXY header can't say a name, so it says an address of the service.
+            // A PROXY header has no field for a name, so it carries an address of the service.
             let vip = announced_vip(service, workload).unwrap_or(own);
             (target, Some(service.clone()), SocketAddr::new(vip, port))
         }
     };
-    // Before the override below: it is the workload's own wish, this is the peer's.
+    // Checked before the override below: the override is the workload's own wish, the port is the peer's.
     if RESERVED_PORTS.contains(&port) {
         return Err(InboundRefusal::ReservedPort(port));
     }
@@ -121,7 +120,7 @@ pub fn inbound_target(
     })
 }
 
-/// The workload's port for a service's: its own entry first, then the service's target.
+/// The workload's port for a service's port: its own entry wins over the service's target port.
 fn service_port(mesh: &Mesh, workload: &Workload, service: &Service, port: u16) -> Result<u16, InboundRefusal> {
     let stands_for = || workload.application_tunnel.is_some() || is_waypoint_of_service(mesh, workload, service);
     let own = workload.services.get(&service.id);
@@ -137,7 +136,7 @@ fn service_port(mesh: &Mesh, workload: &Workload, service: &Service, port: u16) 
         .ok_or_else(|| InboundRefusal::NoTargetPort { service: service.id.clone(), port, workload: name(workload) })
 }
 
-/// Whether `address` is somebody's whose traffic `workload` receives as waypoint.
+/// Whether `address` belongs to a service or workload for which `workload` is the waypoint.
 fn is_waypoint_of_address(mesh: &Mesh, workload: &Workload, address: IpAddr) -> bool {
     let at = NetworkAddress { network: workload.network.clone(), address };
     if let Some(service) = mesh.service_by_vip(&at.network, address, &workload.namespace)
@@ -156,7 +155,7 @@ fn is_waypoint_of_service(mesh: &Mesh, workload: &Workload, service: &Service) -
 }
 
 fn is_waypoint_of(mesh: &Mesh, workload: &Workload, gateway: &GatewayAddress) -> bool {
-    // A waypoint that is named but not known is nobody.
+    // A waypoint that is named but not known matches nobody.
     if let GatewayDestination::Hostname(name) = &gateway.destination
         && mesh.service(name).is_none()
     {
@@ -165,7 +164,7 @@ fn is_waypoint_of(mesh: &Mesh, workload: &Workload, gateway: &GatewayAddress) ->
     is_waypoint(mesh, workload, gateway)
 }
 
-/// A service address to announce: of the workload's network if possible, then IPv4.
+/// The service address to announce: one in the workload's network if possible, preferably IPv4.
 fn announced_vip(service: &Service, workload: &Workload) -> Option<IpAddr> {
     service.addresses.iter().max_by_key(|a| (a.network == workload.network, a.address.is_ipv4())).map(|a| a.address)
 }
@@ -174,7 +173,7 @@ fn name(workload: &Workload) -> String {
     format!("{}/{}", workload.namespace, workload.name)
 }
 
-/// What a stranger sent, cut to what a log line can bear.
+/// A stranger's text, shortened for a log line.
 fn shortened(text: &str) -> String {
     const KEPT: usize = 100;
     text.chars().take(KEPT).collect()

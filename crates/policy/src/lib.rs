@@ -1,10 +1,9 @@
-//! What does the mesh decide? Authorisation, the route of a connection, the endpoint behind a
-//! service, the answer to a DNS question, and the reasons for each: pure functions over
-//! [`Mesh`](leno_model::Mesh).
+//! What does the mesh decide? Authorisation, the route of a connection, the endpoint of a service, the answer to a DNS
+//! question, and the reason for each: pure functions over [`Mesh`](leno_model::Mesh).
 //!
-//! Nothing here does I/O, reads a clock or owns a source of randomness: the caller hands in
-//! random numbers, so a decision can be repeated. The proxy that enforces and the command that
-//! explains call the same functions and print the same words.
+//! Nothing here does I/O, reads a clock or owns a source of randomness. The caller passes random numbers in, so a
+//! decision can be repeated. The proxy that enforces and the command that explains call the same functions and so print
+//! the same words.
 
 pub mod authority;
 pub mod authorization;

@@ -1,5 +1,5 @@
-//! Where does a connection go that a program opened? The outbound decision of Istio's ambient
-//! data plane, with alternatives to try when an endpoint doesn't answer.
+//! Where does a connection go that a program has opened? The outbound decision of Istio's ambient data plane, with
+//! alternatives in case an endpoint does not answer.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
 use crate::understood::NotUnderstood;
 use crate::waypoint::{self, WaypointProblem};
 
-/// Identities a peer may have; nearly always one.
+/// Identities that a peer may have. There is nearly always just one.
 pub type Identities = SmallVec<[Identity; 1]>;
 
 /// One way to carry a connection.
@@ -27,9 +27,9 @@ pub enum Route {
         workload: Arc<Workload>,
         /// Where the tunnel ends.
         address: SocketAddr,
-        /// What to ask for in the tunnel (`:authority` of CONNECT).
+        /// The `:authority` of the CONNECT request.
         authority: String,
-        /// The peer must prove to be one of these.
+        /// The peer must prove one of these identities.
         expected: Identities,
         /// The service the client addressed, if it was one.
         service: Option<Arc<Service>>,
@@ -38,16 +38,16 @@ pub enum Route {
         /// The tunnel ends at a waypoint, which chooses the endpoint.
         via_waypoint: bool,
     },
-    /// Plain TCP to an endpoint that is known and speaks nothing better.
+    /// Plain TCP to a known endpoint that does not take HBONE.
     Plain {
         /// The endpoint.
         address: SocketAddr,
-        /// Whose it is.
+        /// The workload that has this address.
         workload: Option<Arc<Workload>>,
         /// The service the client addressed, if it was one.
         service: Option<Arc<Service>>,
     },
-    /// Plain TCP to the original destination, of which the mesh knows nothing.
+    /// Plain TCP to the original destination, which the mesh does not know.
     Passthrough {
         /// The original destination.
         address: SocketAddr,
@@ -84,14 +84,14 @@ pub struct RoutePlan {
     service: Option<Arc<Service>>,
 }
 
-/// One choice and two alternatives: enough to get past an endpoint that died unnoticed, few
-/// enough that a client waits for at most three connect timeouts.
+/// One choice and two alternatives. That is enough to get past an endpoint that died unnoticed, and a client waits for
+/// at most three connect timeouts.
 const MAX_ATTEMPTS: usize = 3;
 
 impl RoutePlan {
-    /// What to try, in order; never empty. The later ones are other endpoints for when a connect
-    /// fails, none of them preferred by the service's load balancing to the one before, except that
-    /// those that don't answer ([`route_around`]) come last.
+    /// The routes to try, in order; never empty. Later ones are other endpoints, for when a connect fails. The
+    /// service's load balancing prefers none of them to an earlier one, except that endpoints that don't answer
+    /// ([`route_around`]) come last.
     pub fn attempts(&self) -> &[Route] {
         &self.attempts
     }
@@ -102,31 +102,31 @@ impl RoutePlan {
     }
 }
 
-/// Why a connection is refused instead of carried.
+/// Why a connection is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each field is named in its text")]
 pub enum RouteError {
-    /// It would connect the proxy to itself.
+    /// The connection would lead the proxy to itself.
     #[error("{0} is one of the proxy's own ports on loopback; a program must not connect to it")]
     ReservedPort(SocketAddr),
     /// The service has no such port.
     #[error("service {service} has no port {port}; it has {}", PortList(.offered))]
     NoSuchPort { service: ServiceName, port: u16, offered: Vec<u16> },
-    /// Nobody can take the connection.
+    /// No endpoint can take the connection.
     #[error("no healthy endpoint for service {service} port {port}: {counts}")]
     NoHealthyEndpoint { service: ServiceName, port: u16, counts: EndpointCounts },
-    /// A waypoint must be passed and can't be.
+    /// The waypoint that the connection must pass is not usable.
     #[error(
         "waypoint {waypoint} of {owner} can't be used: {problem}; the connection is refused rather than sent around it"
     )]
     Waypoint { owner: String, service: Option<ServiceName>, waypoint: String, problem: Box<WaypointProblem> },
-    /// It is to be encrypted to somebody without a name.
+    /// The connection must be encrypted, but the destination has no valid identity.
     #[error(
         "workload {workload} takes only HBONE, but its trust domain, namespace and service account form no SPIFFE id; \
          check what the control plane sends for it"
     )]
     NoIdentity { service: Option<ServiceName>, workload: Name },
-    /// It is to somebody, or of somebody, of whom too little is known.
+    /// The source or the destination was not understood.
     #[error(transparent)]
     NotUnderstood(NotUnderstood),
 }
@@ -138,7 +138,7 @@ impl From<NotUnderstood> for RouteError {
 }
 
 impl RouteError {
-    /// Whether the same connection may succeed later without anybody changing the configuration.
+    /// Whether the same connection may succeed later without a change of configuration.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NoHealthyEndpoint { .. } | Self::Waypoint { .. } => true,
@@ -163,8 +163,8 @@ impl RouteError {
 /// `random` spreads connections over equal endpoints and over weighted waypoints.
 ///
 /// # Errors
-/// If it must not be carried: see [`RouteError`]. Never falls back to plaintext for a destination
-/// that is to be encrypted, nor around a waypoint.
+/// If the connection must not be carried: see [`RouteError`]. It never falls back to plaintext for a destination that
+/// takes HBONE, and never goes around a waypoint.
 pub fn route(
     mesh: &Mesh,
     source: &Workload,
@@ -174,8 +174,8 @@ pub fn route(
     route_around(mesh, source, destination, &|_| false, random)
 }
 
-/// As [`route`]. Of several endpoints, those at addresses that are `silent`, because they did not answer
-/// of late, are tried last; where there are no others, they are tried.
+/// As [`route`], with knowledge of endpoints that did not answer recently: those at addresses for which `silent` is
+/// true are tried last. If there are no others, they are tried.
 ///
 /// # Errors
 /// As [`route`].
@@ -227,7 +227,7 @@ pub fn route_around(
     Ok(RoutePlan { attempts, service })
 }
 
-/// Marks those candidates that are silent, where there is a choice.
+/// Marks silent candidates, unless all are silent.
 fn mark(candidates: &mut Candidates<'_>, silent: impl Fn(&Candidate<'_>) -> bool) {
     if candidates.len() > 1 {
         for candidate in candidates {
@@ -236,15 +236,15 @@ fn mark(candidates: &mut Candidates<'_>, silent: impl Fn(&Candidate<'_>) -> bool
     }
 }
 
-/// What a destination is, before an endpoint is chosen.
+/// The kind of a destination, before an endpoint is chosen.
 pub(crate) enum Way<'m> {
-    /// Unknown to the mesh, or of a service that leaves destinations alone.
+    /// Unknown to the mesh, or of a service that passes destinations through unchanged.
     Passthrough { service: Option<&'m Arc<Service>> },
-    /// One workload, by its own address.
+    /// One workload, addressed by its own address.
     Workload(&'m Arc<Workload>),
-    /// A service; never without candidates.
+    /// A service. There is at least one candidate.
     Endpoints { service: &'m Arc<Service>, candidates: Candidates<'m> },
-    /// Through a waypoint; never without candidates.
+    /// Through a waypoint. There is at least one candidate.
     Waypoint {
         /// The service addressed.
         service: Option<&'m Arc<Service>>,
@@ -264,7 +264,7 @@ impl<'m> Way<'m> {
     }
 }
 
-/// What `destination` is for `source`.
+/// The kind of `destination` for `source`.
 pub(crate) fn way<'m>(
     mesh: &'m Mesh,
     source: &Workload,
@@ -282,16 +282,16 @@ pub(crate) fn way<'m>(
     }
 }
 
-/// Whose address a destination is.
+/// The owner of a destination address.
 pub(crate) enum Addressed<'m> {
     Service(&'m Arc<Service>),
     Workload(&'m Arc<Workload>),
     Nobody,
 }
 
-/// Whose address `destination` is for `source`: a service's own address first, then a
-/// workload's, then a service's range. A range may cover the pods' addresses too; giving it
-/// precedence would take them out of the mesh.
+/// The owner of `destination` from `source`'s view: a service with exactly this address, else a workload, else a
+/// service with a range that holds it. Ranges come last because they may also cover pods' addresses, and would take
+/// those pods out of the mesh.
 pub(crate) fn addressed<'m>(mesh: &'m Mesh, source: &Workload, destination: SocketAddr) -> Addressed<'m> {
     let ip = destination.ip();
     let service = mesh.service_by_vip(&source.network, ip, &source.namespace);
@@ -345,7 +345,7 @@ fn way_to_service<'m>(
         return Ok(Way::Waypoint { service: Some(service), waypoint, candidates });
     }
     if service.load_balancing.mode == LoadBalancingMode::Passthrough {
-        // Leaving the address alone must not mean plaintext to somebody who takes HBONE.
+        // The destination stays as it is, but it must not get plaintext if a workload there takes HBONE.
         if let Some(workload) = mesh.workload_by_address(&source.network, destination.ip()) {
             return way_to_workload(mesh, source, workload, destination);
         }
@@ -363,12 +363,12 @@ fn way_to_service<'m>(
     Ok(Way::Endpoints { service, candidates })
 }
 
-/// The address of a workload that was addressed by it.
+/// The candidate for a workload that was addressed by its own address.
 pub(crate) fn direct<'m>(workload: &'m Arc<Workload>, destination: SocketAddr) -> Candidate<'m> {
     Candidate { workload, target: destination, rank: 0, silent: false }
 }
 
-/// A destination that is left as it is.
+/// The route of a destination that stays as it is.
 pub(crate) fn passthrough(service: Option<&Arc<Service>>, destination: SocketAddr) -> Route {
     match service {
         Some(service) => Route::Plain { address: destination, workload: None, service: Some(service.clone()) },
@@ -376,7 +376,7 @@ pub(crate) fn passthrough(service: Option<&Arc<Service>>, destination: SocketAdd
     }
 }
 
-/// The address that a connection to an endpoint is made to.
+/// The address that the proxy connects to for an endpoint.
 fn connected_to(to: &Candidate<'_>) -> SocketAddr {
     match to.workload.tunnel_protocol {
         TunnelProtocol::None => to.target,
@@ -403,8 +403,8 @@ pub(crate) fn to_candidate(service: Option<&Arc<Service>>, to: &Candidate<'_>) -
     }
 }
 
-/// The route through one instance of a waypoint. It is always a tunnel: a waypoint that doesn't
-/// say so can't be anything else.
+/// The route through one instance of a waypoint. It is always a tunnel, even if the waypoint's workload does not
+/// announce HBONE.
 pub(crate) fn to_waypoint(
     service: Option<&Arc<Service>>,
     waypoint: Option<&Arc<Service>>,
@@ -422,8 +422,8 @@ pub(crate) fn to_waypoint(
     })
 }
 
-/// Whom the workload may prove to be: itself, or what the service it answers for names. A name
-/// that is no SPIFFE id could never be proven, so leaving it out loses nothing.
+/// The identities that the workload may prove: its own, or one that the service names for its endpoints. Names that are
+/// no SPIFFE ids are left out, because no peer could prove them.
 fn expected(
     workload: &Workload,
     names: Option<&Arc<Service>>,

@@ -20,7 +20,7 @@ pub(crate) fn identity(text: &str) -> Identity {
     text.parse().expect("identity")
 }
 
-/// A pod in the mesh, in namespace `default`, whose account has its name.
+/// A pod in the mesh, in namespace `default`. Its service account has the pod's name.
 pub(crate) fn pod(name: &str, address: &str) -> Workload {
     Workload {
         addresses: vec![ip(address)],
@@ -30,7 +30,7 @@ pub(crate) fn pod(name: &str, address: &str) -> Workload {
     }
 }
 
-/// `pod` as endpoint of the named services.
+/// A pod that is an endpoint of the given services.
 pub(crate) fn endpoint(name: &str, address: &str, services: &[&Service]) -> Workload {
     Workload { services: services.iter().map(|s| (s.id.clone(), Vec::new())).collect(), ..pod(name, address) }
 }
@@ -43,7 +43,7 @@ pub(crate) fn vip(address: &str) -> NetworkAddress {
     NetworkAddress { network: "".into(), address: ip(address) }
 }
 
-/// A service of namespace `default` with port 80 to 8080; headless without addresses.
+/// A service in namespace `default` with port 80, target port 8080. Headless if `addresses` is empty.
 pub(crate) fn service(name: &str, addresses: &[&str]) -> Service {
     Service {
         addresses: addresses.iter().map(|a| vip(a)).collect(),
@@ -81,7 +81,7 @@ pub(crate) fn rule(matches: Vec<Match>) -> Rule {
     Rule { clauses: vec![Clause { matches }] }
 }
 
-/// A policy for all of its namespace.
+/// A policy for its whole namespace.
 pub(crate) fn policy(name: &str, action: Action, rules: Vec<Rule>) -> Authorization {
     Authorization {
         id: policy_name(name),
@@ -93,7 +93,7 @@ pub(crate) fn policy(name: &str, action: Action, rules: Vec<Rule>) -> Authorizat
     }
 }
 
-/// Random numbers that repeat.
+/// A repeatable sequence of random numbers.
 pub(crate) fn numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {

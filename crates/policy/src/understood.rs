@@ -1,28 +1,28 @@
-//! What the control plane describes in a way that is not understood here.
+//! Objects that the control plane described in a way that is not understood here.
 
 use leno_model::{Name, Service, ServiceName, Workload};
 
-/// The control plane described a part of the mesh in a way that was not understood. What is known
-/// of it is not enough to let anything pass.
+/// The control plane described a part of the mesh in a way that was not understood. Too little is known of it to let
+/// anything pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the control plane describes {what} in a way this proxy does not understand ({reason}), so nothing passes until it \
      is described in one that is; if the control plane is newer than this proxy, upgrade the proxy"
 )]
 pub struct NotUnderstood {
-    /// What is described, in words.
+    /// The part, in words.
     pub what: String,
     /// What was not understood.
     pub reason: Name,
-    /// Set if it is a service.
+    /// The service, if it is one.
     pub service: Option<ServiceName>,
 }
 
 impl NotUnderstood {
-    /// An error if `workload` was not understood.
+    /// Checks that `workload` was understood.
     ///
     /// # Errors
-    /// Then.
+    /// If it was not.
     pub fn workload(workload: &Workload) -> Result<(), Self> {
         match &workload.not_understood {
             None => Ok(()),
@@ -37,10 +37,10 @@ impl NotUnderstood {
         }
     }
 
-    /// An error if `service` was not understood.
+    /// Checks that `service` was understood.
     ///
     /// # Errors
-    /// Then.
+    /// If it was not.
     pub fn service(service: &Service) -> Result<(), Self> {
         match &service.not_understood {
             None => Ok(()),

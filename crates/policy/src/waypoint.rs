@@ -1,4 +1,4 @@
-//! Which waypoint must a connection pass, and where is it?
+//! Which waypoint must a connection pass, and at which address?
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,24 +9,24 @@ use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAd
 use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
 use crate::understood::NotUnderstood;
 
-/// What is wrong with a waypoint.
+/// Why a waypoint can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaypointProblem {
-    /// Nobody has that name or address.
+    /// Nothing has the waypoint's name or address.
     #[error("no such service or workload is known; check that the Gateway exists and is programmed")]
     NotFound,
     /// It is in another network.
     #[error("it is in another network, which needs nested HBONE tunnels; this version has none yet")]
     OtherNetwork,
-    /// Too little is known of it.
+    /// The waypoint was not understood.
     #[error(transparent)]
     NotUnderstood(#[from] Box<NotUnderstood>),
-    /// Nobody there can take the connection.
+    /// None of its endpoints can take the connection.
     #[error("it has no usable endpoint: {0}")]
     NoEndpoint(EndpointCounts),
 }
 
-/// The service's waypoint for one connection.
+/// The waypoint of the service for one connection.
 pub(crate) fn waypoint_of<'m>(service: &'m Service, random: &mut dyn FnMut() -> u64) -> Option<&'m GatewayAddress> {
     let total: u64 = service.weighted_waypoints.iter().map(|w| u64::from(w.weight)).sum();
     if total == 0 {
@@ -42,7 +42,7 @@ pub(crate) fn waypoint_of<'m>(service: &'m Service, random: &mut dyn FnMut() -> 
     chosen.map(|w| &w.destination).or(service.waypoint.as_ref())
 }
 
-/// The waypoint's own service, if it has one, and its instances.
+/// The waypoint's own service, if there is one, and the waypoint's instances.
 pub(crate) type Waypoint<'m> = (Option<&'m Arc<Service>>, Candidates<'m>);
 
 /// The instances of a waypoint that can take a connection to `destination`.
@@ -52,7 +52,7 @@ pub(crate) fn resolve<'m>(
     gateway: &GatewayAddress,
     destination: SocketAddr,
 ) -> Result<Waypoint<'m>, WaypointProblem> {
-    // Older control planes leave the port out; there is only the one.
+    // Older control planes leave the port out; then it is the default port.
     let port = if gateway.hbone_mtls_port == 0 { HBONE_PORT } else { gateway.hbone_mtls_port };
     let service = match &gateway.destination {
         GatewayDestination::Hostname(name) => mesh.service(name).ok_or(WaypointProblem::NotFound)?,
@@ -81,8 +81,7 @@ fn service_at<'m>(mesh: &'m Mesh, address: &NetworkAddress, client: &Workload) -
         .filter(|service| service.addresses.contains(address))
 }
 
-/// Whether `workload` is (an instance of) the waypoint `gateway`. What it sends on must not come
-/// back to it.
+/// Whether `workload` is an instance of the waypoint `gateway`. Such a workload must not be sent its own traffic again.
 pub(crate) fn is_waypoint(mesh: &Mesh, workload: &Workload, gateway: &GatewayAddress) -> bool {
     match &gateway.destination {
         GatewayDestination::Hostname(name) => workload.services.contains_key(name),
@@ -93,7 +92,7 @@ pub(crate) fn is_waypoint(mesh: &Mesh, workload: &Workload, gateway: &GatewayAdd
     }
 }
 
-/// A gateway reference in words.
+/// Displays a gateway reference.
 pub(crate) struct Gateway<'a>(pub(crate) &'a GatewayAddress);
 
 impl fmt::Display for Gateway<'_> {

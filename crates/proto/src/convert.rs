@@ -1,4 +1,4 @@
-//! The model's types, from and to their messages.
+//! Conversion between the model's types and their protobuf messages.
 
 mod fields;
 mod policy;
@@ -25,8 +25,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// The name under which discovery delivers it: a workload's uid, a service's
-    /// `namespace/hostname`.
+    /// The resource name used in discovery: a workload's UID, a service's `namespace/hostname`.
     pub fn name(&self) -> String {
         match self {
             Self::Workload(workload) => workload.uid.to_string(),
@@ -38,8 +37,7 @@ impl Resource {
 /// Reads an `Address`.
 ///
 /// # Errors
-/// If it holds neither kind, or a kind that [`workload_from_proto`] or [`service_from_proto`]
-/// refuses.
+/// If it holds neither kind, or one that [`workload_from_proto`] or [`service_from_proto`] refuses.
 pub fn address_from_proto(address: wire::Address) -> Result<Resource, ConvertError> {
     match address.r#type {
         Some(wire::address::Type::Workload(workload)) => workload_from_proto(workload).map(Resource::Workload),

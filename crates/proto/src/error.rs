@@ -1,21 +1,20 @@
-//! Why a message can't become part of a mesh.
+//! Why a message is refused.
 
-/// A message that means nothing this version can act on. The receiver refuses the resource, and
-/// whatever it would have described is closed
-/// ([`address_stand_in`](crate::address_stand_in), [`policy_stand_in`](crate::policy_stand_in)).
+/// A message that this version can't act on. The receiver refuses the resource, and closes whatever it would have
+/// described ([`address_stand_in`](crate::address_stand_in), [`policy_stand_in`](crate::policy_stand_in)).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each field is named in its text")]
 pub enum ConvertError {
-    /// Not protobuf, or another message.
+    /// Not protobuf, or a different message.
     #[error("not a valid {message}: {reason}; the control plane and this proxy disagree about the resource type")]
     Undecodable { message: &'static str, reason: String },
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("{field} is missing")]
     Missing { field: &'static str },
-    /// An enum value from the future.
+    /// An enum value that this version does not know.
     #[error("{field} has the unknown value {value}; the control plane is newer than this proxy, upgrade the proxy")]
     UnknownEnum { field: &'static str, value: i32 },
-    /// A value that was valid once.
+    /// A value that is no longer supported.
     #[error("{field} {value} is no longer supported; enroll the workload in ambient mode or remove it from the mesh")]
     Unsupported { field: &'static str, value: &'static str },
     /// An address that is neither IPv4 nor IPv6.
@@ -30,7 +29,7 @@ pub enum ConvertError {
     /// A reference that is not `namespace/name`.
     #[error("{field} is {value:?}; expected <namespace>/<name>")]
     Reference { field: &'static str, value: String },
-    /// A test of a string that says nothing to test.
+    /// A string match that has nothing to match.
     #[error(
         "{field} has a string match of no known kind; ignoring it could widen the policy, so the policy is refused"
     )]
@@ -38,7 +37,7 @@ pub enum ConvertError {
 }
 
 impl ConvertError {
-    /// Whether the same message may be accepted later: never, it must change first.
+    /// Whether the same message may be accepted later. Never: it must change first.
     pub fn is_retryable(&self) -> bool {
         false
     }

@@ -1,10 +1,9 @@
 //! How is the mesh written down? The protobuf messages of Istio's ambient data plane, and their
 //! conversion to and from `leno-model`.
 //!
-//! The messages are generated (`cargo xtask codegen`) from the `.proto` files beside this crate
-//! and committed. Nothing here decides anything: a value that the model can't hold, or that this
-//! version doesn't know, is refused whole, so that a newer control plane can't have a rule
-//! half applied.
+//! The messages are generated (`cargo xtask codegen`) from the `.proto` files beside this crate and committed. Nothing
+//! here decides anything. A message with a value that the model can't hold, or that this version does not know, is
+//! refused as a whole, so that half of a newer control plane's rule is never applied.
 
 pub mod convert;
 mod error;
@@ -45,8 +44,7 @@ pub mod security {
     pub use crate::generated::istio::security::*;
 }
 
-/// `envoy.service.discovery.v3` with what it rests on: a [`Node`](discovery::Node) and a
-/// [`Status`](discovery::Status).
+/// `envoy.service.discovery.v3` and the messages it uses: [`Node`](discovery::Node) and [`Status`](discovery::Status).
 pub mod discovery {
     pub use crate::generated::envoy::config::core::v3::*;
     pub use crate::generated::envoy::service::discovery::v3::*;

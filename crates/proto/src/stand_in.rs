@@ -1,19 +1,19 @@
-//! What holds in place of a resource that was refused.
+//! Stand-ins: what applies in place of a resource that was refused.
 //!
-//! Leaving a refused resource out would open what it describes: the address of a workload nobody
-//! knows is passed in plaintext, and what a policy was written to refuse would pass. So would
-//! keeping the last good one, where the refused one is the stricter. Instead, as much as can be
-//! read says what is closed: an address is nobody's to talk to, a policy lets nobody in.
+//! Leaving a refused resource out would open what it describes: an address of an unknown workload gets plaintext, and
+//! traffic that the policy denies would pass. Keeping the last good version would be as bad if the refused one is
+//! stricter. A stand-in uses the parts that can be read to close what the resource describes: nobody may talk to the
+//! address, and the policy lets nobody in.
 
 use leno_model as model;
 
 use crate::convert::{DEFAULT_CLUSTER, DEFAULT_SERVICE_ACCOUNT, Resource, ip, or, service_name};
 use crate::{security, workload as wire};
 
-/// The stand-in for the address called `name` that was refused for `reason`. It goes by that
-/// name, whatever the message calls itself, because its removal will.
+/// The stand-in for the address resource `name` that was refused for `reason`. It keeps that resource name, whatever
+/// the message says, because the resource's removal will use it.
 ///
-/// `None` if nothing can be read of it: it is of a kind from the future.
+/// `None` if it is of an unknown kind, so that nothing can be read of it.
 pub fn address_stand_in(name: &str, address: wire::Address, reason: &str) -> Option<Resource> {
     match address.r#type? {
         wire::address::Type::Workload(w) => Some(Resource::Workload(workload(name, w, reason))),
@@ -26,7 +26,7 @@ pub fn address_stand_in(name: &str, address: wire::Address, reason: &str) -> Opt
 
 fn workload(uid: &str, w: wire::Workload, reason: &str) -> model::Workload {
     model::Workload {
-        // Bytes of another length are no address that anybody could connect to.
+        // Nobody could connect to an address of another length.
         addresses: w.addresses.iter().filter_map(|bytes| ip("addresses", bytes).ok()).collect(),
         network: w.network.into(),
         tunnel_protocol: match wire::TunnelProtocol::try_from(w.tunnel_protocol) {
@@ -40,10 +40,9 @@ fn workload(uid: &str, w: wire::Workload, reason: &str) -> model::Workload {
         canonical_revision: w.canonical_revision.into(),
         workload_name: w.workload_name.into(),
         cluster_id: or(w.cluster_id, DEFAULT_CLUSTER),
-        // An endpoint that can't be used is told apart from none at all.
+        // An endpoint that can't be used is different from no endpoint.
         services: w.services.keys().filter_map(|id| Some((service_name("services", id).ok()?, Vec::new()))).collect(),
-        // In a mode from the future its addresses may be its own; if they are not, its node's
-        // are closed with it.
+        // In an unknown mode, the addresses may be its own. If they are its node's, the node's are closed with them.
         network_mode: match wire::NetworkMode::try_from(w.network_mode) {
             Ok(wire::NetworkMode::HostNetwork) => model::NetworkMode::HostNetwork,
             _ => model::NetworkMode::Standard,
@@ -68,15 +67,13 @@ fn service(namespace: &str, hostname: &str, s: wire::Service, reason: &str) -> m
     service
 }
 
-/// The stand-in for the policy called `name` that was refused: nobody gets in where it would
-/// have applied.
+/// The stand-in for the policy `name` that was refused: nobody gets in wherever it would have applied.
 ///
-/// Where that is not known, because the scope is of a kind from the future or the message can't
-/// be read, it is everywhere. A narrower guess, such as the policy's own namespace, would be
-/// wrong for a policy of the root namespace, which guards all others. A policy on trial refuses
-/// nobody, and neither does what stands in for it.
+/// If that is unknown, because the scope is of an unknown kind or the message can't be read, it applies everywhere. A
+/// narrower guess, such as the policy's own namespace, would be wrong for a policy of the root namespace, which guards
+/// all others. The stand-in for a dry-run policy denies nobody either.
 ///
-/// `None` for a name that no policy can have.
+/// `None` if no policy can have this name.
 pub fn policy_stand_in(
     name: &str,
     policy: Option<&security::Authorization>,

@@ -1,7 +1,7 @@
-//! What the shape of metadata and selectors can't say: names, ranges, and fields that must fit each other.
+//! Checks of metadata and selectors that types can't express: names, ranges, and fields that must fit each other.
 //!
-//! Each check is named at the field it belongs to (see `object!`), so that its failure is told
-//! with that field's path and line. Rules are those of the Kubernetes and Istio API servers.
+//! Each check is declared at its field (see `object!`), so that its error has the path and line of that field. The
+//! rules are those of the Kubernetes and Istio API servers.
 
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is, and fields are vectors")]
 

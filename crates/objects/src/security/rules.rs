@@ -1,7 +1,7 @@
-//! What the shape of policies can't say: names, ranges, and fields that must fit each other.
+//! Checks of policies that types can't express: names, ranges, and fields that must fit each other.
 //!
-//! Each check is named at the field it belongs to (see `object!`), so that its failure is told
-//! with that field's path and line. Rules are those of the Kubernetes and Istio API servers.
+//! Each check is declared at its field (see `object!`), so that its error has the path and line of that field. The
+//! rules are those of the Kubernetes and Istio API servers.
 
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is, and fields are vectors")]
 
@@ -14,7 +14,7 @@ type Check = Result<(), Problem>;
 
 pub(crate) fn not_empty<T>(items: &Vec<T>, _: &mut Context) -> Check {
     if items.is_empty() {
-        // The standard's reading ("no restriction") is the opposite of what is usually meant.
+        // The standard's meaning ("no restriction") is the opposite of what authors usually intend.
         return Err(Problem::here("is an empty list; remove the field, or list what may match"));
     }
     Ok(())
@@ -81,7 +81,7 @@ pub(crate) fn operation(operation: &Operation, _: &mut Context) -> Check {
     Ok(())
 }
 
-/// Attributes a condition may name (Istio's list).
+/// The attributes that a condition may name (Istio's list).
 const CONDITION_KEYS: [&str; 13] = [
     "request.auth.principal",
     "request.auth.audiences",

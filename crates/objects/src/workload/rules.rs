@@ -1,7 +1,7 @@
-//! What the shape of pods and what makes them can't say: names, ranges, and fields that must fit each other.
+//! Checks of pods and their controllers that types can't express: names, ranges, and fields that must fit each other.
 //!
-//! Each check is named at the field it belongs to (see `object!`), so that its failure is told
-//! with that field's path and line. Rules are those of the Kubernetes and Istio API servers.
+//! Each check is declared at its field (see `object!`), so that its error has the path and line of that field. The
+//! rules are those of the Kubernetes and Istio API servers.
 
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is, and fields are vectors")]
 
@@ -58,7 +58,7 @@ pub(crate) fn containers(containers: &Arc<[Container]>, _: &mut Context) -> Chec
         return Err(Problem::here("needs at least one container"));
     }
     no_duplicates(containers.iter().map(|c| c.name.as_str()), ".name", "container name")?;
-    // Two containers of a pod share its network namespace, hence its ports.
+    // A pod's containers share its network namespace and so its ports.
     let mut listeners = BTreeMap::new();
     let mut names = BTreeMap::new();
     for (i, container) in containers.iter().enumerate() {
@@ -143,7 +143,7 @@ pub(crate) fn env(env: &Vec<EnvVar>, cx: &mut Context) -> Check {
             return Err(Problem::at(format!("[{i}].valueFrom.fieldRef.fieldPath"), message));
         }
     }
-    // Kubernetes takes the last one, and warns too.
+    // Kubernetes uses the last one and warns as well.
     if let Err(problem) = no_duplicates(env.iter().map(|v| v.name.as_str()), ".name", "variable") {
         let warning = format!("{}{}: {}; the later one counts", cx.path(), problem.at, problem.message);
         cx.warnings.push(warning);

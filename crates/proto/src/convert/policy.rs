@@ -1,7 +1,7 @@
-//! Authorisation policies, from and to their message.
+//! Conversion between authorisation policies and their message.
 //!
-//! A part that can't be read refuses the whole policy. Dropping it instead would empty a list
-//! (which then matches everything) or shorten a `not_` list (which then excludes less).
+//! A part that can't be read refuses the whole policy. Leaving the part out would empty a list, which then matches
+//! everything, or shorten a `not_` list, which then excludes less.
 
 use ipnet::IpNet;
 use leno_model as model;
@@ -13,8 +13,8 @@ use crate::security as wire;
 /// Reads a policy.
 ///
 /// # Errors
-/// If it has no name, an enum value or kind of string match this version doesn't know, or an
-/// address or port that is none.
+/// If it has no name, an enum value or kind of string match that this version does not know, or an invalid address or
+/// port.
 pub fn authorization_from_proto(a: wire::Authorization) -> Result<model::Authorization, ConvertError> {
     if a.name.is_empty() {
         return Err(ConvertError::Missing { field: "name" });
