@@ -1,9 +1,9 @@
-//! Congestion control where there is no congestion.
+//! Congestion control on short paths.
 //!
-//! BBR spaces packets out in time. Where no queueing discipline does that for it (`lo`, `veth`), the kernel starts a timer for
-//! each packet of 64 KiB at most: a quarter of what a byte costs on its way through two proxies (lab/results). On a path whose
-//! round trip takes a fraction of a millisecond that buys nothing. Loss-based algorithms start no timers, so a node that uses
-//! BBR for its long paths need not pay for it on short ones.
+//! BBR spaces packets out in time. On links without a queueing discipline that does this (`lo`, `veth`), the kernel
+//! starts a timer for each packet of at most 64 KiB. That is a quarter of what a byte costs on its way through two
+//! proxies (lab/results), and on a path whose round trip takes a fraction of a millisecond it has no benefit.
+//! Loss-based algorithms need no timers. So a node that uses BBR for its long paths need not pay for it on short ones.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,33 +16,35 @@ use socket2::{Protocol, SockRef, Socket, Type};
 use crate::netns::NetworkNamespace;
 use crate::sys::get_option;
 
-/// Round trips from here on leave the machine room: the system's algorithm is to decide. Between zones of one region
-/// they take about as long, within a zone a tenth.
+/// Round trips from this value on leave the machine room, and the system's algorithm decides. Between zones of one
+/// region they take about this long, within a zone a tenth of it.
 const LONG: Duration = Duration::from_millis(1);
 
-/// In place of an algorithm that paces; the first that the kernel has. Linux's default, and the one that can't be left out.
+/// The algorithms that replace one that paces; the first that the kernel has is used. The first is Linux's default, the
+/// second can't be left out of a kernel.
 const UNPACED: [&[u8]; 2] = [b"cubic", b"reno"];
 
-/// Offset and length of `tcpi_rtt` in `struct tcp_info` (linux/tcp.h), microseconds. The kernel fills as much as is asked for.
+/// Offset of `tcpi_rtt` in `struct tcp_info` (linux/tcp.h), and the length up to its end. The kernel fills as much as
+/// is requested.
 const RTT_OFFSET: usize = 68;
 const INFO_LENGTH: usize = RTT_OFFSET + 4;
 
-/// What connections of one namespace use on short paths. By default: what they use on all.
+/// The congestion control of a namespace's connections on short paths. By default, the same as on all paths.
 #[derive(Debug, Clone, Default)]
 pub struct ShortPath(Option<Arc<Paced>>);
 
 #[derive(Debug)]
 struct Paced {
-    /// The namespace's own, which paces.
+    /// The namespace's own algorithm, which paces.
     system: Vec<u8>,
     unpaced: &'static [u8],
 }
 
 impl ShortPath {
-    /// What suits the namespace: another algorithm where its own paces.
+    /// The algorithm for the namespace: another one if its own paces.
     ///
     /// # Errors
-    /// When the namespace can't be entered or has no TCP.
+    /// If the namespace can't be entered or has no TCP.
     pub fn of(namespace: &NetworkNamespace) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let probe = namespace.socket(any, Type::STREAM, Protocol::TCP)?;
@@ -54,10 +56,10 @@ impl ShortPath {
         Ok(Self(unpaced.map(|unpaced| Arc::new(Paced { system, unpaced }))))
     }
 
-    /// Takes a socket for one that will have a short path. Only before it is connected or listens: BBR, once begun, leaves
-    /// its pacing behind.
+    /// Prepares a socket for a short path. Only before it is connected or listens: once BBR has begun, its pacing
+    /// stays.
     pub(crate) fn assume(&self, socket: &Socket) {
-        // It was granted when the pod came; whatever has changed since, a connection is worth more.
+        // It was permitted when the pod came. Whatever has changed since, the connection matters more.
         if let Some(paced) = &self.0
             && let Err(error) = socket.set_tcp_congestion(paced.unpaced)
         {
@@ -65,8 +67,8 @@ impl ShortPath {
         }
     }
 
-    /// Corrects what was assumed, once a connection has been made and before much is sent, if its handshake took a long
-    /// path's time.
+    /// Corrects the assumption if the handshake shows a long path. Call it when a connection has been made and before
+    /// much is sent.
     ///
     /// # Errors
     /// When the socket isn't a connected TCP socket.
@@ -76,7 +78,7 @@ impl ShortPath {
 
     fn settle(&self, socket: &impl AsFd, round_trip: Duration) -> io::Result<()> {
         match &self.0 {
-            // Zero: not measured, which a flood of connections brings about (SYN cookies).
+            // Zero means not measured, which happens in a flood of connections (SYN cookies).
             Some(paced) if round_trip.is_zero() || round_trip >= LONG => {
                 SockRef::from(socket).set_tcp_congestion(&paced.system)
             }
@@ -85,14 +87,14 @@ impl ShortPath {
     }
 }
 
-/// Name of the algorithm that a socket uses; the kernel pads it with zeros.
+/// The name of the algorithm that a socket uses. The kernel pads it with zeros.
 fn in_use(socket: &impl AsFd) -> io::Result<Vec<u8>> {
     let mut name = SockRef::from(socket).tcp_congestion()?;
     name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
     Ok(name)
 }
 
-/// What a connection's round trip takes, as measured by the kernel; at first by the handshake.
+/// The round-trip time of a connection, as the kernel has measured it; at first from the handshake.
 fn round_trip(socket: &impl AsFd) -> io::Result<Duration> {
     let info = get_option::<INFO_LENGTH>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let mut microseconds = [0; 4];

@@ -1,4 +1,4 @@
-//! The TCP connections of a network namespace, as the kernel has them.
+//! Lists the TCP connections of a network namespace.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,13 +14,14 @@ use crate::netns::NetworkNamespace;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// Length of `struct inet_diag_sockid`: ports, addresses, interface, cookie.
 pub(crate) const ID: usize = 48;
-/// Where it begins in `struct inet_diag_msg`: after family, state, timer, retransmissions.
+/// Its offset in `struct inet_diag_msg`: after family, state, timer and retransmissions.
 pub(crate) const ID_IN_MESSAGE: usize = 4;
-/// Bits of the states (net/tcp_states.h) of a connection that has been asked for and not yet ended: all but TIME_WAIT (6),
-/// CLOSE (7) and LISTEN (10). Of those being asked for by a peer the kernel knows two, SYN_RECV (3) and NEW_SYN_RECV (12).
+/// Bits of the states (net/tcp_states.h) of a connection that was requested and has not ended: all except TIME_WAIT
+/// (6), CLOSE (7) and LISTEN (10). For connections that a peer is opening, the kernel has two states, SYN_RECV (3) and
+/// NEW_SYN_RECV (12).
 const OPEN: u32 = 0x1ffe & !(1 << 6 | 1 << 7 | 1 << 10);
 
-/// A connection, or the beginning of one.
+/// A connection, or one that is being opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Connection {
     pub(crate) local: SocketAddr,
@@ -29,15 +30,15 @@ pub(crate) struct Connection {
 
 /// All connections of the namespace.
 ///
-/// Not from `/proc/net/tcp`, whose end is found by counting from the beginning: where connections come faster than that goes,
-/// there is always more of it.
+/// Not from `/proc/net/tcp`: the kernel finds a place in it by counting from the beginning, so with many new
+/// connections the list never ends.
 pub(crate) fn list(namespace: &NetworkNamespace) -> Result<HashSet<Connection>> {
     let mut socket = Socket::open(namespace, SockProtocol::NetlinkSockDiag)?;
     let mut connections = HashSet::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         match socket.dump(&request(family, OPEN)) {
             Ok(answers) => connections.extend(answers.iter().filter_map(|answer| parse(answer))),
-            // A kernel that doesn't have the family.
+            // The kernel does not have this address family.
             Err(refusal) if family == libc::AF_INET6 && is_unknown(refusal.source.raw_os_error()) => {}
             Err(refusal) => return Err(refusal.into_error("listing the TCP connections of a pod")),
         }
@@ -45,12 +46,12 @@ pub(crate) fn list(namespace: &NetworkNamespace) -> Result<HashSet<Connection>> 
     Ok(connections)
 }
 
-/// The answers of a kernel that can't list connections, or not those of this family.
+/// Whether a kernel can't list connections, or not those of this family.
 pub(crate) fn is_unknown(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT))
 }
 
-/// `struct inet_diag_req_v2` without conditions on addresses and ports, for TCP sockets in one of these states.
+/// `struct inet_diag_req_v2` for TCP sockets in these states, without conditions on addresses and ports.
 pub(crate) fn request(family: i32, states: u32) -> Message {
     let mut fixed = [0; 8 + ID];
     let byte = |number: i32| u8::try_from(number).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Making a pod's existing connections known to connection tracking before anything is redirected.
+//! Makes a pod's existing connections known to connection tracking before anything is redirected.
 //!
-//! A namespace without firewall rules has no connection tracking. When the rules bring it, the next packet of an old connection
-//! looks like the first packet of a new one, would be redirected to a proxy that knows nothing of it, and the connection would
-//! be reset. Tracking entries for the sockets that exist prevent that. The obvious alternative, a rule that exempts packets
-//! without SYN, would let a client that sends a forged ACK ahead of its SYN slip past the proxy.
+//! A namespace without firewall rules has no connection tracking. When the rules enable it, the next packet of an old
+//! connection looks like the first packet of a new one. It would be redirected to a proxy that does not know the
+//! connection, and the connection would be reset. Tracking entries for the existing sockets prevent that. The obvious
+//! alternative, a rule that exempts packets without SYN, would let a client bypass the proxy by sending a forged ACK
+//! before its SYN.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ const IPS_SEEN_REPLY: u32 = 2;
 const IPS_ASSURED: u32 = 4;
 const IPS_CONFIRMED: u32 = 8;
 const STATE_ESTABLISHED: u8 = 3;
-/// Don't judge sequence numbers, whose history the entry doesn't have.
+/// Don't check sequence numbers, because the entry does not know their history.
 const BE_LIBERAL: u8 = 8;
 /// The kernel's own lifetime of an idle connection: five days.
 const TIMEOUT_SECONDS: u32 = 432_000;
@@ -40,8 +41,8 @@ const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 const DNS_PORT: u16 = 53;
 
-/// Makes tracking entries for the TCP connections of the namespace. Tracking must be active already, so that no connection
-/// made meanwhile is missed.
+/// Creates tracking entries for the TCP connections of the namespace. Tracking must be active already, so that no
+/// connection made meanwhile is missed.
 pub(crate) fn keep_existing_connections(namespace: &NetworkNamespace) -> Result<()> {
     let first = match connections::list(namespace) {
         Err(error) if connections::is_unknown(error.errno()) => {
@@ -52,11 +53,12 @@ pub(crate) fn keep_existing_connections(namespace: &NetworkNamespace) -> Result<
     };
     let mut socket = Socket::open(namespace, SockProtocol::NetlinkNetFilter)?;
     let Some(created) = keep(&mut socket, namespace, &first)? else { return Ok(()) };
-    // Once more: a list that takes several steps can lack a connection that a neighbour's end has moved.
+    // Again: a list that is read in several steps can lack a connection that moved when a neighbour ended.
     let second = connections::list(namespace)?;
     let late = keep(&mut socket, namespace, second.difference(&first))?.unwrap_or_default();
-    // And one that ended before it had its entry has left a trace that would let the next one with the same ports pass
-    // untouched, for days. Seen to be gone twice, for the reason above; entries that the kernel made end by themselves.
+    // A connection that ended before its entry was created has left an entry that would let the next one with the same
+    // ports bypass the proxy, for days. It must be missing from two lists, for the reason above. Entries created by the
+    // kernel end by themselves.
     let mut gone: Vec<_> = created.difference(&second).chain(&late).collect();
     if !gone.is_empty() {
         let third = connections::list(namespace)?;
@@ -70,7 +72,8 @@ pub(crate) fn keep_existing_connections(namespace: &NetworkNamespace) -> Result<
     Ok(())
 }
 
-/// Those that had no entry and have one now; `None`, and a warning, if the kernel can't be told of connections at all.
+/// Returns the connections that had no entry and have one now; `None`, with a warning, if the kernel has no interface
+/// for it.
 fn keep<'a>(
     socket: &mut Socket,
     namespace: &NetworkNamespace,
@@ -83,8 +86,8 @@ fn keep<'a>(
                 created.insert(*connection);
                 Ok(())
             }
-            // A packet of it was seen already. Unless one from the other side was seen too, address translation still takes
-            // the connection for new; saying that replies were seen settles it.
+            // A packet of it was seen already. Unless one from the other side was seen as well, address translation
+            // still takes the connection for a new one. Marking it as replied to settles that.
             Err(refusal) if refusal.source.raw_os_error() == Some(libc::EEXIST) => {
                 socket.request(entry(connection, false))
             }
@@ -110,13 +113,13 @@ fn keep<'a>(
     Ok(Some(created))
 }
 
-/// Deletes the tracking entries of DNS over UDP in the namespace, and with them where each leads. What is asked from the same
-/// port next is a new flow and meets the rules as they are now.
+/// Deletes the tracking entries of DNS over UDP in the namespace, and with them the redirection of each. The next query
+/// from the same port is a new flow and follows the current rules.
 pub(crate) fn forget_dns(namespace: &NetworkNamespace) -> Result<()> {
     let mut socket = Socket::open(namespace, SockProtocol::NetlinkNetFilter)?;
     let entries = match socket.dump(&Message::new(CT_GET, 0, &[0; NFGENMSG])) {
         Ok(entries) => entries,
-        // As above: a kernel without the interface.
+        // A kernel without the interface, as above.
         Err(refusal) if is_lacking(&refusal) => return Ok(()),
         Err(refusal) => return Err(refusal.into_error("listing tracked connections")),
     };
@@ -144,7 +147,8 @@ fn delete(socket: &mut Socket, message: Message, operation: &str) -> Result<()> 
     }
 }
 
-/// nfnetlink's answer when the kernel has no interface to connection tracking. Not ENOENT: that is one entry's.
+/// nfnetlink's answer if the kernel has no interface to connection tracking. ENOENT means that a single entry is
+/// missing.
 fn is_lacking(refusal: &Refusal) -> bool {
     matches!(refusal.source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
@@ -161,7 +165,7 @@ fn entry(connection: &Connection, create: bool) -> Message {
     let Connection { local, remote } = *connection;
     let flags = if create { NLM_F_CREATE | NLM_F_EXCL } else { 0 };
     let mut message = Message::new(CT_NEW, flags, &[family(connection), 0, 0, 0]);
-    // Who called whom isn't known and doesn't matter: both directions are left alone.
+    // The direction of the connection is unknown and does not matter: neither direction is redirected.
     tuple(&mut message, CTA_TUPLE_ORIG, local, remote);
     if create {
         tuple(&mut message, CTA_TUPLE_REPLY, remote, local);

@@ -1,8 +1,8 @@
-//! A pod on its way into the mesh and out of it: captured, announced, acknowledged, released.
+//! How a pod joins and leaves the mesh: captured, announced, acknowledged, released.
 //!
-//! Two things make a pod part of the mesh: the rules inside its network namespace ([`crate::pod_rules`]), and a proxy of its
-//! node that has acknowledged it ([`crate::zds`]). Their order is what keeps traffic safe and whole, and it is decided here, for
-//! whoever makes pods: [`Enrollment`] is told which namespace is whose, and knows nothing else of what a pod is.
+//! Two things make a pod part of the mesh: the rules inside its network namespace ([`crate::pod_rules`]), and a proxy
+//! of its node that has acknowledged it ([`crate::zds`]). Their order keeps traffic safe and connections alive, and it
+//! is decided here. [`Enrollment`] is told a namespace and its identity, and knows nothing else of a pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::pod_rules::PodRules;
 use crate::zds::{self, Agent, PodInfo};
 use crate::{pod_hold, pod_rules};
 
-/// How long one attempt waits for a proxy before the caller is told that none is there.
+/// How long one attempt waits for a proxy before it reports that there is none.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a pod's new connections wait for the next proxy before they are refused: longer than one takes to be started, also
-/// on a busy machine, and a program should hear soon that there is none.
+/// How long a pod's new connections wait for the next proxy before they are refused. It is longer than a proxy takes to
+/// start, also on a busy machine, and a program should learn soon that there is none.
 const HOLD: Duration = Duration::from_secs(10);
 
-/// What a step of an enrollment failed with. The step can be taken again; what had been done stays.
+/// Why a step of an enrollment failed. The step can be repeated. What was done before stays done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,7 +33,7 @@ pub enum Error {
     /// No proxy acknowledged the pod.
     #[error(transparent)]
     Proxy(#[from] zds::Error),
-    /// The process ends.
+    /// The runtime ends.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
@@ -50,22 +50,22 @@ impl Error {
     }
 }
 
-/// Where a pod stands.
+/// The state of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Its connections go where they would without a mesh, and no proxy serves it.
+    /// It is outside the mesh: its connections are not redirected, and no proxy serves it.
     Released,
-    /// A proxy serves it, but its new connections don't go there: not yet, or no longer.
+    /// A proxy serves it, but its new connections are not redirected: not yet, or no longer.
     Announced,
-    /// Its connections go to a proxy's ports, where none that serves it has been heard of: they wait, or are refused. It may also
-    /// be that only a part of its rules is there, because putting them in place failed or was given up.
+    /// Its connections are redirected to a proxy's ports, but no proxy is known to serve it: they wait, or are refused.
+    /// It is also possible that only some of the rules are in place, because installing them failed or was given up.
     Captured,
-    /// A proxy has acknowledged it and its connections go there.
+    /// A proxy has acknowledged it, and its connections are redirected to the proxy.
     Enrolled,
 }
 
-/// One pod's enrollment. Each of its steps may be given up (the future dropped) and taken again, or followed by any other.
-/// Dropping it leaves rules and announcement as they are.
+/// The enrollment of one pod. Each step may be given up (by dropping the future) and repeated, or followed by any
+/// other. Dropping the enrollment leaves rules and announcement as they are.
 #[derive(Debug)]
 pub struct Enrollment {
     agent: Agent,
@@ -78,7 +78,7 @@ pub struct Enrollment {
     announced: bool,
 }
 
-/// Changes of one pod's rules: each goes on when it is given up, and the next one waits for it.
+/// Changes of one pod's rules. A change continues after it was given up, and the next one waits for it.
 #[derive(Debug, Clone)]
 struct Work {
     gate: Gate,
@@ -96,20 +96,21 @@ impl Work {
     }
 }
 
-/// What is known of the rules in a pod's namespace.
+/// What is known about the rules in a pod's namespace.
 #[derive(Debug)]
 enum Rules {
-    /// None that catches a new connection.
+    /// No rule that redirects a new connection.
     Absent,
-    /// They were being changed, and nothing says how far that came.
+    /// They were being changed, and it is unknown how far that got.
     Uncertain,
-    /// All of them; the task keeps what is held in step with whether there is a proxy.
+    /// All of them. The task adapts the rules for waiting connections to whether there is a proxy.
     Installed(JoinSet<()>),
 }
 
 impl Enrollment {
-    /// For the pod of this namespace. Nothing is done yet. `info` says whose identity its connections have, `options` what is
-    /// captured; `agent` tells the node's proxies, and `gate` bounds how many pods' rules are changed at a time.
+    /// For the pod of this namespace. Nothing is done yet. `info` has the identity of its connections, and `options`
+    /// say what is captured. `agent` informs the node's proxies, and `gate` limits how many pods' rules are changed at
+    /// a time.
     #[must_use]
     pub fn new(namespace: NetworkNamespace, info: PodInfo, options: PodRules, agent: Agent, gate: Gate) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl Enrollment {
         }
     }
 
-    /// Where the pod stands.
+    /// The state of the pod.
     #[must_use]
     pub fn state(&self) -> State {
         match (&self.rules, self.announced) {
@@ -134,7 +135,7 @@ impl Enrollment {
         }
     }
 
-    /// For a pod that has no process yet: rules first, so that nothing can slip out.
+    /// For a pod that has no process yet: the rules first, so that nothing can bypass them.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -144,7 +145,7 @@ impl Enrollment {
         Ok(self.state())
     }
 
-    /// For a running pod: the proxy first, so that no connection finds the door shut.
+    /// For a running pod: the proxy first, so that no connection is refused.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -154,10 +155,10 @@ impl Enrollment {
         Ok(self.state())
     }
 
-    /// For a running pod whose peers no longer send HBONE: new connections bypass the proxy, those
-    /// that run through it keep the rules they need. To be followed by [`Self::withdraw`]. The rest
-    /// of the rules stays for good: it changes nothing for connections outside the mesh, and
-    /// without it a last word of a cut connection would leave in the clear.
+    /// For a running pod whose peers no longer send HBONE. New connections bypass the proxy; those through the proxy
+    /// keep the rules they need. Call [`Self::withdraw`] afterwards. The other rules stay permanently: they change
+    /// nothing for connections outside the mesh, and without them a last packet of a cut connection would leave in
+    /// plaintext.
     ///
     /// # Errors
     /// As [`Error`] says; then the pod is still in the mesh.
@@ -171,7 +172,7 @@ impl Enrollment {
         Ok(self.state())
     }
 
-    /// For a pod that was never started enrolled: as if nothing had been.
+    /// For an enrolled pod that was never started: undoes everything.
     pub async fn abandon(&mut self) {
         if !matches!(self.rules, Rules::Absent) {
             self.let_go().await;
@@ -186,20 +187,19 @@ impl Enrollment {
         self.withdraw().await;
     }
 
-    /// Has the proxies let go of the pod. The rules of one whose processes are gone go with its
-    /// namespace.
+    /// Makes the proxies drop the pod. The rules of a pod without processes go with its namespace.
     pub async fn withdraw(&mut self) {
         if matches!(self.rules, Rules::Absent)
             && let Err(reason) = self.blocking(|namespace, _| pod_rules::release_dns(namespace)).await
         {
             tracing::debug!(pod = self.info.name, %reason, "DNS queries from known ports may be refused for a while");
         }
-        // Also after a failed announcement: the agent may have kept the pod for later.
+        // Also after a failed announcement, because the agent may have kept the pod for later.
         self.agent.remove(&self.info.uid).await;
         self.announced = false;
     }
 
-    /// Resolves when a proxy connected or left.
+    /// Resolves when a proxy has connected or left.
     pub async fn proxy_changed(&self) {
         let mut proxies = self.agent.proxies();
         proxies.borrow_and_update();
@@ -210,7 +210,7 @@ impl Enrollment {
 
     async fn capture(&mut self) -> Result<(), Error> {
         if !matches!(self.rules, Rules::Installed(_)) {
-            // The work goes on when this is given up.
+            // The work continues if this is given up.
             self.rules = Rules::Uncertain;
             let both = |namespace: &NetworkNamespace, options: &PodRules| {
                 pod_rules::install(namespace, options).and_then(|()| pod_hold::install(namespace))
@@ -223,7 +223,7 @@ impl Enrollment {
         Ok(())
     }
 
-    /// Has nobody but the caller change the rules.
+    /// Makes sure that only the caller changes the rules.
     async fn let_go(&mut self) {
         if let Rules::Installed(holding) = &mut self.rules {
             holding.shutdown().await;
@@ -248,7 +248,7 @@ impl Enrollment {
     }
 }
 
-/// Has a pod's new connections wait while a proxy is there or may be back soon, and be refused once none comes.
+/// Lets a pod's new connections wait while a proxy is there or may be back soon, and refuses them when none comes.
 async fn hold(mut proxies: watch::Receiver<usize>, namespace: NetworkNamespace, work: Work) {
     let set = async |held: bool| {
         let namespace = namespace.clone();

@@ -1,4 +1,4 @@
-//! What can go wrong while traffic is being captured, in words an operator can act on.
+//! Errors of capturing traffic, in words that an operator can act on.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{operation}: {source}{}", Advice(.source))]
     System {
-        /// What was being done, with the names involved.
+        /// The operation, with the names involved.
         operation: String,
         /// The kernel's answer.
         source: io::Error,
@@ -21,7 +21,7 @@ pub enum Error {
     /// The kernel refused a netlink request.
     #[error("{operation}: {source}{}{}", Detail(.message), Advice(.source))]
     Netlink {
-        /// What was being done, with the names involved.
+        /// The operation, with the names involved.
         operation: String,
         /// The kernel's own explanation, where it gives one (extended acknowledgement).
         message: Option<String>,
@@ -55,7 +55,7 @@ pub enum Error {
     InvalidRule {
         /// The rule so far.
         rule: String,
-        /// What is wrong with it.
+        /// Why it can't be used.
         reason: &'static str,
     },
     /// A name that the kernel would not take.
@@ -81,9 +81,9 @@ pub enum Error {
     /// A reply of the kernel could not be understood.
     #[error("{operation}: the kernel's reply is malformed ({reason}); please report this with the kernel version")]
     Malformed {
-        /// What was being done.
+        /// The operation.
         operation: String,
-        /// What is wrong with the reply.
+        /// Why the reply is malformed.
         reason: &'static str,
     },
 }

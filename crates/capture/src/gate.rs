@@ -1,11 +1,11 @@
-//! Calls that block, a few at a time.
+//! Limits the number of blocking calls.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// Bounds how many threads talk to the kernel's network configuration at a time. It serves one
-/// after the other anyway; a hundred pods that start together would be a hundred idle threads.
+/// Limits how many threads talk to the kernel's network configuration at a time. The kernel serves one after the other
+/// anyway, and for a hundred pods that start together there would be a hundred idle threads.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<Semaphore>);
 
@@ -21,10 +21,10 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Runs `work` where it may block. It runs to its end even if nobody waits for it any more.
+    /// Runs `work` on a thread where it may block. It runs to its end even if nobody waits for it any more.
     ///
     /// # Errors
-    /// [`Stopped`] if the runtime ends meanwhile.
+    /// [`Stopped`] if the runtime ends first.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stopped> {
         let place = Arc::clone(&self.0).acquire_owned().await.map_err(|_| Stopped)?;
         let in_place = move || {

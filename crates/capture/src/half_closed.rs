@@ -1,4 +1,4 @@
-//! How long the kernel remembers a connection of a pod of which one side has ended.
+//! How long does the kernel remember a pod's connection after one side has ended?
 //!
 //! A redirected connection lives by its entry in the kernel's table of connections: without it, the next packet goes nowhere. A program may
 //! say that it has no more to say and wait for an answer for long. The kernel forgets such a connection after one or two
@@ -7,8 +7,8 @@
 use crate::links;
 use crate::netns::NetworkNamespace;
 
-/// Longer than keepalive's two hours, by which a program finds a peer that is gone. A connection of which both sides have
-/// ended is forgotten as soon as ever.
+/// Longer than keepalive's two hours, after which a program finds that its peer is gone. A connection whose two sides
+/// have ended is forgotten as quickly as before.
 const SECONDS: &str = "10800";
 
 /// From now on, in this namespace. Where the kernel refuses, a warning says so, and half-closed connections end early.

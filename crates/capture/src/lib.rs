@@ -1,5 +1,5 @@
-//! How is traffic brought in? Network namespaces, nf_tables rules, pod sockets, the CNI-to-proxy protocol, and the enrollment of
-//! a pod, for whoever makes pods.
+//! How is traffic brought in? Network namespaces, nf_tables rules, pod sockets, the CNI-to-proxy protocol, and the
+//! enrollment of a pod.
 //!
 //! Everything here talks to the kernel directly: no `ip`, `nft` or `iptables` needs to be installed.
 

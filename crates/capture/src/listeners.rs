@@ -1,4 +1,4 @@
-//! Who listens in a network namespace: how a proxy that ends sees that the next one has taken a pod over.
+//! Which sockets listen in a network namespace? A proxy that ends sees this way that the next one has taken a pod over.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::netns::NetworkNamespace;
 
 /// The bit of the state LISTEN (net/tcp_states.h).
 const LISTEN: u32 = 1 << 10;
-/// Where the inode is in `struct inet_diag_msg`: behind the id come expiry, both queues and the user, of four bytes each.
+/// Offset of the inode in `struct inet_diag_msg`: after the id come expiry, both queues and the user, four bytes each.
 const INODE: usize = ID_IN_MESSAGE + ID + 16;
 
 /// Whether on each of these TCP ports a socket listens in the namespace that is not one of `own`, by inode number. The kernel

@@ -30,7 +30,7 @@ thread_local! {
     static HERE: RefCell<Option<NetworkNamespace>> = const { RefCell::new(None) };
 }
 
-/// What makes a namespace the same one: two descriptors with equal ids refer to one namespace for as long as either is open.
+/// The identity of a namespace: two descriptors with equal ids refer to one namespace, as long as either is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId {
     /// Device of the namespace file system.
@@ -128,8 +128,9 @@ impl NetworkNamespace {
     /// Runs `f` inside this namespace on the calling thread and returns to where the thread was, also when `f` panics; a
     /// thread that lingers returns later ([`Self::linger`]).
     ///
-    /// `f` must not await or hand the thread to somebody else. Sockets and child processes that it makes belong to this
-    /// namespace for good. Costs two system calls for the descriptor and two `setns`; nothing when the thread is already here.
+    /// `f` must not await or give the thread to another task. Sockets and child processes that it creates belong to
+    /// this namespace permanently. It costs two system calls for the descriptor and two `setns`; nothing if the thread
+    /// is already there.
     ///
     /// # Errors
     /// When the namespace can't be entered. The process aborts when it can't be left: the thread would go on to open sockets

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::links;
 use crate::netns::{NamespaceId, NetworkNamespace, OWN};
 
-/// Where `ip netns` keeps its names, and therefore where namespaces made here are visible to it.
+/// The directory of `ip netns`. Namespaces named there are visible to it.
 pub const NAMED_DIR: &str = "/run/netns";
 
 impl NetworkNamespace {
@@ -33,8 +33,9 @@ impl NetworkNamespace {
         Self::create_recorded(dir, name, |_| Ok(()))
     }
 
-    /// As [`Self::create_named`]; `record` is told which namespace it will be before the name exists. Whoever keeps that can
-    /// tell it from a namespace that somebody else gave the same name ([`Self::delete_recorded`]), however this process ends.
+    /// As [`Self::create_named`]. `record` is told the namespace's identity before the name exists. With it, the caller
+    /// can later tell the namespace from another one of the same name ([`Self::delete_recorded`]), however this process
+    /// ends.
     ///
     /// # Errors
     /// As [`Self::create_named`], or what `record` says.
@@ -93,8 +94,8 @@ impl NetworkNamespace {
         }
     }
 
-    /// Removes the name of a namespace that [`Self::create_recorded`] told as `id`, and what a crash half-way through left of
-    /// it. Any other namespace of this name stays; says whether the name is gone.
+    /// Removes the name of the namespace `id` that [`Self::create_recorded`] has reported, or what a crash in between
+    /// left of it. Any other namespace with this name stays. Returns whether the name is gone.
     ///
     /// # Errors
     /// As [`Self::delete_named`].

@@ -5,9 +5,9 @@
 //! its way out, so that the caller asks again by itself, as it does when a packet is lost: TCP after a second, a resolver after
 //! its own patience. Nothing passes in the clear meanwhile: what is held is not led elsewhere.
 //!
-//! These rules look at packets that say no, and so they stand all the time: put in place when a proxy is seen to have died,
-//! they would come too late for what was asked until then. Whoever installs them takes them away when no proxy comes: a
-//! program should hear soon that there is none.
+//! These rules match refusals, so they must be in place all the time. If they were installed when a proxy is seen to
+//! have died, connections made before that would be refused. The installer removes them when no proxy comes, because a
+//! program should learn soon that there is none.
 
 use std::net::IpAddr;
 
@@ -18,14 +18,14 @@ use crate::pod_rules::{DNS_PORT, INBOUND_PORT, OUTBOUND_PORT, TUNNEL_PORT, lacks
 
 /// The table, in every family that it may be in.
 const TABLE: &str = "leno-hold";
-/// Where everything passes that the pod's own kernel sends.
+/// The chain for all packets that the pod's own kernel sends.
 const OUTPUT: &str = "output";
-/// Where only refusals of TCP connections pass.
+/// The chain for refusals of TCP connections.
 const REFUSED: &str = "refused";
 /// Before address translation (-100), which would hide the port that refuses.
 const PRIORITY: i32 = -300;
-/// Has the queue of a listener that is closed go to another one on the same port, where the kernel can (Linux 5.14):
-/// connections that wait there when one proxy makes way for the next would be reset.
+/// Makes the queue of a closed listener move to another one on the same port, where the kernel can (Linux 5.14).
+/// Otherwise, connections that wait there when one proxy hands over to the next would be reset.
 const MIGRATE: &str = "/proc/sys/net/ipv4/tcp_migrate_req";
 
 /// Holds new connections from now on. Repeating it is harmless.

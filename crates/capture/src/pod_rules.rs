@@ -139,9 +139,9 @@ pub fn remove_redirect(namespace: &NetworkNamespace) -> Result<()> {
     batch.commit(namespace)
 }
 
-/// Has DNS queries that a program sends from a port it used while it was captured leave as new ones do. To be called
-/// between [`remove_redirect`] and the proxy's end: a program that keeps one socket for all its queries would go on asking a
-/// proxy that is gone.
+/// Makes DNS queries from a port that was used while the pod was captured follow the current rules. Call it between
+/// [`remove_redirect`] and the proxy's end: a program that uses one socket for all its queries would otherwise keep
+/// asking a proxy that is gone.
 ///
 /// # Errors
 /// When the caller lacks CAP_NET_ADMIN in the namespace.
@@ -168,7 +168,7 @@ pub fn remove(namespace: &NetworkNamespace) -> Result<()> {
     Ok(())
 }
 
-/// What differs from a fresh [`install`]; empty when all is well. Comments and counters don't matter, nor do other tables.
+/// The differences from a fresh [`install`]; empty if there are none. Comments, counters and other tables don't matter.
 ///
 /// # Errors
 /// When the namespace can't be examined.

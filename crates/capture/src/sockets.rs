@@ -1,7 +1,7 @@
 //! Sockets that live in a pod's network namespace while their owner, the node proxy, does not.
 //!
-//! A socket belongs for good to the namespace in which it was created, so the thread visits the pod for the one `socket` call
-//! and does everything else at home. All sockets are non-blocking, ready for `tokio`'s `from_std`.
+//! A socket belongs permanently to the namespace in which it was created. So the thread visits the pod for the one
+//! `socket` call and does everything else at home. All sockets are non-blocking, ready for `tokio`'s `from_std`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -55,7 +55,7 @@ const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 const SO_ORIGINAL_DST: i32 = 80;
 const IP6T_SO_ORIGINAL_DST: i32 = 80;
 
-/// What a listening socket is to be like. The default is what the proxy uses in pods.
+/// Properties of a listening socket. The default is what the proxy uses in pods.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
     /// The mark of the socket and of all connections accepted from it.
@@ -68,7 +68,7 @@ pub struct ListenOptions {
     pub backlog: i32,
     /// How idle peers are probed.
     pub probes: Probes,
-    /// Where connections come over short paths, what they use there.
+    /// The congestion control of its connections on short paths.
     pub path: ShortPath,
 }
 
@@ -210,12 +210,12 @@ pub fn udp(namespace: &NetworkNamespace, address: SocketAddr, options: &ListenOp
     Ok(socket.into())
 }
 
-/// What a connecting socket is to be like.
+/// Properties of a connecting socket.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// How an idle peer is probed.
     pub probes: Probes,
-    /// Where the path is short, what to use there.
+    /// The congestion control on a short path.
     pub path: ShortPath,
 }
 
@@ -257,7 +257,7 @@ pub fn connector(
         if source.port() == 0 {
             set_option(&socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
         } else {
-            // One source for several destinations, and again while its last use is in TIME_WAIT.
+            // Allows one source for several destinations, and its reuse while the last use is in TIME_WAIT.
             socket.set_reuse_address(true)?;
         }
         socket.bind(&source.into())
@@ -284,7 +284,7 @@ fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// What connections inherit from their listener, and connectors set for themselves.
+/// The properties that connections inherit from their listener and that connectors set themselves.
 fn set_connection_defaults(socket: &Socket, probes: Probes) -> io::Result<()> {
     // The proxy writes what it read, in whole chunks; waiting for more would add up to 40 ms per exchange.
     socket.set_tcp_nodelay(true)?;
@@ -310,8 +310,8 @@ pub fn acknowledged(socket: &impl AsFd) -> io::Result<(u64, bool)> {
     Ok((u64::from_ne_bytes(bytes), any(UNACKED) || any(NOTSENT)))
 }
 
-/// Where the client of a connection wanted to go before a rule redirected it here; the address it arrived at if none did.
-/// IPv4 addresses are never returned in their IPv6-mapped form.
+/// The destination of a client's connection before a rule redirected it here; the address at which it arrived if none
+/// did. IPv4 addresses are never returned in their IPv6-mapped form.
 ///
 /// # Errors
 /// When the socket isn't a connected TCP socket.
@@ -319,7 +319,7 @@ pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
     original_destination_of(socket, arrival(socket)?)
 }
 
-/// As [`original_destination`], for whoever knows one end of the connection already: one system call less.
+/// As [`original_destination`], for callers that know one end of the connection already. Saves one system call.
 ///
 /// # Errors
 /// As [`original_destination`].

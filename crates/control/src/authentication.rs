@@ -1,4 +1,4 @@
-//! Who a bearer token belongs to, where there is no API server to ask.
+//! Who owns a bearer token, where no API server can be asked.
 
 use std::fmt;
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use leno_xds::server::{AuthError, Authenticator, Caller};
 use parking_lot::RwLock;
 
-/// Shorter tokens could be guessed (128 bits in hex).
+/// Shortest token, characters. Shorter ones could be guessed (128 bits in hex).
 const MIN_TOKEN: usize = 32;
 
 /// A list of tokens and their owners.
@@ -16,42 +16,42 @@ pub struct StaticTokens {
     tokens: RwLock<Vec<(String, Caller)>>,
 }
 
-/// A list of tokens that can't be used.
+/// Why a list of tokens can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// A token that is too short.
+    /// A token is too short.
     #[error("the token of {account} has {length} characters; use at least {MIN_TOKEN}, from a random source")]
     Short {
-        /// Whose it is.
+        /// The token's owner.
         account: String,
-        /// How long it is.
+        /// The token's length, characters.
         length: usize,
     },
-    /// The same token twice.
+    /// Two entries have the same token.
     #[error("the tokens of {0} and {1} are equal; give each its own")]
     Shared(String, String),
-    /// A line that is not understood.
+    /// A line does not have the right form.
     #[error("line {0}: expected TOKEN NAMESPACE/ACCOUNT [NODE]")]
     Line(usize),
 }
 
 impl TokenError {
-    /// Never: the list must be changed.
+    /// Whether reading the same list again can succeed. Never: the list must be changed.
     pub fn is_retryable(&self) -> bool {
         false
     }
 }
 
 impl StaticTokens {
-    /// An empty list: nobody is let in.
+    /// An empty list, which lets nobody in.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads a list, one `TOKEN NAMESPACE/ACCOUNT [NODE]` a line; `#` starts a comment.
+    /// Reads a list. Each line is `TOKEN NAMESPACE/ACCOUNT [NODE]`; `#` starts a comment.
     ///
     /// # Errors
-    /// If a line is not of that form, or a token is too short or listed twice.
+    /// If a line does not have that form, or a token is too short or listed twice.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let out = Self::new();
         for (i, line) in text.lines().enumerate() {
@@ -78,7 +78,7 @@ impl StaticTokens {
     /// Adds a token.
     ///
     /// # Errors
-    /// If it is too short or there already.
+    /// If it is too short or already in the list.
     pub fn insert(&self, token: impl Into<String>, caller: Caller) -> Result<(), TokenError> {
         let token = token.into();
         let name = |caller: &Caller| format!("{}/{}", caller.namespace, caller.service_account);
@@ -93,7 +93,7 @@ impl StaticTokens {
         Ok(())
     }
 
-    /// Removes a token; whether there was such a one. Streams that it opened live on.
+    /// Removes a token. Returns whether it was there. Streams opened with it stay open.
     pub fn remove(&self, token: &str) -> bool {
         let mut tokens = self.tokens.write();
         let before = tokens.len();
@@ -104,7 +104,7 @@ impl StaticTokens {
     fn find(&self, token: &str) -> Option<Caller> {
         let tokens = self.tokens.read();
         let mut found = None;
-        // To the end, or the time taken would tell how far down the list a token is.
+        // Always to the end of the list: the time taken must not tell a token's place in it.
         for (known, caller) in tokens.iter() {
             if equal(known, token) {
                 found = Some(caller.clone());
@@ -114,8 +114,8 @@ impl StaticTokens {
     }
 }
 
-/// Compares in a time that depends on the lengths only: from that of a comparison that stops at
-/// the first difference a token could be found byte by byte.
+/// Compares in a time that depends only on the lengths. With a comparison that stops at the first difference, a token
+/// could be guessed byte by byte.
 fn equal(a: &str, b: &str) -> bool {
     if a.len() != b.len() {
         return false;

@@ -1,8 +1,7 @@
-//! Who may have which certificate.
+//! Who may have which certificate?
 //!
-//! A node proxy asks for the certificates of the pods on its node, with keys it made itself. It
-//! gets those and no others: a node that is taken over can be whoever runs there anyway, not the
-//! rest of the mesh.
+//! A node proxy requests certificates for the pods on its node, with keys that it generated itself. It gets those and
+//! no others. So an attacker who takes over a node can act as the pods that run there, but not as the rest of the mesh.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,20 +18,19 @@ use crate::translate::Translator;
 use leno_objects::ObjectStore;
 use leno_objects::{Pod, PodPhase};
 
-/// Accounts of the node proxies that are trusted unless told otherwise: Leno's own and, so that
-/// a real ztunnel works too, Istio's (`CA_TRUSTED_NODE_ACCOUNTS` of its chart).
+/// The service accounts of node proxies that are trusted by default: Leno's, and Istio's, so that a real ztunnel works
+/// too (`CA_TRUSTED_NODE_ACCOUNTS` in Istio's chart).
 pub const DEFAULT_NODE_ACCOUNTS: [&str; 2] = ["leno-system/leno-node", "istio-system/ztunnel"];
 
-/// A proxy can hear of a pod from the node before this control plane hears of it from its feed.
-/// Waiting this long for the news spares the proxy a refusal, and the pod the proxy's back-off.
+/// How long a request waits for its pod to become known. A proxy may hear of a pod from the node before this control
+/// plane hears of it from its feed. Waiting spares the proxy a refusal, and the pod the proxy's back-off.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The longest and shortest life of a certificate unless told otherwise. Clocks may be five
-/// minutes apart; a proxy renews at half of the life that it sees left, so with less than a
-/// quarter of an hour some peer would meet a certificate that is over by its clock.
+/// The default limits of a certificate's lifetime. Clocks may be five minutes apart, and a proxy renews at half of the
+/// remaining life. With less than a quarter of an hour, some peer would see an expired certificate.
 pub const DEFAULT_TTL: RangeInclusive<Duration> = Duration::from_secs(15 * 60)..=Duration::from_secs(24 * 3600);
 
-/// Signs for those who may ask.
+/// Signs certificates for callers that may have them.
 #[derive(Debug)]
 pub struct CertificatePolicy {
     controller: Controller,
@@ -44,29 +42,29 @@ pub struct CertificatePolicy {
 }
 
 impl CertificatePolicy {
-    /// Signs with `authority` for the pods that `controller` knows, on request of the
+    /// Signs with `authority` for the pods that `controller` knows, for callers with one of the
     /// [`DEFAULT_NODE_ACCOUNTS`].
     pub fn new(controller: Controller, authority: Arc<CertificateAuthority>) -> Self {
         let node_accounts = DEFAULT_NODE_ACCOUNTS.map(str::to_owned).to_vec();
         Self { controller, authority, node_accounts, patience: PATIENCE, ttl: DEFAULT_TTL }
     }
 
-    /// Trusts these accounts instead, each `namespace/account`.
+    /// Trusts these service accounts instead, each `namespace/account`.
     #[must_use]
     pub fn with_node_accounts(mut self, accounts: Vec<String>) -> Self {
         self.node_accounts = accounts;
         self
     }
 
-    /// Waits this long for a pod to become known before a request for it is refused.
+    /// Sets how long a request waits for its pod to become known before it is refused.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Gives certificates no other lives than these. What is more or less than that in a request
-    /// is no reason to refuse it.
+    /// Sets the limits of a certificate's lifetime. A request for a longer or shorter one is not refused but gets the
+    /// limit.
     #[must_use]
     pub fn with_ttl(mut self, ttl: RangeInclusive<Duration>) -> Self {
         self.ttl = ttl;
@@ -76,7 +74,7 @@ impl CertificatePolicy {
     /// Whether `caller` may have a certificate for `identity`.
     ///
     /// # Errors
-    /// If it may not; the text says why and what to do about it.
+    /// If it may not. The text says why and what to do about it.
     pub async fn authorize(&self, caller: &Caller, identity: &Identity) -> Result<(), SignError> {
         let own_domain = self.authority.trust_domain();
         if identity.trust_domain() != own_domain {
@@ -106,7 +104,7 @@ impl CertificatePolicy {
                 }
             }
         };
-        // Either way, what counts is how things are now.
+        // Whether or not the wait timed out, the state as of now decides.
         let _ = timeout(self.patience, known).await;
         let (caller, identity) = (caller.clone(), identity.clone());
         self.look(move |objects| match runs_on_node(objects, &caller, &identity) {

@@ -1,5 +1,5 @@
-//! Takes changes of objects in and publishes what they mean, to consumers in the process as a
-//! [`Mesh`] and to proxies as xDS resources.
+//! Takes changes of objects and publishes their meaning: as a [`Mesh`] for consumers in this process, and as xDS
+//! resources for proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,23 +17,21 @@ use tokio::time::{Instant, sleep_until};
 use crate::status::{Status, StatusSink};
 use crate::translate::{self, Delta, Translator};
 
-/// Changes this close together are published as one: a rollout touches many objects in a few
-/// milliseconds. (istiod waits 100 ms, which a person who edits a file would notice next to
-/// everything else that happens.)
+/// Changes that follow each other within this time are published together, because a rollout touches many objects in a
+/// few milliseconds. (istiod waits 100 ms. A person who edits a file would notice that.)
 pub const QUIET: Duration = Duration::from_millis(10);
-/// A change that comes after [`CALM`] without any waits only this long: what is said in one breath stays
-/// together, and a change alone is at the proxies sooner than a rollout's would be.
+/// The shorter wait of a change that comes after [`CALM`] without changes. Changes made together still stay together,
+/// and a single change reaches the proxies sooner than those of a rollout.
 pub const BREATH: Duration = Duration::from_millis(2);
-/// See [`BREATH`].
+/// The time without changes after which only [`BREATH`] is waited.
 pub const CALM: Duration = Duration::from_millis(100);
-/// Changes that never pause are published at least this often.
+/// The longest time between two publications while changes keep coming.
 pub const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// The control plane's state: objects in, mesh and resources out. Cheap to clone; clones are one
-/// controller.
+/// The control plane's state: takes objects, publishes mesh and resources. Cheap to clone; clones share the state.
 ///
-/// Objects come by a [`Feed`](crate::Feed), at once and without a runtime; [`run`](Self::run) must be running
-/// for the results to be published.
+/// Objects arrive through a [`Feed`](crate::Feed), synchronously and without a runtime. Results are published only
+/// while [`run`](Self::run) is running.
 #[derive(Clone, Debug)]
 pub struct Controller {
     inner: Arc<Inner>,
@@ -42,22 +40,22 @@ pub struct Controller {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Told what is found about objects.
+    /// Receives the findings about objects.
     sink: Option<Arc<dyn StatusSink>>,
-    /// Counts what came in.
+    /// The number of changes taken in.
     applied: watch::Sender<u64>,
     mesh: watch::Sender<Arc<Mesh>>,
     resources: watch::Sender<Arc<Resources>>,
-    /// Whether all feeds have given their first state and that is published.
+    /// Whether the first state of all feeds is complete and published.
     published: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
 struct State {
     translator: Translator,
-    /// What was found when it was last looked for.
+    /// The findings of the latest lint.
     lint: BTreeMap<ObjectKey, Vec<String>>,
-    /// Kinds of which all objects have yet to come; `None` before the first feed says what it brings.
+    /// The kinds whose objects have not all arrived yet; `None` before the first feed announced its kinds.
     awaited: Option<BTreeSet<Kind>>,
     unpublished: Delta,
     resources: Resources,
@@ -88,18 +86,18 @@ impl Controller {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A controller that also tells what it finds about objects.
+    /// A controller without objects that reports its findings about objects to `sink`.
     pub fn telling(options: translate::Options, sink: Arc<dyn StatusSink>) -> Self {
         Self::build(options, Some(sink))
     }
 
-    /// Awaits all objects of these kinds before it publishes anything.
+    /// Announces kinds. Nothing is published before all their objects have arrived.
     pub(crate) fn await_kinds(&self, kinds: &[Kind]) {
         self.inner.state.lock().awaited.get_or_insert_default().extend(kinds);
     }
 
-    /// Takes changes in, all at once, after which these kinds are complete. They are published a moment
-    /// later, once all kinds are complete that were awaited.
+    /// Takes in changes atomically, after which these kinds are complete. They are published a moment later, once all
+    /// announced kinds are complete.
     pub(crate) fn take(&self, complete: &[Kind], changes: impl FnOnce(&ObjectStore) -> Vec<Change>) {
         {
             let mut state = self.inner.state.lock();
@@ -123,8 +121,9 @@ impl Controller {
         sink.status(object, &Status { warnings, lint });
     }
 
-    /// Looks for what is legal and probably not meant, and tells it: see [`lint`](crate::lint::lint). It looks
-    /// at every object, so this is for whoever has loaded manifests, not for every change.
+    /// Looks for objects that are valid but probably not what their author meant, and reports them: see
+    /// [`lint`](crate::lint::lint). It looks at every object, so call it after loading manifests, not after every
+    /// change.
     pub fn lint(&self) {
         let mut state = self.inner.state.lock();
         let found = crate::lint::lint(state.translator.options(), state.translator.store());
@@ -135,15 +134,15 @@ impl Controller {
         }
     }
 
-    /// Publishes what comes in until the future is dropped.
+    /// Publishes changes until the future is dropped.
     pub async fn run(&self) {
         let mut applied = self.inner.applied.subscribe();
-        // What came before this call is as new as what comes after.
+        // Changes that came before this call have to be published, too.
         applied.mark_changed();
-        // None before the first state, which many things make up.
+        // `None` until the first state is published. It consists of many changes.
         let mut published_at = None::<Instant>;
         loop {
-            // The sender lives in `self`.
+            // This can't fail: the sender lives in `self`.
             if applied.changed().await.is_err() {
                 return;
             }
@@ -168,7 +167,7 @@ impl Controller {
         }
     }
 
-    /// Publishes what is not yet published, now; nothing while objects are awaited for the first time.
+    /// Publishes now what is not published yet. Does nothing while the first state is incomplete.
     pub fn publish(&self) {
         let mut state = self.inner.state.lock();
         let first = !*self.inner.published.borrow();
@@ -189,7 +188,7 @@ impl Controller {
                 "publishing changes"
             );
             self.inner.mesh.send_replace(Arc::new(mesh));
-            // Still under the lock, or a later snapshot could be overtaken by an earlier one.
+            // Still under the lock: otherwise an earlier snapshot could replace a later one.
             self.inner.resources.send_replace(Arc::new(state.resources.clone()));
         }
         if first {
@@ -197,8 +196,7 @@ impl Controller {
         }
     }
 
-    /// Publishes the mesh's roots (a PEM bundle), beside whatever else is published; whether they are others
-    /// than before.
+    /// Publishes the mesh's root certificates (a PEM bundle), beside everything else. Returns whether they changed.
     pub fn publish_roots(&self, bundle: &str) -> bool {
         let end = "-----END CERTIFICATE-----\n";
         let roots = bundle.split_inclusive(end).filter(|root| root.ends_with(end)).map(str::to_owned);
@@ -207,7 +205,7 @@ impl Controller {
         if !state.resources.upsert(TRUST_BUNDLE_TYPE, "trust-bundle", Resource::new(body)) {
             return false;
         }
-        // Nothing may be said before the feed has: it would look as if there were nothing else.
+        // Before the first state is published, a snapshot with only the roots would look as if there were nothing else.
         if *self.inner.published.borrow() {
             let generation = state.resources.generation() + 1;
             state.resources.set_generation(generation);
@@ -216,9 +214,9 @@ impl Controller {
         true
     }
 
-    /// Returns once the first state is published.
+    /// Waits until the first state is published.
     pub async fn ready(&self) {
-        // The sender lives in `self`.
+        // This can't fail: the sender lives in `self`.
         let _ = self.inner.published.subscribe().wait_for(|published| *published).await;
     }
 
@@ -232,23 +230,23 @@ impl Controller {
         self.inner.resources.subscribe()
     }
 
-    /// Number of the snapshot published last; a proxy whose status bears it (or a later one) is
-    /// up to date with everything published so far.
+    /// The number of the latest snapshot. A proxy whose status has this number or a later one has everything published
+    /// so far.
     pub fn generation(&self) -> u64 {
         self.inner.resources.borrow().generation()
     }
 
-    /// Changes whenever something came in, published or not.
+    /// Changes whenever a change was taken in, whether or not it is published.
     pub fn applied(&self) -> watch::Receiver<u64> {
         self.inner.applied.subscribe()
     }
 
-    /// The objects as of now.
+    /// The current objects.
     pub fn store(&self) -> ObjectStore {
         self.inner.state.lock().translator.store().clone()
     }
 
-    /// Looks at the objects without copying them.
+    /// Gives access to the current objects without a clone.
     pub fn with_store<T>(&self, look: impl FnOnce(&ObjectStore) -> T) -> T {
         look(self.inner.state.lock().translator.store())
     }
@@ -265,20 +263,20 @@ impl Controller {
         tokio::task::spawn_blocking(move || look(&controller.inner.state.lock().translator)).await.ok()
     }
 
-    /// What the translation depends on besides the objects.
+    /// The settings of the translation.
     pub fn options(&self) -> translate::Options {
         self.inner.state.lock().translator.options().clone()
     }
 }
 
-/// Brings the resources in step with those parts of the mesh that changed.
+/// Updates the resources for the changed parts of the mesh.
 fn encode(mesh: &Mesh, delta: &Delta, resources: &mut Resources) {
     for id in &delta.policies {
         let name = id.to_string();
         match mesh.policy(id) {
             Some(policy) => {
                 let body = leno_proto::authorization_to_proto(policy).encode_to_vec();
-                // Adding a selector must not open workloads that don't yet name the policy.
+                // If a policy gets a selector, the workloads that don't name it yet must not become open.
                 let reach = match policy.scope {
                     Scope::WorkloadSelector => 0,
                     Scope::Namespace => 1,

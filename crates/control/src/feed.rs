@@ -1,4 +1,4 @@
-//! How objects come in.
+//! How objects reach the controller.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use leno_objects::{Change, Kind, Object};
 
 use crate::controller::Controller;
 
-/// One source of objects: files, or an API server.
+/// A source of objects: files, or an API server.
 ///
-/// It says first of which kinds it brings all there are, and then, of each, that it has. Proxies are served
-/// once every kind that was announced is complete: one that reconnects to a control plane that seems to have
-/// no pods, or no policies, would drop all it knows. Files bring all kinds at once; an API server lists one
-/// after the other.
+/// A feed first announces the kinds of objects that it brings. Later it reports, for each kind, that all existing
+/// objects have arrived. Proxies are served once every announced kind is complete. If they were served earlier, a
+/// reconnecting proxy would see a control plane without pods or policies, and drop what it knows. Files bring all kinds
+/// at once; an API server lists one kind after the other.
 ///
-/// Of several feeds, each brings kinds of its own, and all are announced before the first is complete.
+/// If there are several feeds, each brings different kinds, and all of them are announced before the first one is
+/// complete.
 #[derive(Debug)]
 pub struct Feed {
     controller: Controller,
@@ -21,29 +22,29 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// A feed of objects of these kinds.
+    /// A feed that brings objects of these kinds.
     pub fn announce(controller: Controller, kinds: &[Kind]) -> Self {
         controller.await_kinds(kinds);
         Self { controller, kinds: kinds.to_vec() }
     }
 
-    /// Takes changes in, all at once. They are published a moment later, if all kinds are complete.
+    /// Takes in changes atomically. They are published a moment later, if all kinds are complete.
     pub fn apply(&self, changes: impl IntoIterator<Item = Change>) {
         self.controller.take(&[], |_| changes.into_iter().collect());
     }
 
-    /// Says that what came brought all objects of these kinds that there were.
+    /// Reports that all existing objects of these kinds have arrived.
     pub fn complete(&self, kinds: &[Kind]) {
         self.controller.take(kinds, |_| Vec::new());
     }
 
-    /// Takes in that these are all objects of one kind, and others are gone: a list, the first or a later one.
-    /// Then the kind is complete.
+    /// Takes in the list of all objects of one kind. Objects that are not in it are removed. Then the kind is complete.
     pub fn list<O: Into<Arc<Object>>>(&self, kind: Kind, objects: impl IntoIterator<Item = O>) {
         self.controller.take(&[kind], |store| store.changes_to(&[kind], objects));
     }
 
-    /// Takes in that these are all objects of the feed's kinds, and others are gone. Then all are complete.
+    /// Takes in the list of all objects of the feed's kinds. Objects that are not in it are removed. Then all kinds are
+    /// complete.
     pub fn replace<O: Into<Arc<Object>>>(&self, objects: impl IntoIterator<Item = O>) {
         self.controller.take(&self.kinds, |store| store.changes_to(&self.kinds, objects));
     }

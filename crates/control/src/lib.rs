@@ -1,9 +1,9 @@
 //! The control plane: Kubernetes and Istio objects in, discovery and certificates out.
 //!
-//! It does not know where its objects come from. A feed decodes them ([`leno_objects::decode()`]) and
-//! hands changes to a [`Controller`], which keeps them ([`leno_objects::ObjectStore`]), translates them to what
-//! proxies understand ([`translate`]) and publishes the result; a [`ControlPlane`] serves it,
-//! with certificates for whom [`CertificatePolicy`] allows.
+//! It does not know where its objects come from. A feed decodes them ([`leno_objects::decode()`]) and passes changes to
+//! a [`Controller`]. The controller stores the objects ([`leno_objects::ObjectStore`]), translates them into what
+//! proxies understand ([`translate`]) and publishes the result. A [`ControlPlane`] serves it, and signs certificates
+//! for callers that [`CertificatePolicy`] allows.
 
 pub mod authentication;
 pub mod certificates;

@@ -1,4 +1,5 @@
-//! What is legal and probably not meant: labels, policies and endpoints that refer to nothing.
+//! Finds objects that are valid but probably not what their author meant: labels, policies and endpoints that refer to
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +9,10 @@ use leno_objects::{
     Pod, SERVICE_NAME_LABEL, Service, did_you_mean, selects,
 };
 
-/// Findings, by the object they are about; each a sentence.
+/// Findings by object, each a sentence.
 ///
-/// Pods that a Deployment is going to make count as being there. The cost is that of looking
-/// at every object, so this is for whoever loads manifests, not for every change.
+/// Pods that a Deployment will create count as existing. It looks at every object, so call it after loading manifests,
+/// not after every change.
 pub fn lint(options: &Options, store: &ObjectStore) -> BTreeMap<ObjectKey, Vec<String>> {
     let mut findings = Findings::default();
     let pods = Pods::of(store);
@@ -36,7 +37,7 @@ impl Findings {
     }
 }
 
-/// Labels and accounts of all pods there are or are going to be.
+/// Labels and service accounts of all pods that exist or will be created.
 struct Pods<'a> {
     labels: Vec<(&'a str, &'a Labels)>,
     accounts: BTreeSet<(&'a str, &'a str)>,
@@ -124,7 +125,7 @@ fn authorization_policy(options: &Options, pods: &Pods<'_>, policy: &Authorizati
             let bare = principal.strip_prefix("spiffe://").unwrap_or(principal);
             match bare.strip_prefix(&own) {
                 Some(rest) => named.extend(rest.split_once("/sa/")),
-                // Another trust domain is told by the translation.
+                // The translation reports another trust domain.
                 None if bare.contains("/ns/") => {}
                 None => findings.add(
                     Kind::AuthorizationPolicy,

@@ -1,4 +1,4 @@
-//! What a person means by `NAMESPACE/NAME`.
+//! Finds what a person means by `NAMESPACE/NAME`.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use leno_policy::find::{LookupError, Target, find_target, find_workloads};
 
 use leno_objects::did_you_mean;
 
-/// A name that means nothing in the mesh.
+/// Nothing in the mesh has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source}{}", .meant.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
 pub struct Error {
-    /// What is wrong with it.
+    /// Why nothing was found.
     pub source: LookupError,
-    /// The name that was probably meant.
+    /// The name that the person probably meant.
     pub meant: Option<String>,
 }
 
 impl Error {
-    /// Whether the same name can mean something later: an object may be on its way.
+    /// Whether the same name may be found later, because its object may be on its way.
     pub fn is_retryable(&self) -> bool {
         matches!(self.source, LookupError::Unknown { .. } | LookupError::Empty(_))
     }
@@ -28,7 +28,7 @@ impl Error {
 /// Deployment; of several the first by name.
 ///
 /// # Errors
-/// If there is no such thing.
+/// If nothing has that name.
 pub fn source(mesh: &Mesh, name: &str) -> Result<Arc<Workload>, Error> {
     match find_workloads(mesh, name) {
         Ok(found) => {
@@ -64,7 +64,7 @@ fn explain(mesh: &Mesh, name: &str, source: LookupError) -> Error {
     known.sort();
     known.dedup();
     let short = |full: &str| full.split_once('/').map(|(_, short)| short.to_owned());
-    // The right name in the wrong namespace is as common as a slip.
+    // The right name in the wrong namespace is as common as a typing mistake.
     let elsewhere = || known.iter().find(|full| short(full).is_some() && short(full) == short(name)).cloned();
     let meant = elsewhere().or_else(|| did_you_mean(name, known.iter().map(String::as_str)).map(str::to_owned));
     Error { source, meant }

@@ -1,4 +1,4 @@
-//! A new root of the certificate authority's reaches every proxy before it signs.
+//! Makes sure that a new root of the certificate authority reaches every proxy before it signs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +9,22 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::server::ControlPlane;
 
-/// How often the authority's directory is looked at.
+/// How often the authority's directory is checked.
 const LOOK: Duration = Duration::from_secs(2);
-/// A new root signs no sooner than this after it was announced. A proxy that is just connecting again is not
-/// among those that are asked; after this it is, or has been away for longer than its longest pause.
+/// The shortest time between announcing a new root and signing with it. A proxy that is just reconnecting is not asked
+/// whether it trusts the root. After this time it has connected, or has been away for longer than its longest back-off.
 pub const SPREAD: Duration = Duration::from_secs(30);
 
-/// Keeps the proxies' roots in step with those of `authority`, and has a new root sign once it was
-/// announced for `spread` and all connected proxies trust it. Never returns.
+/// Publishes the roots of `authority` to the proxies, and lets a new root sign once it was announced for `spread` and
+/// all connected proxies trust it. Never returns.
 ///
-/// A proxy that does not take roots by discovery, such as a ztunnel, gets them with its next
-/// certificate. While one is connected, a new root waits until everything has ended that was signed
-/// before it was announced.
+/// A proxy that does not take roots from discovery, such as a ztunnel, gets them with its next certificate. While one
+/// is connected, a new root waits until everything has expired that was signed before it was announced.
 pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, spread: Duration) {
     let mut trust = authority.trust();
     let mut proxies = plane.proxy_changes();
     let mut announced: Option<Instant> = None;
-    // The snapshot that the present roots came with. What is published after it need not be waited for.
+    // The snapshot in which the current roots were published. Later snapshots need not be waited for.
     let mut told = 0;
     let mut look = Instant::now();
     loop {
@@ -35,7 +34,7 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
             match authority.reload() {
                 Ok(true) => {
                     tracing::info!("the certificate authority's files have changed and are in use");
-                    // Who was away for the roots before may not have heard of these.
+                    // A proxy that was away may have missed these roots as well.
                     announced = None;
                 }
                 Ok(false) => {}
@@ -63,8 +62,8 @@ pub async fn follow(plane: ControlPlane, authority: Arc<CertificateAuthority>, s
         }
         tokio::select! {
             _ = trust.changed() => {}
-            // The service lives in `plane`. Only for a new root it matters how far the proxies are: they say so with
-            // every change of anything.
+            // This can't fail: the service lives in `plane`. Proxies report with every change of anything, which
+            // matters only while a root is announced.
             _ = proxies.changed(), if announced.is_some() => {}
             () = sleep_until(look) => {}
         }

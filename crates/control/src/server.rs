@@ -1,4 +1,4 @@
-//! The control plane as proxies meet it: discovery and certificates on one port.
+//! The control plane as proxies see it: discovery and certificates on one port.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use tokio::sync::watch;
 
 use crate::controller::Controller;
 
-/// A control plane that can serve on any number of listeners. Cheap to clone; clones are one
-/// control plane.
+/// A control plane that can serve on any number of listeners. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
 pub struct ControlPlane {
     controller: Controller,
@@ -20,15 +19,15 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// A control plane that hands out what `controller` publishes, signs what `signer` allows,
-    /// and lets in whom `authenticator` knows.
+    /// A control plane that serves what `controller` publishes, signs what `signer` allows, and accepts the callers
+    /// that `authenticator` knows.
     pub fn new(controller: Controller, authenticator: Arc<dyn Authenticator>, signer: Arc<dyn Signer>) -> Self {
         let discovery = Service::new(controller.resources(), authenticator.clone());
         let certificates = CaService::new(authenticator, signer);
         Self { controller, services: Services { discovery, certificates }, limits: Limits::default() }
     }
 
-    /// Other limits, each listener's own.
+    /// Sets other limits. They count for each listener separately.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -40,11 +39,11 @@ impl ControlPlane {
         &self.controller
     }
 
-    /// Serves connections from `listener` until `shutdown` completes, then lets requests under
-    /// way end and returns. [`Controller::run`] must be running beside it.
+    /// Serves connections from `listener` until `shutdown` completes. Then it lets running requests end and returns.
+    /// [`Controller::run`] must be running at the same time.
     ///
-    /// Waits, with connections queueing at the listener, until the controller has published its
-    /// first state: a proxy that was told "there is nothing" would drop what it knows.
+    /// Until the controller has published its first state, connections queue at the listener. A proxy that was told
+    /// "there is nothing" would drop what it knows.
     pub async fn serve(&self, listener: TcpListener, acceptor: ControlAcceptor, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         tokio::select! {
@@ -54,7 +53,7 @@ impl ControlPlane {
         leno_xds::server::serve(listener, acceptor, self.services.clone(), self.limits, shutdown).await;
     }
 
-    /// All connected proxies and how far each is.
+    /// All connected proxies and their progress.
     pub fn proxies(&self) -> Vec<ProxyStatus> {
         self.services.discovery.sync_status()
     }
@@ -75,8 +74,8 @@ impl ControlPlane {
         self.services.discovery.sync_changes()
     }
 
-    /// Publishes everything applied so far and returns once every proxy connected at the time
-    /// has accepted it (or is gone). For whoever must know that a change took effect.
+    /// Publishes everything taken in so far. Returns when every proxy that was connected at the time has accepted it or
+    /// is gone. For callers that must know that a change took effect.
     pub async fn settled(&self) {
         self.controller.publish();
         self.services.discovery.answered(self.controller.generation()).await;

@@ -1,5 +1,5 @@
-//! What was found about objects, told to whoever writes it down: beside a manifest's place, into a log, or
-//! into an object's own status.
+//! Findings about objects, and the sink that gets them. A sink prints them beside a manifest's place, logs them, or
+//! writes them into the object's status.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,17 +7,17 @@ use std::fmt;
 use leno_objects::ObjectKey;
 use parking_lot::Mutex;
 
-/// What was found about one object. Empty if there is nothing to say.
+/// The findings about one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// How it was understood, where its author may expect otherwise: sentences.
+    /// Sentences on how it was understood, where its author may expect something else.
     pub warnings: Vec<String>,
-    /// What is legal in it and probably not meant, as of the last [`lint`](crate::Controller::lint): sentences.
+    /// Sentences on what is valid in it but probably not meant, as of the latest [`lint`](crate::Controller::lint).
     pub lint: Vec<String>,
 }
 
 impl Status {
-    /// Whether there is nothing to say.
+    /// Whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.warnings.is_empty() && self.lint.is_empty()
     }
@@ -28,21 +28,21 @@ impl Status {
     }
 }
 
-/// Takes what is found about objects.
+/// Receives findings about objects.
 pub trait StatusSink: fmt::Debug + Send + Sync {
-    /// Takes what is to be said about an object from now on, in place of what was; nothing, if that is empty.
-    /// Called for an object when its status changes, in order, and never for what stays the same.
+    /// Receives the current findings about an object. They replace the earlier ones; an empty status means that there
+    /// are none any more. Called in order, and only for objects whose status changed.
     ///
-    /// The controller waits meanwhile: what takes long, or asks it something, belongs elsewhere.
+    /// The controller waits for this call. Don't do anything slow in it, and don't call the controller.
     fn status(&self, object: &ObjectKey, status: &Status);
 }
 
-/// Keeps what there is to say about each object.
+/// Stores the current findings about each object.
 #[derive(Debug, Default)]
 pub struct Findings(Mutex<BTreeMap<ObjectKey, Status>>);
 
 impl Findings {
-    /// What there is to say now, about those objects of which something is.
+    /// The current findings, for the objects that have any.
     pub fn all(&self) -> BTreeMap<ObjectKey, Status> {
         self.0.lock().clone()
     }

@@ -21,12 +21,12 @@ pub(crate) fn load(yaml: &str) -> Vec<Object> {
         .collect()
 }
 
-/// The same, as changes.
+/// The objects of a stream of YAML documents, as changes.
 pub(crate) fn upserts(yaml: &str) -> Vec<Change> {
     load(yaml).into_iter().map(Change::upsert).collect()
 }
 
-/// A controller whose feed has brought all there is, and the feed.
+/// A controller whose feed has brought all objects, and that feed.
 pub(crate) fn fed(yaml: &str) -> (Controller, Feed) {
     let controller = Controller::new(Options::default());
     let feed = Feed::announce(controller.clone(), Kind::ALL);

@@ -1,4 +1,4 @@
-//! Children that end with whoever started them.
+//! Child processes that end with the process that started them.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;

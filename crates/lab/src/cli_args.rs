@@ -276,7 +276,7 @@ fn show(report: &Report, output: Output) -> Result<(), Error> {
     })
 }
 
-/// Results go to standard output. Whoever has seen enough of them, as `head -1` has, ends that: no failure.
+/// Prints results to standard output. A reader that closes it early, as `head -1` does, is no failure.
 fn print(text: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -307,7 +307,7 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
     })
 }
 
-/// Whether whoever started this process wants it to ignore a signal: `SigIgn` of proc_pid_status(5).
+/// Whether the parent process wants this process to ignore a signal: `SigIgn` of proc_pid_status(5).
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -315,7 +315,7 @@ fn is_ignored(signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// Where progress goes: standard error, for results have standard output for themselves.
+/// Prints progress to standard error, because standard output is for results.
 struct Terminal {
     /// Whether a person watches: then there is also a line of what is going on, and it goes away when that is done.
     is_one: bool,

@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, in words an operator can act on.
+//! Errors of the lab, in words that an operator can act on.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
         /// The system's reason.
         #[source]
@@ -64,7 +64,7 @@ pub enum Error {
         /// Its supervisor, if that is known.
         pid: Option<i32>,
     },
-    /// What a killed lab has left could not be removed.
+    /// What a killed lab left behind could not be removed.
     #[error("cannot make room for the stage {name:?}, which an earlier lab may have left: {source}")]
     Leftovers {
         /// Name of the stage.
@@ -78,7 +78,7 @@ pub enum Error {
     Subject {
         /// The subject.
         subject: String,
-        /// What it fails to do and what to look at.
+        /// What it fails to do, and what to look at.
         reason: String,
         /// End of the log of the subject's programs, empty if there is none.
         log: String,

@@ -22,13 +22,13 @@ const ROOM: usize = 400;
 /// A program's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Where it is.
+    /// Its path.
     pub path: String,
     /// Size, bytes.
     pub bytes: u64,
     /// SHA-256, hex; empty if it can't be read.
     pub sha256: String,
-    /// What it says of its version, in its own words.
+    /// Its version in its own words.
     pub version: Option<String>,
 }
 
@@ -37,14 +37,14 @@ pub struct Program {
 pub struct Identified {
     /// Its name in this run.
     pub name: String,
-    /// What carries the traffic: on every node the same, or one for each node. Empty if nothing does.
+    /// The programs that carry the traffic: the same on every node, or one for each node. Empty for none.
     pub programs: Vec<Program>,
     /// Whether what crosses from node to node is encrypted; verified in every round.
     pub encrypts: bool,
 }
 
 impl Subject {
-    /// What the report says about it. `this` is the program that runs the lab.
+    /// The subject's description for the report. `this` is the program that runs the lab.
     ///
     /// # Errors
     /// [`Error::Usage`] for programs that can't be started, [`Error::Io`] when the system lacks what it takes to.
@@ -101,7 +101,7 @@ async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     let child = command.spawn()?;
     let group = child.id().and_then(|pid| i32::try_from(pid).ok());
     let asked = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
-    // What it has started and left; as long as there is any, the number is nobody else's.
+    // The processes that it has started and left. While there are any, the group's number is not reused.
     if let Some(group) = group {
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }

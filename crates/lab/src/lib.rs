@@ -29,8 +29,8 @@ pub use floor::floor_main;
 /// Name of the stage that runs play on.
 pub const STAGE: &str = "lab";
 
-/// What this process is to be by the name it was started under, if that is not plain `leno`: a node's proxy is started by
-/// its path alone, without arguments. The binary's `main` asks before it looks at arguments and environment.
+/// The function that this process runs if it was started under another name than `leno`. A node's proxy is started by
+/// its path alone, without arguments. The binary's `main` calls this before it looks at arguments and environment.
 #[must_use]
 pub fn main_by_name(program: &std::ffi::OsStr) -> Option<fn() -> std::process::ExitCode> {
     let name = std::path::Path::new(program).file_name()?;

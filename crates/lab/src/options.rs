@@ -1,4 +1,4 @@
-//! What a run is asked to do.
+//! The options of a run.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use crate::Error;
 use crate::scenario::{Scenario, Size, Step};
 use crate::subject::Subject;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// What is measured.
+    /// The scenario.
     pub scenario: Scenario,
-    /// What carries the traffic, in the order of each round.
+    /// The subjects, in the order of each round.
     pub subjects: Vec<Subject>,
     /// How often each subject is measured.
     pub rounds: usize,
@@ -28,7 +28,7 @@ pub struct RunOptions {
     pub program: PathBuf,
     /// Name of the stage. A second run under the same name is refused, as it should be: both would measure each other.
     pub stage: StageName,
-    /// What was typed, for the report.
+    /// The command line, for the report.
     pub command: String,
     /// The commit that `program` was built from, if it is known.
     pub commit: Option<String>,

@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(left.len(), 2, "{left:?}");
     }
 
-    /// What stands behind the documentation can be shown by today's program: by the page, and back from it.
+    /// The results behind the documentation can be shown by today's program, and read back from the page.
     #[test]
     fn every_stored_result_is_shown() {
         let scratch = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is measured: pods, and loads between them, step by step.
+//! Scenarios: pods, and loads between them, step by step.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -1,13 +1,13 @@
-//! What one side tells the other when something ends a connection (RFC 8446 §6).
+//! TLS alerts: what one side tells the other when something ends a connection (RFC 8446 §6).
 
 use std::fmt;
 use std::io;
 
-/// Levels of an alert.
+/// Level of an alert.
 pub(crate) const WARNING: u8 = 1;
 pub(crate) const FATAL: u8 = 2;
 
-/// An alert's description, as the number it has on the wire.
+/// An alert's description, as its number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Alert(pub(crate) u8);
 
@@ -68,11 +68,10 @@ impl fmt::Display for Alert {
     }
 }
 
-/// A fatal alert of the peer's (RFC 8446 §6.2), in words.
+/// A fatal alert from the peer (RFC 8446 §6.2), in words.
 ///
-/// In TLS 1.3 a client has finished its handshake before the server judges its certificate, so
-/// that refusal arrives as the error of the first read: look for this type with
-/// [`PeerAlert::of`].
+/// In TLS 1.3, a client has finished its handshake before the server checks its certificate. So the server's refusal
+/// arrives as the error of the first read. [`PeerAlert::of`] finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAlert(pub(crate) Alert);
 
@@ -82,7 +81,7 @@ impl PeerAlert {
         self.0.0
     }
 
-    /// The alert behind the error of a read, if that is what it was.
+    /// The alert behind the error of a read; `None` if it has another cause.
     pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()).copied()
     }

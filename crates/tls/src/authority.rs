@@ -1,5 +1,5 @@
-//! The mesh's own certificate authority: a root that signs nothing but intermediates, and an
-//! intermediate that signs everything else.
+//! The mesh's own certificate authority: a root that signs only intermediates, and an intermediate that signs
+//! everything else.
 
 mod issuing;
 
@@ -25,27 +25,27 @@ pub struct CertificateAuthority {
     options: CaOptions,
     directory: Option<Directory>,
     rotation: Rotation,
-    /// Whether a root has gone that the file of trusted roots still holds. Locked while that file is written.
+    /// Whether the file of trusted roots still holds a root that is no longer trusted. Locked while that file is
+    /// written.
     stale: Mutex<bool>,
-    /// What the directory says that signs. Locked while that is written.
+    /// What the directory records as signing. Locked while that is written.
     in_use: Mutex<Option<Arc<Signing>>>,
 }
 
 impl CertificateAuthority {
-    /// Opens the authority in `directory`, or starts one there if it is empty or missing.
+    /// Opens the authority in `directory`, or creates one if the directory is empty or missing.
     ///
-    /// Reads a `cacerts` directory of Istio's too; without `root-key.pem` its signing
-    /// certificate is used until it expires, and not renewed.
+    /// It also reads a `cacerts` directory of Istio's. Without `root-key.pem`, the signing certificate is used until it
+    /// expires and is not renewed.
     ///
     /// # Errors
-    /// If the directory is incomplete, damaged, readable by others, or in use; the text says
-    /// what to do.
+    /// If the directory is incomplete, damaged, readable by others, or in use. The text says what to do.
     pub fn open(directory: &Path, trust_domain: impl Into<Name>, options: CaOptions) -> Result<Self, Error> {
         let trust_domain = trust_domain.into();
         let directory = Directory::open(directory)?;
         let contents = directory.read()?;
         let (root, signing) = Self::load(&directory, &contents, &trust_domain, &options, true)?;
-        // What a root signed for a process before this one may be new.
+        // A root that signed for an earlier process may be new to others.
         let had_root = contents.root_cert.is_some();
         let signed_until = if had_root { options.clock.now() + options.max_ttl } else { SystemTime::UNIX_EPOCH };
         let (known, written) = Self::trusted_before(&directory, &options)?;
@@ -71,8 +71,8 @@ impl CertificateAuthority {
         Ok(authority)
     }
 
-    /// Root and signing certificate of a directory, made and written there if it is to have its own.
-    /// A signing certificate that can't be used is made again only if it `may_repair` that.
+    /// The root and signing certificate of a directory. They are created and written if the directory is to have its
+    /// own. An unusable signing certificate is replaced only if `may_repair` is set.
     fn load(
         directory: &Directory,
         contents: &Contents,
@@ -80,12 +80,12 @@ impl CertificateAuthority {
         options: &CaOptions,
         may_repair: bool,
     ) -> Result<(Root, Signing), Error> {
-        // These are written after the root was complete.
+        // These files are written after the root was complete.
         let was_complete = contents.ca_cert.is_some() || contents.ca_key.is_some() || contents.cert_chain.is_some();
         let root = match (&contents.root_cert, &contents.root_key) {
             (None, _) if !was_complete => {
-                // Either new, or a first start that was cut off before its root was complete;
-                // nobody can have trusted that one.
+                // It is new, or a first start was cut off before its root was complete; nobody can have trusted that
+                // root.
                 let root = Root::generate(trust_domain, options)?;
                 if let Some(key) = &root.key {
                     directory.write(ROOT_KEY, &key.serialize_pem())?;
@@ -137,7 +137,8 @@ impl CertificateAuthority {
         Ok((root, signing))
     }
 
-    /// What signed last below another root than `configured`, and goes on until that root is trusted.
+    /// What signed last, if it is below another root than `configured`. It keeps signing until the configured root is
+    /// trusted.
     fn still_signing(directory: &Directory, configured: &Signing, options: &CaOptions) -> Option<Signing> {
         match Signing::read_in_use(directory) {
             Ok(before) => {
@@ -150,7 +151,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// The roots that were trusted when the directory was last in use, and since when; none if nothing says so.
+    /// The roots that were trusted when the directory was last in use, and since when. Empty if that is not recorded.
     fn trusted_before(
         directory: &Directory,
         options: &CaOptions,
@@ -161,7 +162,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// Writes down what signs now, unless it is.
+    /// Records what signs now, unless that is recorded already.
     fn write_in_use(&self) {
         let Some(directory) = &self.directory else { return };
         let mut written = self.in_use.lock();
@@ -177,18 +178,16 @@ impl CertificateAuthority {
         }
     }
 
-    /// Takes over what the directory holds by now, if that is another root or signing certificate;
-    /// whether it is. The new one signs once every proxy trusts it ([`Self::all_trust_it`]), or when
-    /// everything has ended that was signed before it was announced; the old one stays trusted
-    /// until everything has ended that it signed.
+    /// Loads the directory again. If it holds another root or signing certificate, takes that over and returns true.
+    /// The new one signs when every proxy trusts it ([`Self::all_trust_it`]), or when everything has expired that was
+    /// signed before it was announced. The old root stays trusted until everything that it signed has expired.
     ///
     /// # Errors
-    /// As [`Self::open`]; all stays as it was.
+    /// As [`Self::open`]. Then nothing changes.
     pub fn reload(&self) -> Result<bool, Error> {
         let Some(directory) = &self.directory else { return Ok(false) };
         let contents = directory.read()?;
-        // A root that is missing is about to be replaced: a new one of our own would be none that
-        // the operator knows of.
+        // A missing root is about to be replaced. If we created one, the operator would not know it.
         if contents.root_cert.is_none() {
             return Err(Error::Directory {
                 path: directory.path().join(ROOT_CERT),
@@ -201,7 +200,7 @@ impl CertificateAuthority {
         if self.rotation.is_of(&configured, signing.first()) {
             return Ok(false);
         }
-        // Below the same root it is the operator's change, half made: one of our own would overwrite it.
+        // Below the same root, this is the operator's change, half done. Our own certificate would overwrite it.
         let may_repair = !self.rotation.is_below(configured.first());
         let (root, signing) = Self::load(directory, &contents, &self.trust_domain, &self.options, may_repair)?;
         let _writing = self.stale.lock();
@@ -211,30 +210,31 @@ impl CertificateAuthority {
                 trusted.push(root.clone());
             }
         }
-        // First, so that the next look tries again what fails here.
+        // First, so that a failure here is retried at the next look.
         directory.write(TRUSTED_ROOTS, &bundle_pem(&trusted))?;
         self.rotation.announce(root, signing);
         Ok(true)
     }
 
-    /// Trusts what was trusted when the directory was last in use, though it is no longer configured,
-    /// until everything must have ended that was signed then.
+    /// Trusts the roots that were trusted when the directory was last in use and are no longer configured, until
+    /// everything that was signed then must have expired.
     fn remember_roots(&self, known: Vec<CertificateDer<'static>>, written: SystemTime) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         let now = self.options.clock.now();
         let configured = parse_pem_certificates(&self.root_pem())?;
         let changed = configured.iter().any(|root| !known.contains(root));
-        // What the old root signed last lives for one life; the new one may have waited for one before that.
+        // The last certificate of the old root lives for one lifetime. The new root may have waited for another one
+        // before that.
         let since = if changed { now } else { written };
         self.rotation.remember(known, since + 2 * self.options.max_ttl);
         let gone = self.rotation.tick(now);
         if changed || gone { directory.write(TRUSTED_ROOTS, &self.root_pem()) } else { Ok(()) }
     }
 
-    /// Makes a new root, for an authority that lives in memory; see [`Self::reload`].
+    /// Creates a new root, for an authority in memory; see [`Self::reload`].
     ///
     /// # Errors
-    /// If the crypto library can't make keys.
+    /// If the crypto library can't generate keys.
     pub fn rotate_root(&self) -> Result<(), Error> {
         let root = Root::generate(&self.trust_domain, &self.options)?;
         let signing = root.new_signing(&self.trust_domain, &self.options)?;
@@ -242,7 +242,7 @@ impl CertificateAuthority {
         Ok(())
     }
 
-    /// Changes when another root begins to sign.
+    /// A number that changes when another root begins to sign.
     pub(crate) fn signing_number(&self) -> u64 {
         self.rotation.number()
     }
@@ -252,26 +252,25 @@ impl CertificateAuthority {
         self.rotation.announces()
     }
 
-    /// Every proxy trusts [`Self::trust`] as it is now: what was announced may sign.
+    /// Every proxy trusts the current value of [`Self::trust`], so the announced root may sign.
     pub fn all_trust_it(&self) {
         self.rotation.sign_with_the_next();
         self.write_in_use();
     }
 
-    /// The roots to hand to everybody, as one PEM bundle, as it changes. That of the signing
-    /// certificate is the first.
+    /// The trusted roots as one PEM bundle, and its changes. The root of the signing certificate is the first one.
     pub fn trust(&self) -> watch::Receiver<Arc<str>> {
         self.rotation.trust()
     }
 
-    /// Drops roots that nothing needs any more, and lets a new one sign that has waited long enough.
+    /// Drops roots that are no longer needed, and lets a new root sign that has waited long enough.
     pub fn tick(&self) {
         self.advance(self.options.clock.now());
         self.write_in_use();
         let Some(directory) = &self.directory else { return };
         let mut stale = self.stale.lock();
         if *stale {
-            // Else a start after the next change would trust again what has gone.
+            // Otherwise a start after the next change would trust the dropped root again.
             match directory.write(TRUSTED_ROOTS, &self.root_pem()) {
                 Ok(()) => *stale = false,
                 Err(error) => tracing::warn!(%error, "a root that is no longer trusted stays in its file for now"),
@@ -279,17 +278,17 @@ impl CertificateAuthority {
         }
     }
 
-    /// As [`Self::tick`], without the files.
+    /// As [`Self::tick`], without writing files.
     fn advance(&self, now: SystemTime) {
         if self.rotation.tick(now) {
             *self.stale.lock() = true;
         }
     }
 
-    /// An authority that lives as long as this process.
+    /// An authority in memory, which lives as long as this process.
     ///
     /// # Errors
-    /// If the crypto library can't make keys.
+    /// If the crypto library can't generate keys.
     pub fn ephemeral(trust_domain: impl Into<Name>, options: CaOptions) -> Result<Self, Error> {
         let trust_domain = trust_domain.into();
         let root = Root::generate(&trust_domain, &options)?;
@@ -310,7 +309,7 @@ impl CertificateAuthority {
         &self.trust_domain
     }
 
-    /// The roots to hand to everybody, as one PEM bundle.
+    /// The trusted roots as one PEM bundle.
     pub fn root_pem(&self) -> String {
         self.trust().borrow().to_string()
     }
@@ -324,7 +323,7 @@ impl CertificateAuthority {
     /// holders present the old intermediate themselves.
     ///
     /// # Errors
-    /// If the root's key is not held, the root has expired, or the files can't be written.
+    /// If the root's key is missing, the root has expired, or the files can't be written.
     pub fn rotate_intermediate(&self) -> Result<(), Error> {
         self.rotation.renew(|_, _| true, |root| self.renew(root))
     }
@@ -348,7 +347,7 @@ impl CertificateAuthority {
         let current = self.rotation.signing();
         match renewed {
             _ if now >= current.not_after => Err(renewed.err().unwrap_or(Error::AuthorityExpired { renewable: false })),
-            // The old one still signs; the next request tries again.
+            // The old one still signs. The next request tries again.
             Err(error) => {
                 tracing::warn!(%error, "cannot renew the signing certificate yet");
                 Ok(current)

@@ -27,18 +27,18 @@ pub(crate) const CA_CERT: &str = "ca-cert.pem";
 pub(crate) const CA_KEY: &str = "ca-key.pem";
 pub(crate) const CERT_CHAIN: &str = "cert-chain.pem";
 pub(crate) const TRUSTED_ROOTS: &str = "trusted-roots.pem";
-/// Holds a key: its name says so, and gives it a key's mode.
+/// Holds a key. Its name shows that, and so it gets a key's file mode.
 pub(crate) const IN_USE: &str = "in-use-key.pem";
 const LOCK: &str = ".lock";
 
-/// One authority's directory, held exclusively while this lives.
+/// The directory of one authority, locked while this lives.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
     _lock: File,
 }
 
-/// What the directory holds; a missing file is `None`.
+/// The contents of the directory; `None` for a missing file.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) root_cert: Option<String>,
@@ -102,7 +102,7 @@ impl Directory {
         self.read_key(IN_USE)
     }
 
-    /// A file, and when it was written.
+    /// A file's contents, and when it was written.
     pub(crate) fn read_dated(&self, name: &str) -> Result<Option<(String, SystemTime)>, Error> {
         let Some(text) = self.read_file(name)? else { return Ok(None) };
         let path = self.path.join(name);
@@ -133,7 +133,7 @@ impl Directory {
         }
     }
 
-    /// Replaces a file whole, readable by its owner only until the rename and, for keys, after.
+    /// Replaces a whole file. Only its owner can read it until the rename; for keys also afterwards.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), Error> {
         let path = self.path.join(name);
         let temporary = self.path.join(format!(".{name}.new"));

@@ -1,13 +1,12 @@
-//! Buffers of the data path, recycled per thread: an idle connection holds none, a busy one gets
-//! larger ones.
+//! Buffers of the data path, recycled per thread. An idle connection holds none; a busy one gets larger ones.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
-/// Sizes of buffers, bytes. The first suits requests; the last is where a bulk transfer stops
-/// gaining from fewer system calls.
+/// Sizes of buffers, bytes. The first suits requests. At the last, a bulk transfer no longer gains from fewer system
+/// calls.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
 
 /// What each buffer holds beyond its size, bytes: the headers and tags of the TLS records and the
@@ -15,27 +14,26 @@ const SIZES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
 /// Without it, each full read would go out in two system calls.
 const SLACK: usize = 1 << 10;
 
-/// Buffers of each size that a thread keeps for reuse: at most 2.4 MiB per thread.
+/// How many buffers of each size a thread keeps for reuse: at most 2.4 MiB per thread.
 const KEPT: [usize; 4] = [16, 8, 4, 8];
 
-/// Reads up to this length are copied out, so that the buffer is free again at once instead of
-/// being pinned by a few bytes that wait for a window.
+/// Reads up to this length are copied, so that the buffer is free again at once. Otherwise a few bytes that wait for a
+/// window would keep it.
 const COPY_BELOW: usize = 1 << 10;
 
-/// After this many reads in a row that would have fitted the next smaller size, go down to it.
+/// After this many reads in a row that fit the next smaller size, that size is used.
 const PATIENCE: u8 = 8;
 
 thread_local! {
     static FREE: RefCell<[Vec<Vec<u8>>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
 }
 
-/// Frees what this thread keeps for reuse.
+/// Frees the buffers that this thread keeps for reuse.
 pub fn release() {
     FREE.with_borrow_mut(|free| *free = Default::default());
 }
 
-/// A buffer on loan; goes back to the thread that drops it. What an earlier user wrote may still
-/// be in it.
+/// A buffer on loan. It goes back to the thread that drops it. It may still hold bytes of an earlier user.
 pub struct Buffer {
     bytes: Vec<u8>,
     class: u8,
@@ -48,7 +46,7 @@ impl Buffer {
         Self { bytes, class }
     }
 
-    /// The smallest buffer that holds `bytes` bytes, or else the largest there is.
+    /// The smallest buffer that holds `bytes` bytes, or the largest one there is.
     pub fn holding(bytes: usize) -> Self {
         let fits = SIZES.iter().position(|size| bytes <= size + SLACK);
         Self::take(fits.unwrap_or(SIZES.len() - 1) as u8)
@@ -59,7 +57,7 @@ impl Buffer {
         usize::from(self.class) == SIZES.len() - 1
     }
 
-    /// The first `len` bytes as `Bytes`; a few are copied out, so that the buffer is free at once.
+    /// The first `len` bytes as `Bytes`. A few bytes are copied, so that the buffer is free at once.
     pub fn freeze(self, len: usize) -> Bytes {
         if len <= COPY_BELOW {
             Bytes::copy_from_slice(&self.bytes[..len])
@@ -87,7 +85,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let class = usize::from(self.class);
         let bytes = std::mem::take(&mut self.bytes);
-        // Fails only while the thread ends; then the memory is just freed.
+        // Fails only while the thread ends. Then the memory is freed.
         let _ = FREE.try_with(|free| {
             let list = &mut free.borrow_mut()[class];
             if list.len() < KEPT[class] {
@@ -108,7 +106,7 @@ impl AsRef<[u8]> for Filled {
     }
 }
 
-/// How much one direction of a connection reads at once; follows the load.
+/// How much one direction of a connection reads at once. It follows the load.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSize {
     class: u8,
@@ -117,7 +115,7 @@ pub struct ReadSize {
 }
 
 impl ReadSize {
-    /// Starts at the smallest; never exceeds `limit` bytes (or the smallest size).
+    /// Starts with the smallest size. Never exceeds `limit` bytes (or the smallest size).
     pub fn new(limit: usize) -> Self {
         let fitting = SIZES.iter().filter(|size| **size <= limit).count();
         Self { class: 0, largest: fitting.saturating_sub(1) as u8, small_reads: 0 }
@@ -128,14 +126,14 @@ impl ReadSize {
         SIZES[usize::from(self.class)]
     }
 
-    /// A buffer for so many bytes, and a little more.
+    /// A buffer for that many bytes, with some room to spare.
     pub fn buffer(self) -> Buffer {
         Buffer::take(self.class)
     }
 
-    /// Adapts to a read of `len` bytes where `asked` were asked for.
+    /// Adapts to a read that brought `len` of `asked` bytes.
     pub fn observe(&mut self, len: usize, asked: usize) {
-        // A read that was cut short by what else the buffer held counts if it wasn't cut by much.
+        // A read that was limited by other contents of the buffer counts if it was not limited by much.
         if len >= asked && 2 * asked >= self.bytes() {
             self.small_reads = 0;
             self.class = (self.class + 1).min(self.largest);

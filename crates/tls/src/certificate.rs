@@ -14,7 +14,7 @@ use crate::Error;
 use crate::library::Credential;
 use crate::verify::{self, Roots, Usage};
 
-/// A private key. Leaves this process only if a caller writes it out; never printed.
+/// A private key. It leaves this process only if a caller writes it out, and is never printed.
 pub struct PrivateKey {
     der: PrivateKeyDer<'static>,
 }
@@ -23,7 +23,7 @@ impl PrivateKey {
     /// Reads a PEM key: PKCS#8, SEC1 or PKCS#1.
     ///
     /// # Errors
-    /// If there is no key in it.
+    /// If the text contains no key.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         PrivateKeyDer::from_pem_slice(pem.as_bytes())
             .map(|der| Self { der })
@@ -38,8 +38,7 @@ impl PrivateKey {
         self.der
     }
 
-    /// The key itself as PKCS#8 DER, for a program that is no part of Leno and reads its key from a file. `None` if the key
-    /// was read in another form.
+    /// The key in PKCS#8 DER, for a program that reads its key from a file. `None` if the key was read in another form.
     #[must_use]
     pub fn secret_pkcs8_der(&self) -> Option<&[u8]> {
         match &self.der {
@@ -55,11 +54,11 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// A fresh P-256 key, and the PEM PKCS#10 request for a certificate that names `identity` as its
-/// one URI SAN and has an empty subject, which is what Istio's certificate authority expects.
+/// A new P-256 key, and a PEM PKCS#10 request for a certificate with `identity` as its only URI SAN and an empty
+/// subject. Istio's certificate authority expects this form.
 ///
 /// # Errors
-/// If the crypto library can't make a key.
+/// If the crypto library can't generate a key.
 pub fn certificate_request(identity: &Identity) -> Result<(PrivateKey, String), Error> {
     let wrap = |source| Error::Crypto { what: "a certificate request", source };
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(wrap)?;
@@ -70,12 +69,12 @@ pub fn certificate_request(identity: &Identity) -> Result<(PrivateKey, String), 
     Ok((PrivateKey::of(&key), request))
 }
 
-/// One certificate of a chain, as shown to people.
+/// One certificate of a chain, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateInfo {
     /// Serial number, lower-case hex without separators.
     pub serial: String,
-    /// Begin of validity.
+    /// Start of validity.
     pub not_before: SystemTime,
     /// End of validity.
     pub not_after: SystemTime,
@@ -83,29 +82,29 @@ pub struct CertificateInfo {
     pub pem: String,
 }
 
-/// A workload's certificate with its key and the roots it was delivered with.
+/// A workload's certificate, with its key and the roots it was delivered with.
 pub struct WorkloadCertificate {
     identity: Identity,
     credential: Credential,
     roots: Arc<Roots>,
     root_certificates: Vec<CertificateDer<'static>>,
-    /// So many of them came with it.
+    /// How many of the roots came with it.
     issued_roots: usize,
     leaf: CertificateInfo,
 }
 
 impl WorkloadCertificate {
-    /// Checks and takes what an issuer answered: the leaf, its intermediates, and last the root
-    /// bundle, which may be several PEM blocks (the form of Istio's `CreateCertificate`).
+    /// Checks and accepts an issuer's answer: the leaf, its intermediates, and last the root bundle, which may be
+    /// several PEM blocks (the form of Istio's `CreateCertificate`).
     ///
     /// # Errors
-    /// If the chain is not for exactly `identity`, not for `key`, or doesn't verify against the
-    /// roots it came with: better here, named, than as a refusal by every peer.
+    /// If the chain is not for exactly `identity`, not for `key`, or does not verify against its roots. Such a
+    /// certificate would otherwise be refused by every peer.
     pub fn from_issued(identity: Identity, key: PrivateKey, chain: &[String]) -> Result<Self, Error> {
         Self::from_issued_at(identity, key, chain, SystemTime::now())
     }
 
-    /// As [`Self::from_issued`], judged at `now`.
+    /// As [`Self::from_issued`], checked at the time `now`.
     ///
     /// # Errors
     /// As [`Self::from_issued`].
@@ -142,7 +141,7 @@ impl WorkloadCertificate {
         Ok(Self { identity, credential, roots, root_certificates, issued_roots, leaf })
     }
 
-    /// The roots it came with and, after them, those of `more` that are others.
+    /// The roots that came with it, followed by those of `more` that differ from them.
     fn roots_with(&self, more: &[CertificateDer<'static>]) -> Vec<CertificateDer<'static>> {
         let mut roots = self.root_certificates[..self.issued_roots].to_vec();
         for root in more {
@@ -153,8 +152,7 @@ impl WorkloadCertificate {
         roots
     }
 
-    /// The same certificate, whose holder believes the roots it came with and `more`; `None` if
-    /// that is what it does.
+    /// The same certificate with a holder that trusts its own roots and `more`; `None` if the holder does already.
     pub(crate) fn trusting(&self, more: &[CertificateDer<'static>]) -> Result<Option<Self>, Error> {
         let root_certificates = self.roots_with(more);
         if root_certificates == self.root_certificates {
@@ -170,12 +168,12 @@ impl WorkloadCertificate {
         }))
     }
 
-    /// Who this certificate says its holder is.
+    /// The identity of its holder.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Begin of the leaf's validity.
+    /// Start of the leaf's validity.
     pub fn not_before(&self) -> SystemTime {
         self.leaf.not_before
     }
@@ -210,18 +208,18 @@ impl WorkloadCertificate {
         self.root_certificates.iter().filter_map(|der| describe(der).ok()).collect()
     }
 
-    /// Whether peers would still accept it at `now`.
+    /// Whether peers still accept it at `now`.
     pub fn is_valid_at(&self, now: SystemTime) -> bool {
         now < self.leaf.not_after
     }
 
-    /// What a peer with the same roots would say to it at `now`.
+    /// How a peer with the same roots judges it at `now`.
     #[cfg(test)]
     pub(crate) fn check_at(&self, now: SystemTime) -> Result<(), crate::HandshakeError> {
         self.check_with(self, now)
     }
 
-    /// What `peer` would say to it at `now`.
+    /// How `peer` judges it at `now`.
     #[cfg(test)]
     pub(crate) fn check_with(&self, peer: &Self, now: SystemTime) -> Result<(), crate::HandshakeError> {
         let (leaf, intermediates) = self.credential.chain().split_first().expect("it was checked when it came");
@@ -257,10 +255,10 @@ pub struct ServerCertificate {
 }
 
 impl ServerCertificate {
-    /// From a PEM chain, leaf first.
+    /// Reads a PEM chain, leaf first.
     ///
     /// # Errors
-    /// If there is no certificate in it.
+    /// If the text contains no certificate.
     pub fn from_pem(chain_pem: &str, key: PrivateKey) -> Result<Self, Error> {
         let chain = parse_pem_certificates(chain_pem)?;
         let info = describe(&chain[0])?;
@@ -281,7 +279,7 @@ impl ServerCertificate {
     }
 }
 
-/// All certificates of a PEM text, at least one.
+/// All certificates of a PEM text. There is at least one.
 pub(crate) fn parse_pem_certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let malformed = |reason: String| Error::Malformed { what: "the certificate PEM", reason };
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())

@@ -1,11 +1,11 @@
-//! Wall-clock time as something that can be handed in.
+//! A wall clock that can be replaced.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Tells the wall-clock time certificates are judged by. Tests hand in their own, so that a
-/// certificate's life passes without waiting for it.
+/// The wall clock by which certificates are judged. Tests provide their own, so that a certificate's lifetime passes
+/// without waiting.
 #[derive(Clone)]
 pub struct Clock(Option<Arc<dyn Fn() -> SystemTime + Send + Sync>>);
 
@@ -15,7 +15,7 @@ impl Clock {
         Self(None)
     }
 
-    /// A clock of the caller's.
+    /// A clock provided by the caller.
     pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(now)))
     }

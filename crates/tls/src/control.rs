@@ -1,5 +1,5 @@
-//! TLS for the control plane's gRPC endpoint: the server shows a certificate for its host name,
-//! the client authenticates inside, with a token.
+//! TLS for the control plane's gRPC endpoint. The server shows a certificate for its host name; the client
+//! authenticates with a token inside the connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub struct ControlAcceptor {
 
 struct Inner {
     state: Mutex<(Acceptor, SystemTime)>,
-    /// Which of the authority's roots it leads to.
+    /// Identifies the authority's root that it chains to.
     number: AtomicU64,
     renewal: Option<Renewal>,
 }
@@ -39,7 +39,7 @@ struct Renewal {
 }
 
 impl ControlAcceptor {
-    /// With a certificate of the caller's, used for as long as this lives.
+    /// With a certificate of the caller's, used as long as this lives.
     ///
     /// # Errors
     /// If the TLS library refuses the certificate or its key.
@@ -48,8 +48,8 @@ impl ControlAcceptor {
         Ok(Self { inner: Arc::new(Inner { state, number: AtomicU64::new(0), renewal: None }) })
     }
 
-    /// With certificates of the mesh's own authority, renewed at half their life, and when the
-    /// authority has a new root.
+    /// With certificates of the mesh's own authority. They are renewed at half their life, and when the authority has a
+    /// new root.
     ///
     /// # Errors
     /// As [`CertificateAuthority::server_certificate`].
@@ -90,7 +90,7 @@ impl Inner {
             && (SystemTime::now() >= state.1
                 || self.number.load(Ordering::Relaxed) != renewal.authority.signing_number())
         {
-            // Before the certificate is made: a root that comes in between makes another one.
+            // Before the certificate is made: if a root comes in between, another certificate is made.
             self.number.store(renewal.authority.signing_number(), Ordering::Relaxed);
             let renewed =
                 renewal.authority.server_certificate(&renewal.dns_names, &renewal.addresses).and_then(acceptor);
@@ -103,28 +103,27 @@ impl Inner {
     }
 }
 
-/// Who accepts with this, and when it is to be replaced.
+/// The acceptor for a certificate, and when the certificate must be replaced.
 fn acceptor(certificate: ServerCertificate) -> Result<(Acceptor, SystemTime), Error> {
     let renew_at = certificate.half_life();
     let (chain, key) = certificate.into_parts();
     Ok((Acceptor::control(chain, key.into_der(), ALPN_H2)?, renew_at))
 }
 
-/// Where the roots come from that vouch for a control plane.
+/// The source of the roots that a control plane's certificate must chain to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootSource {
-    /// A PEM file, read at every connection, so that a replaced root needs no restart.
+    /// A PEM file. It is read for every connection, so replacing a root needs no restart.
     File(PathBuf),
     /// PEM text.
     Pem(String),
     /// The machine's own trust store.
     System,
-    /// One of these, and what the control plane has said of its roots since.
+    /// One of these, and the roots that the control plane has announced since.
     Beside(Box<Self>, LearntRoots),
 }
 
-/// Roots that a control plane has announced over a connection that older ones vouched for.
-/// Clones are one.
+/// Roots that a control plane has announced over a connection that older roots vouched for. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct LearntRoots(Arc<Mutex<String>>);
 
@@ -156,8 +155,8 @@ impl FromStr for RootSource {
     }
 }
 
-/// Where distributions keep their bundle of roots; the first that exists is taken, unless
-/// `SSL_CERT_FILE` names one.
+/// The places where distributions keep their bundle of roots. The first one that exists is used, unless `SSL_CERT_FILE`
+/// names another.
 const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -179,7 +178,7 @@ impl RootSource {
         };
         match self {
             Self::Pem(pem) => Ok(pem.clone()),
-            // Who trusts the machine's store has not trusted this mesh's authority, and need not.
+            // A client that trusts the machine's store has not trusted this mesh's authority and need not.
             Self::Beside(base, _) if **base == Self::System => base.read(),
             Self::Beside(base, learnt) => Ok(format!("{}\n{}", base.read()?, learnt.0.lock())),
             Self::File(path) => from_file(path),
@@ -207,7 +206,7 @@ pub struct ControlConnector {
 }
 
 impl ControlConnector {
-    /// A connector that trusts `roots`, read anew for every connection.
+    /// A connector that trusts `roots`, which are read for every connection.
     pub fn new(roots: RootSource) -> Self {
         Self { roots }
     }
@@ -215,8 +214,8 @@ impl ControlConnector {
     /// Connects to a server that must prove to be `server_name`, a DNS name or an address.
     ///
     /// # Errors
-    /// If the roots can't be read, the server doesn't prove its name or speaks no `h2`, or it
-    /// takes longer than `timeout`.
+    /// If the roots can't be read, the server does not prove its name or speaks no `h2`, or it takes longer than
+    /// `timeout`.
     pub async fn connect<IO>(
         &self,
         io: IO,
@@ -231,7 +230,7 @@ impl ControlConnector {
             .map_err(|_| local(format!("{server_name:?} is neither a DNS name nor an address")))?;
         let certificates = parse_pem_certificates(&self.roots.read()?)
             .map_err(|e| local(format!("the control plane's root certificate: {e}")))?;
-        // A system's bundle may hold one this library can't read; one we were given may not.
+        // A system's bundle may contain a root that this library can't read. A configured one may not.
         let of_system = match &self.roots {
             RootSource::Beside(base, _) => **base == RootSource::System,
             source => *source == RootSource::System,

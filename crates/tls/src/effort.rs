@@ -1,46 +1,47 @@
-//! What a connection may make its thread do before the others on it have their turn.
+//! How much work a connection may give its thread before the thread's other tasks have their turn.
 
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
-/// What one share of a task's turn pays for, bytes. Tokio gives a task 128 of these each time it is
-/// polled, one of which every system call costs as well: so at most 1 MiB, and of the 256 KiB that a
-/// tunnel reads in its turn, a quarter of all shares.
+/// What one unit of a task's budget pays for, bytes. Tokio gives a task 128 units each time it is polled, and every
+/// system call costs one as well. So a turn handles at most 1 MiB, and the 256 KiB that a tunnel reads per turn cost a
+/// quarter of the budget.
 const SHARE: u32 = 8 << 10;
 
-/// What a record costs at least, bytes: at most 128 records in a turn.
+/// The least that a record costs, bytes: at most 128 records in a turn.
 const RECORD: u32 = SHARE;
 
-/// What a record costs that has less than [`SMALL`] bytes: at most 32 in a turn, for each is taken apart by
-/// itself. Of 512, a neighbour was seen to wait for milliseconds, of 128 for one: each step of a request's
-/// way waits for a turn.
+/// The cost of a record with less than [`SMALL`] bytes: at most 32 in a turn, because each is handled by itself. With
+/// 512 of them, a neighbour was seen to wait for milliseconds, with 128 for one. Each step of a request waits for a
+/// turn.
 const SMALL_RECORD: u32 = 4 * SHARE;
 const SMALL: usize = 256;
 
-/// What a handshake message costs, in bytes: keys are derived for it. At most 25 in a turn.
+/// The cost of a handshake message, bytes, because keys are derived for it. At most 25 in a turn.
 const MESSAGE: u32 = 4 * SHARE;
 
-/// What records have cost that was not paid for yet, in bytes.
+/// The cost of records that was not paid yet, bytes.
 ///
-/// It counts what comes, not what that brings: a peer that sends padding, empty records or changes of
+/// It counts what comes, not what that carries. Otherwise a peer that sends padding, empty records or key changes would
+/// keep the thread busy as long as it can send.
 /// keys would otherwise keep the thread for as long as it can send.
 #[derive(Debug, Default)]
 pub(crate) struct Effort(u32);
 
 impl Effort {
-    /// A record was opened that took so many bytes.
+    /// A record of this length was opened.
     pub(crate) fn record(&mut self, length: usize) {
-        // No record has more than MAX_RECORD.
+        // No record is longer than MAX_RECORD.
         self.0 += if length < SMALL { SMALL_RECORD } else { RECORD.max(length as u32) };
     }
 
-    /// So many handshake messages were understood.
+    /// This many handshake messages were handled.
     pub(crate) fn messages(&mut self, count: u32) {
         self.0 = self.0.saturating_add(count.saturating_mul(MESSAGE));
     }
 
-    /// Waits, once the task's turn is used up, for the next one; the task is woken for that.
+    /// If the task's budget is used up, waits for the next turn. The task is woken for it.
     pub(crate) fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.0 >= SHARE {
             ready!(poll_proceed(cx)).made_progress();

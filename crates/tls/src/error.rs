@@ -1,4 +1,4 @@
-//! What can go wrong, in words for the operator.
+//! Errors, in words for the operator.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ pub enum Error {
     /// Key generation or signing failed inside the crypto library.
     #[error("cannot make {what}: {source}")]
     Crypto {
-        /// What was being made.
+        /// What was to be made.
         what: &'static str,
         /// The library's reason.
         #[source]
@@ -26,18 +26,18 @@ pub enum Error {
     /// The TLS library refused a key or certificate.
     #[error("cannot use the certificate for TLS: {0}")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// PEM or DER that can't be read.
+    /// PEM or DER that is not valid.
     #[error("{what} is not valid: {reason}")]
     Malformed {
         /// What was being read.
         what: &'static str,
-        /// Why it can't be.
+        /// Why it is not valid.
         reason: String,
     },
-    /// The issuer answered with something that isn't a certificate for what was asked.
+    /// The issuer's answer is not a valid certificate for the request.
     #[error("the issuer returned an unusable certificate for {identity}: {reason}; check the certificate authority")]
     Issued {
-        /// Who the certificate was asked for.
+        /// The identity that the certificate was requested for.
         identity: Identity,
         /// What is wrong with it.
         reason: String,
@@ -48,7 +48,7 @@ pub enum Error {
     /// An identity outside the authority's trust domain.
     #[error("this authority signs for trust domain {own}, not for {identity}; align the trust domains of both sides")]
     ForeignTrustDomain {
-        /// The identity asked for.
+        /// The requested identity.
         identity: Identity,
         /// The trust domain of the authority.
         own: Name,
@@ -74,7 +74,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The signing certificate has run out.
+    /// The signing certificate has expired.
     #[error(
         "the authority's signing certificate has expired{}; \
          {}", 
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether the same call can succeed later without any change.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::File { source, .. } => {
@@ -100,79 +100,80 @@ impl Error {
     }
 }
 
-/// Why a handshake failed: which rule the peer broke, or what broke underneath.
+/// Why a handshake failed: the rule that the peer broke, or the failure underneath.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The client showed no certificate.
     #[error("the peer presented no certificate; only mesh workloads may connect to this port")]
     NoClientCertificate,
-    /// No root of ours vouches for the peer.
+    /// The peer's certificate does not chain to one of our roots.
     #[error(
         "the peer's certificate was not issued by this mesh's certificate authority; check that both sides \
          use the same root, and that the peer sends its intermediate certificates"
     )]
     UntrustedCa,
-    /// Past its end.
+    /// The peer's certificate has expired.
     #[error("the peer's certificate expired {}; check that the peer can reach its certificate authority, and both clocks", ago(*.at, *.not_after))]
     Expired {
-        /// Its end.
+        /// When it expired.
         not_after: SystemTime,
-        /// Our time.
+        /// The time of the check.
         at: SystemTime,
     },
-    /// Before its begin.
+    /// The peer's certificate is not valid yet.
     #[error("the peer's certificate becomes valid only {}; check both clocks", ahead(*.at, *.not_before))]
     NotYetValid {
-        /// Its begin.
+        /// When it becomes valid.
         not_before: SystemTime,
-        /// Our time.
+        /// The time of the check.
         at: SystemTime,
     },
-    /// Vouched for, but from another mesh.
+    /// The peer has a valid certificate of another trust domain.
     #[error("the peer belongs to trust domain {got}, this workload to {want}; trust domains do not mix")]
     WrongTrustDomain {
-        /// The peer's.
+        /// The peer's trust domain.
         got: Name,
         /// Ours.
         want: Name,
     },
-    /// Vouched for, but no workload: no URI name, more than one, or one of another shape.
+    /// The peer has a valid certificate that names no workload: no URI name, several, or one of another form.
     #[error("the peer's certificate names no single workload identity: {0}")]
     NotAMeshIdentity(String),
-    /// Somebody else answered.
+    /// The peer is another workload than expected.
     #[error(
         "the peer is {got}, expected {}; \
          its address may have been reused, or configuration is behind", 
         one_of(.expected)
     )]
     UnexpectedIdentity {
-        /// Who answered.
+        /// The peer's identity.
         got: Identity,
-        /// Who may have.
+        /// The identities that were expected.
         expected: Vec<Identity>,
     },
     /// The server's certificate is for another name (control plane only).
     #[error("the server's certificate is not for {expected}; it is for {}", if presented.is_empty() { "no name at all".to_owned() } else { presented.join(", ") })]
     WrongServerName {
-        /// The name dialled.
+        /// The name that was dialled.
         expected: String,
-        /// The names presented.
+        /// The names in the certificate.
         presented: Vec<String>,
     },
-    /// Broken in another way: wrong key usage, a CA's own certificate, bad encoding or signature.
+    /// The certificate is unacceptable for another reason: wrong key usage, a CA's own certificate, bad encoding or
+    /// signature.
     #[error("the peer's certificate is unacceptable: {0}")]
     BadCertificate(String),
-    /// The peers share no application protocol.
+    /// The peers have no application protocol in common.
     #[error("the peer does not agree on an application protocol (ALPN); we speak {0}")]
     Alpn(String),
-    /// The peer refused us and said so.
+    /// The peer refused us with an alert.
     #[error("the peer refused the handshake: {0}")]
     Refused(PeerAlert),
-    /// Took too long.
+    /// The handshake took too long.
     #[error("the TLS handshake took longer than {} s; the peer may be overloaded or not a mesh proxy", .0.as_secs_f64())]
     Timeout(Duration),
-    /// The peer doesn't speak TLS 1.3 as we do.
+    /// The peer does not speak TLS 1.3 as required.
     #[error("the peer does not speak the mesh's TLS: {0}")]
     Protocol(String),
     /// Its handshake was long, and others needed the memory.
@@ -196,13 +197,13 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// The peer has none of our protocols.
+    /// The peer supports none of our protocols.
     pub(crate) fn no_common_protocol(ours: &[Vec<u8>]) -> Self {
         let names: Vec<_> = ours.iter().map(|protocol| String::from_utf8_lossy(protocol)).collect();
         Self::Alpn(names.join(", "))
     }
 
-    /// Whether a new attempt at the same peer can succeed without anybody changing anything.
+    /// Whether a new attempt at the same peer can succeed without any change.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Io(_) | Self::GaveWay { .. } | Self::NotYetValid { .. })
     }
@@ -234,7 +235,7 @@ impl HandshakeError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct IssueError {
-    /// The issuer's words.
+    /// The issuer's message.
     pub message: String,
     /// Whether asking again can help.
     pub retryable: bool,
@@ -247,14 +248,14 @@ impl IssueError {
     }
 }
 
-/// Why there is no certificate to use for an identity right now.
+/// Why there is no usable certificate for an identity now.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
     /// The issuer was asked and refused or failed.
     #[error("no certificate for {identity}: {reason} (attempt {attempts}, next in {} s)", .next.as_secs())]
     Unavailable {
-        /// Whose.
+        /// The identity.
         identity: Identity,
         /// The last failure.
         reason: String,
@@ -263,24 +264,24 @@ pub enum CertificateError {
         /// Until the next attempt.
         next: Duration,
     },
-    /// No answer yet.
+    /// The issuer has not answered yet.
     #[error(
         "no certificate for {identity} within {} s; check that the certificate authority is reachable",
         .waited.as_secs_f64()
     )]
     Timeout {
-        /// Whose.
+        /// The identity.
         identity: Identity,
-        /// How long was waited.
+        /// How long it was waited.
         waited: Duration,
     },
-    /// The identity left this node while somebody waited.
+    /// The identity left this node during the wait.
     #[error("no certificate for {0}: no workload on this node has that identity any more")]
     Forgotten(Identity),
 }
 
 impl CertificateError {
-    /// Whether asking again later can help; it always can, since the manager keeps trying.
+    /// Whether asking again later can help. It always can, because the manager keeps trying.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::Forgotten(_))
     }

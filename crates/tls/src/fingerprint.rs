@@ -1,4 +1,4 @@
-//! SHA-256 (FIPS 180-4), for telling files apart.
+//! SHA-256 (FIPS 180-4), for identifying files.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 /// Bytes per read.
 const BLOCK: usize = 64 * 1024;
 
-/// The SHA-256 of everything that can be read, lower-case hex.
+/// The SHA-256 of everything that the reader returns, in lower-case hex.
 ///
 /// # Errors
 /// As the reader's.

@@ -1,5 +1,5 @@
-//! Entry points for fuzzers: whatever the bytes, no panic, and nothing read that was not written. And
-//! a sender for tests that keeps no rule.
+//! Entry points for fuzzers: whatever the input, nothing may panic, and nothing may be read that was not written. Also
+//! a sender for tests that follows no rule.
 
 use std::io::IoSlice;
 
@@ -18,7 +18,7 @@ pub struct AnyRecords {
 }
 
 impl AnyRecords {
-    /// Goes on in the place of `stream`.
+    /// Takes the place of `stream`.
     pub fn of<IO>(stream: TlsStream<IO>) -> (IO, Self) {
         let (io, keys) = stream.into_parts();
         (io, Self { keys })
@@ -29,7 +29,7 @@ impl AnyRecords {
         out.extend(self.keys.sealing.seal_raw(inner));
     }
 
-    /// Appends a KeyUpdate with this body; what follows has new keys.
+    /// Appends a KeyUpdate with this body. What follows is sealed with new keys.
     pub fn key_update(&mut self, request: u8, out: &mut Vec<u8>) {
         self.seal(&[24, 0, 0, 1, request, 22], out);
         // Fails only where the handshake was of another version.
@@ -37,14 +37,14 @@ impl AnyRecords {
     }
 }
 
-/// What a peer's certificate names; the bytes are DER.
+/// The identity in a peer's certificate, given as DER.
 pub fn peer_certificate(der: &[u8]) -> Option<leno_model::Identity> {
     let der = CertificateDer::from(der);
     let _ = crate::certificate::describe(&der);
     crate::verify::identity_of(&der).ok()
 }
 
-/// Bytes from the wire, as they are.
+/// Handles bytes from the wire.
 pub fn wire(bytes: &[u8]) {
     for with in [Aead::Aes128Gcm, Aead::Aes256Gcm] {
         let Some(mut cipher) = cipher(with) else { continue };
@@ -52,8 +52,8 @@ pub fn wire(bytes: &[u8]) {
     }
 }
 
-/// Writes of the given lengths go through the record layer, which gets back the bytes in chunks,
-/// perhaps with one of them changed: what comes out is what went in, up to the damage.
+/// Sends writes of the given lengths through the record layer and receives them in chunks, perhaps with one byte
+/// changed. What comes out must be what went in, up to the damage.
 pub fn there_and_back(writes: &[u16], chunk: u16, damage: Option<(u32, u8)>) {
     let with = if chunk & 2 == 0 { Aead::Aes256Gcm } else { Aead::Aes128Gcm };
     let (Some(mut sealing), Some(mut opening)) = (cipher(with), cipher(with)) else { return };
@@ -88,7 +88,7 @@ pub fn there_and_back(writes: &[u16], chunk: u16, damage: Option<(u32, u8)>) {
     assert!(damage.is_some() || sent.len() == received.len(), "something is missing");
 }
 
-/// Opens all there is, up to the first fault.
+/// Opens all records up to the first error.
 fn receive(cipher: &mut Cipher, mut bytes: &[u8], chunk: usize) -> Vec<u8> {
     let mut received = Vec::new();
     let mut incoming = Incoming::new(&[]);

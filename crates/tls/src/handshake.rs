@@ -12,15 +12,15 @@ use crate::library::{Acceptor, Facts, MeshSide, Provider, mesh};
 use crate::verify::identity_of;
 use crate::{Error, HandshakeError, TlsStream, WorkloadCertificate};
 
-/// HTTP/2, the one application protocol HBONE runs over (RFC 9113 §3.2).
+/// HTTP/2, the only application protocol of HBONE (RFC 9113 §3.2).
 pub const ALPN_H2: &[u8] = b"h2";
 
-/// How long a handshake may take before the peer is given up on. A healthy one takes
-/// milliseconds; a peer that accepts and says nothing would otherwise hold a socket for ever.
+/// Time limit of a handshake. A healthy one takes milliseconds. Without a limit, a peer that accepts and stays silent
+/// would hold a socket for ever.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One workload's certificate, ready for handshakes in both directions. Built once per
-/// certificate and shared by every connection that uses it.
+/// One workload's certificate, ready for handshakes in both directions. Built once per certificate and shared by all
+/// connections that use it.
 #[derive(Debug)]
 pub struct MeshIdentity {
     /// The certificate.
@@ -29,21 +29,21 @@ pub struct MeshIdentity {
     client: MeshSide,
 }
 
-/// Who is on the other side.
+/// The peer of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its verified identity.
     pub identity: Identity,
     /// End of its certificate's validity.
     pub not_after: SystemTime,
-    /// The key exchange that was used, as IANA names it.
+    /// The key exchange, by its IANA name.
     pub key_exchange: &'static str,
-    /// The application protocol that was agreed on.
+    /// The agreed application protocol.
     pub alpn: Vec<u8>,
 }
 
 impl MeshIdentity {
-    /// Handshakes that speak HBONE.
+    /// For handshakes that speak HBONE.
     ///
     /// # Errors
     /// If the TLS library refuses the certificate.
@@ -51,8 +51,8 @@ impl MeshIdentity {
         Self::with_alpn(certificate, &[ALPN_H2])
     }
 
-    /// Handshakes that agree on one of `alpn`, the first that both sides have; no agreement
-    /// refuses the peer.
+    /// For handshakes that agree on one of `alpn`: the first that both sides support. Without agreement, the peer is
+    /// refused.
     ///
     /// # Errors
     /// If the TLS library refuses the certificate.
@@ -70,7 +70,7 @@ impl MeshIdentity {
         Ok(Self { certificate, server, client })
     }
 
-    /// Who we are.
+    /// Our identity.
     pub fn identity(&self) -> &Identity {
         self.certificate.identity()
     }
@@ -83,7 +83,7 @@ impl MeshIdentity {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        // Boxed: its state is large, and gone once it is over.
+        // Boxed: its state is large and not needed afterwards.
         let accepting = Box::pin(self.server.accept(io));
         let (stream, facts) = within(timeout, accepting).await?;
         let peer = peer_of(facts, self.server.alpn())?;
@@ -92,8 +92,8 @@ impl MeshIdentity {
 
     /// Connects to a peer that must be one of `expected`.
     ///
-    /// The server judges our certificate only after this returns (TLS 1.3): its refusal is the
-    /// error of the first read, see [`crate::PeerAlert`].
+    /// The server checks our certificate only after this returns (TLS 1.3). Its refusal is the error of the first read;
+    /// see [`crate::PeerAlert`].
     ///
     /// # Errors
     /// [`HandshakeError`] names the rule the peer broke.

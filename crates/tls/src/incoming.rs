@@ -1,4 +1,4 @@
-//! What a connection has received: records, of which some are opened already.
+//! The received bytes of a connection: records, some of which are opened already.
 
 use std::ops::Range;
 
@@ -11,45 +11,45 @@ use crate::violation::Violation;
 /// Most bytes read at once.
 const LARGEST_READ: usize = 256 << 10;
 
-/// Received bytes, in one buffer: a system call brings as many records as have come. Idle, it
-/// holds none.
+/// Received bytes in one buffer, so that one system call brings as many records as have come. When idle, it holds no
+/// buffer.
 pub(crate) struct Incoming {
     buffer: Option<Buffer>,
     size: ReadSize,
-    /// Opened and not yet handed out.
+    /// Opened and not handed out yet.
     plain: Range<usize>,
-    /// Received and not yet opened.
+    /// Received and not opened yet.
     sealed: Range<usize>,
 }
 
 impl Incoming {
-    /// Begins with what came behind the handshake.
+    /// Starts with what came after the handshake.
     pub(crate) fn new(received: &[u8]) -> Self {
         let mut incoming =
             Self { buffer: None, size: ReadSize::new(LARGEST_READ), plain: 0..0, sealed: 0..received.len() };
         if !received.is_empty() {
             let mut buffer = Buffer::holding(received.len().max(MAX_RECORD));
-            // A handshake receives no more than the largest of these holds.
+            // A handshake never receives more than the largest buffer holds.
             buffer[..received.len()].copy_from_slice(received);
             incoming.buffer = Some(buffer);
         }
         incoming
     }
 
-    /// Opened bytes that wait to be handed out.
+    /// Opened bytes that have not been handed out.
     pub(crate) fn plain(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.plain.clone()])
     }
 
-    /// `bytes` opened ones were handed out.
+    /// `bytes` opened bytes were handed out.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.plain.start += bytes;
         self.release();
     }
 
-    /// Opens the next record, if it has come in full, and says how long it was. Data goes to `out`
-    /// if all of it has room there, which saves a copy, and else becomes [`Incoming::plain`], which
-    /// must be empty; of others, a copy is given.
+    /// Opens the next record if it is complete, and returns its length. Data goes to `out` if all of it fits there,
+    /// which saves a copy. Otherwise it becomes [`Incoming::plain`], which must be empty. Other contents are returned
+    /// as a copy.
     pub(crate) fn open(
         &mut self,
         cipher: &mut Cipher,
@@ -90,8 +90,8 @@ impl Incoming {
         Ok(Some((opened, length)))
     }
 
-    /// Reads once: `read` gets the room there is and says how much it filled. A connection for
-    /// which nothing has come holds no buffer while it waits.
+    /// Reads once: `read` gets the free room and returns how much it filled. A connection that waits for its first
+    /// bytes holds no buffer.
     pub(crate) fn fill<R>(&mut self, read: impl FnOnce(&mut [u8]) -> R, filled: impl FnOnce(&R) -> usize) -> R {
         debug_assert!(self.plain.is_empty());
         let rest = self.sealed.len();
@@ -101,7 +101,7 @@ impl Incoming {
                 buffer.copy_within(self.sealed.clone(), 0);
                 buffer
             }
-            // Grown, or too small for the record that has begun.
+            // The buffer grows, or is too small for the record that has begun.
             Some(smaller) => {
                 let mut buffer = Buffer::holding(self.size.bytes().max(MAX_RECORD));
                 buffer[..rest].copy_from_slice(&smaller[self.sealed.clone()]);
@@ -128,9 +128,9 @@ impl Incoming {
     }
 }
 
-/// What [`Incoming::open`] found.
+/// The content of a record, from [`Incoming::open`].
 pub(crate) enum Opened {
-    /// So many bytes of data, perhaps none.
+    /// This many bytes of data, possibly none.
     Data(usize),
     /// An alert's bytes.
     Alert(Vec<u8>),

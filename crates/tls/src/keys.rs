@@ -7,38 +7,38 @@ use crate::violation::Violation;
 pub(crate) const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// A KeyUpdate that asks for none in return.
+/// A KeyUpdate that requests none in return.
 pub(crate) const KEY_UPDATE_MESSAGE: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
-/// KeyUpdates a peer may send without data in between, whether they ask for an answer or not: each
-/// costs us a key derivation, and the peer nearly nothing. The TLS library's number.
+/// Most KeyUpdates of a peer without data in between, whether or not they request an answer. Each costs us a key
+/// derivation, and the peer almost nothing. The TLS library has the same limit.
 const KEY_UPDATES: u8 = 32;
 
-/// Bytes of an unfinished handshake message. Tickets are the only long ones, and hold a few
-/// hundred. The TLS library's number.
+/// Longest unfinished handshake message, bytes. Only tickets are long, and they have a few hundred bytes. The TLS
+/// library has the same limit.
 const MESSAGE_LIMIT: usize = 0xffff;
 
-/// Records before the limit at which a key is replaced: more than one write seals.
+/// A key is replaced this many records before its limit. One write seals fewer records.
 const MARGIN: u64 = 64;
 
-/// Both directions' keys, and what makes the next ones.
+/// The keys of both directions, and the source of the next ones.
 pub(crate) struct Keys {
     pub(crate) sealing: Cipher,
     pub(crate) opening: Cipher,
     source: Box<dyn KeySource>,
-    /// The peer asked for new keys of ours.
+    /// The peer requested new keys from us.
     update_owed: bool,
     updates_left: u8,
-    /// A handshake message that came in part.
+    /// An incomplete handshake message.
     partial: Vec<u8>,
 }
 
-/// What remains of a handshake: it derives the keys that follow one another (RFC 8446 §7.2).
+/// The rest of a handshake's state: it derives the following keys (RFC 8446 §7.2).
 pub(crate) trait KeySource: Send + Sync {
-    /// What seals behind the KeyUpdate we have sent.
+    /// The cipher for what follows the KeyUpdate that we have sent.
     fn next_sealing(&mut self) -> Result<Cipher, Violation>;
 
-    /// What opens behind the KeyUpdate that was received.
+    /// The cipher for what follows the KeyUpdate that was received.
     fn next_opening(&mut self) -> Result<Cipher, Violation>;
 
     /// A NewSessionTicket was received (RFC 8446 §4.6.1), with this body.
@@ -50,13 +50,12 @@ impl Keys {
         Self { sealing, opening, source, update_owed: false, updates_left: KEY_UPDATES, partial: Vec::new() }
     }
 
-    /// Whether [`KEY_UPDATE_MESSAGE`] must be sent before more data, and then
-    /// [`Keys::update_sealing`] be called.
+    /// Whether [`KEY_UPDATE_MESSAGE`] must be sent before more data. Then [`Keys::update_sealing`] must be called.
     pub(crate) fn wants_update(&self) -> bool {
         self.update_owed || self.sealing.sequence() >= KEY_LIMIT - MARGIN
     }
 
-    /// The KeyUpdate is sealed: the next record has the next key.
+    /// The KeyUpdate is sealed: the next record uses the next key.
     pub(crate) fn update_sealing(&mut self) -> Result<(), Violation> {
         self.update_owed = false;
         self.sealing = self.source.next_sealing()?;
@@ -68,13 +67,12 @@ impl Keys {
         self.updates_left = KEY_UPDATES;
     }
 
-    /// Whether a handshake message has come in part; nothing else may come before its end
-    /// (RFC 8446 §5.1).
+    /// Whether a handshake message is incomplete. Nothing else may come before its end (RFC 8446 §5.1).
     pub(crate) fn is_within_message(&self) -> bool {
         !self.partial.is_empty()
     }
 
-    /// The peer sent handshake messages, in one record. Says how many were whole.
+    /// The peer sent handshake messages in one record. Returns how many were complete.
     pub(crate) fn handshake_received(&mut self, bytes: &[u8]) -> Result<u32, Violation> {
         if bytes.is_empty() {
             return Err(Violation::EmptyHandshake);
@@ -124,7 +122,7 @@ impl Keys {
 
 #[cfg(test)]
 impl Keys {
-    /// As if the peer had asked for new keys.
+    /// As if the peer had requested new keys.
     pub(crate) fn update_owed_for_test(&mut self) {
         self.update_owed = true;
     }

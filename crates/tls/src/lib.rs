@@ -1,12 +1,12 @@
 //! Who is speaking? SPIFFE identities, certificates, CA, trust and handshakes.
 //!
 //! * [`MeshIdentity`]: one workload's certificate, ready to accept and open mutual TLS 1.3.
-//! * [`CertificateManager`]: gets those certificates from an [`Issuer`] and keeps them fresh.
-//! * [`CertificateAuthority`]: the issuer of last resort, a root and an intermediate on disk.
+//! * [`CertificateManager`]: gets those certificates from an [`Issuer`] and renews them.
+//! * [`CertificateAuthority`]: a built-in issuer, a root and an intermediate on disk.
 //! * [`ControlAcceptor`], [`ControlConnector`]: server-authenticated TLS for the control plane.
 //!
-//! No other crate names rustls, aws-lc, rcgen or x509, and within this one nobody names rustls but `library`,
-//! so that the TLS library can be changed there alone.
+//! No other crate names rustls, aws-lc, rcgen or x509. Within this one, only `library` names rustls, so that the TLS
+//! library can be changed in one place.
 
 mod alert;
 mod authority;

@@ -1,5 +1,4 @@
-//! Certificates of all identities on a node: asked for once per identity, kept fresh, shared by
-//! every connection.
+//! The certificates of all identities on a node: requested once per identity, renewed, and shared by every connection.
 
 mod entry;
 
@@ -20,10 +19,9 @@ use crate::verify::Roots;
 use crate::{ALPN_H2, CertificateError, Clock, Error, IssueError, MeshIdentity, WorkloadCertificate};
 use entry::{Entry, Shared, State};
 
-/// Whoever signs certificates: the mesh's control plane, or an authority in this process.
+/// Signs certificates: the mesh's control plane, or an authority in this process.
 pub trait Issuer: Send + Sync + 'static {
-    /// Signs `csr_pem` for `identity`. The answer is the leaf, its intermediates, and last the
-    /// root bundle, each in PEM.
+    /// Signs `csr_pem` for `identity`. Returns the leaf, its intermediates, and last the root bundle, each in PEM.
     fn issue(
         &self,
         identity: &Identity,
@@ -32,23 +30,23 @@ pub trait Issuer: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Vec<String>, IssueError>>;
 }
 
-/// How certificates are kept.
+/// Parameters of a manager.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Life to ask for; 24 h, as Istio's `SECRET_TTL`.
+    /// Lifetime to request; 24 h, the default of Istio's `SECRET_TTL`.
     pub ttl: Duration,
-    /// Requests in flight at most; 8, as ztunnel's.
+    /// Most requests at a time; 8, as in ztunnel.
     pub parallel: usize,
     /// How long the first connection of an identity waits for its certificate.
     pub first_use_timeout: Duration,
-    /// Pause after the first failure; doubles up to `retry_max`. Short, because the usual first
-    /// failure is a control plane that hasn't seen the pod on this node yet.
+    /// Pause after the first failure. It doubles up to `retry_max`. It is short because the usual first failure is a
+    /// control plane that does not know yet that the pod is on this node.
     pub retry_min: Duration,
     /// Longest pause between attempts.
     pub retry_max: Duration,
     /// Application protocols of the identities' handshakes, in order of preference.
     pub alpn: Vec<Vec<u8>>,
-    /// What tells the time.
+    /// The wall clock.
     pub clock: Clock,
 }
 
@@ -67,10 +65,11 @@ impl Default for Options {
 }
 
 /// Keeps one certificate per identity.
+/// Keeps one certificate per identity.
 ///
-/// Every identity has a task of its own, so a slow or refused one delays no other. A certificate
-/// is renewed at half its life, give or take 5 %, so that a node's identities don't all come due
-/// together; a failed renewal keeps the old one for as long as it is valid, and not a second
+/// Each identity has a task of its own, so that a slow or refused request delays no other. A certificate is renewed at
+/// half its life, plus or minus 5 %, so that a node's identities are not all renewed together. If renewal fails, the
+/// old certificate is used as long as it is valid, and no longer.
 /// longer.
 #[derive(Clone)]
 pub struct CertificateManager {
@@ -78,43 +77,43 @@ pub struct CertificateManager {
     entries: Arc<RwLock<HashMap<Identity, Arc<Entry>>>>,
 }
 
-/// Where an identity's certificate stands.
+/// State of an identity's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateState {
     /// There is a valid one.
     Available,
-    /// The first is on its way.
+    /// The first one was requested.
     Initializing,
-    /// There is none, for this reason.
+    /// There is no valid one, for this reason.
     Unavailable(String),
 }
 
 /// One identity's certificate, for the configuration dump.
 #[derive(Debug, Clone)]
 pub struct CertificateStatus {
-    /// Whose.
+    /// The identity.
     pub identity: Identity,
-    /// Whether it can be used.
+    /// Whether the certificate can be used.
     pub state: CertificateState,
     /// The certificate, if there is one.
     pub certificate: Option<Arc<WorkloadCertificate>>,
     /// Failures in a row.
     pub failures: u32,
-    /// The last failure since the last success.
+    /// The error of the last failure since the last success.
     pub last_error: Option<String>,
-    /// When the issuer is asked next.
+    /// When the issuer will be asked next.
     pub next_attempt: Option<SystemTime>,
 }
 
 impl CertificateManager {
-    /// A manager whose work runs on the runtime this is called on, whoever asks it later: the
-    /// data path waits for certificates but never works for them.
+    /// A manager that works on the calling runtime, whoever uses it later. The data path waits for certificates but
+    /// never works for them.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn new(issuer: Arc<dyn Issuer>, options: Options) -> Self {
         let parallel = options.parallel.max(1);
-        // A quarter of the slots is out of reach for identities nobody waits for yet.
+        // A quarter of the slots is reserved for identities that somebody waits for.
         let background = (parallel - parallel / 4).max(1);
         Self {
             shared: Arc::new(Shared {
@@ -129,12 +128,11 @@ impl CertificateManager {
         }
     }
 
-    /// The current certificate of `identity`, ready for handshakes. The first call for an
-    /// identity starts its upkeep and waits for the issuer's answer.
+    /// The current certificate of `identity`, ready for handshakes. The first call for an identity starts its upkeep
+    /// and waits for the issuer's answer.
     ///
     /// # Errors
-    /// If there is no valid certificate and none is obtained in time: the caller must refuse
-    /// the connection.
+    /// If there is no valid certificate and none is obtained in time. The caller must refuse the connection.
     pub async fn identity(&self, identity: &Identity) -> Result<Arc<MeshIdentity>, CertificateError> {
         let entry = self.entry(identity);
         if let Some(current) = entry.current(&self.shared) {
@@ -143,18 +141,18 @@ impl CertificateManager {
         entry.wait(&self.shared, identity).await
     }
 
-    /// The current certificate, if there is a valid one right now. Starts nothing.
+    /// The current certificate, if there is a valid one. Starts nothing.
     pub fn current(&self, identity: &Identity) -> Option<Arc<MeshIdentity>> {
         self.entries.read().get(identity)?.current(&self.shared)
     }
 
-    /// Starts the upkeep of `identity`, in the background.
+    /// Starts the upkeep of `identity` in the background.
     pub fn warm(&self, identity: &Identity) {
         self.entry(identity);
     }
 
-    /// Ends the upkeep of `identity`: no workload here has it any more. Connections that hold
-    /// the certificate keep it.
+    /// Ends the upkeep of `identity`, because no workload here has it any more. Connections that hold the certificate
+    /// keep it.
     pub fn forget(&self, identity: &Identity) {
         let removed = self.entries.write().remove(identity);
         if let Some(entry) = removed {
@@ -171,11 +169,11 @@ impl CertificateManager {
         statuses
     }
 
-    /// Believes, from when this returns on, also peers for whom one of these roots vouches, beside
-    /// the roots that each certificate came with. The last call counts.
+    /// From its return on, also trusts peers whose certificates chain to one of these roots, besides the roots that
+    /// came with each certificate. The last call counts.
     ///
     /// # Errors
-    /// If one of them can't be read: then nothing changes.
+    /// If one of the roots can't be read. Then nothing changes.
     pub fn trust(&self, roots_pem: &str) -> Result<(), Error> {
         let roots = parse_pem_certificates(roots_pem)?;
         Roots::all_of(&roots)?;

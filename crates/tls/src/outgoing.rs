@@ -1,4 +1,4 @@
-//! What a connection has still to send: sealed records, and the one that is being filled.
+//! The bytes that a connection has to send: sealed records, and the one that is being filled.
 
 use std::io::IoSlice;
 
@@ -6,25 +6,25 @@ use crate::buffer::Buffer;
 use crate::record::{Cipher, Content, HEADER, MAX_PLAIN, TRAILER};
 use crate::violation::Violation;
 
-/// Kept free for the records a connection sends of its own accord: at most a KeyUpdate (27 bytes)
-/// and an alert (24 bytes) between two that were given to it.
+/// Room for the records that a connection sends by itself: at most a KeyUpdate (27 bytes) and an alert (24 bytes)
+/// between two records of its user.
 const RESERVE: usize = 64;
 
-/// Bytes that wait for the transport, in one buffer: a system call sends as many records as were
-/// ready. Idle, it holds none.
+/// Bytes that wait for the transport, in one buffer, so that one system call sends as many records as are ready. When
+/// idle, it holds no buffer.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     buffer: Option<Buffer>,
-    /// Up to here the transport has taken.
+    /// The transport has taken everything before this offset.
     from: usize,
-    /// Up to here records are sealed; then follows the open one, if `open > 0`.
+    /// Records are sealed up to this offset. The open one follows, if `open > 0`.
     sealed: usize,
     /// Plaintext in the open record, bytes.
     open: usize,
 }
 
 impl Outgoing {
-    /// Takes as much plaintext as there is room for; says how much.
+    /// Takes as much plaintext as there is room for. Returns how much.
     pub(crate) fn push(&mut self, cipher: &mut Cipher, slices: &[IoSlice<'_>]) -> Result<usize, Violation> {
         let plain: usize = slices.iter().map(|slice| slice.len()).sum();
         self.make_room(sealed_length(plain));
@@ -74,8 +74,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Appends a record that is not data. `false` if there is no room before the transport takes
-    /// more.
+    /// Appends a record that is not data. Returns `false` if there is no room before the transport takes more.
     pub(crate) fn control(&mut self, cipher: &mut Cipher, content: Content, plain: &[u8]) -> Result<bool, Violation> {
         self.finish(cipher)?;
         let record = HEADER + plain.len() + TRAILER;
@@ -91,7 +90,7 @@ impl Outgoing {
         }
     }
 
-    /// What the transport is to take next; sealed records only.
+    /// What the transport takes next: sealed records only.
     pub(crate) fn sealed(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.from..self.sealed])
     }
@@ -104,14 +103,13 @@ impl Outgoing {
         }
     }
 
-    /// Plaintext that the open record, or the next, still has room for in the buffer.
+    /// The plaintext for which the open record, or the next one, still has room in the buffer.
     fn room(&self) -> usize {
         let length = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
         length.saturating_sub(self.sealed + HEADER + self.open + TRAILER + RESERVE)
     }
 
-    /// Makes room for `more` sealed bytes behind what is there, as far as there are buffers as
-    /// large.
+    /// Makes room for `more` sealed bytes after the existing ones, up to the size of the largest buffer.
     fn make_room(&mut self, more: usize) {
         let wanted = |used: usize| used + HEADER + TRAILER + more + RESERVE;
         let Some(buffer) = &mut self.buffer else {
@@ -135,7 +133,7 @@ impl Outgoing {
     }
 }
 
-/// Bytes that `plain` bytes become.
+/// The sealed length of `plain` bytes.
 fn sealed_length(plain: usize) -> usize {
     plain + plain.div_ceil(MAX_PLAIN) * (HEADER + TRAILER)
 }

@@ -1,8 +1,8 @@
 //! The TLS 1.3 record layer (RFC 8446 §5): sealing and opening single records.
 //!
-//! The TLS library does the handshake and derives every key; from then on records are sealed and
-//! opened here, in the caller's buffers. The library's own record layer handles one record per
-//! read and copies each byte twice, which costs a bulk transfer as much as the encryption does.
+//! The TLS library does the handshake and derives every key. From then on, records are sealed and opened here, in the
+//! caller's buffers. The library's own record layer handles one record per read and copies each byte twice, which costs
+//! a bulk transfer as much as the encryption does.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY130
 
 use crate::violation::Violation;
 
-/// Bytes before the payload: type, version, length (RFC 8446 §5.1).
+/// Length of a record's header: type, version, length (RFC 8446 §5.1), bytes.
 pub(crate) const HEADER: usize = 5;
-/// Bytes a sealed record has beyond its plaintext and header: the content type and the tag of
+/// Bytes of a sealed record besides plaintext and header: the content type and the tag, which have the same length in
 /// every cipher suite of TLS 1.3.
 pub(crate) const TRAILER: usize = 1 + TAG;
 const TAG: usize = 16;
@@ -20,13 +20,13 @@ const TAG: usize = 16;
 pub(crate) const MAX_PLAIN: usize = 1 << 14;
 /// Most payload of a sealed record, bytes (RFC 8446 §5.2).
 const MAX_PAYLOAD: usize = MAX_PLAIN + 256;
-/// The largest record there is, header included, bytes.
+/// Length of the largest record with its header, bytes.
 pub(crate) const MAX_RECORD: usize = HEADER + MAX_PAYLOAD;
 
-/// Records under one key. AES-GCM may seal 2^24.5 full records (RFC 8446 §5.5).
+/// Most records under one key. AES-GCM may seal 2^24.5 full records (RFC 8446 §5.5).
 pub(crate) const KEY_LIMIT: u64 = 1 << 24;
 
-/// What a record carries.
+/// Content type of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Content {
@@ -35,7 +35,7 @@ pub(crate) enum Content {
     Data = 23,
 }
 
-/// A content type that has no meaning after the handshake.
+/// A content type that is not valid after the handshake.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 
 /// How records are sealed (RFC 8446 §9.1, §B.4).
@@ -55,7 +55,7 @@ impl Aead {
         }
     }
 
-    /// Bytes of its key.
+    /// Length of its key, bytes.
     pub(crate) fn key_length(self) -> usize {
         self.algorithm().key_len()
     }
@@ -69,8 +69,8 @@ pub(crate) struct Cipher {
 }
 
 impl Cipher {
-    /// With a traffic key and its initialisation vector (RFC 8446 §7.3), under which `sequence` records
-    /// were sealed already. `None` if one of them has another length than it must have.
+    /// From a traffic key and its initialisation vector (RFC 8446 §7.3), under which `sequence` records were sealed
+    /// already. `None` if one of them has the wrong length.
     pub(crate) fn new(aead: Aead, key: &[u8], iv: &[u8], sequence: u64) -> Option<Self> {
         let key = LessSafeKey::new(UnboundKey::new(aead.algorithm(), key).ok()?);
         Some(Self { key, iv: iv.try_into().ok()?, sequence })
@@ -81,8 +81,8 @@ impl Cipher {
         self.sequence
     }
 
-    /// The next record's nonce (RFC 8446 §5.3). Each is used once: the number goes up with every
-    /// call, and a key is replaced long before it wraps.
+    /// The next record's nonce (RFC 8446 §5.3). Each is used once: the number grows with every call, and a key is
+    /// replaced long before it wraps around.
     fn nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, count) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -92,8 +92,7 @@ impl Cipher {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Seals the record in `record` in place: room for the header, then the plaintext, then room
-    /// for [`TRAILER`].
+    /// Seals `record` in place. It holds room for the header, the plaintext, and room for [`TRAILER`].
     pub(crate) fn seal_in_place(&mut self, content: Content, record: &mut [u8]) -> Result<(), Violation> {
         let (header, payload) = record.split_at_mut(HEADER);
         header.copy_from_slice(&header_of(payload.len()));
@@ -113,8 +112,7 @@ impl Cipher {
         sealed.map_err(|_| Violation::Sealing)
     }
 
-    /// Seals any inner plaintext: content type and padding are the caller's. For tests of who receives
-    /// it.
+    /// Seals any inner plaintext; the caller chooses content type and padding. For tests of receivers.
     pub(crate) fn seal_raw(&mut self, inner: &[u8]) -> Vec<u8> {
         let mut record = header_of(inner.len() + TAG).to_vec();
         let (nonce, aad) = (self.nonce(), Aad::from(header_of(inner.len() + TAG)));
@@ -124,8 +122,8 @@ impl Cipher {
         record
     }
 
-    /// Opens the record in `record`, header included, in place. Says what it carries, and where
-    /// in `record` that is now.
+    /// Opens `record`, which includes its header, in place. Returns the content type, and where in `record` the content
+    /// is.
     pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<(Content, Range<usize>), Violation> {
         let payload = &mut record[HEADER..];
         if payload.len() < TAG {
@@ -138,9 +136,9 @@ impl Cipher {
         Ok((content, HEADER..HEADER + length))
     }
 
-    /// Opens the record in `record`, header included, into the front of `out`, which has room for
-    /// [`inner_length`] bytes. Says what it carries, and how much of `out` that is. After an error,
-    /// anything may be in `out`.
+    /// Opens `record`, which includes its header, into the beginning of `out`, which has room for [`inner_length`]
+    /// bytes. Returns the content type and the length of the content. After an error, the contents of `out` are
+    /// undefined.
     pub(crate) fn open_into(&mut self, record: &[u8], out: &mut [u8]) -> Result<(Content, usize), Violation> {
         let Some((text, tag)) = record[HEADER..].split_last_chunk::<TAG>() else { return Err(Violation::Forged) };
         let aad = Aad::from(header_of(text.len() + TAG));
@@ -151,18 +149,18 @@ impl Cipher {
     }
 }
 
-/// What opening a record of `length` bytes, header included, takes room for: its plaintext, content type and padding.
+/// Room for opening a record of `length` bytes with its header: its plaintext, content type and padding.
 pub(crate) fn inner_length(length: usize) -> usize {
     length.saturating_sub(HEADER + TAG)
 }
 
-/// Content type and length of what is in an opened record.
+/// Content type and length of an opened record's content.
 fn content_of(inner: &[u8]) -> Result<(Content, usize), Violation> {
     if inner.len() > MAX_PLAIN + 1 {
         return Err(Violation::PlainTooLong);
     }
-    // Zeros at the end are padding; what is before them is the content type (RFC 8446 §5.4). Looked
-    // for byte by byte, a record full of them would cost more to look through than to open.
+    // Zeros at the end are padding; the byte before them is the content type (RFC 8446 §5.4). Searched byte by byte, a
+    // record full of zeros would cost more than opening it.
     let mut unpadded = inner;
     while let Some((front, last)) = unpadded.split_last_chunk()
         && *last == [0; 64]
@@ -185,14 +183,14 @@ fn content_of(inner: &[u8]) -> Result<(Content, usize), Violation> {
     Ok((content, end))
 }
 
-/// The header of a sealed record, which is also what is authenticated beside it (RFC 8446 §5.2).
+/// The header of a sealed record, which is also its authenticated data (RFC 8446 §5.2).
 fn header_of(payload: usize) -> [u8; HEADER] {
     let [high, low] = (payload as u16).to_be_bytes();
     [Content::Data as u8, 3, 3, high, low]
 }
 
-/// Length of the record at the front of `bytes`, header included; `None` while its header is not
-/// all there. The record itself need not be.
+/// Length of the first record in `bytes` with its header; `None` while its header is incomplete. The record itself need
+/// not be complete.
 pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
     let Some(&content) = bytes.first() else { return Ok(None) };
     if !(20..=24).contains(&content) {
@@ -213,8 +211,8 @@ pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, Violation> {
     Ok(Some(HEADER + payload))
 }
 
-/// Refuses a record that is not even meant to be sealed. Nothing comes in plain after the
-/// handshake, a change of cipher spec least of all (RFC 8446 §5).
+/// Refuses a record that is not sealed. Nothing may come in plaintext after the handshake, not even a change of cipher
+/// spec (RFC 8446 §5).
 pub(crate) fn refuse_plain(record: &[u8]) -> Result<(), Violation> {
     match record {
         [CHANGE_CIPHER_SPEC, _, _, 0, 1, 1] => Err(Violation::CipherChange),

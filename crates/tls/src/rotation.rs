@@ -1,8 +1,8 @@
-//! Which root signs and which are trusted while one takes over from another.
+//! Which root signs, and which roots are trusted, during a change of roots?
 //!
-//! 1. A new root is *announced*: everybody is to trust it beside the old one, which still signs.
-//! 2. It signs, once all trust it.
-//! 3. The old one goes when everything has ended that it signed.
+//! 1. A new root is *announced*: everybody should trust it besides the old one, which still signs.
+//! 2. It signs when all trust it.
+//! 3. The old one is dropped when everything that it signed has expired.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,10 +20,10 @@ pub(crate) struct Rotation {
 }
 
 struct State {
-    /// As configured last.
+    /// The root that was configured last.
     root: Root,
     signing: Arc<Signing>,
-    /// End of the last certificate that `signing` has signed.
+    /// Expiry of the last certificate that `signing` has signed.
     signed_until: SystemTime,
     announced: Option<Announced>,
     former: Vec<Former>,
@@ -33,19 +33,19 @@ struct State {
 
 struct Announced {
     signing: Arc<Signing>,
-    /// Until then somebody may have a certificate that came without the new root.
+    /// Until then, somebody may have a certificate that came without the new root.
     unknown_until: SystemTime,
 }
 
 /// A root that no longer signs.
 struct Former {
     root: CertificateDer<'static>,
-    /// End of the last certificate below it.
+    /// Expiry of the last certificate below it.
     until: SystemTime,
 }
 
 impl Rotation {
-    /// What `signing` has signed before ends by `signed_until`.
+    /// Everything that `signing` has signed before expires by `signed_until`.
     pub(crate) fn new(root: Root, signing: Signing, signed_until: SystemTime) -> Self {
         let state =
             State { root, signing: Arc::new(signing), signed_until, announced: None, former: Vec::new(), number: 0 };
@@ -65,7 +65,7 @@ impl Rotation {
         self.state.lock().number
     }
 
-    /// Trusts `roots`, which signed before this process began, until then.
+    /// Trusts `roots`, which signed before this process began, until the given time.
     pub(crate) fn remember(&self, roots: Vec<CertificateDer<'static>>, until: SystemTime) {
         let former = roots.into_iter().map(|root| Former { root, until });
         self.state.lock().former.extend(former);
@@ -75,33 +75,33 @@ impl Rotation {
         self.state.lock().announced.is_some()
     }
 
-    /// Whether these roots and this signing certificate are what was configured last.
+    /// Whether these roots and this signing certificate were configured last.
     pub(crate) fn is_of(&self, roots: &[CertificateDer<'_>], signing: Option<&CertificateDer<'_>>) -> bool {
         let state = self.state.lock();
         let latest = state.announced.as_ref().map_or(&state.signing, |announced| &announced.signing);
         state.root.certificates == roots && signing.is_some_and(|signing| latest.is(signing))
     }
 
-    /// Whether the root that signing certificates are made of is this one.
+    /// Whether signing certificates are made from this root.
     pub(crate) fn is_below(&self, root: Option<&CertificateDer<'_>>) -> bool {
         self.state.lock().root.certificates.first() == root
     }
 
-    /// Replaces the signing certificate by one of the same root if it is to be.
+    /// Replaces the signing certificate by another one of the same root, if `wanted` is true.
     pub(crate) fn renew(
         &self,
         wanted: impl FnOnce(&Signing, &Root) -> bool,
         make: impl FnOnce(&Root) -> Result<Signing, Error>,
     ) -> Result<(), Error> {
         let mut state = self.state.lock();
-        // What is announced comes soon enough; the key of the one before it is gone.
+        // The announced one will sign soon enough, and the key of the one before it is gone.
         if state.announced.is_none() && wanted(&state.signing, &state.root) {
             state.signing = Arc::new(make(&state.root)?);
         }
         Ok(())
     }
 
-    /// Remembers how long a certificate lives that `by` signs.
+    /// Notes the expiry of a certificate that `by` signs.
     pub(crate) fn signs_until(&self, by: &Arc<Signing>, end: SystemTime) {
         let mut state = self.state.lock();
         if state.signing.root == by.root {
@@ -113,7 +113,7 @@ impl Rotation {
         }
     }
 
-    /// Trusts `root`, and has `signing` sign once all do.
+    /// Trusts `root`, and lets `signing` sign when all do.
     pub(crate) fn announce(&self, root: Root, signing: Signing) {
         let mut state = self.state.lock();
         tracing::info!(roots = root.certificates.len(), "the certificate authority has new certificates");
@@ -128,7 +128,7 @@ impl Rotation {
         self.publish(&state);
     }
 
-    /// As [`Self::announce`], of a signing certificate below the root that is configured already. Until
+    /// As [`Self::announce`], for a signing certificate below the root that is configured already. Until
     /// `unknown_until`, somebody may have a certificate that came without that root.
     pub(crate) fn announce_again(&self, signing: Signing, unknown_until: SystemTime) {
         let mut state = self.state.lock();
@@ -143,7 +143,7 @@ impl Rotation {
         self.publish(&state);
     }
 
-    /// Whether a root is no longer trusted.
+    /// Returns whether a root was dropped.
     pub(crate) fn tick(&self, now: SystemTime) -> bool {
         let mut state = self.state.lock();
         let due = state.announced.as_ref().is_some_and(|announced| announced.unknown_until <= now);
@@ -153,11 +153,11 @@ impl Rotation {
         let before = state.bundle();
         state.former.retain(|former| former.until > now);
         self.publish(&state);
-        // Nothing but the loss of a root makes it shorter.
+        // Only the loss of a root makes it shorter.
         state.bundle().len() < before.len()
     }
 
-    /// Under the lock of `state`, so that the latest comes last.
+    /// With `state` locked, so that the latest version is published last.
     fn publish(&self, state: &State) {
         let bundle = state.bundle();
         self.trust.send_if_modified(|trust| {
@@ -172,7 +172,7 @@ impl State {
     fn advance(&mut self) {
         let Some(announced) = self.announced.take() else { return };
         let before = std::mem::replace(&mut self.signing, announced.signing);
-        // It may have signed before, and what it signed then lives on.
+        // It may have signed before, and those certificates are still valid.
         let signed_before = self.former.iter().filter(|former| former.root == self.signing.root);
         let next_until = signed_before.map(|former| former.until).max().unwrap_or(SystemTime::UNIX_EPOCH);
         let until = std::mem::replace(&mut self.signed_until, next_until);
@@ -182,7 +182,7 @@ impl State {
         self.former.push(Former { root: before.root.clone(), until });
     }
 
-    /// The roots to be trusted, that of the signing certificate first.
+    /// The trusted roots. The root of the signing certificate is the first one.
     fn bundle(&self) -> Arc<str> {
         let announced = self.announced.iter().map(|announced| &announced.signing.root);
         let former = self.former.iter().map(|former| &former.root);

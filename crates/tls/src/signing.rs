@@ -1,4 +1,4 @@
-//! Roots and signing certificates: made, read from a directory, and written to one.
+//! Roots and signing certificates: creating them, reading them from a directory, writing them to one.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,22 +15,21 @@ use crate::authority_files::{CA_CERT, CA_KEY, CERT_CHAIN, Contents, Directory, I
 use crate::certificate::{describe, parse_pem_certificates, to_pem};
 use crate::{Clock, Error, PrivateKey};
 
-/// Certificates are valid from this long before they are made: the clocks of two nodes differ,
-/// and a certificate that is new to its holder must not be of the future to a peer. Clocks five
-/// minutes apart are not rare; twice that leaves a margin.
+/// Certificates are valid from this long before they are made. The clocks of two nodes differ, and a new certificate
+/// must not lie in a peer's future. Differences of five minutes are not rare; twice that leaves a margin.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long things live.
+/// Lifetimes.
 #[derive(Debug, Clone)]
 pub struct CaOptions {
-    /// Life of the root; ten years, as Istio's self-signed one.
+    /// Lifetime of the root; ten years, as Istio's self-signed root.
     pub root_ttl: Duration,
-    /// Life of the signing certificate; one year, renewed at half.
+    /// Lifetime of the signing certificate; one year. It is renewed at half of it.
     pub intermediate_ttl: Duration,
-    /// The most a workload gets, whatever it asks for; a day, which is what proxies ask for.
+    /// Longest lifetime of a workload's certificate; one day, which is what proxies request.
     pub max_ttl: Duration,
-    /// What tells the time.
+    /// The wall clock.
     pub clock: Clock,
 }
 
@@ -41,22 +40,22 @@ impl Default for CaOptions {
 }
 
 pub(crate) struct Root {
-    /// All roots to be trusted; the first is the one `key` belongs to.
+    /// All trusted roots. The first one belongs to `key`.
     pub(crate) certificates: Vec<CertificateDer<'static>>,
     pub(crate) key: Option<KeyPair>,
 }
 
 pub(crate) struct Signing {
     pub(crate) issuer: rcgen::Issuer<'static, KeyPair>,
-    /// The intermediate first, then what leads to the root, without the root.
+    /// The intermediate first, then the certificates up to the root, without the root.
     pub(crate) chain: Vec<String>,
-    /// The root it leads to.
+    /// The root that it chains to.
     pub(crate) root: CertificateDer<'static>,
     not_before: SystemTime,
     pub(crate) not_after: SystemTime,
 }
 
-/// What to do about files that are damaged.
+/// What to do about damaged files.
 pub(crate) const RESTORE: &str = "restore it from a backup, or remove the directory to start a new authority (every workload then gets a new \
      certificate, and until it has, peers refuse each other)";
 
@@ -103,7 +102,7 @@ impl Root {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(&make)?;
         let mut params = params(now - CLOCK_SKEW, (now + options.intermediate_ttl).min(root_end));
         params.distinguished_name = name(trust_domain, "Leno intermediate");
-        // It signs leaves only: a stolen one can't make further authorities.
+        // It may sign leaves only, so that a stolen one can't create further authorities.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages =
             vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
@@ -165,8 +164,8 @@ impl Signing {
         directory.write(CA_CERT, &self.chain[0])
     }
 
-    /// Writes it down as the one that signs, with its root, for a process that starts while another waits to
-    /// take its place. One file, so that key and certificate are of the same moment.
+    /// Records it, with its root, as the one that signs, for a process that starts while another one is announced. It
+    /// is one file, so that key and certificate belong together.
     pub(crate) fn write_in_use(&self, directory: &Directory) -> Result<(), Error> {
         let mut text = self.issuer.key().serialize_pem();
         self.chain.iter().for_each(|certificate| text.push_str(certificate));
@@ -174,7 +173,7 @@ impl Signing {
         directory.write(IN_USE, &text)
     }
 
-    /// What signed when the directory was last in use; `None` if nothing says so.
+    /// What signed when the directory was last in use; `None` if that is not recorded.
     pub(crate) fn read_in_use(directory: &Directory) -> Result<Option<Self>, Error> {
         let Some(text) = directory.read_in_use()? else { return Ok(None) };
         let broken = |problem: String| Error::Directory {
@@ -184,7 +183,7 @@ impl Signing {
         };
         let key = key_pair(&text).map_err(|e| broken(e.to_string()))?;
         let mut certificates = parse_pem_certificates(&text).map_err(|e| broken(e.to_string()))?;
-        // It is never empty; the root is the last.
+        // It is never empty, and the root is the last one.
         let root = certificates.pop().ok_or_else(|| broken("it holds no certificate".to_owned()))?;
         let certificate = certificates.first().unwrap_or(&root);
         check_authority(certificate, &key).map_err(&broken)?;
@@ -208,12 +207,12 @@ impl Signing {
     }
 }
 
-/// What is handed out holds certificates and nothing else that was in a file.
+/// The bundle holds certificates and nothing else that was in a file.
 pub(crate) fn bundle_pem(certificates: &[CertificateDer<'_>]) -> String {
     certificates.iter().map(|der| to_pem(der)).collect()
 }
 
-/// A key as any tool writes it: PKCS#8, SEC1 (also after its parameters, as OpenSSL does), PKCS#1.
+/// A key in the formats of all usual tools: PKCS#8, SEC1 (also after its parameters, as OpenSSL writes it), PKCS#1.
 fn key_pair(pem: &str) -> Result<KeyPair, Error> {
     let key = PrivateKey::from_pem(pem)?.into_der();
     KeyPair::try_from(&key).map_err(crypto("use of the key"))
@@ -244,7 +243,7 @@ pub(crate) fn params(not_before: SystemTime, not_after: SystemTime) -> Certifica
     params.not_before = OffsetDateTime::from(not_before);
     params.not_after = OffsetDateTime::from(not_after);
     params.distinguished_name = DistinguishedName::new();
-    // RFC 5280 §4.1.2.2 wants it positive and at most 20 bytes; 127 random bits never repeat.
+    // RFC 5280 §4.1.2.2 requires a positive number of at most 20 bytes. 127 random bits never repeat.
     let mut serial: [u8; 16] = rand::random();
     serial[0] &= 0x7f;
     params.serial_number = Some(SerialNumber::from_slice(&serial));

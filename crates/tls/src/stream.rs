@@ -17,44 +17,44 @@ use crate::violation::Violation;
 
 /// A TLS connection over `IO`.
 ///
-/// What is written is gathered, so that small writes share a record and a system call: it leaves
-/// with the next flush, or when 256 KiB have come together. Idle, the connection holds no buffer.
+/// Written bytes are gathered, so that small writes share a record and a system call. They leave with the next flush,
+/// or when 256 KiB have gathered. When idle, the connection holds no buffer.
 pub struct TlsStream<IO> {
     io: IO,
-    /// Boxed: a cipher's key schedule is large, and streams are moved about before they settle.
+    /// Boxed: a cipher's key schedule is large, and streams are moved several times before they settle.
     keys: Box<Keys>,
     incoming: Incoming,
     outgoing: Outgoing,
     alpn: Option<Box<[u8]>>,
-    /// The peer has said that nothing follows (close_notify).
+    /// The peer has announced that nothing follows (close_notify).
     receive_ended: bool,
-    /// We have said so, or that something is wrong: nothing may follow.
+    /// We have announced that, or sent a fatal alert. Nothing may follow.
     send_ended: bool,
-    /// Why nothing more is received; told again to whoever asks again.
+    /// Why nothing more is received. Returned again to further reads.
     failure: Option<Violation>,
-    /// Why the connection underneath failed, where what came before that had to be told first.
+    /// The error of the connection underneath, if what came before it had to be delivered first.
     io_failure: Option<io::Error>,
-    /// A `user_canceled` alert means nothing, but may not be sent for ever.
+    /// How many more `user_canceled` alerts are accepted. They have no meaning.
     warnings_left: u8,
-    /// Nor may records without content, one after the other.
+    /// How many more records without content are accepted in a row.
     empty_left: u8,
     effort: Effort,
 }
 
-/// Who has room for so many bytes gets as many as have come, be it by several system calls; who has less, what one
-/// brought. A bulk receiver passes on in one piece what it gets in one; for a small message, a second look would only
-/// find nothing.
+/// A read with at least this much room, bytes, gets as much as has come, if necessary by several system calls. A
+/// smaller read gets what one call brings. A bulk receiver passes on in one piece what it gets in one; for a small
+/// message, a second call would find nothing.
 const GATHER_FROM: usize = 64 << 10;
 
-/// `user_canceled` alerts that are tolerated. The TLS library's number.
+/// Most `user_canceled` alerts. The TLS library has the same limit.
 const WARNINGS: u8 = 4;
 
-/// Records without content that are tolerated in a row (RFC 8446 §5.4 allows them as padding of
-/// the traffic). The TLS library's number.
+/// Most records without content in a row (RFC 8446 §5.4 allows them as padding of the traffic). The TLS library has the
+/// same limit.
 const EMPTY_RECORDS: u8 = 32;
 
 impl<IO> TlsStream<IO> {
-    /// `received` is what the peer sent behind its handshake.
+    /// `received` is what the peer sent after its handshake.
     pub(crate) fn new(io: IO, keys: Keys, received: &[u8], alpn: Option<Box<[u8]>>) -> Self {
         Self {
             io,
@@ -82,17 +82,17 @@ impl<IO> TlsStream<IO> {
         &mut self.io
     }
 
-    /// The connection underneath, without the TLS state: nothing can be said over it any more.
+    /// The connection underneath, without the TLS state. Nothing more can be sent over it.
     pub fn into_inner(self) -> IO {
         self.io
     }
 
-    /// Its transport and its keys, for tests that go on by themselves.
+    /// Its transport and its keys, for tests that continue by themselves.
     pub(crate) fn into_parts(self) -> (IO, Box<Keys>) {
         (self.io, self.keys)
     }
 
-    /// The application protocol both sides agreed on (RFC 7301).
+    /// The agreed application protocol (RFC 7301).
     pub fn alpn(&self) -> Option<&[u8]> {
         self.alpn.as_deref()
     }
@@ -111,8 +111,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Opens the next record that has come. Data is then in `out`, or in `incoming.plain()` if it
-    /// had no room there. `false` if there is no record.
+    /// Opens the next complete record. Data is then in `out`, or in `incoming.plain()` if it did not fit there. Returns
+    /// `false` if there is no complete record.
     fn open_next(&mut self, out: &mut ReadBuf<'_>) -> Result<bool, Violation> {
         let before = out.filled().len();
         let Some((opened, record)) = self.incoming.open(&mut self.keys.opening, out)? else { return Ok(false) };
@@ -146,8 +146,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
             (WARNING | FATAL, Alert::CLOSE_NOTIFY) => self.receive_ended = true,
             (WARNING, _) => {
                 self.warnings_left = self.warnings_left.checked_sub(1).ok_or(Violation::TooManyWarnings)?;
-                // The one warning that TLS 1.3 knows beside close_notify, and that means nothing
-                // (RFC 8446 §6.1).
+                // The only warning of TLS 1.3 besides close_notify. It has no meaning (RFC 8446 §6.1).
                 if alert != Alert::USER_CANCELED {
                     return Err(Violation::AlertReceived { level, alert: PeerAlert(alert) });
                 }
@@ -157,7 +156,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         Ok(())
     }
 
-    /// Ends the connection for what the peer did, and tells it as far as that can be done now.
+    /// Ends the connection because of the peer's violation, and sends an alert as far as that is possible now.
     fn fail(&mut self, cx: &mut Context<'_>, violation: Violation) -> io::Error {
         if let Some(alert) = violation.alert().filter(|_| !self.send_ended)
             && let message = [FATAL, alert.0]
@@ -170,7 +169,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
         violation.into()
     }
 
-    /// A record of ours that carries no data; waits for room.
+    /// Sends a record without data. Waits for room.
     fn poll_control(&mut self, cx: &mut Context<'_>, content: Content, plain: &[u8]) -> Poll<io::Result<()>> {
         while !self.outgoing.control(&mut self.keys.sealing, content, plain)? {
             ready!(self.poll_drain(cx))?;
@@ -225,7 +224,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 return Poll::Ready(Ok(()));
             }
             let has_some = buf.filled().len() > before;
-            // An error is told when all that came before it has been.
+            // An error is returned when everything before it has been.
             match &this.failure {
                 _ if this.receive_ended => return Poll::Ready(Ok(())),
                 Some(_) if has_some => return Poll::Ready(Ok(())),
@@ -253,7 +252,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 |read| if let Poll::Ready(Ok(length)) = read { *length } else { 0 },
             );
             match read {
-                // What follows is met again by the next read.
+                // The next read meets what follows again.
                 Poll::Pending | Poll::Ready(Ok(0)) if has_some => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) if has_some => {
                     this.io_failure = Some(error);
@@ -261,7 +260,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 }
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                // Without close_notify, nobody knows whether the peer had more to say.
+                // Without close_notify, it is unknown whether the peer had more to send.
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Ok(_)) => {}
             }

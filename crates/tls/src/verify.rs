@@ -1,7 +1,7 @@
-//! What a certificate must be for its holder to be believed.
+//! The rules that a certificate must meet.
 //!
-//! The mesh looks at one thing only: the single URI SAN, compared byte for byte. DNS names, IP
-//! addresses and the subject are never consulted.
+//! The mesh looks only at the single URI SAN, compared byte for byte. DNS names, IP addresses and the subject are never
+//! used.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -14,29 +14,29 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{Error, HandshakeError};
 
-/// What the certificate's holder is about to act as.
+/// The role in which the certificate's holder acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
     Server,
     Client,
 }
 
-/// Signatures of certificates that are understood.
+/// Supported signature algorithms of certificates.
 pub(crate) static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = webpki::ALL_VERIFICATION_ALGS;
 
-/// Whose signature is believed: trust anchors (RFC 5280 §6.1.1).
+/// Trust anchors (RFC 5280 §6.1.1).
 #[derive(Clone)]
 pub(crate) struct Roots(Vec<TrustAnchor<'static>>);
 
 impl Roots {
-    /// From a bundle. One unreadable root spoils it: silently trusting fewer roots than were configured
-    /// shows only when a rotation reaches the missing one.
+    /// From a bundle. One unreadable root makes it an error: silently trusting fewer roots than were configured would
+    /// show only when a rotation reaches the missing one.
     pub(crate) fn all_of(certificates: &[CertificateDer<'static>]) -> Result<Self, Error> {
         let anchor = |certificate| Self::anchor(certificate).map_err(unreadable);
         certificates.iter().map(anchor).collect::<Result<_, _>>().map(Self)
     }
 
-    /// From a bundle that may hold certificates of any age: those of it that can be read.
+    /// From a bundle that may contain certificates of any age: those that can be read.
     pub(crate) fn readable_of(certificates: &[CertificateDer<'static>]) -> Self {
         Self(certificates.iter().filter_map(|certificate| Self::anchor(certificate).ok()).collect())
     }
@@ -60,9 +60,8 @@ fn unreadable(error: webpki::Error) -> Error {
     Error::Malformed { what: "the root certificate", reason: error.to_string() }
 }
 
-/// The identity a certificate names: exactly one URI SAN, of the mesh's shape (SPIFFE X509-SVID
-/// §2 allows exactly one; a second would let an issuer's mistake turn into a choice of the
-/// attacker's).
+/// The identity in a certificate: exactly one URI SAN, in the mesh's form. SPIFFE X509-SVID §2 allows exactly one. With
+/// a second one, an issuer's mistake would become an attacker's choice.
 pub(crate) fn identity_of(der: &CertificateDer<'_>) -> Result<Identity, HandshakeError> {
     let (rest, certificate) = X509Certificate::from_der(der)
         .map_err(|e| HandshakeError::BadCertificate(format!("it can't be read ({e})")))?;
@@ -94,15 +93,14 @@ pub(crate) fn identity_of(der: &CertificateDer<'_>) -> Result<Identity, Handshak
     }
 }
 
-/// How far an issuer's clock may be ahead of ours. Certificates are back-dated for that, but
-/// Istio's by two minutes only. There is no such leeway at a certificate's end: its holder
-/// renews it long before, by whichever clock.
+/// How far an issuer's clock may be ahead of ours. Certificates are back-dated for that, but Istio's by only two
+/// minutes. There is no such tolerance at the end of validity, because the holder renews its certificate long before.
 const TOLERATED: Duration = Duration::from_secs(5 * 60);
-/// A chain's certificates can each have a begin of their own; ours have two below the root.
+/// Most certificates of a chain that have a start of validity of their own. Ours have two below the root.
 const MAX_BEGINS: usize = 4;
 
-/// Whether a chain leads to one of `roots` at `now`, or at most [`TOLERATED`] later, and the leaf
-/// may act as `usage`.
+/// Whether a chain leads to one of `roots` at `now`, or at most [`TOLERATED`] later, and the leaf may be used for
+/// `usage`.
 pub(crate) fn check_chain(
     roots: &Roots,
     leaf: &CertificateDer<'_>,
@@ -149,7 +147,7 @@ fn chain_error(error: &webpki::Error) -> HandshakeError {
         webpki::Error::CertNotValidYet { time, not_before } => {
             HandshakeError::NotYetValid { not_before: at(not_before), at: at(time) }
         }
-        // A signature that doesn't fit is what a root of the same name but another key gives.
+        // A root with the same name and another key gives a signature that does not fit.
         webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => HandshakeError::UntrustedCa,
         webpki::Error::CaUsedAsEndEntity => {
             HandshakeError::BadCertificate("it is a certificate authority's own".to_owned())

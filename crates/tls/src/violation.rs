@@ -1,10 +1,10 @@
-//! What ends an established connection, and what its peer is told of that.
+//! What ends an established connection, and what its peer is told.
 
 use std::io;
 
 use crate::alert::{Alert, FATAL, PeerAlert, WARNING};
 
-/// Which rule the peer broke, or what failed here.
+/// The rule that the peer broke, or what failed here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     #[error("what came is no TLS record")]
@@ -33,7 +33,7 @@ pub(crate) enum Violation {
     EmptyHandshake,
     #[error("a handshake message came that is longer than any may be")]
     MessageTooLong,
-    /// By its type (RFC 8446 §4).
+    /// The message's type (RFC 8446 §4).
     #[error("a handshake message of type {0} came after the handshake")]
     UnexpectedMessage(u8),
     #[error("a record of another kind came amid a handshake message")]
@@ -52,10 +52,10 @@ pub(crate) enum Violation {
     TooManyWarnings,
     #[error("an alert came that has {0} bytes")]
     AlertLength(usize),
-    /// One that ends the connection, or may not come with its level.
+    /// An alert that ends the connection, or that must not have its level.
     #[error("{alert}")]
     AlertReceived { level: u8, alert: PeerAlert },
-    /// What is said of it is for the TLS library to know.
+    /// The reason is the TLS library's.
     #[error("a malformed session ticket came: {reason}")]
     Ticket { reason: Box<str>, alert: Alert },
     #[error("a record could not be sealed")]
@@ -65,8 +65,8 @@ pub(crate) enum Violation {
 }
 
 impl Violation {
-    /// What the peer is told. Whoever floods is told nothing, as by the TLS library; nor is who has just
-    /// ended the connection.
+    /// The alert for the peer. A peer that floods gets none, as in the TLS library; nor does one that has just ended
+    /// the connection.
     pub(crate) fn alert(&self) -> Option<Alert> {
         match self {
             Self::NoRecord
@@ -98,7 +98,7 @@ impl Violation {
     }
 }
 
-/// As the error of a read or a write; a peer's alert as itself, for [`PeerAlert::of`].
+/// As the error of a read or write. A peer's alert stays itself, for [`PeerAlert::of`].
 impl From<Violation> for io::Error {
     fn from(violation: Violation) -> Self {
         match violation {

@@ -1,4 +1,4 @@
-//! Asks a control plane for certificates: `istio.v1.auth.IstioCertificateService`.
+//! Requests certificates from a control plane: `istio.v1.auth.IstioCertificateService`.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use tonic::transport::Channel;
 
 use crate::{ChannelConfig, Error};
 
-/// Key of the metadata by which a node proxy says for which of its pods it asks.
+/// Metadata key by which a node proxy names the pod's identity that it asks for.
 pub(crate) const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An [`Issuer`] at the other end of a channel. It asks on behalf of the identity handed to it
-/// (Istio's impersonation): the token says which node is asking, and the server checks that a
-/// pod with that identity runs there.
+/// An [`Issuer`] at the other end of a channel. It requests certificates on behalf of the identity handed to it
+/// (Istio's impersonation): the token says which node is asking, and the server checks that a pod with that identity
+/// runs there.
 #[derive(Debug)]
 pub struct CaClient {
     config: ChannelConfig,
-    // Made at first use, for it must be made on a runtime.
+    // Created at first use, because it must be created on a runtime.
     channel: Mutex<Option<Channel>>,
 }
 

@@ -1,9 +1,11 @@
-//! All published resources of one type, in an ordered map whose versions share what they have in common.
+//! All published resources of one type, in an ordered map whose versions share structure.
 //!
-//! A tree: resources lie in *pages*, ordered by name, and pages on *shelves*. A change copies one page and
-//! the shelves above it. So two catalogues of which one became the other are compared without a look at what both
-//! share, however large it is; and what a page's resources are on the wire is written once, for whoever is
-//! sent all of them.
+//! It is a tree: resources lie on *pages*, ordered by name, and pages lie on *shelves*. A change copies one page and
+//! the shelves above it. So comparing a catalogue with a later version skips everything that the two share, and a
+//! page's wire format is encoded once, for all proxies that are sent the whole page.
+//!
+//! A log of changes with generation numbers would serve the same purpose. But a log must be bounded, and then a slow
+//! proxy may be behind its end. The difference of two snapshots is always exact.
 
 use std::cmp::Ordering;
 use std::ops::Index;
@@ -14,17 +16,17 @@ use leno_model::Name;
 
 use crate::published::Published;
 
-/// Resources on a page, at most. Of a real mesh, a page has some 30 KiB: two frames.
+/// Most resources of a page. In a real mesh, a page has some 30 KiB: two frames.
 const PAGE: usize = 128;
-/// Pages, or shelves, on a shelf, at most.
+/// Most pages, or shelves, of a shelf.
 const SHELF: usize = 64;
 
-/// All published resources of one type. Cheap to clone; clones share everything until they change.
+/// All published resources of one type. Cheap to clone: clones share everything until they change.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
     root: Node,
     count: usize,
-    /// Length of all resources on the wire.
+    /// Length of all resources in wire format, bytes.
     bytes: usize,
 }
 
@@ -38,13 +40,13 @@ enum Node {
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     entries: Vec<Arc<Published>>,
-    /// All of them on the wire, once somebody needed that.
+    /// All of them in wire format, once that was needed.
     block: OnceLock<Bytes>,
 }
 
 #[derive(Debug, Clone)]
 struct Shelf {
-    /// Each with a name that none on it comes before, and that all on the one before it come before.
+    /// Each node with a separator: a name after all those of the node before, and not after any of its own.
     places: Vec<(Name, Node)>,
 }
 
@@ -55,22 +57,22 @@ impl Default for Catalogue {
 }
 
 impl Catalogue {
-    /// How many there are.
+    /// The number of resources.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Length of all of them on the wire.
+    /// Length of all of them in wire format, bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The resource of that name.
+    /// The resource with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Published>> {
         let mut node = &self.root;
         loop {
@@ -81,22 +83,22 @@ impl Catalogue {
         }
     }
 
-    /// Whether there is one of that name.
+    /// Whether there is a resource with this name.
     pub fn contains_key(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// All of them, by name.
+    /// All resources, ordered by name.
     pub fn values(&self) -> impl Iterator<Item = &Arc<Published>> {
         self.pages().flat_map(|page| &page.entries)
     }
 
-    /// All names, in their order.
+    /// All names, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Name> {
         self.values().map(|resource| resource.name())
     }
 
-    /// All of them with their names, in the order of these.
+    /// All names and resources, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &Arc<Published>)> {
         self.values().map(|resource| (resource.name(), resource))
     }
@@ -113,7 +115,7 @@ impl Catalogue {
         })
     }
 
-    /// Adds it, in place of another of its name.
+    /// Adds a resource, or replaces the one with the same name.
     pub(crate) fn insert(&mut self, new: Arc<Published>) {
         self.bytes += new.field().len();
         let (replaced, split) = self.root.insert(new);
@@ -128,7 +130,7 @@ impl Catalogue {
         }
     }
 
-    /// Removes the one of that name; whether there was one.
+    /// Removes the resource with this name. Returns whether there was one.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         if !self.contains_key(name) {
             return false;
@@ -145,8 +147,8 @@ impl Catalogue {
         true
     }
 
-    /// Tells `each` in what this differs from `older`, by name. Says how many places were looked at: it
-    /// follows what changed, not what there is.
+    /// Calls `each` for every difference from `older`, ordered by name. Returns the number of places that were
+    /// compared. It depends on the number of changes, not on the number of resources.
     pub(crate) fn changes_since<'a>(&'a self, older: &'a Self, mut each: impl FnMut(Change<'a>)) -> usize {
         let (mut old, mut new) = (Walk::new(&older.root), Walk::new(&self.root));
         let mut looked = 0;
@@ -173,7 +175,7 @@ impl Catalogue {
                         Ordering::Equal => each(Change::Replaced { old: a, new: b }),
                     }
                 }
-                // What comes before all of a node need not wait for what is in it.
+                // An entry that comes before a whole node need not wait until the node is opened.
                 (Some(Step::Entry(a)), b) if b.is_none_or(|b| b.is_behind(a)) => {
                     old.skip();
                     each(Change::Removed(a));
@@ -229,7 +231,7 @@ impl Node {
         }
     }
 
-    /// Things directly on it.
+    /// The number of its entries or children.
     fn len(&self) -> usize {
         match self {
             Self::Page(page) => page.entries.len(),
@@ -244,7 +246,7 @@ impl Node {
         }
     }
 
-    /// Shelves down to its pages.
+    /// The number of shelf levels above the pages.
     fn height(&self) -> usize {
         match self {
             Self::Page(_) => 0,
@@ -252,7 +254,7 @@ impl Node {
         }
     }
 
-    /// A name that none on it comes before.
+    /// Its separator: a name that is not after any of its own.
     fn first(&self) -> Name {
         match self {
             Self::Page(page) => page.entries.first().map_or_else(|| "".into(), |entry| entry.name().clone()),
@@ -260,7 +262,7 @@ impl Node {
         }
     }
 
-    /// What it replaced, and what had no room any more and comes behind this.
+    /// Returns the resource that was replaced, and the node that was split off and follows this one.
     fn insert(&mut self, new: Arc<Published>) -> (Option<Arc<Published>>, Option<Self>) {
         let replaced = match self {
             Self::Page(page) => {
@@ -307,7 +309,7 @@ impl Node {
         }
     }
 
-    /// Appends what comes behind this.
+    /// Appends a node that follows this one.
     fn join(&mut self, right: &Self) {
         match (self, right) {
             (Self::Page(left), Self::Page(right)) => {
@@ -316,7 +318,7 @@ impl Node {
                 left.entries.extend_from_slice(&right.entries);
             }
             (Self::Shelf(left), Self::Shelf(right)) => Arc::make_mut(left).places.extend_from_slice(&right.places),
-            // All on a shelf are of one height.
+            // All children of a shelf have the same height.
             _ => debug_assert!(false, "a page beside a shelf"),
         }
     }
@@ -345,7 +347,7 @@ impl Shelf {
         self.places.partition_point(|(first, _)| &**first <= name).saturating_sub(1)
     }
 
-    /// Puts what is left at `at` to its neighbour if it is little, or away if it is nothing.
+    /// Merges the child at `at` into its neighbour if it has become small, or removes it if it is empty.
     fn tidy(&mut self, at: usize) {
         let node = &self.places[at].1;
         if node.len() == 0 {
@@ -355,7 +357,7 @@ impl Shelf {
         if node.len() >= node.most() / 4 {
             return;
         }
-        // Not so much that the next addition would part them again.
+        // With some room left, so that the next addition does not split them again.
         let room = node.most() * 3 / 4;
         let fits =
             |left: usize| self.places.get(left + 1).is_some_and(|b| self.places[left].1.len() + b.1.len() <= room);
@@ -373,7 +375,7 @@ impl Shelf {
 
 impl Clone for Page {
     fn clone(&self) -> Self {
-        // A copy is made to be changed.
+        // A clone is made in order to be changed.
         Self { entries: self.entries.clone(), block: OnceLock::new() }
     }
 }
@@ -383,7 +385,7 @@ impl Page {
         self.entries.binary_search_by(|entry| (**entry.name()).cmp(name))
     }
 
-    /// All of it on the wire.
+    /// All of it in wire format.
     pub(crate) fn block(&self) -> &Bytes {
         self.block.get_or_init(|| {
             let mut block = Vec::with_capacity(self.entries.iter().map(|entry| entry.field().len()).sum());
@@ -395,16 +397,16 @@ impl Page {
     }
 }
 
-/// A way through a catalogue from its first name to its last.
+/// A walk through a catalogue, from its first name to its last.
 struct Walk<'a> {
-    /// What is ahead, the next on top.
+    /// What is ahead; the next step is on top.
     ahead: Vec<Step<'a>>,
 }
 
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Entry(&'a Arc<Published>),
-    /// With a name that none on it comes before.
+    /// A node with its separator.
     Node(&'a Node, &'a str),
 }
 
@@ -421,7 +423,7 @@ impl<'a> Walk<'a> {
         self.ahead.pop();
     }
 
-    /// Goes into the node on top.
+    /// Opens the node on top.
     fn open(&mut self) {
         match self.ahead.pop() {
             Some(Step::Node(Node::Page(page), _)) => self.ahead.extend(page.entries.iter().rev().map(Step::Entry)),
@@ -435,7 +437,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Step<'_> {
-    /// Whether it is a node, and all on it come behind `entry`.
+    /// Whether it is a node whose names all come after `entry`.
     fn is_behind(&self, entry: &Published) -> bool {
         matches!(self, Self::Node(_, first) if &**entry.name() < *first)
     }

@@ -1,4 +1,4 @@
-//! The gRPC channel to a control plane: TLS that proves the server, a token that proves us.
+//! The gRPC channel to a control plane. TLS proves the server's identity, a token proves ours.
 
 use std::fmt;
 use std::future::Future;
@@ -19,13 +19,14 @@ use crate::Error;
 use crate::error::{cause_of, with_causes};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// HTTP/2 PINGs, as ztunnel sends them: a control plane that vanished is noticed in 40 s.
+/// Interval of HTTP/2 PINGs, the same as ztunnel's. A control plane that vanished is noticed after 40 s.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first answer holds the whole mesh; the default windows would make that many round trips.
+/// Receive window, bytes. The first answer holds the whole mesh, and with the default window it would take many round
+/// trips.
 const WINDOW: u32 = 1 << 20;
 
-/// Where the token comes from that identifies this proxy.
+/// Where the token that identifies this proxy comes from.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TokenSource {
     /// A file, read for every request: Kubernetes replaces it before it expires.
@@ -59,13 +60,13 @@ impl fmt::Debug for TokenSource {
 pub struct ChannelConfig {
     /// `https://host:port`; a missing scheme means https.
     pub address: Uri,
-    /// Who vouches for it.
+    /// The root certificates that its certificate must chain to.
     pub root: RootSource,
-    /// The name its certificate is checked for, if not the address's host.
+    /// The name that its certificate must have, if not the address's host.
     pub alt_hostname: Option<String>,
-    /// Who we are, if it wants to know.
+    /// The token that identifies this proxy, if the control plane wants one.
     pub token: Option<TokenSource>,
-    /// The cluster we are of; sent as `clusterid`, which tells Istio whose tokens to believe.
+    /// The id of our cluster. It is sent as `clusterid`, by which Istio knows who issued the token.
     pub cluster_id: String,
     /// Further headers for each request.
     pub headers: Vec<(String, String)>,
@@ -77,14 +78,14 @@ impl ChannelConfig {
         self.address.authority().map_or_else(|| self.address.to_string(), ToString::to_string)
     }
 
-    /// A channel that connects when first used, and again after it broke. Roots are read at
-    /// every connect.
+    /// A channel that connects when it is first used, and again after a failure. Root certificates are read at each
+    /// connect.
     pub(crate) fn lazy(&self) -> Result<Channel, Error> {
         let (endpoint, dial) = self.endpoint()?;
         Ok(endpoint.connect_with_connector_lazy(dial))
     }
 
-    /// A fresh, connected channel.
+    /// A new, connected channel.
     pub(crate) async fn connect(&self) -> Result<Channel, Error> {
         let (endpoint, dial) = self.endpoint()?;
         endpoint.connect_with_connector(dial).await.map_err(|error| self.transport_error(&error))
@@ -100,7 +101,7 @@ impl ChannelConfig {
         let host = authority.host();
         let port = authority.port_u16().ok_or_else(|| bad("it has no port"))?;
         let dial = Dial {
-            // An IPv6 literal has brackets in a URI and nowhere else.
+            // An IPv6 literal has brackets only in a URI.
             host: host.trim_start_matches('[').trim_end_matches(']').into(),
             port,
             name: self.alt_hostname.clone(),
@@ -121,7 +122,7 @@ impl ChannelConfig {
         Ok((endpoint, dial))
     }
 
-    /// Adds who we are to a request.
+    /// Adds our credentials to a request.
     pub(crate) fn identify(&self, metadata: &mut MetadataMap) -> Result<(), Error> {
         let mut add = |name: &str, value: &str| -> Result<(), Error> {
             let bad = || Error::Header { name: name.to_owned() };
@@ -139,7 +140,7 @@ impl ChannelConfig {
         Ok(())
     }
 
-    /// What a gRPC status means: the control plane's word, or the connection's end in disguise.
+    /// The error that a gRPC status stands for: an answer of the control plane, or the end of the connection.
     pub(crate) fn status_error(&self, status: &tonic::Status) -> Error {
         let transport = cause_of::<tonic::transport::Error>(status).is_some() || cause_of::<Error>(status).is_some();
         if transport {
@@ -150,7 +151,7 @@ impl ChannelConfig {
 
     fn transport_error(&self, error: &(dyn std::error::Error + 'static)) -> Error {
         let address = self.authority();
-        // Our own reason, if it was our own connector that failed; it can't be moved out.
+        // If our own connector failed, its reason is copied, because it can't be moved out.
         match cause_of::<Error>(error) {
             Some(Error::Connect { source, .. }) => {
                 Error::Connect { address, source: std::io::Error::new(source.kind(), source.to_string()) }

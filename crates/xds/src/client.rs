@@ -1,9 +1,9 @@
-//! Keeps a node proxy's picture of the mesh up to date, over delta ADS
+//! Keeps a node proxy's copy of the mesh up to date, over delta ADS
 //! (`envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources`).
 //!
-//! The client remembers which version of which resource the handler holds, and tells the server
-//! when it reconnects: what hasn't changed is not sent again, what vanished meanwhile is removed.
-//! While disconnected the last picture stays.
+//! The client remembers which version of each resource the handler holds, and tells the server when it reconnects. So
+//! unchanged resources are not sent again, and resources that vanished meanwhile are removed. While it is disconnected,
+//! the last state stays in use.
 
 mod handler;
 mod node;
@@ -39,8 +39,8 @@ use trust::Trust;
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 /// Largest response taken, as ztunnel: a mesh of several hundred thousand workloads.
 const MAX_RESPONSE: usize = 200 << 20;
-/// A server answers the first requests even if it has nothing to say. One that hangs keeps
-/// answering PINGs; this finds another.
+/// How long to wait for a first response. A server answers the first requests even if it has nothing to send. One that
+/// hangs may still answer PINGs; this limit finds that.
 const FIRST_RESPONSE: Duration = Duration::from_secs(60);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
@@ -64,7 +64,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// How one connection ended.
+/// How a connection ended.
 enum End {
     /// In good order.
     Complete,
@@ -84,16 +84,17 @@ impl Client {
         }
     }
 
-    /// Asks for the mesh's roots too, and hands them to `trust` whenever they change, as an encoded
-    /// [`TrustBundle`](leno_proto::TrustBundle); a reason to refuse them is told to the control plane. It is acknowledged that they are trusted, so they
-    /// must be when `trust` returns. A control plane that doesn't have them is no less good.
+    /// Also subscribes to the mesh's root certificates, and passes them to `trust` whenever they change, as an encoded
+    /// [`TrustBundle`](leno_proto::TrustBundle). If `trust` returns a reason to refuse them, the control plane is told.
+    /// Otherwise they are acknowledged as trusted, so they must be in force when `trust` returns. A control plane that
+    /// has no roots to send is fine as well.
     #[must_use]
     pub fn trusting(mut self, trust: impl FnMut(Bytes) -> Result<(), String> + Send + 'static) -> Self {
         self.trust = Some(Box::new(trust));
         self
     }
 
-    /// Tells `observer` what happens.
+    /// Reports events to `observer`.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
@@ -105,7 +106,7 @@ impl Client {
         self.status.subscribe()
     }
 
-    /// Connects, applies what comes, and connects again, for ever. Drop the future to stop.
+    /// Connects, applies what comes, and reconnects, for ever. Drop the future to stop it.
     pub async fn run(mut self, mut handler: impl Handler) {
         let mut failures = 0u32;
         loop {
@@ -125,8 +126,8 @@ impl Client {
             if let Some(observer) = &self.observer {
                 observer.terminated(termination);
             }
-            // A control plane that restarts, or sheds load by ending streams, is found again at
-            // once; one that never says a word is not.
+            // A control plane that restarts, or ends streams to shed load, is reconnected at once. One that never
+            // answers is not.
             let pause = if answered && gentle { BACKOFF_MIN } else { backoff(failures) };
             if answered && gentle {
                 tracing::info!(%reason, "discovery: connecting again");
@@ -235,8 +236,7 @@ impl Client {
     }
 }
 
-/// Queues a request. If the stream is gone, the next read tells why; this error is only what is
-/// left if it doesn't.
+/// Queues a request. If the stream is gone, the next read returns the reason. This error is used only if it doesn't.
 async fn send(requests: &mpsc::Sender<DeltaDiscoveryRequest>, request: DeltaDiscoveryRequest) -> Result<(), Error> {
     requests.send(request).await.map_err(|_| Error::Status {
         code: Code::Cancelled,
@@ -244,7 +244,7 @@ async fn send(requests: &mpsc::Sender<DeltaDiscoveryRequest>, request: DeltaDisc
     })
 }
 
-/// What an error counts as, and whether it is what a restarting control plane looks like.
+/// The metric's reason for an error, and whether the error looks like a control plane that restarts.
 fn classify(error: &Error) -> (Termination, bool) {
     match error {
         Error::Connect { .. } | Error::ConnectTimeout { .. } | Error::Tls { .. } => {

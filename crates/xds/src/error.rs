@@ -1,4 +1,4 @@
-//! What can go wrong between a proxy and its control plane.
+//! Errors between a proxy and its control plane.
 
 use std::error::Error as StdError;
 use std::io;
@@ -14,18 +14,18 @@ pub enum Error {
     /// The address can't be used.
     #[error("the control plane's address {address:?} is not usable: {reason}; expected https://host:port")]
     Address {
-        /// As configured.
+        /// The configured address.
         address: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A header can't be sent.
+    /// A header has an invalid name or value.
     #[error("the header {name:?} for the control plane is not valid; check the configured headers")]
     Header {
         /// Its name.
         name: String,
     },
-    /// Nobody answers.
+    /// The connection failed.
     #[error("cannot connect to the control plane at {address}: {source}; is it running, and may this proxy reach it?")]
     Connect {
         /// The address dialled.
@@ -34,7 +34,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// It didn't answer in time.
+    /// The control plane did not answer in time.
     #[error("the control plane at {address} did not answer within {} s; is the address right?", .after.as_secs())]
     ConnectTimeout {
         /// The address dialled.
@@ -42,7 +42,7 @@ pub enum Error {
         /// The limit.
         after: Duration,
     },
-    /// It isn't who it should be.
+    /// The TLS handshake failed.
     #[error("TLS with the control plane at {address} failed: {source}")]
     Tls {
         /// The address dialled.
@@ -60,7 +60,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// HTTP/2 broke.
+    /// The HTTP/2 connection failed.
     #[error("the connection to the control plane at {address} failed: {reason}")]
     Transport {
         /// The address dialled.
@@ -68,18 +68,18 @@ pub enum Error {
         /// Why it failed.
         reason: String,
     },
-    /// The control plane said no.
+    /// The control plane refused the request.
     #[error("the control plane refused: {message} (gRPC {code:?})")]
     Status {
         /// gRPC status.
         code: tonic::Code,
-        /// Its words.
+        /// The control plane's message.
         message: String,
     },
 }
 
 impl Error {
-    /// Whether the same call can succeed later without anybody changing the configuration.
+    /// Whether the same call can succeed later without a change of configuration.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Address { .. } | Self::Header { .. } => false,
@@ -96,8 +96,8 @@ impl Error {
     }
 }
 
-/// An error with its causes, for those of libraries that keep theirs to themselves. A cause
-/// whose text the error already ends with is not repeated.
+/// An error with its causes, for libraries whose errors don't print them. A cause whose text the error already ends
+/// with is not repeated.
 pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,11 +1,11 @@
 //! How does configuration travel? Delta discovery (xDS) and certificate requests, client and
 //! server, as Istio's ambient mesh speaks them.
 //!
-//! * [`client`]: keeps a node proxy's picture of the mesh up to date.
-//! * [`ca_client`]: asks for its workloads' certificates.
+//! * [`client`]: keeps a node proxy's copy of the mesh up to date.
+//! * [`ca_client`]: requests the certificates of its workloads.
 //! * [`server`]: the control plane's side of both.
 //!
-//! What a resource means is nobody's business here: a resource is a name, a version and bytes.
+//! This crate does not know what a resource means: to it, a resource is a name, a version and bytes.
 
 pub mod ca_client;
 mod catalogue;
@@ -26,7 +26,7 @@ pub use published::Published;
 pub use resource::Resource;
 pub use resources::Resources;
 
-/// Entry points for fuzzers: whatever the bytes, no panic.
+/// Entry points for fuzzers. Whatever the input, nothing may panic.
 #[doc(hidden)]
 pub mod fuzzing {
     use prost::Message;
@@ -34,7 +34,7 @@ pub mod fuzzing {
     use crate::client::Handler;
     use crate::client::Response;
 
-    /// Requests a hostile proxy sends on one stream.
+    /// Feeds the requests of a hostile proxy on one stream.
     pub fn requests<'a>(stream: impl IntoIterator<Item = &'a [u8]>, resources: &crate::Resources) {
         let mut subscription = crate::server::Subscription::new();
         let mut now = std::time::Instant::now();
@@ -48,7 +48,7 @@ pub mod fuzzing {
         }
     }
 
-    /// Responses a hostile control plane sends on one stream.
+    /// Feeds the responses of a hostile control plane on one stream.
     pub fn responses<'a>(stream: impl IntoIterator<Item = &'a [u8]>, handler: &mut dyn Handler) {
         let mut subscribed = crate::client::Subscribed::new(leno_proto::ADDRESS_TYPE);
         for bytes in stream {

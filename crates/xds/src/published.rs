@@ -1,4 +1,4 @@
-//! A resource as it is sent: encoded once, for all proxies.
+//! A resource in wire format: encoded once, for all proxies.
 
 use std::ops::Range;
 
@@ -20,11 +20,11 @@ const ANY_VALUE: u8 = 2;
 #[derive(Debug)]
 pub struct Published {
     name: Name,
-    /// The field of a response that tells of it: tag, length, and the message `Resource`.
+    /// The response field that carries it: tag, length, and the message `Resource`.
     field: Box<[u8]>,
     version: Range<u32>,
     body: Range<u32>,
-    /// Where the aliases begin, which are last.
+    /// The offset of the aliases, which come last.
     aliases: u32,
     reach: Option<u8>,
 }
@@ -47,7 +47,7 @@ impl Published {
         let at = |field: &Vec<u8>| field.len() as u32;
         let head = |field: &mut Vec<u8>, number: u8, length: usize| {
             field.push(wire::tag(number));
-            // Fails only where there is no room, and a vector grows.
+            // Fails only if the buffer is full, and a vector grows.
             prost::encode_length_delimiter(length, field).unwrap_or_default();
         };
         head(&mut field, RESOURCES, message);
@@ -77,7 +77,7 @@ impl Published {
         &self.name
     }
 
-    /// As [`Resource::version`].
+    /// The version; see [`Resource::version`].
     pub fn version(&self) -> &str {
         // It was written there as text.
         std::str::from_utf8(self.part(&self.version)).unwrap_or_default()
@@ -88,7 +88,7 @@ impl Published {
         self.part(&self.body)
     }
 
-    /// Other names it can be asked for by.
+    /// Other names by which it can be requested.
     pub fn aliases(&self) -> Vec<&str> {
         self.each_alias().collect()
     }
@@ -103,7 +103,7 @@ impl Published {
         self.reach
     }
 
-    /// The field of a response that tells of it.
+    /// The response field that carries it.
     pub(crate) fn field(&self) -> &[u8] {
         &self.field
     }

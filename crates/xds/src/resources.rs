@@ -9,8 +9,8 @@ use crate::catalogue::Catalogue;
 use crate::published::Published;
 use crate::resource::Resource;
 
-/// A snapshot of everything published. What doesn't change is shared between snapshots, down to
-/// pages of some hundred resources, and recognised as unchanged without a look inside.
+/// A snapshot of everything published. Snapshots share what is equal in them, down to pages of some hundred resources,
+/// and comparing them skips what they share.
 #[derive(Debug, Clone, Default)]
 pub struct Resources {
     generation: u64,
@@ -18,22 +18,22 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Number of the snapshot, which the publisher counts up; told in each proxy's sync status.
+    /// The number of the snapshot, counted by the publisher. Proxies' sync status refers to it.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Numbers the snapshot.
+    /// Sets the number of the snapshot.
     pub fn set_generation(&mut self, generation: u64) {
         self.generation = generation;
     }
 
-    /// All resources of a type; `None` if there never was one.
+    /// All resources of a type; `None` if there never were any.
     pub fn of(&self, type_url: &str) -> Option<&Arc<Catalogue>> {
         self.types.get(type_url)
     }
 
-    /// Adds or replaces a resource; whether that changed anything.
+    /// Adds or replaces a resource. Returns whether that changed anything.
     pub fn upsert(&mut self, type_url: &str, name: impl Into<Name>, resource: Resource) -> bool {
         let new = Published::new(type_url, name.into(), &resource);
         if self.of(type_url).and_then(|held| held.get(new.name())).is_some_and(|held| **held == new) {
@@ -48,7 +48,7 @@ impl Resources {
         true
     }
 
-    /// Removes a resource; whether there was one.
+    /// Removes a resource. Returns whether there was one.
     pub fn remove(&mut self, type_url: &str, name: &str) -> bool {
         match self.types.get_mut(type_url) {
             Some(held) if held.get(name).is_some() => Arc::make_mut(held).remove(name),

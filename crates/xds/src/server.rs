@@ -1,7 +1,7 @@
 //! The control plane's side: delta ADS and `CreateCertificate` over TLS.
 //!
-//! [`Subscription`] decides what one proxy is sent next and knows nothing of the network;
-//! [`Service`] and [`CaService`] put it on gRPC; [`serve`] accepts connections.
+//! [`Subscription`] decides what a proxy is sent next, and knows nothing of the network. [`Service`] and [`CaService`]
+//! put it on gRPC. [`serve`] accepts connections.
 
 mod answer;
 mod auth;

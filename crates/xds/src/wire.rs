@@ -1,8 +1,8 @@
-//! Protobuf's wire format where a library would copy: fields in their order, as parts of what holds them.
+//! Protobuf's wire format, for the places where the library would copy.
 
 /// Tag of a field of bytes, text or a message.
 pub(crate) const fn tag(field: u8) -> u8 {
-    // Fields of higher numbers have longer tags.
+    // Higher field numbers have longer tags.
     assert!(field < 16);
     field << 3 | 2
 }
@@ -19,12 +19,11 @@ pub(crate) fn length(content: usize) -> usize {
     1 + prost::length_delimiter_len(content) + content
 }
 
-/// What is not a message.
+/// The bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// A message's fields: number, and the content of those that are bytes, text or a message; others
-/// are skipped.
+/// The fields of a message: the number and content of those that hold bytes, text or a message. Others are skipped.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 

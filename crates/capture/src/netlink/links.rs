@@ -47,7 +47,7 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// Number of the bridge that it is a port of.
     pub master: Option<u32>,
-    /// What created it: `veth`, `bridge`, `dummy`; absent for `lo` and hardware.
+    /// The kind of its driver: `veth`, `bridge`, `dummy`; absent for `lo` and hardware.
     pub kind: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub struct LinkAddress {
     pub prefix_length: u8,
 }
 
-/// What may be chosen about a pair of virtual Ethernet interfaces.
+/// Optional properties of a pair of virtual Ethernet interfaces.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VethOptions {
     /// Largest packet in bytes, for both ends; the kernel's default is 1500.

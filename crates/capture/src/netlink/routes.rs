@@ -34,7 +34,7 @@ const RT_SCOPE_HOST: u8 = 254;
 const RTNH_F_ONLINK: u32 = 4;
 const FR_ACT_TO_TBL: u8 = 1;
 
-/// What happens to packets that a route matches.
+/// The treatment of packets that a route matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RouteKind {
     /// They leave through a device.
@@ -74,7 +74,7 @@ pub struct Route {
     pub table: u32,
     /// The metric; lower wins. Absent means the kernel's default.
     pub metric: Option<u32>,
-    /// What happens to the packets.
+    /// The treatment of the packets.
     pub kind: RouteKind,
     /// Whether the gateway is reachable on the device although no route says so.
     pub on_link: bool,
@@ -200,7 +200,7 @@ pub struct PolicyRule {
     pub ipv6: bool,
     /// The packet mark to match, and the bits of it that count. Absent: every packet.
     pub mark: Option<(u32, u32)>,
-    /// Where it stands; lower comes first. The main table is at 32766.
+    /// Its place in the order; lower comes first. The main table is at 32766.
     pub priority: u32,
     /// The table to look in.
     pub table: u32,

@@ -41,7 +41,7 @@ pub struct RuleInfo {
     pub chain: String,
     /// Its comment.
     pub comment: Option<String>,
-    /// What it consists of, as the kernel encodes it.
+    /// Its expressions in the kernel's encoding.
     expressions: Vec<u8>,
 }
 

@@ -108,7 +108,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Where in the packet's way a base chain is called.
+/// The point on a packet's way where a base chain is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are netfilter's")]
 pub enum Hook {
@@ -145,14 +145,14 @@ impl fmt::Display for Hook {
     }
 }
 
-/// What a base chain may do.
+/// The type of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainType {
     /// Accept, drop, mark.
     Filter,
     /// Translate addresses; sees only the first packet of a connection.
     Nat,
-    /// As filter, and the packet is routed again when its mark changed. Output hook only.
+    /// As filter, and the packet is routed again if its mark changed. Output hook only.
     Route,
 }
 
@@ -169,9 +169,9 @@ impl fmt::Display for ChainType {
 /// How a base chain is tied to the packet's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Base {
-    /// What the chain may do.
+    /// The type of the chain.
     pub kind: ChainType,
-    /// Where it is called.
+    /// The hook where it is called.
     pub hook: Hook,
     /// In which order with the other chains of the hook; lower comes first.
     pub priority: i32,
@@ -184,7 +184,7 @@ pub struct Base {
 pub struct Chain {
     /// Its name, unique in its table.
     pub name: String,
-    /// Where the kernel calls it; absent for chains that only other chains call.
+    /// The hook where the kernel calls it; absent for chains that only other chains call.
     pub base: Option<Base>,
 }
 
@@ -222,7 +222,7 @@ impl fmt::Display for Chain {
     }
 }
 
-/// What the elements of a set are.
+/// The type of a set's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetType {
     /// IPv4 addresses.
@@ -232,8 +232,8 @@ pub enum SetType {
 }
 
 impl SetType {
-    /// The number by which the `nft` program knows the type, and the element size. The kernel keeps the number and doesn't
-    /// look at it; with another one `nft list` would print the addresses wrongly.
+    /// The number by which the `nft` program knows the type, and the element size. The kernel only stores the number;
+    /// with another one, `nft list` would print wrong addresses.
     fn numbers(self) -> (u32, u32) {
         match self {
             Self::Ipv4Address => (7, 4),
@@ -246,13 +246,13 @@ impl SetType {
 #[derive(Debug, Default)]
 pub struct Batch {
     messages: Vec<Message>,
-    /// What each message does, for errors.
+    /// A description of each message, for errors.
     labels: Vec<String>,
     invalid: Option<Error>,
     sets: u32,
 }
 
-/// What becomes of a set's elements.
+/// A change of a set's elements.
 struct Change {
     kind: u16,
     flags: u16,

@@ -11,7 +11,8 @@ use crate::netlink::message::Message;
 
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_RULE_USERDATA: u16 = 7;
-/// What the `nft` program shows as `comment "..."`: type 0, length, text with a terminating zero; at most 128 bytes of text.
+/// The text that the `nft` program shows as `comment "..."`: type 0, length, text with a terminating zero; at most 128
+/// bytes of text.
 const UDATA_COMMENT: u8 = 0;
 const COMMENT_MAX: usize = 127;
 
@@ -95,7 +96,7 @@ impl Rule {
         Self::default()
     }
 
-    /// What makes it unusable.
+    /// The reason why it is not usable, if there is one.
     pub(super) fn invalid(&self) -> Option<&'static str> {
         self.invalid
     }

@@ -101,7 +101,7 @@ impl Agent {
         Ok(Self { state, listening: Arc::new(Listening { path, task }) })
     }
 
-    /// Where proxies connect.
+    /// The address where proxies connect.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.listening.path

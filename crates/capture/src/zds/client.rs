@@ -22,12 +22,12 @@ const RETRY: Duration = Duration::from_secs(5);
 const HANDLER_TIMEOUT: Duration = Duration::from_millis(3500);
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a proxy does about pods. Calls come one at a time, in the agent's order.
+/// Handles a proxy's pods. Calls come one at a time, in the agent's order.
 pub trait PodHandler: Send + Sync + 'static {
     /// Starts serving a pod; the error's text goes to the agent, and the pod is tried again every 5 s.
     ///
-    /// It may be asked for a pod that it already serves: with the same [`NetworkNamespace::id`] that is a success, with another
-    /// one the old pod is to be replaced. The future is dropped when it takes more than 3.5 s (1 s when it is a
+    /// It may be called for a pod that is served already. With the same [`NetworkNamespace::id`] that is a success;
+    /// with another one, the old pod must be replaced. The future is dropped if it takes more than 3.5 s (1 s for a
     /// retry), which counts as an error.
     fn add(&self, pod: PodInfo, namespace: NetworkNamespace) -> impl Future<Output = Result<(), String>> + Send;
 
@@ -116,7 +116,7 @@ struct Pending {
     due: Instant,
 }
 
-/// What is known from the agent.
+/// The state received from the agent.
 struct Session<'a, H> {
     client: &'a Client,
     handler: &'a H,
@@ -212,7 +212,7 @@ impl<H: PodHandler> Session<'_, H> {
         outcome
     }
 
-    /// Waits until a pod is to be tried again; for ever when there is none.
+    /// Waits until a pod must be tried again; for ever if there is none.
     async fn retry_due(&self) {
         match self.pending.values().map(|pending| pending.due).min() {
             Some(due) => sleep_until(due).await,

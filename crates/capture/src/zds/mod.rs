@@ -17,7 +17,7 @@ pub use agent::Agent;
 pub use client::{Client, ClientStatus, PodHandler};
 pub use wire::{Request, decode_hello, decode_request, decode_response};
 
-/// Where Istio's agent listens.
+/// The socket of Istio's agent.
 pub const DEFAULT_SOCKET: &str = "/var/run/ztunnel/ztunnel.sock";
 
 /// How long either end waits for the other's answer.
@@ -39,7 +39,7 @@ pub struct PodInfo {
     pub service_account: String,
 }
 
-/// What can go wrong between agent and proxy.
+/// Errors between agent and proxy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

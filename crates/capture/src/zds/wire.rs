@@ -113,7 +113,7 @@ fn watched(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
-/// What an agent asks of a proxy.
+/// A request of an agent to a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Serve this pod; its network namespace comes with it.
@@ -226,7 +226,7 @@ pub(super) fn listen(path: &Path) -> io::Result<AsyncFd<Socket>> {
         }
         other => other?,
     }
-    // Whoever connects is handed the network namespaces of all pods.
+    // Whoever connects gets the network namespaces of all pods.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     socket.listen(16)?;
     watched(socket)

@@ -1,10 +1,9 @@
-//! AuthorizationPolicy to what an L4 proxy can enforce.
+//! Translates AuthorizationPolicy into what an L4 proxy can enforce.
 //!
-//! A field that needs a waypoint can't be enforced by a node proxy. What then happens is always
-//! the stricter of the two readings: an ALLOW alternative with such a field allows nothing, a
-//! DENY rule denies whatever the field says. `CUSTOM` asks an external authoriser whether to let
-//! a connection in; without one the answer is no, so it becomes DENY. (Istio leaves it out, and
-//! with it the protection.) `AUDIT` decides nothing and is left out.
+//! A node proxy can't enforce a field that needs a waypoint. The result is always the stricter reading: an ALLOW
+//! alternative with such a field allows nothing, and a DENY rule denies whatever the field says. `CUSTOM` asks an
+//! external authoriser whether to allow. A node proxy has none, so the answer is no, and the policy becomes DENY.
+//! (Istio leaves it out, and with it the protection.) `AUDIT` decides nothing and is left out.
 
 use ipnet::IpNet;
 use leno_model::{
@@ -14,7 +13,7 @@ use leno_model::{
 use super::Options;
 use leno_objects::{AuthorizationPolicy, IpBlock, Operation, PolicyAction, Source, When};
 
-/// Annotation that makes a policy told instead of enforced, with value `true`.
+/// Annotation that, with value `true`, makes a policy a dry run: logged, not enforced.
 const DRY_RUN: &str = "istio.io/dry-run";
 
 const NEEDS_WAYPOINT: &str = "needs a waypoint, which Leno does not have yet";
@@ -24,12 +23,12 @@ pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
     policy.spec.action != PolicyAction::Audit && policy.spec.target_ref.is_none() && policy.spec.target_refs.is_empty()
 }
 
-/// Key of the policy.
+/// The policy's name in the mesh.
 pub(super) fn policy_name(policy: &AuthorizationPolicy) -> PolicyName {
     PolicyName { namespace: policy.metadata.namespace.clone(), name: policy.metadata.name.clone() }
 }
 
-/// The policy as node proxies enforce it, `None` if they don't; and what its author should know.
+/// The policy as node proxies enforce it, `None` if they don't, and the warnings for its author.
 pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> (Option<Authorization>, Vec<String>) {
     let mut translation = Translation { options, policy, strip: true, warnings: Vec::new() };
     if !is_enforced(policy) {
@@ -84,17 +83,17 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
 struct Translation<'a> {
     options: &'a Options,
     policy: &'a AuthorizationPolicy,
-    /// Whether leaving a condition out is the stricter reading (DENY), or leaving out what has
-    /// the condition (ALLOW).
+    /// The stricter way to treat a condition that can't be enforced: leave out the condition (DENY), or leave out the
+    /// alternative that has it (ALLOW).
     strip: bool,
     warnings: Vec<String>,
 }
 
-/// One entry of `from` or `to`, or one condition.
+/// An entry of `from` or `to`, or a condition.
 #[derive(Default)]
 struct Entry {
     matches: Match,
-    /// Fields that can't be enforced.
+    /// The fields that can't be enforced.
     unenforceable: Vec<&'static str>,
 }
 
@@ -122,8 +121,8 @@ impl Translation<'_> {
         Some(Rule { clauses })
     }
 
-    /// The clause of a list of alternatives: `Some(None)` if it restricts nothing, `None` if
-    /// nothing is left that could match.
+    /// The clause of a list of alternatives. `Some(None)` if it restricts nothing; `None` if none of the alternatives
+    /// is left.
     fn alternatives(&mut self, at: &str, list: &str, item: &str, entries: Vec<Entry>) -> Option<Option<Clause>> {
         if entries.is_empty() {
             return Some(None);
@@ -132,8 +131,8 @@ impl Translation<'_> {
         let mut unrestricted = false;
         for (i, entry) in entries.into_iter().enumerate() {
             if entry.unenforceable.is_empty() {
-                // Without any attribute a match would contribute nothing to its clause, whereas
-                // here it stands for an entry that restricts nothing.
+                // A match without attributes would be ignored in its clause, but here it stands for an entry that
+                // restricts nothing.
                 unrestricted |= entry.matches.is_empty();
                 matches.push(entry.matches);
                 continue;
@@ -206,7 +205,7 @@ impl Translation<'_> {
             .collect()
     }
 
-    /// The match of a condition; `None` if it can't be enforced.
+    /// A condition's match; `None` if it can't be enforced.
     fn condition(&mut self, when: &When) -> Option<Match> {
         let mut out = Match::default();
         match when.key.as_str() {
@@ -262,7 +261,7 @@ fn operation(operation: &Operation) -> Entry {
     out
 }
 
-/// `*` is anything, `*x` a suffix, `x*` a prefix, all else exact.
+/// `*` matches anything, `*x` a suffix and `x*` a prefix; everything else is exact.
 fn pattern(text: &str) -> StringMatch {
     let name = |text: &str| Name::from(text);
     match (text.strip_prefix('*'), text.strip_suffix('*')) {

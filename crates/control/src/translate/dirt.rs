@@ -1,7 +1,7 @@
-//! Which results a change of one object touches.
+//! Which results does a change of one object affect?
 //!
-//! Marking too much costs time, marking too little leaves a stale mesh; a property test compares
-//! every sequence of changes with a translation from scratch.
+//! Marking too many costs time. Marking too few leaves the mesh out of date, so a property test compares every sequence
+//! of changes with a translation from scratch.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use leno_objects::{
     PeerAuthentication, Pod, Service,
 };
 
-/// What has to be translated again.
+/// The parts that must be translated again.
 #[derive(Debug, Default)]
 pub(super) struct Dirt {
     pub(super) pods: BTreeSet<Named>,
@@ -25,8 +25,8 @@ pub(super) struct Dirt {
 }
 
 impl Dirt {
-    /// Marks what a change of the object `key` from `old` to `new` touches, which `known` has taken in
-    /// already.
+    /// Marks what is affected by the change of the object `key` from `old` to `new`. `known` already includes the
+    /// change.
     pub(super) fn mark(&mut self, known: Known<'_>, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
         let Known { options, store, index } = known;
         let me: Named = (key.namespace.clone(), key.name.clone());
@@ -70,7 +70,7 @@ impl Dirt {
                 self.services.insert(me);
             }
             Kind::EndpointSlice => {
-                // Beside a selector, or without a service, a slice says nothing.
+                // A slice has no effect if its service has a selector or is missing.
                 let means_something = |slice: &&EndpointSlice| {
                     let service = slice.service().and_then(|name| Service::get(store, &key.namespace, name));
                     service.is_some_and(service::has_manual_endpoints)
@@ -119,7 +119,7 @@ impl Dirt {
         }
     }
 
-    /// Pods of a namespace with these labels.
+    /// Marks the pods of a namespace that have these labels.
     fn mark_selected(&mut self, known: Known<'_>, namespace: &Name, labels: &Labels) {
         let selected = known.index.pods_with(known.store, namespace, labels);
         self.pods.extend(selected.into_iter().map(|name| (namespace.clone(), name)));

@@ -1,5 +1,5 @@
-//! Objects by what they refer to, where the store's order does not help: finding what a change
-//! touches costs what it touches, whatever else there is.
+//! Objects by what they refer to, where the store's order does not help. The cost of finding what a change affects
+//! depends on the number of affected objects only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -12,12 +12,12 @@ use super::{Options, service, workload};
 /// Namespace and name.
 pub(super) type Named = (Name, Name);
 
-/// Objects by the hash of what they refer to. Two things may have one hash, so whoever asks looks
-/// at what is found; in return no key is kept here.
+/// Objects by the hash of what they refer to. Two things may have the same hash, so callers check what they get. In
+/// return, no key is stored here.
 #[derive(Debug)]
 struct Postings<T>(BTreeMap<u64, Few<T>>);
 
-/// Mostly one.
+/// The objects of one hash; mostly one.
 #[derive(Debug)]
 enum Few<T> {
     One(T),
@@ -83,12 +83,12 @@ impl<T: Ord + Clone> Postings<T> {
     }
 }
 
-/// Objects of one kind that select others, each under one label of its selector: a pod is asked for
-/// by each of its own labels, and so meets every selector that can match it, and few that don't.
+/// Objects of one kind that have a selector, each filed under one label of the selector. A pod is looked up by each of
+/// its labels. That finds every selector that can match it, and few others.
 #[derive(Debug, Default)]
 struct Selectors(Postings<Name>);
 
-/// What refers to what.
+/// The references between objects.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,
@@ -108,7 +108,7 @@ pub(super) struct Index {
     wide_peers: BTreeMap<Name, BTreeSet<Name>>,
 }
 
-/// The objects, what they refer to, and what else their meaning depends on.
+/// The objects, their references, and the settings that their meaning depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     pub(super) options: &'a Options,
@@ -125,7 +125,7 @@ impl Index {
         labels.iter().map(move |(key, value)| self.hash((namespace, &**key, &**value)))
     }
 
-    /// Takes in that the object `key` was `old` and is `new`.
+    /// Takes in that the object `key` changed from `old` to `new`.
     pub(super) fn update(&mut self, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
         if let (Some(Object::Pod(old)), Some(Object::Pod(new))) = (old, new)
             && old.spec.node_name == new.spec.node_name
@@ -233,7 +233,7 @@ impl Index {
         self.wide_peers.get(namespace).into_iter().flatten()
     }
 
-    /// Names of the pods of a namespace with all of these labels, of which there is one.
+    /// The names of the pods of a namespace that have all of these labels. `wanted` has at least one.
     pub(super) fn pods_with(&self, store: &ObjectStore, namespace: &str, wanted: &Labels) -> Vec<Name> {
         let Some(rarest) = self.labels(namespace, wanted).min_by_key(|label| self.labels_with.count(*label)) else {
             return Vec::new();
@@ -249,7 +249,7 @@ impl Index {
         self.pods.keys()
     }
 
-    /// Pods that may be on a node.
+    /// The pods that may be on a node.
     pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Named> {
         self.pods_by_node.at(self.hash(node))
     }
@@ -265,7 +265,7 @@ impl Index {
     }
 }
 
-/// Names of the pods a slice's endpoints stand for; they are of its namespace.
+/// The names of the pods that a slice's endpoints stand for. They are in the slice's namespace.
 pub(super) fn target_pods(slice: &EndpointSlice) -> impl Iterator<Item = &str> {
     slice.endpoints.iter().filter_map(|endpoint| workload::target_pod(slice, endpoint))
 }

@@ -1,8 +1,8 @@
-//! Objects to mesh: what the objects mean, in the words of the data plane.
+//! Translates objects into the mesh that the data plane knows.
 //!
-//! [`Translator`] keeps the mesh in step with the objects at the cost of what a change touches:
-//! a pod that becomes ready is one pod's work among however many. What a change touches is
-//! decided in `dirt`, what an object becomes in the other modules, which are pure.
+//! [`Translator`] keeps the mesh up to date at the cost of what a change affects: a pod that becomes ready costs the
+//! work for one pod, however many there are. `dirt` decides what a change affects. The other modules are pure and
+//! decide what an object becomes.
 
 mod authorization;
 mod dirt;
@@ -25,10 +25,10 @@ use leno_objects::{
 use peer_authentication::Peers;
 use workload::Surroundings;
 
-/// What a translation depends on besides the objects.
+/// The settings of a translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Id of the cluster; first part of a workload's uid.
+    /// Id of the cluster. It is the first part of a workload's UID.
     pub cluster_id: Name,
     /// Network id; empty for the default network.
     pub network: Name,
@@ -41,7 +41,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Istio's defaults: `Kubernetes`, `cluster.local` twice, `istio-system`.
+    /// Istio's defaults: cluster `Kubernetes`, trust domain and cluster domain `cluster.local`, root namespace
+    /// `istio-system`.
     fn default() -> Self {
         Self {
             cluster_id: "Kubernetes".into(),
@@ -53,16 +54,16 @@ impl Default for Options {
     }
 }
 
-/// What one call to [`Translator::apply`] changed in the mesh: added, replaced or removed.
+/// The parts of the mesh that one call to [`Translator::apply`] added, replaced or removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Workloads by uid.
+    /// Workloads by UID.
     pub workloads: BTreeSet<WorkloadUid>,
     /// Services by name.
     pub services: BTreeSet<ServiceName>,
     /// Policies by name.
     pub policies: BTreeSet<PolicyName>,
-    /// Objects about which there is something else to say than before, beside what changed in the mesh.
+    /// Objects whose warnings changed.
     pub warned: BTreeSet<ObjectKey>,
 }
 
@@ -81,20 +82,20 @@ impl Delta {
     }
 }
 
-/// The objects, and the mesh they mean.
+/// The objects, and the mesh that they describe.
 #[derive(Debug, Default)]
 pub struct Translator {
     options: Options,
     store: ObjectStore,
-    // What the objects have in common.
+    // Shares equal parts of objects.
     sharing: Sharing,
     index: Index,
     mesh: Mesh,
-    // What the mesh's names have in common.
+    // Shares equal names of the mesh.
     names: Names,
-    // Only non-empty lists.
+    // Has no empty lists.
     warnings: BTreeMap<ObjectKey, Vec<String>>,
-    // Those of endpoints that are no pods.
+    // The workloads of endpoints that are not pods.
     slice_workloads: BTreeMap<Named, Vec<WorkloadUid>>,
 }
 
@@ -104,7 +105,7 @@ impl Translator {
         Self { options, ..Self::default() }
     }
 
-    /// What the translation depends on besides the objects.
+    /// The settings.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -120,23 +121,23 @@ impl Translator {
         pods.filter(move |pod| *pod.spec.node_name == *node)
     }
 
-    /// The mesh they mean.
+    /// The mesh that the objects describe.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }
 
-    /// What the authors of the objects should know about how they were understood, by object.
+    /// Warnings for the authors of objects, by object.
     pub fn warnings(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
         &self.warnings
     }
 
-    /// Takes changes in, all at once, and brings the mesh in step.
+    /// Takes in changes atomically and updates the mesh.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Delta {
         let mut dirt = Dirt::default();
         for mut change in changes {
             let key = match &mut change {
                 Change::Upsert(object) => {
-                    // One that somebody else holds, too, is kept anyway.
+                    // An object that others hold as well is kept by them anyway.
                     if let Some(object) = Arc::get_mut(object) {
                         self.sharing.settle(object);
                     }
@@ -152,7 +153,7 @@ impl Translator {
             if self.store.generation() == generation {
                 continue;
             }
-            // The key as it is held: what the index keeps of it is not kept twice.
+            // The stored key, so that the index holds no second copy of it.
             let (key, new) = match self.store.get_key_value(&key) {
                 Some((held, new)) => (held.clone(), Some(new.clone())),
                 None => (key, None),
@@ -285,7 +286,7 @@ impl Translator {
             let slice = EndpointSlice::get(store, namespace, name)?;
             Some((slice, Service::get(store, namespace, slice.service()?)?))
         });
-        // Of the two namespaces, each once, in order.
+        // Of both namespaces, without duplicates, in order.
         let reaching: BTreeSet<&str> = [namespace, &self.options.root_namespace].into();
         let mut policies: Vec<PolicyName> = reaching
             .into_iter()

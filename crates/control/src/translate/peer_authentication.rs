@@ -1,7 +1,7 @@
-//! PeerAuthentication to policies that deny connections without a mesh identity.
+//! Translates PeerAuthentication into policies that deny connections without a mesh identity.
 //!
-//! The proxies know no modes. `STRICT` is a DENY policy for peers without a principal, listed
-//! by every workload it applies to; other modes are the absence of that policy.
+//! Proxies know no modes. `STRICT` is a DENY policy for peers without a principal, named by every workload that it
+//! applies to. The other modes are the absence of that policy.
 
 use leno_model::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, StringMatch};
 
@@ -9,17 +9,17 @@ use super::Options;
 use super::index::Known;
 use leno_objects::{MutualTlsMode, ObjectMeta, PeerAuthentication, Pod, selects};
 
-/// Name of the policy that is `STRICT`.
+/// The name of the `STRICT` policy.
 pub(super) fn static_strict_name(options: &Options) -> PolicyName {
     PolicyName::static_strict(options.root_namespace.clone())
 }
 
-/// The policy that is `STRICT`: deny whoever has no identity.
+/// The `STRICT` policy: it denies peers without an identity.
 pub(super) fn static_strict(options: &Options) -> Authorization {
     deny(static_strict_name(options), Match::default())
 }
 
-/// Name of the policy made from a PeerAuthentication with modes per port.
+/// The name of the policy made from a PeerAuthentication with modes for single ports.
 pub(super) fn converted_name(namespace: &str, name: &str) -> PolicyName {
     PolicyName::converted(namespace, name)
 }
@@ -37,17 +37,17 @@ fn deny(id: PolicyName, also: Match) -> Authorization {
     }
 }
 
-/// Of several at one level the oldest counts; of equally old ones the first by name.
+/// Of several at one level, the oldest applies; of equally old ones, the first by name.
 fn oldest<'a>(peers: impl Iterator<Item = &'a PeerAuthentication>) -> Option<&'a PeerAuthentication> {
     peers.min_by_key(|peer| (peer.metadata.creation_timestamp, &peer.metadata.name))
 }
 
-/// What it says for all ports. One that was not understood says the strictest it can.
+/// The mode for all ports. If the object was not understood, the strictest mode.
 fn mode(peer: &PeerAuthentication) -> MutualTlsMode {
     if peer.not_understood.is_empty() { peer.spec.mtls.mode } else { MutualTlsMode::Strict }
 }
 
-/// What its author should know.
+/// The warning for its author.
 pub(super) fn warning(peer: &PeerAuthentication) -> Option<String> {
     let missing = peer.not_understood.join("; ");
     (!missing.is_empty())
@@ -67,7 +67,7 @@ fn is_strict(mode: MutualTlsMode, inherited: bool) -> bool {
 pub(super) struct Peers<'a>(pub(super) Known<'a>);
 
 impl Peers<'_> {
-    /// Mode of workloads of a namespace that no selector singles out.
+    /// The mode of those workloads of a namespace that no selector matches.
     fn namespace_mode(self, namespace: &str) -> MutualTlsMode {
         let wide = |namespace: &str| {
             let names = self.0.index.wide_peers(namespace);
@@ -78,8 +78,7 @@ impl Peers<'_> {
         wide(namespace).or_else(|| wide(&self.0.options.root_namespace)).unwrap_or(MutualTlsMode::Permissive)
     }
 
-    /// The policy made from a PeerAuthentication whose ports don't all have the same mode; `None`
-    /// if they do.
+    /// The policy made from a PeerAuthentication whose ports have different modes; `None` if all have the same mode.
     pub(super) fn converted(self, peer: &PeerAuthentication) -> Option<Authorization> {
         peer.selected().filter(|_| peer.not_understood.is_empty())?;
         let namespace = &peer.metadata.namespace;
@@ -98,7 +97,7 @@ impl Peers<'_> {
         Some(deny(converted_name(namespace, &peer.metadata.name), also))
     }
 
-    /// The policy through which PeerAuthentications apply to a pod, if any does.
+    /// The policy through which PeerAuthentications apply to a pod; `None` if there is none.
     pub(super) fn policy_for(self, pod: &Pod) -> Option<PolicyName> {
         let ObjectMeta { namespace, labels, .. } = &pod.metadata;
         let candidates = self.0.index.peers_for(namespace, labels);

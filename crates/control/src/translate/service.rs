@@ -1,4 +1,4 @@
-//! Service to service: names, virtual addresses, ports and the preference among endpoints.
+//! Translates Service: names, virtual addresses, ports and the preference among endpoints.
 
 use leno_model::{
     AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, NetworkAddress, Port, PortName,
@@ -8,11 +8,10 @@ use leno_model::{
 use super::Options;
 use leno_objects::{IntOrString, IpFamily, Labels, Protocol, ServicePort, ServiceType, TrafficPolicy};
 
-/// Annotation, on a Service or its Namespace, for clusters whose API server drops
-/// `trafficDistribution`.
+/// Annotation on a Service or its Namespace, for clusters whose API server drops `trafficDistribution`.
 const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 
-/// Key of the service `name` in `namespace`.
+/// The mesh name of the service `name` in `namespace`.
 pub(super) fn service_name(options: &Options, namespace: &str, name: &str) -> ServiceName {
     ServiceName {
         namespace: namespace.into(),
@@ -20,18 +19,18 @@ pub(super) fn service_name(options: &Options, namespace: &str, name: &str) -> Se
     }
 }
 
-/// Whether the service is part of the mesh: an `ExternalName` is only an alias in DNS.
+/// Whether the service is part of the mesh. An `ExternalName` is not: it is only a DNS alias.
 pub(super) fn is_in_mesh(service: &leno_objects::Service) -> bool {
     service.spec.kind != ServiceType::ExternalName
 }
 
-/// Whether its endpoints are given by EndpointSlices.
+/// Whether its endpoints come from EndpointSlices.
 pub(super) fn has_manual_endpoints(service: &leno_objects::Service) -> bool {
     service.spec.selector.is_empty()
 }
 
-/// The service as proxies see it; `None` if they don't. `namespace_annotations` are those of
-/// its Namespace.
+/// The service as proxies see it; `None` if it is not for them. `namespace_annotations` are the annotations of its
+/// Namespace.
 pub(super) fn service(
     options: &Options,
     service: &leno_objects::Service,
@@ -76,7 +75,7 @@ pub(super) fn service(
     Some(out)
 }
 
-/// The ports that have a place in the model. Nothing but the TCP ones is told to proxies.
+/// The ports that the model can express. Proxies are told of the TCP ports only.
 pub(super) fn ports(service: &leno_objects::Service) -> impl Iterator<Item = (&ServicePort, Transport)> {
     let transport = |port: &ServicePort| match port.protocol {
         Protocol::Tcp => Some(Transport::Tcp),
@@ -86,8 +85,8 @@ pub(super) fn ports(service: &leno_objects::Service) -> impl Iterator<Item = (&S
     service.spec.ports.iter().filter_map(move |port| Some((port, transport(port)?)))
 }
 
-/// The declared protocol: `appProtocol`, else the part of the port's name before the first `-`
-/// (Istio's convention).
+/// The declared application protocol: `appProtocol`, or else the part of the port's name before the first `-` (Istio's
+/// convention).
 pub(super) fn app_protocol(port: &ServicePort) -> AppProtocol {
     let declared = match &port.app_protocol {
         Some(declared) => declared.as_str(),
@@ -126,7 +125,7 @@ enum Distribution {
     SameNode,
 }
 
-/// The field, else the Service's annotation, else the Namespace's.
+/// The value of the field, or else of the Service's annotation, or else of the Namespace's.
 fn distribution(service: &leno_objects::Service, namespace_annotations: Option<&Labels>) -> Distribution {
     let said = [
         service.spec.traffic_distribution.as_deref(),
@@ -140,7 +139,7 @@ fn distribution(service: &leno_objects::Service, namespace_annotations: Option<&
     }
 }
 
-/// Whether two Namespaces mean the same for the services in them.
+/// Whether two versions of a Namespace have the same effect on its services.
 pub(super) fn same_defaults(a: Option<&Labels>, b: Option<&Labels>) -> bool {
     let said = |annotations: Option<&Labels>| annotations.and_then(|all| all.get(TRAFFIC_DISTRIBUTION).cloned());
     said(a) == said(b)

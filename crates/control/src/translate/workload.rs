@@ -1,4 +1,4 @@
-//! Pod and EndpointSlice endpoint to workload.
+//! Translates pods and EndpointSlice endpoints into workloads.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,21 +15,21 @@ use leno_objects::{
     is_captured, selects,
 };
 
-/// Label of a pod that terminates the tunnel by itself, with value `http`.
+/// Label, with value `http`, of a pod that terminates HBONE itself.
 const TUNNEL_LABEL: &str = "networking.istio.io/tunnel";
 
 const REGION_LABEL: &str = "topology.kubernetes.io/region";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 const SUBZONE_LABEL: &str = "topology.istio.io/subzone";
 
-/// Key of the workload of a pod.
+/// The UID of a pod's workload.
 pub(super) fn pod_uid(options: &Options, namespace: &str, name: &str) -> WorkloadUid {
     format!("{}//Pod/{namespace}/{name}", options.cluster_id).into()
 }
 
-/// What a pod's workload takes from other objects.
+/// The other objects that a pod's workload depends on.
 pub(super) struct Surroundings<'a> {
-    /// The Node it is bound to, if that is known.
+    /// The Node that it runs on, if known.
     pub(super) node: Option<&'a Node>,
     /// Services of its namespace that may select it.
     pub(super) services: Vec<&'a Service>,
@@ -39,7 +39,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) policies: Vec<PolicyName>,
 }
 
-/// The workload of a pod; `None` while it has no address, and after its end.
+/// The workload of a pod; `None` while it has no address, and after it has ended.
 pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Option<Workload> {
     let addresses = pod.status.addresses();
     if addresses.is_empty() || matches!(pod.status.phase, PodPhase::Succeeded | PodPhase::Failed) {
@@ -60,7 +60,7 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
     out.service_account = pod.spec.account().into();
     out.node = pod.spec.node_name.clone();
     out.locality = around.node.map(locality).unwrap_or_default();
-    // As Istio's control plane, whatever the owner is.
+    // Whatever the owner is, as Istio's control plane does.
     out.workload_type = WorkloadType::Pod;
     let owner = owner_name(metadata);
     out.canonical_name = first_label(metadata, &["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"])
@@ -77,7 +77,7 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
     Some(out)
 }
 
-/// Where a node is.
+/// The location of a node.
 pub(super) fn locality(node: &Node) -> Locality {
     let label = |key| node.metadata.label(key).unwrap_or_default().into();
     Locality { region: label(REGION_LABEL), zone: label(ZONE_LABEL), subzone: label(SUBZONE_LABEL) }
@@ -87,12 +87,11 @@ fn first_label<'a>(metadata: &'a ObjectMeta, keys: &[&str]) -> Option<&'a str> {
     keys.iter().find_map(|key| metadata.label(key)).filter(|value| !value.is_empty())
 }
 
-/// Name of what manages the pod: the Deployment behind a ReplicaSet, any other owner, else the
-/// pod itself.
+/// The name of the pod's owner: the Deployment behind a ReplicaSet, another owner, or else the pod itself.
 fn owner_name(metadata: &ObjectMeta) -> &str {
     let owner = metadata.owner_references.iter().find(|owner| owner.controller).or(metadata.owner_references.first());
     let Some(owner) = owner else { return &metadata.name };
-    // A ReplicaSet of a Deployment is called `<deployment>-<pod template hash>`.
+    // A Deployment's ReplicaSet is named `<deployment>-<pod template hash>`.
     let deployment = metadata
         .label("pod-template-hash")
         .filter(|_| owner.kind == "ReplicaSet")
@@ -129,7 +128,7 @@ fn services(options: &Options, pod: &Pod, around: &Surroundings<'_>) -> BTreeMap
     out
 }
 
-/// The pod's port for a port of a service; `None` if that is named and the pod has no such name.
+/// The pod's port for a port of a service; `None` if the target is a name that the pod does not have.
 fn pod_port(pod: &Pod, port: &ServicePort, transport: Transport) -> Option<Port> {
     let target_port = match &port.target_port {
         None => port.port.0,
@@ -143,15 +142,15 @@ fn pod_port(pod: &Pod, port: &ServicePort, transport: Transport) -> Option<Port>
     Some(Port { service_port: port.port.0, target_port, app_protocol: app_protocol(port), transport })
 }
 
-/// Name of the pod an endpoint of a slice stands for: one of the slice's namespace, or whoever may
-/// write slices in one namespace could enlist pods of another.
+/// The name of the pod that a slice's endpoint stands for. It must be in the slice's namespace: otherwise, whoever may
+/// write slices in one namespace could add pods of another.
 pub(super) fn target_pod<'a>(slice: &EndpointSlice, endpoint: &'a SliceEndpoint) -> Option<&'a str> {
     let target = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod")?;
     let here = target.namespace.is_empty() || *target.namespace == *slice.metadata.namespace;
     here.then_some(target.name.as_str())
 }
 
-/// Ports of a slice's endpoints for the service: joined by name, as Kubernetes does.
+/// The ports of a slice's endpoints for the service, matched by name, as in Kubernetes.
 fn slice_ports(slice: &EndpointSlice, service: &Service) -> Vec<Port> {
     ports(service)
         .filter_map(|(port, transport)| {
@@ -163,8 +162,8 @@ fn slice_ports(slice: &EndpointSlice, service: &Service) -> Vec<Port> {
         .collect()
 }
 
-/// The workloads of those endpoints of a slice that are no pods: plain TCP, no identity, and
-/// not to be found by address, for a pod may have the same one.
+/// The workloads of the slice's endpoints that are not pods. They get plain TCP, have no identity, and can't be found
+/// by address, because a pod may have the same one.
 pub(super) fn bare_endpoints(options: &Options, slice: &EndpointSlice, service: &Service) -> Vec<Workload> {
     if slice.address_type == AddressType::Fqdn || !is_in_mesh(service) || !has_manual_endpoints(service) {
         return Vec::new();

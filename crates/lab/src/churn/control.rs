@@ -31,11 +31,11 @@ const PAGE: usize = 500;
 /// What a control plane for the lab is told first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
-    /// Who may come, as `leno control --tokens` reads it.
+    /// The tokens of the proxies, in the format of `leno control --tokens`.
     pub(super) tokens: String,
 }
 
-/// What it says, one JSON object a line.
+/// A message of the control plane, one JSON object a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "kebab-case")]
 pub(super) enum Said {
@@ -43,7 +43,7 @@ pub(super) enum Said {
     Listening {
         /// Where.
         address: SocketAddr,
-        /// Who vouches for it.
+        /// Its root certificate.
         root: String,
     },
     /// Something was published.

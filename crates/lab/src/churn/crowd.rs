@@ -29,7 +29,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Proxies that will know `mesh`; none is connected.
+    /// Proxies that will know `mesh`. None is connected yet.
     pub(super) fn new(shape: Shape, mesh: &Mesh) -> Self {
         let names = Arc::new(Names::new(mesh.services().chain(mesh.workloads().into_keys()).collect()));
         let watched = Arc::new(Watched::default());
@@ -98,12 +98,12 @@ impl Crowd {
         &self.watched
     }
 
-    /// What is watched.
+    /// The watched state.
     pub(super) fn watched(&self) -> &Watched {
         &self.watched
     }
 
-    /// Waits until every proxy has seen so many changes.
+    /// Waits until every proxy has seen this many changes.
     pub(super) async fn see(&mut self, plane: &Plane, changes: usize, patience: Duration) -> Result<(), Error> {
         let wanted = (changes * self.shape.proxies) as u64;
         let watched = self.watched.clone();
@@ -146,7 +146,7 @@ impl Crowd {
         self.shared.as_ref().map_or(0, |shared| shared.again.load(Ordering::Relaxed))
     }
 
-    /// What each holds.
+    /// The state of each proxy.
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Held>> {
         self.held.iter().map(Mutex::lock)
     }

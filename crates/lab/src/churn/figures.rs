@@ -11,7 +11,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 const QUIET: f64 = 0.15;
 const LATE: f64 = 1.0;
 
-/// What a phase found; `all` are the results of all phases, of which some are compared with each other.
+/// The figures of a phase. `all` are the results of all phases, because some figures compare phases.
 pub(crate) fn values(result: &PhaseResult, all: &[PhaseResult]) -> Vec<Value> {
     use Better::Lower;
     let Some(phase) = Phase::of(&result.step) else { return Vec::new() };

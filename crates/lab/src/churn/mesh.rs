@@ -9,12 +9,12 @@ use super::phase::{Kind, Shape};
 /// The label that carries the number of the change that a pod was last part of. Control planes pass it on as the workload's
 /// revision.
 const MARK_LABEL: &str = "version";
-/// What the number follows.
+/// The text before the number of a change.
 const MARK: &str = "change-";
 /// First address of pods, and of services.
 const PODS: u32 = u32::from_be_bytes([10, 0, 0, 1]);
 const SERVICES: u32 = u32::from_be_bytes([172, 16, 0, 1]);
-/// What follows a Deployment's name in that of its ReplicaSet.
+/// The end of a ReplicaSet's name, after the Deployment's name.
 const HASH: &str = "5d8f7c9b4";
 
 /// Objects as lines of a feed, and what they are about.
@@ -37,7 +37,7 @@ pub(super) struct Mesh {
     changes: u32,
     /// Addresses given so far: one is never given twice.
     addresses: u32,
-    /// Where the next change of each size takes place.
+    /// The place of the next change of each size.
     turns: BTreeMap<&'static str, usize>,
 }
 
@@ -49,7 +49,7 @@ struct Pod {
     mark: u32,
 }
 
-/// What a proxy must know of a pod.
+/// What a proxy must know about a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! What a control plane costs: a generated mesh that changes, and proxies that want to know.
+//! What does a control plane cost? A generated mesh that changes, and proxies that follow it.
 //!
 //! The control plane is a process of its own ([`plane`]), fed with Kubernetes objects as JSON ([`mesh`]). The proxies are
 //! real delta clients over TLS ([`proxy`]), all in the lab's process, each with a connection and a token of its own; they

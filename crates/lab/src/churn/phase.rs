@@ -1,4 +1,4 @@
-//! What is measured of a control plane, in order.
+//! The phases of measuring a control plane, in order.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,13 +39,13 @@ impl Shape {
     }
 }
 
-/// What happens to the mesh in one change.
+/// The effect of one change on the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// One pod goes, and another comes in its place.
+    /// A pod is removed, and another takes its place.
     ReplacePod,
-    /// One pod gets another label.
+    /// A pod's label changes.
     RelabelPod,
     /// Every pod of a service goes, and as many others come.
     ReplaceService,
@@ -114,7 +114,7 @@ impl Phase {
         }
     }
 
-    /// What it shows.
+    /// What the phase shows.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {

@@ -52,7 +52,7 @@ pub(super) struct Plane {
     tokens: Vec<String>,
 }
 
-/// What it has said so far.
+/// Its messages so far.
 #[derive(Debug, Clone, Default)]
 struct Heard {
     listening: Option<(SocketAddr, String)>,
@@ -92,12 +92,12 @@ impl Plane {
         Ok(plane)
     }
 
-    /// Where it listens, and the root that vouches for it.
+    /// Its address, and its root certificate.
     pub(super) fn listening(&self) -> Result<(SocketAddr, String), Error> {
         self.heard.borrow().listening.clone().ok_or_else(|| self.broken("it does not listen"))
     }
 
-    /// What each proxy shows.
+    /// The tokens of the proxies.
     pub(super) fn tokens(&self) -> &[String] {
         &self.tokens
     }

@@ -1,4 +1,4 @@
-//! One proxy: a delta client over TLS that does what is asked of one, and looks at no more than it must.
+//! One proxy: a delta client over TLS that behaves as required and decodes no more than it must.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -25,12 +25,12 @@ use super::plane::NAMESPACE;
 use super::state::Held;
 use super::wire::{Reader, framed, header};
 
-/// As Leno's node proxy and ztunnel ask for them.
+/// The same as Leno's node proxy and ztunnel have.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// What all proxies share.
+/// State shared by all proxies.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) address: SocketAddr,
@@ -51,10 +51,11 @@ pub(super) struct Shared {
     pub(super) there: watch::Sender<usize>,
 }
 
-/// What a proxy that was here before says it holds: the fields of its first request that are the same for all proxies.
+/// What a returning proxy says it holds: the fields of its first request that are the same for all proxies.
 pub(super) type Told = Bytes;
 
-/// Versions of what is held, as a first request tells them; what is beyond the size that gRPC servers take is left out.
+/// The versions that are held, as a first request lists them. What exceeds the size that gRPC servers accept is left
+/// out.
 pub(super) fn told<'a>(held: impl Iterator<Item = (&'a str, &'a str)>) -> Told {
     const MOST: usize = (4 << 20) - (64 << 10);
     let mut request = DeltaDiscoveryRequest { type_url: ADDRESS_TYPE.to_owned(), ..Default::default() };
@@ -94,7 +95,7 @@ pub(super) async fn run(shared: Arc<Shared>, number: usize, told: Option<Told>) 
     }
 }
 
-/// One connection; `permit` is given back when it is in sync.
+/// One connection. `permit` is given back when the proxy is in sync.
 async fn converse(
     shared: &Shared,
     number: usize,
@@ -209,7 +210,7 @@ fn send(answers: &mut SendStream<Bytes>, bytes: Bytes) -> Result<(), String> {
     answers.send_data(bytes, false).map_err(|error| format!("an answer cannot be sent: {error}"))
 }
 
-/// What opens both types, in pieces.
+/// The requests that open both types, in pieces.
 fn first_requests(number: usize, told: Option<Told>) -> [Bytes; 3] {
     let field = |text: String| Value { kind: Some(Kind::StringValue(text)) };
     let pod = format!("proxy-{number}");

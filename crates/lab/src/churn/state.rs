@@ -1,4 +1,4 @@
-//! What a proxy holds, in little: which resources, and a digest of each.
+//! What a proxy holds, in short form: the resources and a digest of each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const CANONICAL_REVISION: u64 = 11;
 /// Numbers for names, so that a thousand proxies need four bytes for a resource each.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Those known from the beginning, in their order: most come in it.
+    /// The names known from the beginning, in order. Most resources come in this order.
     first: Vec<Box<[u8]>>,
     first_numbers: HashMap<Box<[u8]>, u32>,
     later: RwLock<HashMap<Box<[u8]>, u32>>,
@@ -81,7 +81,7 @@ impl Watched {
         *self.latency.lock() = LatencyRecorder::new();
     }
 
-    /// A change of so many pods is about to be fed.
+    /// A change of this many pods is about to be fed.
     pub(super) fn sent(&self, number: u32, pods: u32) {
         let sent = Sent { at: Instant::now(), pods };
         self.sent.write().insert(number, sent);
@@ -112,14 +112,14 @@ pub(super) struct Kept {
 pub(super) struct Held {
     names: Arc<Names>,
     watched: Arc<Watched>,
-    /// By the numbers of their names; 0 for what is not held.
+    /// Indexed by the numbers of their names; 0 for what is not held.
     digests: Vec<u32>,
     count: usize,
     guess: u32,
-    /// As many as make the first sync.
+    /// The number of resources that make the first sync.
     wanted: usize,
     synced: bool,
-    /// Of changes of more than one pod: pods seen.
+    /// For changes of more than one pod: the number of pods seen.
     partly: HashMap<u32, u32>,
     /// Changes seen in full since [`Watched::begin`].
     changes_seen: usize,
@@ -149,7 +149,7 @@ impl Held {
         }
     }
 
-    /// What is read next arrived at that time.
+    /// What is read next arrived at this time.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.now = now;
     }

@@ -73,13 +73,13 @@ pub struct PhaseResult {
     pub again: u64,
     /// From when a change was about to be fed until a proxy had all of it, for every change and proxy.
     pub latency: Option<Latency>,
-    /// What the whole machine used.
+    /// The use of the whole machine.
     pub machine: MachineCpu,
-    /// Of that, what programs used that are no part of the lab.
+    /// The part of it that programs outside the lab used, seconds.
     pub others_seconds: f64,
 }
 
-/// What is measured in a turn.
+/// One turn: a control plane in one round.
 pub(crate) struct Turn<'a> {
     /// The program that is the control plane.
     pub(crate) program: &'a Path,
@@ -91,11 +91,11 @@ pub(crate) struct Turn<'a> {
     pub(crate) shape: Shape,
     /// How long changes go on.
     pub(crate) seconds: f64,
-    /// What is reported. What must come before is done, too.
+    /// The phases that are reported. Those that must come before are run as well.
     pub(crate) phases: Vec<Phase>,
 }
 
-/// How far a turn is.
+/// Progress of a turn.
 pub(crate) enum News<'a> {
     /// The operator has had enough.
     Stops,
@@ -151,7 +151,7 @@ struct Running<'a> {
     results: Vec<PhaseResult>,
 }
 
-/// Where everything stood when a phase began.
+/// The state when a phase began.
 struct Sampled {
     at: Instant,
     /// `at`, RFC 3339, UTC.
@@ -316,7 +316,7 @@ impl Running<'_> {
         Ok(made)
     }
 
-    /// So many changes a second, however long proxies take to see them.
+    /// Makes changes at a fixed rate, however long proxies take to see them.
     async fn at_fixed_times(&mut self, kind: Kind) -> Result<Made, Error> {
         let mut made = Made::default();
         self.crowd.watch(self.mesh.next());

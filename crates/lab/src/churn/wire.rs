@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// What a stream brings.
+/// Receives what a stream brings.
 pub(super) trait Sink {
     /// One encoded `Resource`.
     fn resource(&mut self, encoded: &[u8]);
@@ -15,7 +15,7 @@ pub(super) trait Sink {
 
 /// Largest field of a response; no resource comes near.
 const MAX_FIELD: usize = 16 << 20;
-/// Of a gRPC message: a flag and a length.
+/// Length of a gRPC message's prefix: a flag and a length.
 const HEADER: usize = 5;
 
 /// Takes a stream of `DeltaDiscoveryResponse`s apart.
@@ -131,7 +131,7 @@ impl Reader {
 #[derive(Debug, PartialEq, Eq)]
 struct Field {
     number: u64,
-    /// Where its bytes are; of a number there are none.
+    /// The place of its bytes; empty for a number.
     value: Range<usize>,
 }
 
@@ -194,7 +194,7 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What stands before a gRPC message of that length.
+/// The prefix of a gRPC message of that length.
 pub(super) fn header(length: usize) -> [u8; HEADER] {
     let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     [0, a, b, c, d]

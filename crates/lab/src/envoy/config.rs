@@ -1,4 +1,4 @@
-//! What Envoy is told: listeners in the pods' namespaces, and clusters that tunnel.
+//! The configuration of Envoy: listeners in the pods' namespaces, and clusters that tunnel.
 //!
 //! The tunnel is HBONE, as Istio's proxies speak it: HTTP/2 CONNECT to the destination pod's port 15008 over mutual TLS 1.3, and
 //! the authority names the real destination. Windows and limits are those of the other subjects, so that none wins by buffering.
@@ -24,15 +24,15 @@ const BIND_WITHOUT_PORT: (i32, i32) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_N
 pub(super) struct Pod<'a> {
     /// Unique part of its names.
     pub uid: &'a str,
-    /// Where its network namespace can be opened.
+    /// The path by which its network namespace can be opened.
     pub namespace: String,
     /// Certificate chain, leaf first.
     pub chain: &'a Path,
     /// Private key.
     pub key: &'a Path,
-    /// Who vouches for peers.
+    /// The root certificate of peers.
     pub root: &'a Path,
-    /// What the identities of all peers begin with.
+    /// The common prefix of all peers' identities.
     pub peers: &'a str,
 }
 

@@ -64,7 +64,7 @@ pub fn envoy_main() -> ExitCode {
 fn run() -> Result<(), Error> {
     crate::load::raise_descriptor_limit();
     let directory = std::env::current_dir().map_err(Error::io("cannot find the working directory"))?.join("envoy");
-    // What an Envoy left that died.
+    // The rest of an Envoy that died.
     let _ = std::fs::remove_dir_all(&directory);
     let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(Error::io(format!("cannot create {}", directory.display())))?;
@@ -137,7 +137,7 @@ struct Known {
     /// By uid.
     pods: BTreeMap<String, Served>,
     version: u64,
-    /// Namespaces of pods that went: Envoy must not meet a path that leads nowhere while it lets go of them.
+    /// Namespaces of removed pods. While Envoy drops them, it must not find a path that leads nowhere.
     gone: Vec<OwnedFd>,
 }
 
@@ -147,7 +147,7 @@ struct Served {
     chain: PathBuf,
     key: PathBuf,
     root: PathBuf,
-    /// What its peers' identities begin with.
+    /// The common prefix of its peers' identities.
     peers: String,
 }
 

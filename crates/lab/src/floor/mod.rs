@@ -4,8 +4,8 @@
 //! policy, no log, no metrics. Whatever a mesh costs above this is the mesh's own doing. It takes its pods from the node
 //! agent like every node proxy, and serves connections between them only: no DNS, nothing to or from outside.
 //!
-//! One thread per core with its own event loop and its own listeners, one task per connection, one buffer per thread: an
-//! idle connection holds none.
+//! There is one thread per core with its own event loop and its own listeners, one task per connection, and one buffer
+//! per thread. An idle connection holds no buffer.
 
 mod relay;
 

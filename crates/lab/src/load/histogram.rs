@@ -42,7 +42,7 @@ impl LatencyRecorder {
         self.0 += &other.0;
     }
 
-    /// What goes into the outcome.
+    /// The figures for the outcome.
     #[must_use]
     pub fn finish(&self) -> Latency {
         let mut raw = Vec::new();

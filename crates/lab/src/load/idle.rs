@@ -63,8 +63,9 @@ pub(super) fn run(
     Ok(outcome)
 }
 
-/// Does something for each item, a bounded number at a time; what fails is counted. Ends early where all of the first fail
-/// in a `hopeless` way: ten thousand connections to somebody who hangs would take twenty minutes to tell no more.
+/// Does something for each item, a limited number at a time, and counts failures. Ends early if all of the first
+/// attempts fail in a `hopeless` way: ten thousand connections to a server that hangs would take twenty minutes and
+/// tell no more.
 async fn all<I, F>(
     items: impl Iterator<Item = I>,
     errors: &mut BTreeMap<String, u64>,
@@ -98,7 +99,7 @@ where
     good
 }
 
-/// Those of a tunnel that is gone fail at once, and say nothing of the others.
+/// Connections to a tunnel that is gone fail at once, and say nothing about the others.
 fn hangs(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }

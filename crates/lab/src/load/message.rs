@@ -5,7 +5,7 @@ use std::str::from_utf8;
 /// Longest head of a message.
 pub(super) const HEAD_MAX: usize = 16 * 1024;
 
-/// What is left of a response.
+/// The rest of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     More,

@@ -1,8 +1,8 @@
 //! The load generator: one process inside a pod's network namespace, told by one JSON text what to do.
 //!
-//! It answers with JSON texts on standard output, one per line: [`Event::Started`] when the measured time begins,
-//! [`Event::Ended`] when it ends (so that whoever measures processor time can do so over exactly that time), and
-//! [`Event::Result`] as the last. End of file on standard input ends it at once: a generator never outlives the lab.
+//! It writes JSON texts to standard output, one per line: [`Event::Started`] when the measured time begins,
+//! [`Event::Ended`] when it ends (so that processor time can be measured over exactly that time), and [`Event::Result`]
+//! last. End of file on standard input ends it at once, so that a generator never outlives the lab.
 
 mod engine;
 mod histogram;
@@ -29,7 +29,7 @@ pub use spec::{
 
 use crate::Error;
 
-/// What whoever started a generator may tell it.
+/// A command to a generator from the process that started it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// End what lasts until told, and report.

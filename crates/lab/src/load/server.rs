@@ -18,7 +18,7 @@ const BLOCK: usize = 256 * 1024;
 /// Longest answer that `/bytes/N` gives.
 const BODY_MAX: usize = 64 << 20;
 
-/// What a server is told. Port 0 lets the kernel choose.
+/// The parameters of a server. With port 0, the kernel chooses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSpec {
     /// Address to listen on.
@@ -51,7 +51,7 @@ impl Default for ServerSpec {
     }
 }
 
-/// Where a server listens.
+/// The ports of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as in ServerSpec")]
 pub struct Listening {
@@ -69,7 +69,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The ports where it listens.
     #[must_use]
     pub fn ports(&self) -> Listening {
         self.ports
@@ -229,7 +229,8 @@ async fn respond(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
             Some(size) => write_sized(&mut stream, size, close).await?,
         }
         if close {
-            // Orderly, so that the client's next connection can have the same port at once: whoever closes first keeps it.
+            // In good order, so that the client's next connection can have the same port at once: the side that closes
+            // first keeps it.
             stream.shutdown().await?;
             return Ok(());
         }

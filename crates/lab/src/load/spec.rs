@@ -1,4 +1,4 @@
-//! What a load generator is told, and what it answers.
+//! The parameters of a load generator, and its answers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ pub struct HttpLoad {
     pub connections: usize,
     /// When the next request is sent.
     pub pace: Pace,
-    /// What becomes of a connection after a request.
+    /// Whether a connection is used again after a request.
     pub reuse: Reuse,
     /// Threads. One is enough for about 100 000 requests/s.
     pub workers: usize,
@@ -65,8 +65,8 @@ pub struct HttpLoad {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
-    /// As soon as the last one is answered: finds the maximum. Its latencies flatter a server that stalls, because no
-    /// request is sent meanwhile.
+    /// A request is sent as soon as the last one is answered: this finds the maximum. Its latencies flatter a server
+    /// that stalls, because no request is sent meanwhile.
     Closed,
     /// At fixed times, whether or not the last one is answered. Latency counts from the time at which a request should
     /// have been sent, so that a stall shows in every request it delayed.
@@ -76,7 +76,7 @@ pub enum Pace {
     },
 }
 
-/// What becomes of a connection after a request.
+/// The use of a connection after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
@@ -127,13 +127,13 @@ pub enum Event {
         /// Where.
         ports: Listening,
     },
-    /// What counts begins now.
+    /// The measured time begins now.
     Started,
-    /// What counts has just ended.
+    /// The measured time has just ended.
     Ended,
     /// The last line of a generator that succeeded.
     Result {
-        /// What it found.
+        /// The result.
         outcome: Box<Outcome>,
     },
     /// The last line of one that did not.
@@ -143,7 +143,7 @@ pub enum Event {
     },
 }
 
-/// What a load found.
+/// The result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Outcome {
@@ -155,7 +155,7 @@ pub enum Outcome {
     Idle(IdleOutcome),
 }
 
-/// What HTTP requests found.
+/// The result of HTTP requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HttpOutcome {
     /// Seconds that counted.
@@ -175,7 +175,7 @@ pub struct HttpOutcome {
     pub errors: BTreeMap<String, u64>,
     /// From the intended time of sending (open loop) or the actual one (closed loop) to the last byte.
     pub latency: Latency,
-    /// Of an open loop on a virtual machine, which a hypervisor takes time from: those of its requests that it had no part in.
+    /// For an open loop on a virtual machine: the requests during which the hypervisor took no time.
     #[serde(default)]
     pub undisturbed: Option<Box<Undisturbed>>,
     /// How late the generator itself was with requests whose connection was free: when this is not small beside the
@@ -200,7 +200,7 @@ impl HttpOutcome {
     }
 }
 
-/// What bulk bytes found.
+/// The result of bulk streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamOutcome {
     /// Seconds that counted.
@@ -213,14 +213,14 @@ pub struct StreamOutcome {
     pub errors: BTreeMap<String, u64>,
 }
 
-/// What idle connections found.
+/// The result of idle connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleOutcome {
     /// Connections that carried a byte there and back.
     pub opened: u64,
     /// Seconds this took for all of them.
     pub open_seconds: f64,
-    /// Of those, how many carried another byte there and back at the end.
+    /// Those of them that carried another byte there and back at the end.
     pub alive: u64,
     /// Failed connections by reason.
     pub errors: BTreeMap<String, u64>,

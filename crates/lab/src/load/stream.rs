@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// For the target to accept, and to say at the end how much arrived.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a stream's thread shares with the one that measures.
+/// State shared between a stream's thread and the measuring one.
 #[derive(Default)]
 struct Shared {
     bytes: Vec<AtomicU64>,

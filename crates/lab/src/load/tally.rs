@@ -1,4 +1,4 @@
-//! What an engine counts.
+//! The counters of an engine.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use super::histogram::LatencyRecorder;
 use super::spec::HttpOutcome;
 use super::undisturbed::Slices;
 
-/// What was counted.
+/// The counts.
 #[derive(Default)]
 pub(super) struct Tally {
     pub planned: u64,
@@ -23,7 +23,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of an open loop with so many requests: to make room on the way would be a stall.
+    /// For an open loop with this many requests: allocating during the run would be a stall.
     pub(super) fn of_open_loop(requests: usize) -> Self {
         Self { each: Some(Vec::with_capacity(requests)), ..Self::default() }
     }

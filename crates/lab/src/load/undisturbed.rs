@@ -1,8 +1,9 @@
 //! Which requests the hypervisor had no part in.
 //!
-//! It takes a core away for milliseconds at a time, a thousand times what a request waits in a proxy, and as often as its other
-//! guests like: the tail of whoever is measured just then is theirs. So the time is cut into slices, and those in which none
-//! was taken are summed up by themselves. What is left out is chosen by when requests were due, never by how long they took.
+//! A hypervisor takes a core away for milliseconds at a time, a thousand times as long as a request waits in a proxy,
+//! and as often as its other guests need it. Those requests then make the tail of whatever is being measured. So the
+//! time is cut into slices, and the slices in which nothing was taken are summed up separately. What is left out is
+//! chosen by when requests were due, never by how long they took.
 
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ fn taken() -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Slices with a look at the end of each, at which so many seconds had been taken.
+    /// Slices, each with a look at its end; `taken` are the seconds taken by then.
     fn slices(taken: &[f64]) -> Slices {
         let begin = Instant::now();
         let mut slices = Slices { begin, disturbed: Vec::new(), taken: taken.first().copied() };

@@ -33,9 +33,10 @@ pub struct MachineCpu {
     pub all_seconds: f64,
 }
 
-/// What may have been taken of the time that was not idle, for what is left of it to be known: so far it may be wrong.
+/// The part of the time that was not idle which a hypervisor may have taken. Beyond it, the rest is not known well
+/// enough.
 const TAKEN: f64 = 0.05;
-/// How far the samples of what cores do may be from how long they did something, to be believed in what they did.
+/// How far the kernel's samples may be from the measured busy time to be believed.
 const BELIEVED: f64 = 0.25;
 
 impl MachineCpu {
@@ -69,7 +70,7 @@ impl MachineCpu {
         })
     }
 
-    /// What was used since `before`.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {

@@ -32,7 +32,7 @@ impl Cpu {
         Self { user_seconds, system_seconds: seconds - user_seconds }
     }
 
-    /// What was used since `before`.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -71,7 +71,7 @@ pub struct Memory {
 /// When the process is gone.
 pub fn cpu(pid: i32) -> io::Result<Cpu> {
     let mut total = usage(pid)?;
-    // One that has ended and was not yet asked how is a name without a process.
+    // A process that has ended and was not reaped yet has a name but no process.
     if fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| fields(&stat).first() == Some(&"Z")) {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -121,7 +121,7 @@ pub fn others(pid: i32) -> io::Result<f64> {
     let mut total = 0.0;
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(other) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // One that ends meanwhile is in its parent's time.
+        // A process that ends meanwhile counts in its parent's time.
         let Ok(stat) = fs::read_to_string(format!("/proc/{other}/stat")) else { continue };
         let parent = fields(&stat).get(1).and_then(|parent| parent.parse::<i32>().ok());
         if !own.contains(&other) && other != KERNEL && parent != Some(KERNEL) {
@@ -131,24 +131,24 @@ pub fn others(pid: i32) -> io::Result<f64> {
     Ok(total)
 }
 
-/// What a process and its reaped children have used. Its own part comes from the scheduler's count in nanoseconds: ticks are
-/// 10 ms, which is all that a proxy takes for a few hundred requests.
+/// The processor time of a process and its reaped children. Its own part is the scheduler's count in nanoseconds. A
+/// tick is 10 ms, which is all that a proxy takes for a few hundred requests.
 fn usage(pid: i32) -> io::Result<Cpu> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let [own, reaped] = times(&stat);
     let precise = clock_getcpuclockid(Pid::from_raw(pid)).and_then(clock_gettime);
-    // One that has ended has no clock any more.
+    // A process that has ended has no clock any more.
     let own = precise.map_or(own, |now| own.scaled_to(Duration::from(now).as_secs_f64()));
     Ok(own + reaped)
 }
 
-/// What a process and its reaped children have used, by `/proc/PID/stat`, in whole ticks.
+/// The processor time of a process and its reaped children, from `/proc/PID/stat`, in whole ticks.
 fn time(stat: &str) -> Cpu {
     let [own, reaped] = times(stat);
     own + reaped
 }
 
-/// What a process has used, and its reaped children.
+/// The processor time of a process, and that of its reaped children.
 fn times(stat: &str) -> [Cpu; 2] {
     let fields = fields(stat);
     let tick = seconds_per_tick();

@@ -1,4 +1,4 @@
-//! One figure of all subjects at a glance: a bar for each, its median, and what it is by none and by its peers.
+//! One figure of all subjects at a glance: for each a bar, its median, and its ratio to no mesh and to its peers.
 
 use std::fmt::Write as _;
 
@@ -72,7 +72,7 @@ fn bar(one: &Summary, top: f64, colour: &str) -> String {
     svg
 }
 
-/// What a subject is by those it is compared with.
+/// A subject's ratios to those it is compared with.
 fn ratios(report: &Report, figure: &Figure, one: &Summary) -> String {
     let mut out = String::new();
     for other in compared_with(report, &one.subject) {

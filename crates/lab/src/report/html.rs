@@ -44,7 +44,7 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
     Ok(out)
 }
 
-/// What stands around the raw results in the page.
+/// The markup around the raw results in the page.
 const RAW_BEGIN: &str = "<script type=\"application/json\" id=\"report\">";
 const RAW_END: &str = "</script>";
 

@@ -1,4 +1,4 @@
-//! What a run found, for people and for programs.
+//! The report of a run, for people and for programs.
 
 mod card;
 mod curve;
@@ -39,7 +39,7 @@ pub struct Report {
     /// Commit that this program was built from, with `-dirty` if there was more; `None` where it was built outside of a
     /// repository.
     pub commit: Option<String>,
-    /// What was typed.
+    /// The command line.
     pub command: String,
     /// When the run began: RFC 3339, UTC.
     pub started: String,
@@ -49,7 +49,7 @@ pub struct Report {
     pub machine: Machine,
     /// The scenario.
     pub scenario: String,
-    /// What it is about.
+    /// What the scenario is about.
     pub about: String,
     /// The steps that were measured.
     pub steps: Vec<StepInfo>,
@@ -75,9 +75,9 @@ pub struct Report {
 pub struct StepInfo {
     /// Its name.
     pub name: String,
-    /// What it shows.
+    /// What the step shows.
     pub about: String,
-    /// What others published under conditions like its.
+    /// Published figures measured under similar conditions.
     pub published: Vec<Published>,
 }
 

@@ -1,4 +1,4 @@
-//! What others published under conditions that a step is like, and what is wrong with it.
+//! Figures that others have published, measured under conditions like those of a step, and their faults.
 //!
 //! The figures stand beside the lab's own to show proportions, not to be compared number by number: other machines, other
 //! networks, other programs behind the mesh.
@@ -16,7 +16,7 @@ pub struct Study {
     pub title: &'static str,
     /// How it was measured.
     pub method: &'static str,
-    /// What a reader must know before believing it.
+    /// What a reader must know before believing them.
     pub faults: &'static [&'static str],
 }
 
@@ -69,7 +69,7 @@ const STUDIES: [Study; 3] = [
 pub struct Published {
     /// Condition.
     pub key: String,
-    /// What was measured.
+    /// The system that was measured.
     pub system: String,
     /// Figure.
     pub metric: String,

@@ -51,7 +51,7 @@ fn groups(warnings: &[String]) -> Vec<Vec<&str>> {
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// What a remark says without its numbers and, if it is about a turn (`STEP with SUBJECT, round N: …`), without that.
+/// A remark without its numbers and, if it is about a turn (`STEP with SUBJECT, round N: …`), without that part.
 fn kind(warning: &str) -> String {
     let text = match warning.split_once(": ") {
         Some((turn, rest)) if turn.contains(", round ") => rest,

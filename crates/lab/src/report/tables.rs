@@ -70,7 +70,7 @@ fn cell(out: &mut String, report: &Report, one: &Summary) {
     }
 }
 
-/// What each round found: a block for each figure, a row for each subject.
+/// The values of each round: a block for each figure, a row for each subject.
 pub(super) fn rounds(report: &Report, step: &StepInfo, figures: &[&Figure]) -> String {
     let mut out = format!("<details><summary>Every round of {}</summary>\n", escape(&step.name));
     out.push_str("<div class=\"wide\"><table><thead><tr><th>");

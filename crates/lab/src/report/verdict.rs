@@ -7,8 +7,8 @@ use crate::subject::WITHOUT_MESH;
 /// Figures in a summary.
 pub(super) const FIVE: usize = 5;
 
-/// What tells most about a scenario, most telling first: a step, and the names of a figure, of which the first one that was
-/// measured counts. Steps have different names in all scenarios, so one list serves all of them.
+/// The most telling figures, most telling first. Each entry is a step and alternative names of a figure, of which the
+/// first that was measured is used. Steps have different names in all scenarios, so one list serves all of them.
 const TELLING: [(&str, &[&str]); 30] = [
     ("across-nodes/1-stream/send", &["CPU of both proxies"]),
     ("across-nodes/1-stream/send", &["throughput"]),
@@ -87,7 +87,7 @@ pub(super) fn telling<'a>(report: &'a Report, step: &'a str) -> impl Iterator<It
 /// Whether all subjects have the same value in all rounds.
 pub(super) fn is_alike(figure: &Figure) -> bool {
     let Some(first) = figure.subjects.first() else { return true };
-    // One subject is compared with nothing, but its value is news unless it is zero.
+    // A single subject is compared with nothing, but its value is news unless it is zero.
     let is_same = |one: &Summary| one.min == first.median && one.max == first.median;
     figure.subjects.iter().all(is_same) && (figure.subjects.len() > 1 || first.median == 0.0)
 }
@@ -110,7 +110,7 @@ pub(super) fn compared_with<'a>(report: &'a Report, subject: &str) -> Vec<&'a st
     if peers.is_empty() { others } else { peers }
 }
 
-/// What a comparison shows.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Better in all rounds.
@@ -121,7 +121,7 @@ pub(super) enum Outcome {
     NotToldApart,
 }
 
-/// What a ratio shows of the subject that has it.
+/// What a ratio shows about the subject that has it.
 pub(super) fn outcome(better: Better, ratio: &Ratio) -> Outcome {
     let is_better = if better == Better::Higher { ratio.ratio > 1.0 } else { ratio.ratio < 1.0 };
     match (ratio.overlap || ratio.ratio == 1.0, is_better) {
@@ -152,7 +152,8 @@ pub(super) fn standings<'a>(report: &'a Report, keys: &[&Figure]) -> Vec<Standin
     let own = || report.subjects.iter().map(|subject| subject.name.as_str()).filter(|name| is_own(name));
     for own in own() {
         for other in compared_with(report, own) {
-            // Of two builds the first one that was named is compared with the second, not the second with the first as well.
+            // Of two builds, the one that was named first is compared with the second, and not the other way round as
+            // well.
             let is_told = standings.iter().any(|known: &Standing<'_>| known.own == other && known.other == own);
             let mut standing = Standing { own, other, better: 0, worse: 0, alike: 0 };
             for figure in keys {
@@ -199,7 +200,7 @@ impl Standing<'_> {
     }
 }
 
-/// What limits all figures of a report alike: too few rounds.
+/// What makes all figures of a report doubtful alike: too few rounds.
 pub(super) fn few_rounds(report: &Report) -> Option<String> {
     (report.rounds < FEW).then(|| {
         let rounds = if report.rounds == 1 { "One round".to_owned() } else { format!("{} rounds", report.rounds) };

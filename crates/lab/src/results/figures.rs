@@ -26,7 +26,7 @@ const TAKEN: f64 = 0.05;
 /// The part of idle connections that must have been opened for them to be divided by.
 const MOST_OPENED: f64 = 0.99;
 
-/// Latencies of which it is told what a mesh adds, and the names of that.
+/// Latencies to which a mesh adds, and the names of the added ones.
 const ADDED: [(&str, &str); 4] = [
     ("latency p50", "latency p50 added to none"),
     ("latency p99", "latency p99 added to none"),
@@ -48,8 +48,8 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     sum_up(&found.collect::<Vec<_>>())
 }
 
-/// What a result found, and for open loops the latency that the subject adds to that without a mesh in the same round: what is
-/// left when the network, the program and the generator are taken away.
+/// The values of a result and, for open loops, the latency that the subject adds to the latency without a mesh in the
+/// same round. That is what remains without the network, the program and the generator.
 fn with_added(result: &StepResult, results: &[StepResult]) -> Vec<Value> {
     let mut found = values(result);
     let is_open = |load: &LoadResult| {
@@ -134,7 +134,8 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
     remarks
 }
 
-/// What a hypervisor took while each step was measured, one sentence per step: on some machines it takes something in all turns.
+/// The time that a hypervisor took during each step, one sentence per step, because on some machines it takes something
+/// in all turns.
 pub(crate) fn taken(results: &[StepResult]) -> Vec<String> {
     let share = |result: &StepResult| result.machine.steal_seconds / result.seconds.max(1e-9);
     let mut remarks = Vec::new();
@@ -305,7 +306,7 @@ fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> 
         ("failed", "connections", Lower, failed),
         ("time to open all", "s", Lower, outcome.open_seconds),
     ];
-    // With many missing, what the proxies hold is not what so many connections cost.
+    // If many connections are missing, the proxies' memory is not that of so many connections.
     if result.proxies.is_empty() || (outcome.opened as f64) < MOST_OPENED * asked as f64 {
         return values;
     }

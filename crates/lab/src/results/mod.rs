@@ -1,4 +1,4 @@
-//! What was measured, raw and summed up.
+//! The results of a run, raw and summed up.
 
 mod figures;
 
@@ -25,26 +25,26 @@ pub struct StepResult {
     pub started: String,
     /// Seconds over which processor time was taken.
     pub seconds: f64,
-    /// What the loads found.
+    /// The results of the loads.
     pub loads: Vec<LoadResult>,
-    /// What the processes that carry each node's traffic used: its proxy, or its tunnel. None if there is neither.
+    /// The use of the processes that carry each node's traffic: its proxy, or its tunnel. Empty if there are none.
     pub proxies: Vec<ProxyUse>,
-    /// What the whole machine used, load and servers included.
+    /// The use of the whole machine, load and servers included.
     pub machine: MachineCpu,
-    /// Of that, what programs used that are no part of the lab.
+    /// The part of it that programs outside the lab used, seconds.
     pub others_seconds: f64,
 }
 
-/// What one load found.
+/// The result of one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
     /// The load and its place.
     pub placed: Placed,
-    /// What it found.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What one node's proxy, or tunnel, used.
+/// The use of one node's proxy or tunnel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProxyUse {
     /// Node.

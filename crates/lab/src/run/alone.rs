@@ -1,4 +1,4 @@
-//! One lab at a time, and what one that was killed has left.
+//! Makes sure that one lab runs at a time, and removes what a killed one left.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;

@@ -1,4 +1,4 @@
-//! What is left of a burst.
+//! Memory that is left after a burst.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ const LOOKS: Duration = Duration::from_millis(500);
 /// Descriptors that may be open in addition: tunnels that are kept for the next connection.
 const DESCRIPTORS: u64 = 64;
 
-/// What is left of a burst in one process.
+/// The memory of one process after a burst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rest {
-    /// What it has in the end.
+    /// Its memory in the end.
     pub memory: Memory,
     /// After how many seconds it was back near what it was, if it ever was.
     pub back: Option<f64>,
@@ -40,7 +40,7 @@ pub(super) async fn settle(processes: &[(i32, Memory)], limit: Duration) -> Resu
             all_back &= near(NOTHING);
             rest.push(Rest { memory, back: back[index] });
         }
-        // What is reported is what is left in the end, not what was left when it was just good enough.
+        // The report has the memory at the end, not at the moment when it was just low enough.
         if all_back || begun.elapsed() >= limit {
             return Ok(rest);
         }

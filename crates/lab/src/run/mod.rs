@@ -33,8 +33,8 @@ use plan::Plan;
 use wireguard::WireGuard;
 pub use wireguard::remove_sockets;
 
-/// Where memory counts, it is first looked at this long after the stage is ready: a proxy that says so may still be
-/// fetching certificates, and be giving back what it needed to start.
+/// If memory matters, the first look at it is this long after the stage is ready. A proxy that reports ready may still
+/// be fetching certificates and giving back memory that it needed to start.
 const FRESH: Duration = Duration::from_secs(3);
 /// How long the machine is watched before anything is measured.
 const LOOK: Duration = Duration::from_secs(2);
@@ -53,7 +53,7 @@ const LOG_LINES: usize = 20;
 pub enum Progress {
     /// Something about the machine or a result that the reader must know.
     Warning {
-        /// What.
+        /// The text.
         text: String,
     },
     /// A subject's turn begins.
@@ -74,7 +74,7 @@ pub enum Progress {
         /// Seconds until the run ends, most likely.
         left_seconds: f64,
     },
-    /// The operator has had enough; with hundreds of pods it takes seconds to end them.
+    /// The operator has interrupted the run. With hundreds of pods it takes seconds to end them.
     Stopping,
     /// A step is done.
     Step {
@@ -227,7 +227,7 @@ fn control_plane<'a>(
     Ok(churn::Turn { program, subject: subject.to_string(), round, shape, seconds: options.seconds, phases })
 }
 
-/// How far a turn is.
+/// Progress of a turn.
 enum News<'a> {
     Stands,
     Stops,

@@ -6,13 +6,14 @@ use super::step::{give_back_limit, warmup_seconds};
 use crate::options::RunOptions;
 use crate::scenario::Step;
 
-/// What a fresh stage, the proof and their end take, seconds: seen on two cores. Corrected by how it goes.
+/// Time for a fresh stage, the proof of encryption and their end, seconds, as seen on two cores. It is corrected by
+/// experience.
 const TURN: f64 = 5.0;
-/// What starting and ending a load takes.
+/// Time for starting and ending a load, seconds.
 const STEP: f64 = 0.5;
 /// Idle connections that are opened, and again proved, per second.
 const OPENED: f64 = 2_000.0;
-/// How far what was expected is corrected by what happened.
+/// Limits of the correction by what has happened so far.
 const CORRECTION: (f64, f64) = (0.5, 3.0);
 
 /// Work in expected seconds.
@@ -23,7 +24,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Of a run that begins now.
+    /// For a run that begins now.
     pub(super) fn new(options: &RunOptions, steps: &[&Step]) -> Self {
         let turn = |subject: &crate::subject::Subject| {
             let steps = steps.iter().filter(|step| subject.covers(step));

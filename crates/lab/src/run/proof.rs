@@ -17,7 +17,7 @@ use crate::subject::Subject;
 
 const MISSED: &str = "packets were missed while watching for requests in the clear: the machine is overloaded";
 
-/// Where requests are watched on their way.
+/// The place where requests are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// On the link between the nodes.
@@ -82,7 +82,7 @@ async fn check_at(place: Place, stage: &Stage, options: &RunOptions, subject: &S
     judge(subject, place, &seen).map_err(wrong)
 }
 
-/// What must be seen.
+/// Decides whether what was seen is as it must be.
 fn judge(subject: &Subject, place: Place, seen: &Seen) -> Result<(), String> {
     if matches!(subject, Subject::Wireguard(_)) {
         return match (seen.canaries, seen.other_tcp_packets + seen.tunnel_packets) {

@@ -12,7 +12,7 @@ use crate::subject::Subject;
 const READY: Duration = Duration::from_secs(90);
 /// How long nothing may get any further meanwhile: proxies come up in a second, and pods one after the other.
 const STALLED: Duration = Duration::from_secs(20);
-/// Of two hundred pods that wait for the same, this many say what for.
+/// If many pods wait for the same thing, this many of them are named.
 const PODS_SAID: usize = 2;
 /// A proxy that died this often before it was ready will not live.
 const HOPELESS: u32 = 3;
@@ -80,7 +80,7 @@ fn further(now: &Listing, most: usize) -> Option<usize> {
     (number > most).then_some(number)
 }
 
-/// What was waited for in vain.
+/// What it waited for in vain.
 fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
     let waited = waited.as_secs();
     let (silent, dead): (Vec<_>, Vec<_>) =
@@ -111,7 +111,7 @@ fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
     format!("not ready after {waited} s: {}", lacks.join("; "))
 }
 
-/// What to think of first: the wrong path.
+/// The first thing to check: the path.
 fn doubt(subject: &Subject) -> String {
     let question = |program: &Path| format!(" (is {} really {}?)", program.display(), subject.kind());
     subject.program().map(question).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One step with one subject: loads, and what they cost meanwhile.
+//! One step with one subject: the loads and their cost.
 
 use std::io;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ pub(super) struct Measured<'a> {
     pub stage: &'a Stage,
     pub options: &'a RunOptions,
     pub subject: &'a Subject,
-    /// Of a subject that isn't a node's proxy.
+    /// Set for a subject that is not a node's proxy.
     pub tunnel: Option<&'a WireGuard>,
     /// From 1.
     pub round: usize,
@@ -85,7 +85,7 @@ fn because(stage: &Stage, carrier: &Carrier, error: &io::Error) -> String {
     }
 }
 
-/// What is not counted of a load that counts for `seconds`.
+/// The warm-up of a load that counts for `seconds`.
 pub(super) fn warmup_seconds(seconds: f64) -> f64 {
     (seconds / 5.0).clamp(0.5, 3.0)
 }
@@ -123,7 +123,7 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     let unloaded = memories(measured)?;
     let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
     let mut generators = Vec::new();
-    // Those that disturb come first, so that they disturb from the beginning.
+    // Disturbing loads come first, so that they disturb from the beginning.
     let (disturbing, counted): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
     let order: Vec<&Placed> = disturbing.into_iter().chain(counted).collect();
     for placed in &order {

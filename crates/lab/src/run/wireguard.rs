@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 use super::carrier::Carrier;
 use crate::scenario::NODES;
 
-/// Where user-space WireGuard listens for its configuration, as the cross-platform interface of wireguard.com/xplatform says.
+/// The directory of the sockets by which user-space WireGuard is configured (wireguard.com/xplatform).
 const SOCKETS: &str = "/var/run/wireguard";
 const PORT: u16 = 51820;
 /// For the program to be there, and to end.

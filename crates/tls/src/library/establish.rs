@@ -1,5 +1,5 @@
-//! The handshake, up to the keys that the record layer here goes on with; no other file names what drives it or
-//! what is left of it then.
+//! The handshake, up to the keys that this crate's record layer continues with. No other file names the library's
+//! connection types.
 //!
 //! The library's next release (0.24) has no unbuffered connections: `run` then begins with
 //! `ClientConfig::connect(name).build(&mut outgoing)` or `ServerConnection::new(config)`, shows each record to
@@ -34,16 +34,16 @@ use crate::violation::Violation;
 /// An alert in the clear (RFC 8446 §6), as the library sends it for a message longer than it takes.
 const TOO_LONG: [u8; 7] = [21, 3, 3, 0, 2, FATAL, Alert::DECODE_ERROR.0];
 
-/// What a handshake found out, beside the keys.
+/// The results of a handshake, besides the keys.
 pub(crate) struct Facts {
     pub(crate) alpn: Option<Box<[u8]>>,
-    /// The peer's own certificate, if it showed one.
+    /// The peer's own certificate, if it sent one.
     pub(crate) leaf: Option<CertificateDer<'static>>,
-    /// As IANA names it.
+    /// The key exchange, by its IANA name.
     pub(crate) key_exchange: &'static str,
 }
 
-/// Connects as `config` says.
+/// Connects with `config`.
 pub(super) async fn connect<IO>(
     config: &Arc<ClientConfig>,
     name: ServerName<'static>,
@@ -55,7 +55,7 @@ where
     run(UnbufferedClientConnection::new(config.clone(), name), &config.alpn_protocols, io).await
 }
 
-/// Accepts as `config` says.
+/// Accepts with `config`.
 pub(super) async fn accept<IO>(config: &Arc<ServerConfig>, io: IO) -> Result<(TlsStream<IO>, Facts), HandshakeError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -63,7 +63,7 @@ where
     run(UnbufferedServerConnection::new(config.clone()), &config.alpn_protocols, io).await
 }
 
-/// What client and server differ in.
+/// The differences between client and server.
 trait Side: Deref<Target = UnbufferedConnectionCommon<Self::Data>> {
     type Data;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
@@ -96,7 +96,7 @@ impl Side for UnbufferedServerConnection {
     }
 }
 
-/// What the TLS library wants next.
+/// What the TLS library needs next.
 enum Next {
     Send,
     Receive,
@@ -104,7 +104,7 @@ enum Next {
     Failed(rustls::Error),
 }
 
-/// `alpn` are the protocols that `side` was made with, for whom agrees on none of them.
+/// `alpn` are the protocols of `side`, for the error if none is agreed on.
 async fn run<S, IO>(
     side: Result<S, rustls::Error>,
     alpn: &[Vec<u8>],
@@ -164,7 +164,7 @@ where
     Ok((TlsStream::new(io, keys, incoming.rest(), facts.alpn.clone()), facts))
 }
 
-/// How much of `shown` was understood, and what comes next, if not another step.
+/// How much of `shown` was handled, and what comes next, unless it is another step.
 fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usize, Option<Next>) {
     let UnbufferedStatus { discard, state } = side.process(shown);
     let next = match state {
@@ -189,7 +189,7 @@ fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usi
         }
         Ok(ConnectionState::BlockedHandshake) => Next::Receive,
         Ok(ConnectionState::WriteTraffic(_)) => Next::Done,
-        // Not before the handshake's end, and nothing behind it is shown.
+        // This can't happen before the handshake's end, and nothing after it is shown.
         Ok(_) => Next::Failed(rustls::Error::General("data before the end of the handshake".to_owned())),
     };
     (discard, Some(next))
@@ -245,7 +245,7 @@ impl KeySource for KernelConnection<ServerConnectionData> {
         self.update_rx_secret().map_err(no_key).and_then(cipher)
     }
 
-    /// Only servers hand out tickets.
+    /// Only servers send tickets.
     fn ticket_received(&mut self, _: &[u8]) -> Result<(), Violation> {
         Err(Violation::UnexpectedMessage(NEW_SESSION_TICKET))
     }

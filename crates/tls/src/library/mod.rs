@@ -1,5 +1,5 @@
-//! The TLS library, rustls: who names one of its types lies in this folder. It does the handshake and
-//! derives every key; what it hands on are types of this crate.
+//! The TLS library, rustls. Only this folder names its types. It does the handshake and derives every key. What it
+//! returns are types of this crate.
 
 mod establish;
 mod provider;

@@ -1,4 +1,4 @@
-//! The cryptography both lanes use, in order of preference, and the keys it holds.
+//! The cryptography of the mesh, in order of preference, and the keys it uses.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -10,10 +10,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::Error;
 
-/// AES-GCM only, the 128-bit one first: every server CPU has AES instructions, and the peers a
-/// mesh meets (ztunnel, Envoy in FIPS mode) never agree on ChaCha20. The hybrid post-quantum
-/// group leads, so that traffic recorded today stays secret; the classical ones serve peers
-/// that lack it.
+/// AES-GCM only, the 128-bit one first: every server CPU has AES instructions, and the peers of a mesh (ztunnel, Envoy
+/// in FIPS mode) never agree on ChaCha20. The hybrid post-quantum group comes first, so that traffic recorded today
+/// stays secret. The classical groups serve peers that lack it.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     Arc::new(CryptoProvider {
         cipher_suites: vec![cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384],
@@ -22,15 +21,15 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     })
 });
 
-/// TLS 1.3 only (RFC 8446): 1.2 would send certificates in the clear.
+/// TLS 1.3 only (RFC 8446): version 1.2 would send certificates in the clear.
 pub(super) static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-/// Cipher suites and key exchange. Clones are one.
+/// Cipher suites and key exchange groups. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Provider(Arc<CryptoProvider>);
 
 impl Provider {
-    /// What the mesh uses.
+    /// Those of the mesh.
     pub(crate) fn mesh() -> Self {
         Self(PROVIDER.clone())
     }
@@ -40,26 +39,26 @@ impl Provider {
     }
 }
 
-/// How a handshake's signatures are looked at.
+/// The signature algorithms accepted in handshakes.
 pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
     PROVIDER.signature_verification_algorithms
 }
 
-/// A chain of certificates with the key of its leaf, ready to sign with. Clones are one.
+/// A chain of certificates with the key of its leaf, ready for signing. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Credential(Arc<CertifiedKey>);
 
 impl Credential {
-    /// Of a chain, leaf first.
+    /// From a chain, leaf first.
     ///
     /// # Errors
-    /// If the key is not the leaf's, or of a kind that signs no handshake.
+    /// If the key does not belong to the leaf, or can't sign handshakes.
     pub(crate) fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, Error> {
         let key = CertifiedKey::from_der(chain, key, &PROVIDER).map_err(|error| Error::Tls(Box::new(error)))?;
         Ok(Self(Arc::new(key)))
     }
 
-    /// Leaf first.
+    /// The chain, leaf first.
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         &self.0.cert
     }
@@ -77,7 +76,7 @@ impl fmt::Debug for Credential {
 
 #[cfg(test)]
 impl Provider {
-    /// One that agrees on nothing but `suite`.
+    /// With no other cipher suite than `suite`.
     pub(crate) fn with_suite(suite: rustls::SupportedCipherSuite) -> Self {
         Self(Arc::new(CryptoProvider { cipher_suites: vec![suite], ..(**PROVIDER).clone() }))
     }
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
     use crate::verify::SIGNATURES;
 
-    /// A certificate's signature is looked at here, a handshake's by the library.
+    /// Certificates' signatures are checked by this crate, handshakes' by the library.
     #[test]
     fn signatures_that_are_understood_are_the_same_everywhere() {
         type Known = &'static [&'static dyn rustls_pki_types::SignatureVerificationAlgorithm];

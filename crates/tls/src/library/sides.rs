@@ -1,5 +1,5 @@
-//! What the sides of a handshake agree to: certificates, versions, protocols, and nothing that would let a
-//! connection go without one.
+//! The settings of both sides of a handshake: certificates, versions, protocols, and nothing that would allow a
+//! connection without a certificate.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use crate::stream::TlsStream;
 use crate::verify::Roots;
 use crate::{Error, HandshakeError};
 
-/// Whoever accepts. Clones are one.
+/// The accepting side. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Acceptor(Arc<ServerConfig>);
 
-/// Who connects to other workloads.
+/// The connecting side, for other workloads.
 #[derive(Debug)]
 pub(crate) struct MeshSide {
     config: ClientConfig,
     roots: Arc<Roots>,
 }
 
-/// Who connects to a control plane.
+/// The connecting side, for a control plane.
 #[derive(Debug)]
 pub(crate) struct ControlSide(Arc<ClientConfig>);
 
-/// Both sides of mutual TLS for one workload: each shows `credential` and believes `roots`. Who accepts
-/// lets in whom `trust_domain` has.
+/// Both sides of mutual TLS for one workload. Each shows `credential` and trusts `roots`. The accepting side lets in
+/// peers of `trust_domain`.
 ///
 /// # Errors
-/// If the library refuses that.
+/// If the library refuses the certificate.
 pub(crate) fn mesh(
     credential: &Credential,
     roots: &Arc<Roots>,
@@ -69,7 +69,7 @@ pub(crate) fn mesh(
         .with_client_cert_resolver(key);
     client.alpn_protocols = alpn;
     client.resumption = Resumption::disabled();
-    // A workload has no host name, and the peer knows by its listener whom it is.
+    // A workload has no host name, and the peer knows by its listener which workload is meant.
     client.enable_sni = false;
     client.enable_secret_extraction = true;
 
@@ -77,7 +77,7 @@ pub(crate) fn mesh(
 }
 
 impl Acceptor {
-    /// Lets in whoever comes, and shows this certificate.
+    /// Lets in every client and shows this certificate.
     ///
     /// # Errors
     /// If the library refuses the certificate or its key.
@@ -98,13 +98,13 @@ impl Acceptor {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The protocols one of which must be agreed on.
+    /// The protocols, one of which must be agreed on.
     pub(crate) fn alpn(&self) -> &[Vec<u8>] {
         &self.0.alpn_protocols
     }
 
     /// # Errors
-    /// As the peer has deserved.
+    /// If the handshake fails.
     pub(crate) async fn accept<IO>(&self, io: IO) -> Result<(TlsStream<IO>, Facts), HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -114,7 +114,7 @@ impl Acceptor {
 }
 
 impl MeshSide {
-    /// The protocols one of which must be agreed on.
+    /// The protocols, one of which must be agreed on.
     pub(crate) fn alpn(&self) -> &[Vec<u8>] {
         &self.config.alpn_protocols
     }
@@ -122,7 +122,7 @@ impl MeshSide {
     /// Connects to one of `expected`.
     ///
     /// # Errors
-    /// As the peer has deserved.
+    /// If the handshake fails.
     pub(crate) async fn connect<IO>(
         &self,
         io: IO,
@@ -134,14 +134,14 @@ impl MeshSide {
         let mut config = self.config.clone();
         let verifier = MeshServerVerifier::new(self.roots.clone(), expected.to_vec());
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
-        // An address as server name is never sent (RFC 6066 §3), and the verifier ignores it.
+        // An address is never sent as server name (RFC 6066 §3), and the verifier ignores it.
         let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         establish::connect(&Arc::new(config), nobody, io).await
     }
 }
 
 impl ControlSide {
-    /// Believes `roots` and shows no certificate.
+    /// Trusts `roots` and shows no certificate.
     ///
     /// # Errors
     /// If there is no root.
@@ -165,7 +165,7 @@ impl ControlSide {
     /// Connects to a server that must prove to be `name`.
     ///
     /// # Errors
-    /// As the peer has deserved.
+    /// If the handshake fails.
     pub(crate) async fn connect<IO>(
         &self,
         name: ServerName<'static>,

@@ -1,5 +1,5 @@
-//! The mesh's rules for certificates, as the library asks for them in the midst of a handshake, and the way
-//! a broken one takes back through it.
+//! The mesh's rules for certificates, in the form in which the library calls them during a handshake, and the way in
+//! which a typed error gets back through the library.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -17,8 +17,7 @@ use crate::HandshakeError;
 use crate::alert::{Alert, PeerAlert};
 use crate::verify::{Roots, Usage, check_chain, identity_of};
 
-/// Lets a typed reason travel through the library. Where TLS has an alert of its own for the reason,
-/// the peer gets to hear it.
+/// Wraps a typed reason for its way through the library. If TLS has an alert for the reason, the peer gets it.
 fn refuse(reason: HandshakeError) -> rustls::Error {
     let seconds =
         |time: SystemTime| UnixTime::since_unix_epoch(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
@@ -37,8 +36,8 @@ fn refuse(reason: HandshakeError) -> rustls::Error {
     })
 }
 
-/// The typed reason inside one of the library's errors, if this module put one there; else the best fit. `alpn` are our
-/// protocols.
+/// The typed reason inside an error of the library, if this module put one there; otherwise the best match. `alpn` are
+/// our protocols.
 pub(super) fn reason_of(error: &rustls::Error, alpn: &[Vec<u8>]) -> HandshakeError {
     let at = |time: &UnixTime| SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs());
     match error {
@@ -138,7 +137,7 @@ impl ClientCertVerifier for MeshClientVerifier {
     signatures_by_algorithms!();
 }
 
-/// Client side: exactly one of the identities the destination may have.
+/// Client side: accepts exactly the identities that the destination may have.
 #[derive(Debug)]
 pub(super) struct MeshServerVerifier {
     roots: Arc<Roots>,

@@ -13,24 +13,24 @@ use tokio::task::AbortHandle;
 
 use crate::{CertificateError, Error, Issuer, MeshIdentity, Options, WorkloadCertificate, certificate_request};
 
-/// The longest a task sleeps before it looks at the wall clock again: a suspended machine or a
-/// corrected clock moves the wall clock, not the timer.
+/// How often a sleeping task checks the wall clock. A suspended machine or a corrected clock changes the wall clock,
+/// but not the timer.
 const CLOCK_CHECK: Duration = Duration::from_secs(30);
-/// A connection that waits may cut a pause between attempts down to this.
+/// A waiting connection may shorten a pause between attempts to this.
 const DEMAND_RETRY: Duration = Duration::from_secs(1);
-/// One request's limit. The issuer has limits of its own; this one keeps a lost request from
-/// holding one of the few slots.
+/// Time limit of one request. The issuer has limits of its own. This one keeps a lost request from holding one of the
+/// few slots.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What all identities of a manager share.
+/// State shared by all identities of a manager.
 pub(crate) struct Shared {
     pub(crate) issuer: Arc<dyn Issuer>,
     pub(crate) options: Options,
     pub(crate) runtime: Handle,
     pub(crate) slots: Semaphore,
-    /// Held in addition by requests nobody waits for.
+    /// Also held by requests that nobody waits for.
     pub(crate) background: Semaphore,
-    /// Roots believed beside those that certificates came with.
+    /// Roots that are trusted besides those that came with certificates.
     pub(crate) trust: RwLock<Arc<[CertificateDer<'static>]>>,
 }
 
@@ -40,7 +40,7 @@ impl Shared {
         MeshIdentity::with_alpn(Arc::new(certificate), &alpn).map(Arc::new)
     }
 
-    /// The identity, believing what is believed now.
+    /// The identity, with the roots that are trusted now.
     fn trusting(&self, identity: Arc<MeshIdentity>) -> Arc<MeshIdentity> {
         let roots = self.trust.read().clone();
         match identity.certificate.trusting(&roots).and_then(|fresh| fresh.map(|fresh| self.ready(fresh)).transpose()) {
@@ -86,7 +86,7 @@ impl Entry {
         Arc::new(Self { state, publish: published, demand, task })
     }
 
-    /// Brings the certificate that is held in step with [`Shared::trust`].
+    /// Updates the held certificate with [`Shared::trust`].
     pub(crate) fn trust(&self, shared: &Shared) {
         if let Some(publish) = self.publish.upgrade() {
             publish.send_modify(|state| state.current = state.current.take().map(|current| shared.trusting(current)));
@@ -122,7 +122,7 @@ impl Entry {
             let next = next.unwrap_or_default();
             let late = match changed {
                 Ok(Ok(())) => {
-                    // Waiting is pointless once our own attempt has failed and the next is too far off.
+                    // Waiting is useless when our own attempt has failed and the next one is too far off.
                     state.failures > failures_before && tokio::time::Instant::now() + next > deadline
                 }
                 Ok(Err(_)) => return Err(CertificateError::Forgotten(identity.clone())),
@@ -138,7 +138,7 @@ impl Entry {
         }
     }
 
-    /// Ends the upkeep; whoever waits is told.
+    /// Ends the upkeep and tells those that wait.
     pub(crate) fn stop(&self) {
         self.task.abort();
     }
@@ -160,7 +160,7 @@ impl Upkeep {
                     failures = 0;
                     let next = self.refresh_at(&fresh);
                     tracing::debug!(identity = %self.identity, serial = fresh.certificate.serial(), "new certificate");
-                    // Inside, or roots that come in this moment would be missed.
+                    // With the lock held. Otherwise roots that come at this moment would be missed.
                     self.publish.send_modify(|state| {
                         *state = State {
                             current: Some(self.shared.trusting(fresh)),
@@ -207,11 +207,9 @@ impl Upkeep {
         self.shared.ready(certificate).map_err(|e| e.to_string())
     }
 
-    /// The right to make a request: one of the few slots, and, while nobody waits, one of the
-    /// fewer background ones first.
+    /// Permission for a request: one of the few slots; while nobody waits, one of the fewer background slots first.
     async fn slots(&self) -> (Option<SemaphorePermit<'_>>, Option<SemaphorePermit<'_>>) {
-        // Neither semaphore is ever closed, so an error can't happen; without a permit there is
-        // merely no limit.
+        // The semaphores are never closed, so an error can't happen. Without a permit there would merely be no limit.
         let background = tokio::select! {
             biased;
             () = self.demand.notified() => None,
@@ -220,8 +218,8 @@ impl Upkeep {
         (background, self.shared.slots.acquire().await.ok())
     }
 
-    /// Half of what is left of its life, ± 5 % of it. Counted from now and not from the
-    /// certificate's begin, which is back-dated: a life shorter than that would always be over.
+    /// Half of the remaining life, ± 5 %. It is counted from now, because the start of validity is back-dated: a short
+    /// life would always be over.
     fn refresh_at(&self, fresh: &MeshIdentity) -> SystemTime {
         let now = self.now();
         let left = fresh.certificate.not_after().duration_since(now).unwrap_or_default();
@@ -232,7 +230,7 @@ impl Upkeep {
         let options = &self.shared.options;
         let doubled = options.retry_min.saturating_mul(1u32 << failures.saturating_sub(1).min(20));
         let pause = doubled.min(options.retry_max).mul_f64(rand::rng().random_range(0.8..1.2));
-        // Never sleep through the end of a certificate that is still good.
+        // Never sleep through the end of a certificate that is still valid.
         let current = self.publish.borrow().current.clone();
         let left = current.and_then(|c| c.certificate.not_after().duration_since(self.now()).ok());
         match left {

@@ -1,5 +1,5 @@
-//! The client's half of one type's delta discovery, without the network: what is held, what to
-//! ask for, and how to answer.
+//! The client's side of one type's delta discovery, without the network: what is held, what to request, and how to
+//! answer.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,35 +11,35 @@ use prost::Message;
 use super::handler::{Handler, Rejection, Update};
 use super::response::{Resource, Response, name_of};
 
-/// Largest request. gRPC servers take 4 MiB unless told otherwise, Istio's among them: held versions
-/// of some 60 000 workloads. Those that don't fit are not told, and what they are of is sent again.
+/// Largest first request, bytes. gRPC servers accept 4 MiB by default, Istio's among them. That is enough for the held
+/// versions of some 60 000 workloads. Versions that don't fit are left out, and those resources are sent again.
 const MAX_FIRST_REQUEST: usize = 4 << 20;
-/// Reasons beyond this are cut from a NACK; it goes into logs and an HTTP/2 frame.
+/// Longest reason in a NACK, bytes. It goes into logs and an HTTP/2 frame.
 const MAX_REASON: usize = 4096;
 
 /// One subscribed type.
 #[derive(Debug)]
 pub(crate) struct Subscribed {
     type_url: &'static str,
-    /// Everything the handler holds, and what stands in for what it refused. The handler is given these
-    /// names, so that what it keeps need not be named a second time.
+    /// Everything that the handler holds, and the stand-ins for what it refused. The handler gets these names as well,
+    /// so that they are stored once.
     held: HashMap<Name, Version>,
     /// How many of them were refused.
     refused: usize,
-    /// What the server was not told is held. The next response has all of it that there still is.
+    /// Resources that are held but were not listed for the server. The next response holds those of them that still
+    /// exist.
     untold: HashSet<Name>,
     synced: bool,
 }
 
-/// A version as a server told it. Those in use are numbers, written in one way or the other; kept as
-/// such they need no memory of their own.
+/// A version in a server's words. The common ones are numbers, which are stored without an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Version {
-    /// None that any server has: what came was refused. An empty one counts as such.
+    /// A version that no server has, for a resource that was refused. An empty version counts as such.
     Refused,
-    /// 16 hexadecimal digits, as Leno says it.
+    /// 16 hexadecimal digits, as Leno writes it.
     Hexadecimal(u64),
-    /// A number without leading zeros, as Istio says it.
+    /// A number without leading zeros, as Istio writes it.
     Decimal(u64),
     /// Anything else.
     Other(Name),
@@ -67,13 +67,13 @@ impl fmt::Display for Version {
     }
 }
 
-/// What one response did.
+/// The effect of one response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) resources: usize,
     pub(crate) removed: usize,
     pub(crate) rejected: usize,
-    /// This was the first response of the type in this process.
+    /// Whether this was the first response of the type in this process.
     pub(crate) first: bool,
 }
 
@@ -90,8 +90,8 @@ impl Subscribed {
         self.held.len() - self.refused
     }
 
-    /// The request that opens the type on a new stream: everything (no names means all), and
-    /// what we still hold from before.
+    /// The request that opens the type on a new stream. It subscribes to everything (no names) and lists what is still
+    /// held.
     pub(crate) fn first_request(&mut self, node: Node) -> DeltaDiscoveryRequest {
         let mut request =
             DeltaDiscoveryRequest { node: Some(node), type_url: self.type_url.to_owned(), ..Default::default() };
@@ -130,7 +130,7 @@ impl Subscribed {
         };
         let mut versions = Vec::with_capacity(response.resources.len());
         let mut updates = Vec::with_capacity(removed.len() + response.resources.len());
-        // Removals first: what replaces a workload may have its address.
+        // Removals first: the replacement of a workload may have its address.
         for name in removed {
             let before = self.held.remove(&name);
             self.refused -= usize::from(before == Some(Version::Refused));
@@ -168,10 +168,9 @@ impl Subscribed {
             let version = if !rejected.contains(&*name) {
                 version
             } else {
-                // The handler no longer holds the last good one, and may have put something in
-                // its place, which is to go when the resource does or turns good again, even if
-                // that happens while we are away, and even if it turns into what it last was: so
-                // it is held in a version that no server has.
+                // The handler no longer holds the last good version, and may hold a stand-in. The stand-in must go when
+                // the resource is removed or good again, even if that happens while we are disconnected, and even if
+                // the resource returns to its last good version. So it is held in a version that no server has.
                 Version::Refused
             };
             self.refused += usize::from(version == Version::Refused);

@@ -1,5 +1,5 @@
-//! Roots that the control plane pushes, so that a new one is trusted before anybody shows a certificate
-//! of it, and not only with the proxy's own next certificate.
+//! Root certificates that the control plane pushes. A new root is trusted before any peer shows a certificate of it,
+//! not only with the proxy's own next certificate.
 
 use bytes::Bytes;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Status};
@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::response::{Resource, Response};
 
-/// Takes an encoded [`TrustBundle`](leno_proto::TrustBundle); the answer is why it can't.
+/// Takes an encoded [`TrustBundle`](leno_proto::TrustBundle). Returns the reason if it is refused.
 pub(crate) type Trust = Box<dyn FnMut(Bytes) -> Result<(), String> + Send>;
 
 /// Hands over what a response says and makes the ACK or NACK for it. Names don't count: Istio's

@@ -1,4 +1,5 @@
-//! A response as it leaves: its length, what it is of, the shared bytes, and the nonce that is this stream's alone.
+//! A response on its way out: its length, its type, the shared bytes, and the nonce, which belongs to this stream
+//! alone.
 
 use std::sync::Arc;
 
@@ -13,13 +14,15 @@ use crate::wire;
 const TYPE_URL: u8 = 4;
 /// `DeltaDiscoveryResponse.nonce`.
 const NONCE: u8 = 5;
-/// Up to this length a response is one piece, so that it is one frame: copying it costs less than a second one.
+/// Up to this length, bytes, a response is sent as one piece and so as one frame: copying it costs less than a second
+/// frame.
 const ONE_PIECE: usize = 15 << 10;
-/// Before a message of gRPC: whether it is compressed, and its length.
+/// The gRPC prefix of a message: whether it is compressed, and its length.
 const HEAD: usize = 5;
 
-/// A `DeltaDiscoveryResponse` on its way to one proxy, piece by piece. Fields come in any order on the wire,
-/// so what is shared stands between what is not.
+/// A `DeltaDiscoveryResponse` on its way to one proxy, piece by piece. Protobuf fields may come in any order, so the
+/// shared bytes are put between those that are not shared. A first answer is one message, however large: proxies take
+/// the first message as the complete state.
 #[derive(Debug)]
 pub struct Answer {
     head: Option<Bytes>,
@@ -31,7 +34,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub(super) enum Body {
     Nothing,
-    /// Everything there is.
+    /// All resources.
     Everything(std::vec::IntoIter<Arc<Page>>),
     Part {
         delta: Arc<Delta>,
@@ -53,7 +56,7 @@ impl Body {
         match self {
             Self::Nothing => None,
             Self::Everything(pages) => {
-                // Only the page of an empty catalogue is.
+                // Only an empty catalogue's page is empty.
                 pages.map(|page| page.block().clone()).find(|block| !block.is_empty())
             }
             Self::Part { delta, part, at } => match delta.written(*part) {
@@ -75,7 +78,7 @@ impl Answer {
         let length = wire::length(type_url.len()) + length + wire::length(nonce.len());
         let mut head = Vec::with_capacity(HEAD + wire::length(type_url.len()));
         head.put_u8(0);
-        // No proxy takes one that long.
+        // No proxy accepts a longer one.
         head.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
         wire::put(&mut head, TYPE_URL, type_url.as_bytes());
         let mut tail = Vec::with_capacity(wire::length(nonce.len()));
@@ -91,12 +94,12 @@ impl Answer {
         answer
     }
 
-    /// Length of the message.
+    /// Length of the message, bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// What is sent next, as a message of gRPC; `None` when that was all.
+    /// The next piece, as part of a gRPC message; `None` at the end.
     pub fn next_piece(&mut self) -> Option<Bytes> {
         self.head.take().or_else(|| self.body.next()).or_else(|| self.nonce.take())
     }

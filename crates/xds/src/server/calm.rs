@@ -1,7 +1,7 @@
-//! Between TLS and the HTTP/2 library: a client that floods takes the thread from nobody, and is sent away.
+//! Between TLS and the HTTP/2 library: bounds what a flooding client may cost, and ends its connection.
 //!
-//! The library handles frames as long as there are any, and answers them, without a bound on those that bring nothing. Whoever
-//! reaches the port can send them: clients prove who they are by a token in a request.
+//! The library handles and answers frames as long as there are any, without a limit for frames that carry nothing.
+//! Anybody who reaches the port can send them, because clients prove their identity only by a token in a request.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -14,17 +14,17 @@ use leno_tunnel::calm::Calm;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// What the library gets before everybody else has had a turn, bytes.
+/// Bytes that the library gets in one turn, before all other tasks have had theirs.
 const TURN: usize = 16 << 10;
-/// What a frame counts of it, at least: a turn is no more than 128 PINGs.
+/// The least that a frame counts of them: a turn is at most 128 PINGs.
 const FRAME: usize = 128;
-/// What is read at once, bytes: frames are counted when they have been read.
+/// Bytes read at once. Frames are counted after they have been read.
 const READ: usize = 2 << 10;
 
 /// Frames that bring nothing, within ten seconds and beyond what is earned. A proxy sends one for some that it gets.
 const MOST: u32 = 20_000;
 
-/// For the last word to arrive.
+/// The time for the final GOAWAY to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 const DATA: u8 = 0;
@@ -32,7 +32,7 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const HEAD: usize = 9;
-/// What a client begins with (RFC 9113 §3.4), bytes.
+/// Length of a client's connection preface (RFC 9113 §3.4), bytes.
 const PREFACE: u32 = 24;
 const ENHANCE_YOUR_CALM: u8 = 11;
 
@@ -42,26 +42,26 @@ pub(super) struct Calming<IO> {
     peer: SocketAddr,
     received: Heads,
     sent: Heads,
-    /// Bytes that may still be given in this turn.
+    /// Bytes left in this turn.
     turn: usize,
     calm: Calm,
     last_stream: u32,
     leaving: Option<Leaving>,
 }
 
-/// It has flooded.
+/// The state of a connection that has flooded.
 struct Leaving {
-    /// What is left of the last word.
+    /// The unsent rest of the final GOAWAY.
     word: Vec<u8>,
     said: bool,
     until: Pin<Box<Sleep>>,
 }
 
-/// Finds frames' heads in a stream of bytes.
+/// Finds frame heads in a stream of bytes.
 struct Heads {
     head: [u8; HEAD],
     have: usize,
-    /// Bytes before the next head.
+    /// Bytes until the next head.
     skip: u32,
 }
 
@@ -119,7 +119,7 @@ impl<IO> Calming<IO> {
             let borne = match kind {
                 DATA if length > 0 => calm.received(length),
                 DATA if flags & END_STREAM != 0 => true,
-                // There are few in a block, by the library.
+                // The library puts few frames into a block.
                 CONTINUATION => true,
                 _ => calm.spend(1),
             };
@@ -165,8 +165,8 @@ fn floods() -> io::Error {
 }
 
 impl<IO: AsyncWrite + Unpin> Calming<IO> {
-    /// Says the last word, and reads no more: what the client sends it has to keep. Ready when it is time to close; at once,
-    /// that would take the word away from who has not read it yet.
+    /// Sends the final GOAWAY and reads no more. Ready when it is time to close: closing at once would discard the
+    /// GOAWAY of a client that has not read it yet.
     fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(leaving) = &mut self.leaving else { return Poll::Pending };
         while !leaving.said && leaving.until.as_mut().poll(cx).is_pending() {
@@ -192,7 +192,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Calming<IO> {
         if this.leaving.is_none() {
             if this.turn == 0 {
                 this.turn = TURN;
-                // A task that is woken at once would have sixty more turns before the kernel is asked for others.
+                // A task that wakes itself would get sixty more turns before the kernel is asked about others.
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
                 return Poll::Pending;
             }

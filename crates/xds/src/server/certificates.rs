@@ -15,26 +15,25 @@ use super::auth::authenticate;
 use super::caller::{Authenticator, Caller};
 use crate::ca_client::IMPERSONATED_IDENTITY;
 
-/// Life of a certificate whose request names none, as Istio's.
+/// Lifetime of a certificate if the request names none. Istio's default.
 const DEFAULT_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Why a certificate wasn't signed.
+/// Why a certificate was not signed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SignError {
     /// The caller may not have a certificate for that identity.
     #[error("{0}")]
     Denied(String),
-    /// The request itself is wrong.
+    /// The request is not valid.
     #[error("{0}")]
     Invalid(String),
-    /// Not now.
+    /// It can't be signed now.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl SignError {
-    /// Whether the same request can be granted later. A denial can: the pod it was for may not
-    /// have been seen yet.
+    /// Whether the same request can be granted later. That includes a denial: the pod may not be known yet.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::Invalid(_))
     }
@@ -42,8 +41,8 @@ impl SignError {
 
 /// Decides who may have which certificate, and signs it.
 pub trait Signer: Send + Sync + 'static {
-    /// Signs `csr_pem` for `impersonated`, or for the caller itself if that is `None`. The
-    /// answer is the leaf, its intermediates, and last the root bundle.
+    /// Signs `csr_pem` for `impersonated`, or for the caller itself if that is `None`. Returns the leaf, its
+    /// intermediates, and last the root bundle.
     fn sign<'a>(
         &'a self,
         caller: &'a Caller,
@@ -105,7 +104,7 @@ impl IstioCertificateService for CaService {
     }
 }
 
-/// The identity asked for, if it isn't the caller's own.
+/// The identity that is requested, if it is not the caller's own.
 fn impersonated(request: &IstioCertificateRequest) -> Result<Option<Identity>, Status> {
     let Some(value) = request.metadata.as_ref().and_then(|metadata| metadata.fields.get(IMPERSONATED_IDENTITY)) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What turns one version of a catalogue into another: found once, encoded once, for all proxies that lack it.
+//! The difference between two versions of a catalogue: found once and encoded once, for all proxies that need it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,23 +11,23 @@ use crate::catalogue::{Catalogue, Change};
 use crate::published::Published;
 use crate::wire;
 
-/// Differences remembered, by what they are between: of each type, for proxies that are in step and for those
-/// that are a few steps behind.
+/// How many differences are remembered, by their two versions: for each type, those of proxies that are in step and of
+/// proxies a few steps behind.
 const REMEMBERED: usize = 24;
-/// Longest response whose bytes are kept for the next proxy.
+/// Longest response, bytes, that is kept encoded for the next proxy.
 const KEPT: usize = 256 << 10;
-/// What of a longer one is written at once, bytes.
+/// Bytes of a longer response that are encoded at once.
 const PIECE: usize = 32 << 10;
 /// `DeltaDiscoveryResponse.removed_resources`.
 const REMOVED_RESOURCES: u8 = 6;
 
-/// What of a delta is sent at once.
+/// A part of a delta that is sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     All,
-    /// What must be there before workloads name it.
+    /// Resources that must be there before workloads name them.
     Early,
-    /// What may go only when no workload needs it any more.
+    /// Resources that may go only when no workload needs them any more.
     Late,
 }
 
@@ -35,33 +35,33 @@ pub(super) enum Part {
 #[derive(Debug, Default)]
 pub(super) struct Delta {
     pub(super) upserts: Vec<Arc<Published>>,
-    /// Upserts that reach less far than what the proxy has.
+    /// Upserts that reach less far than the version that the proxy has.
     pub(super) narrowing: Vec<Narrowing>,
     pub(super) removals: Vec<Removal>,
     written: [OnceLock<Bytes>; 3],
 }
 
-/// An upsert that reaches less far than what is there.
+/// An upsert that reaches less far than the version that the proxy has.
 #[derive(Debug)]
 pub(super) struct Narrowing {
     pub(super) new: Arc<Published>,
-    /// Version of what is there; `None` if the proxy asked for it anew.
+    /// The version that the proxy has; `None` if it requested the resource again.
     pub(super) old: Option<Name>,
 }
 
 #[derive(Debug)]
 pub(super) struct Removal {
     pub(super) name: Name,
-    /// Version of what is there; `None` if the proxy is only told that there is nothing.
+    /// The version that the proxy has; `None` if it is only told that there is no such resource.
     pub(super) old: Option<Name>,
 }
 
 impl Delta {
-    /// From one published version to another.
+    /// The difference from one published version to another.
     fn between(from: &Catalogue, to: &Catalogue) -> Self {
         let mut delta = Self::default();
         to.changes_since(from, |change| match change {
-            // It may be asked for by another name; what it says is the same.
+            // It may be requested by another name; the content is the same.
             Change::Replaced { old, new } if old.version() == new.version() => {}
             Change::Replaced { old, new } if new.reach().is_some() && old.reach() > new.reach() => {
                 delta.narrowing.push(Narrowing { new: new.clone(), old: Some(old.version().into()) });
@@ -94,13 +94,13 @@ impl Delta {
         if part == Part::Early { &[] } else { &self.removals }
     }
 
-    /// Length of a part on the wire.
+    /// Length of a part in wire format, bytes.
     pub(super) fn length(&self, part: Part) -> usize {
         let resources: usize = self.resources(part).map(|resource| resource.field().len()).sum();
         resources + self.removed(part).iter().map(|removal| wire::length(removal.name.len())).sum::<usize>()
     }
 
-    /// A part on the wire, if it is not long.
+    /// A part in wire format; `None` if it is too long to be kept.
     pub(super) fn written(&self, part: Part) -> Option<&Bytes> {
         let place = &self.written[part as usize];
         if place.get().is_none() {
@@ -111,13 +111,13 @@ impl Delta {
             let mut bytes = Vec::with_capacity(length);
             let (mut at, more) = (0, usize::MAX);
             self.write(part, &mut at, more, &mut bytes);
-            // Another proxy may have been as quick.
+            // Another thread may have encoded it meanwhile.
             let _ = place.set(bytes.into());
         }
         place.get()
     }
 
-    /// The next piece of a part, whatever its length; from number `at` on, which it counts up.
+    /// The next piece of a part of any length, starting with resource number `at`, which is advanced.
     pub(super) fn piece(&self, part: Part, at: &mut usize) -> Option<Bytes> {
         let mut bytes = Vec::new();
         self.write(part, at, PIECE, &mut bytes);
@@ -125,7 +125,7 @@ impl Delta {
     }
 
     fn write(&self, part: Part, at: &mut usize, enough: usize, out: &mut Vec<u8>) {
-        // Counted, not skipped: of a hundred thousand resources, the next is found at once.
+        // By number, so that the next of a hundred thousand resources is found at once.
         let early = if part == Part::Late { 0 } else { self.upserts.len() };
         let narrowing = if part == Part::Early { 0 } else { self.narrowing.len() };
         let removed = self.removed(part);
@@ -144,7 +144,7 @@ impl Delta {
     }
 }
 
-/// Differences between published catalogues, which all proxies of a server share.
+/// The differences between published catalogues, shared by all proxies of a server.
 #[derive(Debug, Default)]
 pub(super) struct Deltas {
     remembered: Mutex<VecDeque<Between>>,
@@ -152,7 +152,7 @@ pub(super) struct Deltas {
 
 #[derive(Debug)]
 struct Between {
-    // Not kept alive: a catalogue that is gone is not asked for.
+    // Weak: nobody asks about a catalogue that is gone.
     from: Weak<Catalogue>,
     to: Weak<Catalogue>,
     delta: Arc<Delta>,
@@ -165,7 +165,7 @@ impl Deltas {
         if let Some(found) = remembered.iter().find(|one| is(&one.from, from) && is(&one.to, to)) {
             return found.delta.clone();
         }
-        // With the lock held: the others that wait for it most likely want this one.
+        // With the lock held: the others that wait for it most likely want the same difference.
         let delta = Arc::new(Delta::between(from, to));
         remembered.retain(|one| one.to.strong_count() > 0 && one.from.strong_count() > 0);
         if remembered.len() == REMEMBERED {

@@ -22,15 +22,14 @@ use super::request::Request;
 use super::subscription::Subscription;
 use crate::Resources;
 
-/// The service's name on gRPC, and that of its one method.
+/// The gRPC names of the service and of its one method.
 pub(super) const NAME: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 const DELTA: &str = "DeltaAggregatedResources";
 
-/// Largest request taken, before it is parsed. A proxy that holds more than fits says so by
-/// sending no versions.
+/// Largest request that is accepted, before it is parsed, bytes. A proxy that holds more leaves the versions out.
 const MAX_REQUEST: usize = 4 << 20;
 
-/// The gRPC service. Cheap to clone; clones are one service.
+/// The gRPC service. Cheap to clone; clones share the state.
 #[derive(Clone)]
 pub struct Service {
     resources: watch::Receiver<Arc<Resources>>,
@@ -41,12 +40,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service that hands out the latest of `resources` to whom `authenticator` lets in.
+    /// A service that sends the latest of `resources` to callers that `authenticator` accepts.
     pub fn new(resources: watch::Receiver<Arc<Resources>>, authenticator: Arc<dyn Authenticator>) -> Self {
         Self { resources, authenticator, deltas: Arc::default(), turns: Turns::default(), registry: Arc::default() }
     }
 
-    /// All connected proxies, in the order they came.
+    /// All connected proxies, in order of arrival.
     pub fn sync_status(&self) -> Vec<ProxyStatus> {
         self.registry.status()
     }
@@ -73,7 +72,7 @@ impl Service {
         self.registry.changes()
     }
 
-    /// Answers a call of one of the service's methods, by its name.
+    /// Answers a call of the service's method with this name.
     pub(super) async fn call(&self, request: http::Request<Incoming>) -> http::Response<tonic::body::Body> {
         let (_, method) = request.uri().path().rsplit_once('/').unwrap_or_default();
         let answered = match method {
@@ -157,7 +156,7 @@ impl Session {
             while let Some(answer) = subscription.next(&snapshot, Instant::now()) {
                 self.answers.put(answer);
                 self.report(&subscription, &snapshot);
-                // The next is made when this one is taken, from what is latest then.
+                // The next answer is made when this one is taken, from what is latest then.
                 self.answers.sent().await;
                 if self.resources.has_changed().unwrap_or(true) {
                     break;
@@ -185,7 +184,7 @@ impl Session {
         }
     }
 
-    /// Takes the first request's node as who this is, after checking that against the token.
+    /// Takes the identity of the proxy from the node of its first request, after checking it against the token.
     fn admit(&mut self, request: &Request) -> Result<(), Status> {
         if self.entry.is_some() {
             return Ok(());

@@ -1,6 +1,5 @@
-//! A streaming call of gRPC, for answers whose bytes are shared: the library would copy each message whole, for
-//! each stream, before the first byte of it leaves, and keep what the longest request needed for as long as the
-//! stream lives.
+//! A streaming gRPC call whose answers share their bytes. The library would copy each message for each stream before
+//! sending it, and would keep the memory of the longest request as long as the stream lives.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,18 +20,18 @@ use tonic::{Code, Status};
 
 use super::answer::Answer;
 
-/// Before a message: whether it is compressed, and its length.
+/// The gRPC prefix of a message: whether it is compressed, and its length.
 const HEAD: usize = 5;
 
-/// A message longer than this is received when it has its turn, bytes.
+/// A longer message, bytes, is received only when it has its turn.
 const LONG: usize = 64 << 10;
-/// So many long messages are received at a time, by all streams of a service together. When a control plane starts, all
-/// proxies there are tell it at once what they hold of the mesh, megabytes each.
+/// How many long messages are received at a time by all streams of a service. When a control plane starts, all proxies
+/// list what they hold of the mesh at once, megabytes each.
 const LONG_AT_ONCE: usize = 16;
-/// Who has not sent a long message within this keeps nobody waiting any longer.
+/// Time for a long message. After that, its sender no longer keeps others waiting.
 const LONG_TAKES: Duration = Duration::from_secs(2);
 
-/// Whose turn it is to be listened to at length.
+/// Turns for receiving long messages.
 #[derive(Debug, Clone)]
 pub(super) struct Turns {
     free: Arc<Semaphore>,
@@ -53,7 +52,7 @@ impl Turns {
     }
 }
 
-/// How far a long message is with its turn.
+/// The state of a long message's turn.
 enum Turn {
     Awaits(BoxFuture<'static, Result<OwnedSemaphorePermit, AcquireError>>),
     Has {
@@ -64,10 +63,10 @@ enum Turn {
     Had,
 }
 
-/// What the client says on a stream, message by message.
+/// A stream's messages from the client.
 pub(super) struct Messages<B> {
     body: B,
-    /// Chunks that came and are of a message that has not come in full.
+    /// Received chunks of a message that is not complete yet.
     chunks: VecDeque<Bytes>,
     have: usize,
     most: usize,
@@ -80,21 +79,21 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// Of `most` bytes at most.
+    /// Messages may have up to `most` bytes.
     pub(super) fn new(body: B, most: usize, turns: Turns) -> Self {
         Self { body, chunks: VecDeque::new(), have: 0, most, turns, turn: None }
     }
 
-    /// The next one; `None` when the client has said all. May be dropped and called again.
+    /// The next message; `None` when the client has sent all. Cancel safe.
     ///
     /// # Errors
-    /// If what comes is no message, or is too long.
+    /// If what comes is not a gRPC message, or is too long.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             if let Some(message) = self.message()? {
                 return Ok(Some(message));
             }
-            // What is not taken stays with the client, but for a window's worth.
+            // What is not taken stays with the client, except for one window.
             let next = poll_fn(|cx| {
                 ready!(self.poll_turn(cx));
                 Pin::new(&mut self.body).poll_frame(cx)
@@ -142,7 +141,7 @@ where
         loop {
             match &mut self.turn {
                 Some(Turn::Awaits(turn)) => {
-                    // Never closed.
+                    // The semaphore is never closed.
                     let permit = ready!(turn.as_mut().poll(cx)).ok();
                     let has = |permit| Turn::Has { _permit: permit, ends: Box::pin(sleep(LONG_TAKES)) };
                     self.turn = Some(permit.map_or(Turn::Had, has));
@@ -168,7 +167,7 @@ where
         Some(head)
     }
 
-    /// The next bytes, of which there are as many. Without a copy if they came in one.
+    /// The next bytes, which are there. Not copied if they came in one chunk.
     fn take(&mut self, length: usize) -> Bytes {
         self.have -= length;
         let mut gathered = BytesMut::new();
@@ -191,18 +190,18 @@ where
     }
 }
 
-/// Where a conversation puts what is to be sent.
+/// The place where a conversation puts what is to be sent.
 #[derive(Clone, Default)]
 pub(super) struct Outbox(Arc<Mutex<Option<Answer>>>);
 
 impl Outbox {
-    /// Returns when all that was put has been sent, as far as the client lets it.
+    /// Returns when everything was sent, as far as the client's window allows.
     pub(super) async fn sent(&self) {
-        // Who takes it out polls the conversation afterwards.
+        // Whoever takes it out polls the conversation afterwards.
         poll_fn(|_| if self.0.lock().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Puts an answer; the one before must have been sent.
+    /// Puts an answer. The previous one must have been sent.
     pub(super) fn put(&self, answer: Answer) {
         *self.0.lock() = Some(answer);
     }
@@ -248,7 +247,7 @@ impl<F: Future<Output = Result<(), Status>>> Body for Spoken<F> {
                 Poll::Ready(result) => {
                     let status = result.err().unwrap_or_else(|| Status::new(Code::Ok, ""));
                     let mut trailers = HeaderMap::new();
-                    // Fails for words that no header can hold; the code alone then has to do.
+                    // Fails if the text does not fit into a header. Then the code alone must do.
                     if status.add_header(&mut trailers).is_err() {
                         trailers.insert("grpc-status", HeaderValue::from(status.code() as i32));
                     }
@@ -272,10 +271,10 @@ where
     response
 }
 
-/// Refuses what a client may ask for and is not spoken here.
+/// Refuses requests that use something not supported here.
 ///
 /// # Errors
-/// If its messages are compressed.
+/// If the messages are compressed.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), Status> {
     match headers.get("grpc-encoding") {
         Some(encoding) if encoding != "identity" => {

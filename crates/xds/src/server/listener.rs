@@ -24,14 +24,14 @@ use super::places::{Limits, Place, Places};
 use super::refusals::Refusals;
 use super::{CaService, Service, discovery};
 
-/// Largest certificate request taken; a real one has a kilobyte.
+/// Largest certificate request, bytes. A real one has a kilobyte.
 const MAX_CERTIFICATE_REQUEST: usize = 64 << 10;
-/// What a client may send before it is listened to, bytes: each may, and there can be thousands.
+/// Bytes that a client may send before it is read. There can be thousands of clients.
 const WINDOW: u32 = 64 << 10;
-/// How long a connection may take to end its streams on shutdown.
+/// Time for a connection to end its streams on shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What is served on the control plane's port.
+/// The services on the control plane's port.
 #[derive(Debug, Clone)]
 pub struct Services {
     /// Delta discovery.
@@ -42,9 +42,8 @@ pub struct Services {
 
 type Certificates = IstioCertificateServiceServer<CaService>;
 
-/// Serves connections from `listener` until `shutdown` completes, then ends streams in good
-/// order and returns. The listener may live in another network namespace. Each connection is a
-/// task of its own on the runtime this is called on.
+/// Serves connections from `listener` until `shutdown` completes, then ends streams in good order and returns. The
+/// listener may be in another network namespace. Each connection is a task of its own on the calling runtime.
 pub async fn serve(
     listener: TcpListener,
     acceptor: ControlAcceptor,
@@ -65,7 +64,7 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
     {
-        // Goes on when another branch is taken: it may hold a connection that waits for its place.
+        // It continues when another branch is taken: it may hold a connection that waits for its place.
         let mut accepting = std::pin::pin!(shared.accept(&listener));
         loop {
             tokio::select! {
@@ -87,7 +86,7 @@ pub async fn serve(
     }
 }
 
-/// What all connections of a listener share.
+/// State shared by all connections of a listener.
 struct Shared {
     acceptor: ControlAcceptor,
     discovery: Service,
@@ -116,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// Serves one connection for as long as it has its place.
+    /// Serves one connection as long as it has its place.
     async fn connection(self: Arc<Self>, tcp: TcpStream, peer: SocketAddr, place: Arc<Place>) {
         let deadline = Instant::now() + self.places.limits().first_request;
         let lost = place.lost(deadline);

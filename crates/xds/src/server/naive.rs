@@ -1,5 +1,5 @@
-//! What [`Subscription`](super::super::Subscription) must do, said in the plainest way: all that was sent is remembered by name, and
-//! all that there is is compared with it, each time.
+//! The simplest implementation of [`Subscription`](super::super::Subscription)'s rules, which tests compare it with:
+//! everything sent is remembered by name, and compared with everything published each time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Who may have a connection to the control plane, and how long it may take to say who it is.
+//! Who may have a connection to the control plane, and how long may it take to prove its identity?
 //!
 //! A connection is *unproven* until a request on it came with a good token. Unproven ones have
 //! places of their own, so that whoever has no token can keep nobody out who has one, and a
@@ -22,29 +22,28 @@ use super::refusals::Refusal;
 /// How many connections there may be at a time on one listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections on which no request has come with a good token yet. When there are so many,
-    /// the one that has waited longest gives way to who comes.
+    /// Unproven connections. At this number, the one that has waited longest gives way to a newcomer.
     pub unproven: usize,
-    /// So many of them one address may have while others want places. An address that no other
-    /// competes with may have all, for a whole cluster's proxies can be behind one.
+    /// How many of them one address may have while others want places. Without competition, an address may have all,
+    /// because a whole cluster's proxies may share one address.
     pub unproven_per_address: usize,
     /// Connections that have proved themselves. A proxy has two. When there are so many, the
     /// client that has most gives way to one that has less than eight.
     pub proven: usize,
-    /// Time for the TLS handshake and the first request with a good token, together.
+    /// Time for the TLS handshake and the first request with a valid token together.
     pub first_request: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        // An idle unproven connection after its handshake takes some 30 KiB: 4096 take 120 MiB.
+        // After its handshake, an idle unproven connection takes some 30 KiB: 4096 take 120 MiB.
         Self { unproven: 4096, unproven_per_address: 256, proven: 16_384, first_request: Duration::from_secs(10) }
     }
 }
 
 impl Limits {
-    /// These limits, or less if the process may have only so many descriptors: an eighth of them
-    /// for who has proved nothing, three quarters for proxies, the rest for files.
+    /// These limits, or lower ones if the process may have few descriptors: an eighth of them for unproven connections,
+    /// three quarters for proxies, the rest for files.
     #[must_use]
     pub fn within(self, descriptors: u64) -> Self {
         let eighth = usize::try_from(descriptors / 8).unwrap_or(usize::MAX / 8);
@@ -86,7 +85,7 @@ impl Places {
     }
 }
 
-/// A connection's place. Dropped, it is free.
+/// A connection's place. Dropping it frees it.
 pub(crate) struct Place {
     places: Arc<Places>,
     unproven: UnprovenPlace<IpAddr>,

@@ -1,22 +1,22 @@
-//! Why the listener ends a connection, told once a second at most.
+//! Log lines about connections that the listener ends, at most one a second.
 
 use std::net::SocketAddr;
 
 use leno_telemetry::Gate;
 
-/// Why a connection to the control plane gets no place, or loses it.
+/// Why a connection to the control plane gets no place or loses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// All places are taken, and its address has more than its share of them.
+    /// All places are taken, and its address has more than its share.
     #[error("this address has its share of the connections without a token, and there is no place for more")]
     Share,
-    /// Another one wanted the place.
+    /// Another connection needed the place.
     #[error("too many connections without a token; this one had waited longest")]
     GaveWay,
-    /// It never said who it is.
+    /// It never proved its identity.
     #[error("no request with a good token came in time")]
     NoRequest,
-    /// Too many proxies.
+    /// There are too many proxies.
     #[error("this control plane has as many proxies as it may have; raise --max-connections or start another one")]
     Full,
     /// Too many of this client.
@@ -24,7 +24,7 @@ pub(crate) enum Refusal {
     ClientShare,
 }
 
-/// Tells of refusals.
+/// Logs refusals.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals([Gate; 5]);
 

@@ -1,4 +1,4 @@
-//! Who is connected, and how far each proxy is.
+//! The connected proxies, and how far each is.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ pub struct TypeStatus {
     pub resources: usize,
     /// Responses sent to it.
     pub sent: u64,
-    /// Responses it accepted.
+    /// Responses that it accepted.
     pub acked: u64,
-    /// Responses of which it refused at least one resource.
+    /// Responses in which it refused at least one resource.
     pub nacked: u64,
-    /// Its words on the last refusal, unless it has accepted a later response.
+    /// Its message at the last refusal; `None` if it has accepted a later response.
     pub last_nack: Option<String>,
-    /// Whether it has everything there is, as far as it accepted it.
+    /// Whether it has everything published and has answered it.
     pub in_sync: bool,
 }
 
@@ -37,15 +37,15 @@ pub struct TypeStatus {
 pub struct ProxyStatus {
     /// Its node id, `ztunnel~<ip>~<pod>.<namespace>~…`.
     pub id: String,
-    /// The node it serves, if it said so.
+    /// The node that it serves, if it said so.
     pub node: Option<String>,
     /// Namespace and service account of its token.
     pub account: String,
     /// Where it connected from.
     pub address: Option<SocketAddr>,
-    /// Since when.
+    /// Since when it is connected.
     pub connected_since: SystemTime,
-    /// The latest snapshot it has answered in full, by the publisher's number.
+    /// The number of the latest snapshot that it has answered in full.
     pub generation: Option<u64>,
     /// Per type.
     pub types: Vec<TypeStatus>,
@@ -58,14 +58,14 @@ pub(super) struct Registry {
     proxies: Mutex<BTreeMap<u64, Arc<Proxy>>>,
     /// Who waits for proxies. Locked before `proxies`, never after.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
-    /// Counts changes of who is connected and of how far anybody is.
+    /// Counts changes of the set of proxies and of their progress.
     changed: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct Proxy {
     who: Who,
-    /// Its own session writes here; whoever wants to know reads.
+    /// The proxy's session writes here; others read.
     progress: Mutex<Progress>,
 }
 
@@ -89,7 +89,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// Who a proxy is.
+/// The identity of a proxy.
 #[derive(Debug)]
 pub(super) struct Who {
     pub(super) id: String,
@@ -106,7 +106,7 @@ struct Progress {
 }
 
 impl Registry {
-    /// In the order they came.
+    /// In order of arrival.
     pub(super) fn status(&self) -> Vec<ProxyStatus> {
         let proxies: Vec<Arc<Proxy>> = self.proxies.lock().values().cloned().collect();
         proxies.iter().map(|proxy| proxy.status()).collect()
@@ -215,7 +215,7 @@ impl Entry {
         &self.proxy.who
     }
 
-    /// Notes how far the proxy is, of what was published as number `generation`.
+    /// Updates the proxy's progress, as of the snapshot `generation`.
     pub(super) fn update(&self, subscription: &Subscription, generation: u64) {
         let mut progress = self.proxy.progress.lock();
         let mut changed = subscription.update(&mut progress.types);

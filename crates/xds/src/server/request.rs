@@ -1,4 +1,4 @@
-//! A discovery request, decoded without a copy of the versions it tells of: those may be of a whole mesh.
+//! A discovery request, decoded without copying the versions that it lists: they may be those of a whole mesh.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use crate::wire::{Fields, Malformed};
 /// `DeltaDiscoveryRequest.initial_resource_versions`.
 const INITIAL_RESOURCE_VERSIONS: u64 = 5;
 
-/// Bytes that are no discovery request.
+/// Why bytes are not a discovery request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoRequest {
-    /// They are no message, or not this one.
+    /// They are not a protobuf message of this type.
     #[error("no discovery request: {0}")]
     Message(#[from] prost::DecodeError),
-    /// What should be names and versions isn't.
+    /// The list of names and versions is malformed.
     #[error("no discovery request: initial_resource_versions is no map of texts")]
     Held,
 }
 
-/// A request of a proxy's: a subscription, a change of one, an ACK or a NACK.
+/// A request of a proxy: a subscription, a change of one, an ACK or a NACK.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Request {
     said: Said,
     held: Held,
 }
 
-/// All fields of a `DeltaDiscoveryRequest` but one.
+/// All fields of a `DeltaDiscoveryRequest` except the versions.
 #[derive(Clone, PartialEq, Message)]
 struct Said {
     #[prost(message, optional, tag = "1")]
@@ -50,7 +50,7 @@ impl Request {
     /// Decodes a `DeltaDiscoveryRequest`.
     ///
     /// # Errors
-    /// If it is none.
+    /// If `message` is not one.
     pub fn decode(message: Bytes) -> Result<Self, NoRequest> {
         let said = Said::decode(&*message)?;
         let mut versions =
@@ -63,7 +63,7 @@ impl Request {
         if wrong { Err(NoRequest::Held) } else { Ok(Self { said, held }) }
     }
 
-    /// Who asks; on the first request of a stream.
+    /// The proxy's node. Only the first request of a stream has it.
     pub fn node(&self) -> Option<&Node> {
         self.said.node.as_ref()
     }
@@ -76,7 +76,7 @@ impl Request {
         &self.said.response_nonce
     }
 
-    /// Why the response was refused, if it was.
+    /// Why the response was refused; `None` if it was not.
     pub(super) fn error(&self) -> Option<&str> {
         self.said.error_detail.as_ref().map(|error| &*error.message)
     }
@@ -89,13 +89,13 @@ impl Request {
         &self.said.unsubscribe
     }
 
-    /// What the proxy holds from before.
+    /// What the proxy holds from earlier streams.
     pub(super) fn held(&self) -> &Held {
         &self.held
     }
 }
 
-/// Names and versions of what a proxy says it holds.
+/// Names and versions of the resources that a proxy says it holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Held {
     message: Bytes,
@@ -106,10 +106,10 @@ impl Held {
         self.message.is_empty()
     }
 
-    /// By name, each once: as a map's, the last of a key counts.
+    /// Ordered by name, without duplicates. As in a protobuf map, the last entry of a key counts.
     pub(super) fn by_name(&self) -> Vec<(&str, &str)> {
         let mut all: Vec<(&str, &str)> = self.each().filter_map(Result::ok).collect();
-        // Our own proxies' are in order already.
+        // Our own proxies send them in order.
         if !all.is_sorted_by(|a, b| a.0 < b.0) {
             let last: BTreeMap<&str, &str> = all.drain(..).collect();
             all.extend(last);

@@ -1,4 +1,4 @@
-//! What a proxy has been sent: a catalogue, and the exceptions.
+//! What a proxy has been sent: a catalogue and the exceptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -11,14 +11,15 @@ use crate::published::Published;
 
 static NOTHING: LazyLock<Arc<Catalogue>> = LazyLock::new(Arc::default);
 
-/// What the proxy was sent and not told to drop. A catalogue of those that were published, which costs nothing to
-/// remember, and names in which the proxy has something else: few, and for long only where it asked by name.
+/// The resources that a proxy was sent and not told to drop: a published catalogue, which costs nothing to remember,
+/// and the names in which the proxy has something else. These are few; they are many for long only if the proxy
+/// subscribes by name.
 #[derive(Debug)]
 pub(super) struct Sent {
     base: Arc<Catalogue>,
-    /// Where it has another version than that of `base`, or none.
+    /// Names of which it has another version than the one in `base`, or none.
     but: BTreeMap<Name, Option<Name>>,
-    /// Names it asked for and was told that there is nothing.
+    /// Names that it requested and that do not exist, as it was told.
     missing: BTreeSet<Name>,
 }
 
@@ -29,14 +30,14 @@ impl Default for Sent {
 }
 
 impl Sent {
-    /// What a proxy says it has, as far as `counts`.
+    /// What a proxy says it holds, limited to names for which `counts` is true.
     pub(super) fn told(held: &Held, counts: impl Fn(&str) -> bool) -> Self {
         let told = held.by_name().into_iter().filter(|(name, _)| counts(name));
         Self { but: told.map(|(name, version)| (name.into(), Some(version.into()))).collect(), ..Self::default() }
     }
 
-    /// As [`Self::told`], by a proxy that wants everything and may have most of `latest` already: what it has of
-    /// that need not be remembered.
+    /// As [`Self::told`], for a proxy that wants everything and may have most of `latest`: versions equal to those in
+    /// `latest` need not be remembered.
     pub(super) fn told_beside(held: &Held, latest: &Arc<Catalogue>) -> Self {
         let told = held.by_name();
         let mut but = BTreeMap::new();
@@ -62,7 +63,7 @@ impl Sent {
         Self { base: latest.clone(), but, missing: BTreeSet::new() }
     }
 
-    /// The version it has of a resource.
+    /// The version of a resource that it has.
     pub(super) fn version<'a>(&'a self, name: &str) -> Option<&'a str> {
         match self.but.get(name) {
             Some(other) => other.as_deref(),
@@ -70,24 +71,24 @@ impl Sent {
         }
     }
 
-    /// How many it has.
+    /// The number of resources that it has.
     pub(super) fn len(&self) -> usize {
         let beside = self.but.iter().filter(|(name, version)| version.is_some() && !self.base.contains_key(name));
         let without = self.but.iter().filter(|(name, version)| version.is_none() && self.base.contains_key(name));
         self.base.len() + beside.count() - without.count()
     }
 
-    /// The catalogue, and where the proxy has something else.
+    /// The catalogue, and the exceptions.
     pub(super) fn parts(&self) -> (&Arc<Catalogue>, &BTreeMap<Name, Option<Name>>) {
         (&self.base, &self.but)
     }
 
-    /// Whether it was told that there is none.
+    /// Whether it was told that the resource does not exist.
     pub(super) fn is_known_missing(&self, name: &str) -> bool {
         self.missing.contains(name)
     }
 
-    /// As if it had never been sent.
+    /// Treats the resource as never sent.
     pub(super) fn forget(&mut self, name: &str) {
         self.missing.remove(name);
         if self.base.contains_key(name) {
@@ -97,29 +98,29 @@ impl Sent {
         }
     }
 
-    /// It was sent all of `catalogue`, but for names in which it keeps what it had.
+    /// It was sent all of `catalogue`, except names in which it keeps what it had.
     pub(super) fn become_all_of(&mut self, catalogue: Arc<Catalogue>, but: BTreeMap<Name, Option<Name>>) {
         self.missing.retain(|name| !catalogue.contains_key(name));
         (self.base, self.but) = (catalogue, but);
     }
 
-    /// It was told that there is none, having asked for it.
+    /// It requested the resource and was told that it does not exist.
     pub(super) fn is_missing(&mut self, name: Name) {
         self.missing.insert(name);
     }
 
-    /// It was sent this; of a proxy that asks by name.
+    /// It was sent this resource. For proxies that subscribe by name.
     pub(super) fn upsert(&mut self, resource: &Published) {
         self.missing.remove(resource.name());
         self.but.insert(resource.name().clone(), Some(resource.version().into()));
     }
 
-    /// It was told to drop this; of a proxy that asks by name.
+    /// It was told to drop this resource. For proxies that subscribe by name.
     pub(super) fn remove(&mut self, name: &str) {
         self.but.remove(name);
     }
 
-    /// Remembers by name from now on: the proxy no longer wants everything.
+    /// Remembers by name from now on, because the proxy no longer wants everything.
     pub(super) fn by_name(&mut self) {
         let base = std::mem::replace(&mut self.base, NOTHING.clone());
         for (name, resource) in base.iter() {

@@ -1,16 +1,14 @@
-//! What one proxy has, wants, and is sent next: delta discovery as a state machine without a
-//! network or a clock.
+//! What a proxy has, wants, and is sent next: delta discovery as a state machine without a network or a clock.
 //!
-//! Differences are taken between the latest snapshot and what the proxy was sent, so a slow
-//! proxy skips what it missed and costs no queue. What it was sent is one of the snapshots before, so both share all
-//! that did not change, and proxies that were sent the same lack the same: that is found and encoded once (`delta`).
-//! One response per type is under way at a time.
+//! Differences are taken between the latest snapshot and what the proxy was sent. So a slow proxy skips intermediate
+//! versions and needs no queue. What it was sent is an earlier snapshot, which shares with the latest one everything
+//! that did not change. Proxies that were sent the same lack the same, so the difference is found and encoded once
+//! (`delta`). One response per type is under way at a time.
 //!
-//! Policies and workloads are ordered, because a proxy that knows a workload but not the policy
-//! it names must not be there, be it only for a moment (ztunnel would let connections through):
-//! new policies, then workloads once the policies were acknowledged, then, once the workloads
-//! were, removal of policies. A policy that no longer applies by itself but where workloads name
-//! it is in part a removal, and goes with those.
+//! Policies and workloads are ordered, because a proxy must never know a workload without a policy that the workload
+//! names, not even for a moment (ztunnel would allow connections). The order is: new policies; workloads, when the
+//! policies were acknowledged; removals of policies, when the workloads were acknowledged. A policy whose scope narrows
+//! to workloads that name it is in part a removal, and is sent with those.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -29,15 +27,15 @@ use crate::catalogue::Catalogue;
 const FIRST_GRACE: Duration = Duration::from_secs(1);
 /// Types one stream may ask for; there are three in use.
 const MAX_TYPES: usize = 16;
-/// Names one stream may ask for one by one.
+/// Most names that one stream may subscribe to individually.
 const MAX_NAMES: usize = 100_000;
 
 static NOTHING: LazyLock<Arc<Catalogue>> = LazyLock::new(Arc::default);
 
-/// A request no well-behaved client sends; the stream must end.
+/// A request that no well-behaved client sends. The stream must end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// No type.
+    /// The request has no type.
     #[error("a discovery request without type_url")]
     NoType,
     /// Too many types on one stream.
@@ -48,7 +46,7 @@ pub enum ProtocolError {
     TooManyNames,
 }
 
-/// Everything one discovery stream is about.
+/// The state of one discovery stream.
 #[derive(Debug, Default)]
 pub struct Subscription {
     types: Vec<TypeState>,
@@ -57,17 +55,17 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// A stream on which nothing was said yet.
+    /// A new stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As [`Self::new`]; what it lacks is not sought by it alone.
+    /// As [`Self::new`], with differences that are shared with other streams.
     pub(super) fn sharing(deltas: Arc<Deltas>) -> Self {
         Self { deltas, ..Self::default() }
     }
 
-    /// Takes a request of the proxy's: a subscription, a change of one, an ACK or a NACK.
+    /// Takes a request: a subscription, a change of one, an ACK or a NACK.
     ///
     /// # Errors
     /// If the stream must end.
@@ -85,7 +83,7 @@ impl Subscription {
             None if self.types.len() == MAX_TYPES => return Err(ProtocolError::TooManyTypes),
             None => {
                 self.types.push(TypeState::open(request, now));
-                // Just pushed.
+                // It was pushed just now.
                 let last = self.types.len() - 1;
                 &mut self.types[last]
             }
@@ -93,8 +91,8 @@ impl Subscription {
         if state.names.len() > MAX_NAMES { Err(ProtocolError::TooManyNames) } else { Ok(()) }
     }
 
-    /// The next response to send, if there is one to send now. Call again until there is none,
-    /// and again after every request, every new snapshot, and at [`Self::wake_at`].
+    /// The next response to send now, if there is one. Call it again until it returns `None`, and after every request,
+    /// every new snapshot, and at [`Self::wake_at`].
     pub fn next(&mut self, snapshot: &Resources, now: Instant) -> Option<Answer> {
         for state in &mut self.types {
             let latest = snapshot.of(&state.type_url).unwrap_or(&NOTHING);
@@ -124,7 +122,7 @@ impl Subscription {
         }
     }
 
-    /// When to call [`Self::next`] again although nothing happens.
+    /// When to call [`Self::next`] again if nothing happens.
     pub fn wake_at(&self, now: Instant) -> Option<Instant> {
         let acks = self
             .types
@@ -138,18 +136,18 @@ impl Subscription {
         acks.chain(addresses).chain(self.late_wait_until(now)).filter(|at| *at > now).min()
     }
 
-    /// Whether the proxy has answered everything it was sent and lacks nothing of the snapshot
-    /// [`Self::next`] was last called with.
+    /// Whether the proxy has answered everything it was sent, and lacks nothing of the snapshot that [`Self::next`] was
+    /// last called with.
     pub fn in_sync(&self) -> bool {
         !self.types.is_empty() && self.types.iter().all(TypeState::in_sync)
     }
 
-    /// How far the proxy is, per type it asked for.
+    /// The proxy's progress with each type that it subscribed to.
     pub fn progress(&self) -> Vec<TypeProgress> {
         self.types.iter().map(TypeState::progress).collect()
     }
 
-    /// Brings what [`Self::progress`] said earlier up to date; whether that changed anything.
+    /// Updates an earlier result of [`Self::progress`]. Returns whether that changed anything.
     pub(super) fn update(&self, progress: &mut Vec<TypeProgress>) -> bool {
         let mut changed = false;
         for (at, state) in self.types.iter().enumerate() {
@@ -171,15 +169,15 @@ impl Subscription {
     /// Until when workloads must wait for policies; `None` if they need not.
     fn addresses_wait_until(&self, now: Instant) -> Option<Instant> {
         let until = match self.index(AUTHORIZATION_TYPE) {
-            // It may be about to ask for policies.
+            // It may be about to subscribe to policies.
             None => {
                 let addresses = &self.types[self.index(ADDRESS_TYPE)?];
                 (addresses.sent_count == 0).then(|| addresses.requested_at + FIRST_GRACE)?
             }
             Some(index) => {
                 let policies = &self.types[index];
-                // Those not even sent yet are so soon: the one before them is being waited for
-                // no longer than this either.
+                // Policies not sent yet will be sent soon: they wait for the previous response, and no longer than this
+                // either.
                 let unsent = !policies.pending.is_empty(Part::Early) || policies.owes_answer;
                 match (&policies.waiting, unsent) {
                     (Some(waiting), true) => waiting.since + POLICY_GRACE,
@@ -190,8 +188,8 @@ impl Subscription {
         (until > now).then_some(until)
     }
 
-    /// Until when removal of policies must wait for workloads that were sent; `None` if it need
-    /// not. Workloads that never stop changing are not waited for for ever.
+    /// Until when removals of policies must wait for workloads that were sent; `None` if they need not. Workloads that
+    /// change all the time are not waited for for ever.
     fn late_wait_until(&self, now: Instant) -> Option<Instant> {
         let late_since = self.types[self.index(AUTHORIZATION_TYPE)?].late_since?;
         let sent = self.types[self.index(ADDRESS_TYPE)?].waiting.as_ref()?.since;

@@ -1,4 +1,4 @@
-//! How far a proxy is with one type.
+//! A proxy's progress with one type.
 
 mod lacks;
 
@@ -24,7 +24,7 @@ pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// After this, a response that was never acknowledged holds up the next no longer.
 pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
 const WILDCARD: &str = "*";
-/// Of a refusal's words, so many characters are kept.
+/// Longest kept message of a refusal, characters.
 const MAX_WORDS: usize = 4096;
 
 #[derive(Debug)]
@@ -32,24 +32,24 @@ pub(super) struct TypeState {
     pub(super) type_url: Name,
     wildcard: bool,
     pub(super) names: BTreeSet<Name>,
-    /// The resources behind `names`, by their proper names; of the catalogue in which they were sought last, if the names
-    /// are the same since.
+    /// The resources behind `names`, by their proper names, as found in the latest catalogue, if `names` have not
+    /// changed since.
     wanted: BTreeSet<Name>,
     sought_in: Option<Arc<Catalogue>>,
     sent: Sent,
-    /// What the proxy said it has, until that is compared with what there is.
+    /// What the proxy said it holds, until that was compared with what is published.
     told: Option<Held>,
-    /// How far versions sent earlier reach that the proxy may still go by, where that is
-    /// farther than the one in `sent`: until it accepts that.
+    /// For names whose earlier version, which the proxy may still use, reaches further than the one in `sent`: that
+    /// reach, until the proxy accepts the later version.
     reached: BTreeMap<Name, u8>,
-    /// The first request and every new name get an answer, if only an empty one.
+    /// Whether an answer is due even if it is empty: to the first request, and for every new name.
     pub(super) owes_answer: bool,
     pub(super) requested_at: Instant,
     pub(super) pending: Pending,
     pub(super) waiting: Option<Waiting>,
-    /// Since when policies are under way that were not acknowledged.
+    /// Since when policies that were sent are not acknowledged.
     pub(super) unacked_since: Option<Instant>,
-    /// Since when there is something to send last.
+    /// Since when there is something that must be sent last.
     pub(super) late_since: Option<Instant>,
     pub(super) sent_count: u64,
     acked: u64,
@@ -61,7 +61,7 @@ pub(super) struct TypeState {
 pub(super) struct Waiting {
     nonce: u64,
     pub(super) since: Instant,
-    /// What it narrows: until the answer, the proxy may go by this or by what it had.
+    /// Resources whose reach it narrows. Until the answer, the proxy may use the new version or the old one.
     narrows: BTreeSet<Name>,
 }
 
@@ -88,7 +88,7 @@ impl TypeState {
     pub(super) fn open(request: &Request, now: Instant) -> Self {
         let mut state = Self {
             type_url: request.type_url().into(),
-            // No names at all is how a client says everything (xDS protocol, "wildcard").
+            // Without any names, the client subscribes to everything (xDS protocol, "wildcard").
             wildcard: request.subscribe().is_empty() && request.unsubscribe().is_empty(),
             names: BTreeSet::new(),
             wanted: BTreeSet::new(),
@@ -126,7 +126,7 @@ impl TypeState {
             if name == WILDCARD {
                 self.wildcard = true;
             } else {
-                // Asked for again means: send it again.
+                // A name that is requested again is sent again.
                 self.sent.forget(name);
                 self.names.insert(name.as_str().into());
             }
@@ -151,11 +151,11 @@ impl TypeState {
 
     pub(super) fn acknowledge(&mut self, request: &Request) {
         let answers = |waiting: &mut Waiting| request.nonce() == waiting.nonce.to_string();
-        // Any other nonce answers something older, or nothing.
+        // Any other nonce answers an older response, or none.
         let Some(answered) = self.waiting.take_if(answers) else { return };
         self.unacked_since = None;
         if !answered.narrows.is_empty() {
-            // What reaches less far than what the proxy has is known again.
+            // It has to be found again which resources reach less far than what the proxy has.
             self.pending.of = None;
         }
         match request.error() {
@@ -244,7 +244,7 @@ impl TypeState {
         (delta.length(part), Body::part(delta, part))
     }
 
-    /// It has everything, but for what of `delta` is sent last.
+    /// The proxy has everything, except the part of `delta` that is sent last.
     fn has_all_of(&mut self, latest: &Arc<Catalogue>, delta: Option<&Delta>) {
         let narrowing = delta.into_iter().flat_map(|delta| &delta.narrowing);
         let removals = delta.into_iter().flat_map(|delta| &delta.removals);
@@ -254,7 +254,7 @@ impl TypeState {
     }
 
     pub(super) fn ack_grace(&self) -> Duration {
-        // Workloads wait for policies only so long, and must not overtake those still unsent.
+        // Workloads wait for policies only that long, and must not overtake unsent policies.
         if &*self.type_url == AUTHORIZATION_TYPE { POLICY_GRACE } else { ACK_GRACE }
     }
 
