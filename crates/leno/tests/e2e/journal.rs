@@ -56,7 +56,8 @@ fn the_stages_log_tells_what_happened_and_outlives_it() {
     told(&["node node-2: proxy ready"]);
     told(&["objects: added ", "Deployment shop/web"]);
     told(&["pod shop/web-", " made on node-", " for Deployment shop/web"]);
-    told(&["pod shop/web-", ": started (pid ", "ready, Running"]);
+    told(&["pod shop/web-", ": started (pid "]);
+    told(&["pod shop/web-", "ready, Running"]);
     told(&["pod shop/brief: ", "started again (restart 1)"]);
     told(&["pod shop/brief: ", "CrashLoopBackOff: ended with exit code 3: it burns"]);
     run(stage.command("scale").args(["shop/web", "2"])).ok();
