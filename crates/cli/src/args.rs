@@ -18,7 +18,7 @@ use crate::sample::SampleCommand;
 pub(crate) use observe::VerdictArg;
 pub(crate) use observe::{FilterArgs, MetricsArgs, ObserveArgs};
 
-/// What was typed. `N` are the settings of the node proxy, which its own crate declares.
+/// The command line. `N` are the settings of the node proxy, which its own crate declares.
 #[derive(Debug, Parser)]
 #[command(
     name = "leno",

@@ -37,7 +37,7 @@ pub use control_args::ControlArgs;
 
 use args::{Cli, Command, Format};
 
-/// What the binary runs for the commands that are roles in a mesh.
+/// The functions that run the commands which are roles in a mesh.
 pub struct Roles<N> {
     /// `leno node`: the proxy of one node, until it is told to stop.
     pub node: fn(N) -> anyhow::Result<()>,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// Whoever reads stdout has seen enough, as in `leno ps | head -1`: an end, not a failure.
+/// The reader of stdout has closed it, as in `leno ps | head -1`. That is no failure.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody reads the output any more")]
 struct ReaderGone;
@@ -74,7 +74,7 @@ impl Paint {
         Self { on: false }
     }
 
-    /// For stderr, likewise.
+    /// The same for stderr.
     pub(crate) fn stderr() -> Self {
         Self { on: wanted(io::stderr().is_terminal()) }
     }

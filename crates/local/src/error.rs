@@ -1,4 +1,4 @@
-//! What can go wrong on the stage, in words an operator can act on.
+//! Errors of the stage, in words that an operator can act on.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,15 +32,15 @@ pub enum Error {
     RunDirectory {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// What the operator should do.
         remedy: String,
     },
     /// The kernel denied a namespace.
     #[error("{0}")]
     Privilege(String),
-    /// What was typed can't be meant, whatever runs on this machine.
+    /// The command line makes no sense, whatever runs on this machine.
     #[error("{0}")]
     Usage(String),
     /// A name given by the user fits nothing.
@@ -66,7 +66,7 @@ pub enum Error {
     /// An operation of the kernel failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted, with the object's name.
+        /// The attempted operation, with the object's name.
         what: String,
         /// The system's reason.
         #[source]
@@ -75,7 +75,7 @@ pub enum Error {
     /// A network namespace, link or rule could not be made.
     #[error("{what}: {source}")]
     Network {
-        /// What was attempted, with the object's name.
+        /// The attempted operation, with the object's name.
         what: String,
         /// The reason.
         #[source]
@@ -84,7 +84,7 @@ pub enum Error {
     /// The control plane could not be started or refused an object.
     #[error("{what}: {source}")]
     Control {
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
         /// The reason.
         #[source]
@@ -100,7 +100,7 @@ fn choose(others: &[String]) -> String {
     }
 }
 
-/// What to add to a command for it to mean this stage.
+/// The option that makes a command refer to this stage.
 pub(crate) fn name_flag(name: &str) -> String {
     if name == crate::names::DEFAULT_STAGE { String::new() } else { format!(" --name {name}") }
 }

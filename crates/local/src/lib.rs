@@ -1,13 +1,14 @@
 //! One machine as feed and stage: manifests from a directory, pods as processes in network namespaces.
 //!
-//! Four rooms, each of which may use those before it: [`files`] reads Kubernetes manifests; `cluster` does with them what a
-//! cluster's own controllers would; `stage` is the machine that plays them: each node and each pod is a network namespace, each
-//! container a local process, each node has a proxy process, a DNS server and rules for services; `command` is what a person
-//! calls, in the supervisor's process ([`up`]) or in one that talks to it ([`client`], [`down`]).
+//! It has four parts, each of which may use those before it. [`files`] reads Kubernetes manifests. `cluster` does what
+//! a cluster's own controllers do. `stage` is the machine that plays the manifests: each node and each pod is a network
+//! namespace, each container is a local process, and each node has a proxy process, a DNS server and service rules.
+//! `command` is what a person calls, in the supervisor's process ([`up`]) or in one that talks to it ([`client`],
+//! [`down`]).
 //!
-//! Whatever happens to the supervisor, no process outlives it (`stage::spawn`), and everything else it makes is written down
-//! before it is made (`run_dir::record`), and found again by that. It restarts what dies, and that is all the orchestration it
-//! does.
+//! Whatever happens to the supervisor, no process outlives it (`stage::spawn`). Everything else that it makes is
+//! recorded before it is made (`run_dir::record`), so that it can be found and removed. It restarts what dies, and that
+//! is all the orchestration it does.
 
 mod cluster;
 mod command;

@@ -11,7 +11,7 @@ pub const DEFAULT_STAGE: &str = "default";
 /// Longest file name Linux takes; a network namespace is a file.
 const NAME_MAX: usize = 255;
 
-/// What can't name a stage.
+/// Why a text is not a stage's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot name a stage: use 1 to 32 lower-case letters, digits and inner dashes")]
 pub struct NotAName(String);
@@ -20,7 +20,7 @@ pub struct NotAName(String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageName {
     name: String,
-    /// Where run directories are, if not where the environment says.
+    /// The directory of run directories, if it is not the environment's.
     pub(crate) base: Option<PathBuf>,
 }
 

@@ -49,7 +49,7 @@ pub fn acquire() -> Result<(), Error> {
     private_mounts()
 }
 
-/// As root: namespaces may still be out of reach, in a container without the capability.
+/// Checks root's rights: namespaces may be unavailable in a container without the capability.
 fn check_root() -> Result<(), Error> {
     let here = fs::File::open("/proc/self/ns/net").map_err(Error::io("cannot open /proc/self/ns/net"))?;
     nix::sched::setns(&here, CloneFlags::CLONE_NEWNET).map_err(|_| {
@@ -68,7 +68,7 @@ fn private_mounts() -> Result<(), Error> {
         .map_err(Error::errno("cannot make the mounts of the new namespace private"))
 }
 
-/// What forbids user namespaces here, as far as the kernel's settings tell.
+/// Why user namespaces are not allowed here, as far as the kernel's settings tell.
 fn forbidden(reason: io::Error) -> String {
     let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let mut causes = Vec::new();

@@ -1,4 +1,4 @@
-//! Settings of the node proxy: what every proxy has, and how pods are served.
+//! Settings of the node proxy: those of every proxy, and how it serves pods.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use leno_proxy::config::{PLACE, at_least_one};
 /// Settings of the node proxy.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Config {
-    /// What every proxy has.
+    /// The settings of every proxy.
     #[command(flatten)]
     pub proxy: leno_proxy::Config,
     /// How pods are served.
@@ -56,17 +56,17 @@ pub struct PodConfig {
 pub enum OriginalSource {
     /// If the kernel allows it in the pod's namespace.
     Auto,
-    /// Always; a pod where it isn't allowed does not start.
+    /// Always. A pod where it is not allowed is not served.
     True,
-    /// Never: it sees the pod's own address.
+    /// Never. The program sees the pod's own address.
     False,
 }
 
-/// Who chooses how tunnels, and connections to programs, react to congestion.
+/// How the congestion control of tunnels and of connections to programs is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CongestionControl {
-    /// The pod's namespace, except that nothing paces packets on a short path.
+    /// The pod's namespace chooses, except that packets on a short path are not paced.
     Auto,
-    /// The pod's namespace.
+    /// The pod's namespace chooses.
     System,
 }

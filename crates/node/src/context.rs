@@ -1,4 +1,4 @@
-//! What all pods of the node share.
+//! State shared by all pods of the node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use leno_proxy::Core;
 use crate::config::PodConfig;
 use crate::shares::Shares;
 
-/// What all pods of the node share.
+/// State shared by all pods of the node.
 pub(crate) struct Context {
-    /// What every proxy has.
+    /// The parts of every proxy.
     pub(crate) core: Arc<Core>,
     pub(crate) config: PodConfig,
     pub(crate) relay: leno_tunnel::RelayOptions,
-    /// Where DNS questions about anything but the mesh go.
+    /// The resolvers for DNS questions about names outside the mesh.
     pub(crate) resolvers: Vec<SocketAddr>,
     pub(crate) shares: Arc<Shares>,
 }

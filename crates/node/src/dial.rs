@@ -11,16 +11,16 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::pod::Pod;
 
-/// Ports that the proxy connects from. Outside of what programs connect from by themselves (32768
-/// and up on Linux, 49152 and up elsewhere). To connection tracking, two connections between the
-/// same addresses and ports are one: a caller's next connection from the port that we have just
-/// used in its name would hang, and one of the pod's program from a port that we have just used
-/// to the same destination would be let pass as ours, in the clear.
+/// The ports that the proxy connects from. Programs use others by themselves (32768 and up on Linux, 49152 and up
+/// elsewhere). For connection tracking, two connections between the same addresses and ports are one. If the ranges
+/// overlapped, a caller's next connection could come from a port that the proxy has just used in its name, and would
+/// hang. And a program's connection from a port that the proxy has just used to the same destination would pass as the
+/// proxy's, in the clear.
 const OWN_PORTS: std::ops::Range<u16> = 16_384..32_768;
-/// How often another one is tried before the kernel is to choose.
+/// How many of these ports are tried before the kernel chooses one.
 const PORT_ATTEMPTS: usize = 8;
 
-/// Connects from the pod's namespace to another one's.
+/// Connects from the pod's namespace to another pod's.
 pub(crate) async fn tcp(pod: &Pod, address: SocketAddr) -> Result<TcpStream, Failure> {
     elsewhere(pod, address, &ConnectOptions::default()).await
 }
@@ -30,8 +30,8 @@ async fn elsewhere(pod: &Pod, address: SocketAddr, options: &ConnectOptions) -> 
     from_own_port(pod, address, source, options).await
 }
 
-/// Connects to the pod's own program; with `source`, from an address that need not be the pod's. `caller` is the port from
-/// which a connection in the clear came here from that address.
+/// Connects to the pod's own program. With `source`, it connects from an address that need not be the pod's. `caller`
+/// is the port from which a plaintext connection came from that address.
 pub(crate) async fn program(
     pod: &Pod,
     address: SocketAddr,
@@ -39,8 +39,8 @@ pub(crate) async fn program(
     caller: Option<u16>,
 ) -> Result<TcpStream, Failure> {
     let options = ConnectOptions { probes: Probes::Never, path: pod.short_path().clone() };
-    // A proxy such as this one, which has not heard yet that the pod is in the mesh. One in so many of its connections would
-    // meet another in the same port, and both would be reset.
+    // The caller is a proxy like this one that does not know yet that the pod is in the mesh. If it used the same port
+    // in its caller's name, some of its connections would meet another one, and both would be reset.
     let is_proxy = caller.is_some_and(|port| OWN_PORTS.contains(&port));
     let stream = match source {
         Some(source) if !is_proxy => from_own_port(pod, address, source, &options).await?,
@@ -92,7 +92,7 @@ async fn connect(
     socket.connect(address).await.map_err(|e| Failure::Connect { address, source: Arc::new(e) })
 }
 
-/// Connects to a peer's HBONE port and proves both sides.
+/// Connects to a peer's HBONE port and does the TLS handshake.
 pub(crate) async fn tls(
     pod: &Pod,
     identity: &leno_tls::MeshIdentity,

@@ -1,5 +1,5 @@
-//! The pods' DNS: services of the mesh are answered here, everything else goes on to the
-//! resolvers of the node, asked from the pod's own namespace so that it is the pod that asks.
+//! The pods' DNS. Names of the mesh are answered here. Other questions go to the node's resolvers, from the pod's own
+//! namespace, so that they come from the pod.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,9 +19,9 @@ use crate::dial;
 use crate::pod::Pod;
 use crate::pod::connections::Counted;
 
-/// Time to live of answers about the mesh, in seconds: short, for they follow the mesh.
+/// Time to live of answers about the mesh, seconds. It is short because the answers change with the mesh.
 const TTL: u32 = 30;
-/// How long a TCP client may say nothing (RFC 7766 §6.2.3 asks for seconds).
+/// How long a TCP client may be silent (RFC 7766 §6.2.3 asks for seconds).
 const TCP_IDLE: Duration = Duration::from_secs(5);
 /// How long one resolver may take before the next is asked.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(3);
@@ -123,7 +123,7 @@ async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> O
         _ => return None,
     };
     let Ok((mesh, client)) = pod.workload().await else {
-        // Who asks decides what a name means; a guess could send the pod to another's service.
+        // The meaning of a name depends on the client. A guess could send the pod to another namespace's service.
         return Some(question.error(ResponseCode::ServFail));
     };
     let domain = &pod.context().core.config.cluster_domain;
@@ -187,8 +187,7 @@ async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8]) -> io::Result<Ve
     if leno_dns::answers(query, &reply) { Ok(reply) } else { Err(io::Error::other("not an answer to the question")) }
 }
 
-/// The resolvers named in a `resolv.conf` (resolv.conf(5)); those without a usable address are
-/// skipped.
+/// The resolvers in a `resolv.conf` (resolv.conf(5)). Those without a usable address are skipped.
 pub(crate) fn resolvers(resolv_conf: &str) -> Vec<SocketAddr> {
     resolv_conf
         .lines()

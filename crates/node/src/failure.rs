@@ -1,5 +1,4 @@
-//! Why one connection could not be carried: the words in its log line, the flag in its metric,
-//! and whether another endpoint might do.
+//! Why one connection could not be carried: its log text, its metric flag, and whether another endpoint may be tried.
 
 use std::fmt;
 use std::io;
@@ -15,11 +14,11 @@ use leno_proxy::mesh::MOMENT;
 use leno_proxy::peers;
 use leno_telemetry::metrics::ResponseFlags;
 
-/// Why one connection could not be carried. Cheap to clone: everybody who waited for the same
-/// tunnel is told the same.
+/// Why one connection could not be carried. Cheap to clone, because everybody who waited for the same tunnel gets the
+/// same failure.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Failure {
-    /// What may go wrong with any peer or program, whatever is carried.
+    /// A failure that any proxy can have with a peer or program.
     #[error(transparent)]
     Peer(#[from] peers::Failure),
     #[error("the connection's original destination can't be read: {0}")]
@@ -124,7 +123,7 @@ impl Failure {
         }
     }
 
-    /// Whether the connection may be tried on another endpoint, as [`peers::Failure::may_try_another_endpoint`] says.
+    /// Whether the connection may be tried on another endpoint; see [`peers::Failure::may_try_another_endpoint`].
     pub(crate) fn may_try_another_endpoint(&self) -> bool {
         matches!(self, Self::Peer(failure) if failure.may_try_another_endpoint())
     }
@@ -148,7 +147,7 @@ impl Failure {
         }
     }
 
-    /// The status a peer that asked by CONNECT gets.
+    /// The HTTP status for a peer that sent a CONNECT request.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotConnect(_) => StatusCode::BAD_REQUEST,

@@ -1,5 +1,5 @@
-//! The L4 proxy of a node: it carries the TCP of every enrolled pod on its node, encrypted to
-//! peers in the mesh, authorised on arrival, and answers the pods' DNS.
+//! The L4 proxy of a node. It carries the TCP traffic of every enrolled pod on its node, encrypts it to peers in the
+//! mesh, authorises it on arrival, and answers the pods' DNS.
 //!
 //! ```text
 //!  pod's program ─▶ 15001 outbound ══ HBONE/mTLS ══▶ 15008 inbound ─▶ program of another pod
@@ -7,9 +7,9 @@
 //!  pod's resolver ─▶ 15053 dns
 //! ```
 //!
-//! All listeners live in the pod's own network namespace; `pods` opens them when the node
-//! agent hands the namespace over. What every proxy has, threads and discovery among it, is
-//! [`leno_proxy`]'s, for which this is a [`leno_proxy::Carrier`].
+//! All listeners are in the pod's own network namespace. `pods` opens them when the node agent hands the namespace
+//! over. Threads, discovery and the other parts of every proxy come from [`leno_proxy`], for which this is a
+//! [`leno_proxy::Carrier`].
 //!
 //! ```text
 //!  node       the carrier, and how it starts

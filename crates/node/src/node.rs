@@ -1,4 +1,4 @@
-//! The node proxy: what it adds to what every proxy has.
+//! The node proxy: its additions to the parts of every proxy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,8 +20,7 @@ use crate::pods::dump::PodStates;
 use crate::pods::{self, Pods};
 use crate::shares::Shares;
 
-/// Runs the proxy of a node as [`leno_proxy::run`] says, in a process that does nothing else. `trim` is what
-/// [`Host`] says.
+/// Runs a node proxy in a process that does nothing else; see [`leno_proxy::run`]. `trim` is [`Host::trim`].
 ///
 /// # Errors
 /// If it can't start.
@@ -31,8 +30,7 @@ pub fn run(config: Config, log: &LogHandle, trim: fn()) -> Result<(), leno_proxy
     leno_proxy::run(config.proxy, Host::process(log, trim), |core| Node::new(core, config.pods, resolvers))
 }
 
-/// Starts the proxy of a node as a part of another program. DNS questions about anything but the mesh go to
-/// `resolvers`.
+/// Starts a node proxy inside another program. DNS questions about names outside the mesh go to `resolvers`.
 ///
 /// # Errors
 /// If it can't start.
@@ -40,7 +38,7 @@ pub fn start(config: Config, host: Host, resolvers: Vec<SocketAddr>) -> Result<P
     Proxy::start(config.proxy, host, |core| Node::new(core, config.pods, resolvers))
 }
 
-/// What carries the pods of a node.
+/// Carries the traffic of a node's pods.
 struct Node {
     context: Arc<Context>,
     pods: Arc<Pods>,
@@ -70,15 +68,15 @@ impl Carrier for Node {
 
     fn begin(&self) {
         tokio::spawn(self.pods.clone().reevaluate());
-        // At once, not after the first answer of discovery: until then pods wait, and their
-        // connections fail closed; but a pod can be handed over, and started.
+        // At once, not after discovery's first answer. Until then, connections of pods wait and then fail closed, but a
+        // pod can be handed over and started.
         tokio::spawn(pods::watch_agent(self.agent.status(), self.context.clone()));
         let (agent, pods) = (self.agent.clone(), self.pods.clone());
         let listening = tokio::spawn(async move { agent.run(&*pods).await });
         *self.listening.lock() = Some(listening.abort_handle());
     }
 
-    /// The agent's connection: that it ends tells the agent that this proxy makes way.
+    /// Closes the agent's connection, which tells the agent that this proxy makes way.
     fn make_way(&self) {
         if let Some(listening) = self.listening.lock().take() {
             listening.abort();

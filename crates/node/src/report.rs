@@ -1,5 +1,5 @@
-//! What is told of one connection: its line in the access log and its metrics, both from the
-//! same facts, gathered as they become known.
+//! The report on one connection: its access log line and its metrics, made from the same facts, which are collected as
+//! they become known.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Report {
         Self { pod: pod.clone(), facts: Box::new(Facts::new(direction, source)), socket }
     }
 
-    /// Where the connection goes: the program's own words until something better is known.
+    /// Sets the destination: the address that the program asked for, until something better is known.
     pub(crate) fn destination_address(&mut self, address: SocketAddr) {
         self.facts.destination = Some(address);
     }
@@ -55,7 +55,7 @@ impl Report {
         self.facts.destination_workload = Some(workload.clone());
     }
 
-    /// The workload the pod of this report is.
+    /// The workload of the pod that reports.
     pub(crate) fn own_workload(&self) -> Option<&Arc<Workload>> {
         match self.facts.direction {
             Direction::Outbound => self.facts.source_workload.as_ref(),
@@ -67,7 +67,7 @@ impl Report {
         self.facts.service = service.cloned();
     }
 
-    /// The endpoint that is being tried.
+    /// Sets the endpoint that is being tried.
     pub(crate) fn upstream(
         &mut self,
         address: SocketAddr,
@@ -82,14 +82,14 @@ impl Report {
         self.facts.destination_identity = None;
     }
 
-    /// The source of a plaintext connection, as far as an address can tell.
+    /// Sets the source of a plaintext connection, as far as its address tells.
     pub(crate) fn source_by_address(&mut self, mesh: &Mesh, address: IpAddr) {
         let network = self.facts.destination_workload.as_ref().map(|w| w.network.clone()).unwrap_or_default();
         self.facts.source_workload = mesh.workload_by_address(&network, address).cloned();
     }
 
-    /// The source of a proven connection: the workload at its address, if that has the proven
-    /// identity. A waypoint or gateway in between has another; then only the identity is told.
+    /// Sets the source of a connection with a proven identity: the workload at its address, if it has that identity. A
+    /// waypoint or gateway in between has another one; then only the identity is reported.
     pub(crate) fn source_by_identity(&mut self, mesh: &Mesh, identity: &Identity, address: IpAddr) {
         self.source_by_address(mesh, address);
         let found = self.facts.source_workload.take();
@@ -104,7 +104,7 @@ impl Report {
         self.facts.destination_identity = Some(identity.clone());
     }
 
-    /// Both sides are proven and everything is encrypted.
+    /// Both sides have proved their identity and everything is encrypted.
     pub(crate) fn mutual_tls(&mut self) {
         self.facts.encrypted = true;
     }
@@ -118,12 +118,12 @@ impl Report {
         self.facts.trace = Some(trace);
     }
 
-    /// What policies on trial would have done.
+    /// The effect that dry-run policies would have had.
     pub(crate) fn dry_run(&mut self, notes: &[DryRun]) {
         self.facts.dry_run = notes.iter().map(ToString::to_string).collect();
     }
 
-    /// The connection stands; what it carries is counted from here on.
+    /// The connection is established. Its bytes are counted from here on.
     pub(crate) fn opened(self) -> Carried {
         let core = &self.pod.context().core;
         let metrics = core.metrics.connection(&self.facts.labels());
@@ -133,7 +133,7 @@ impl Report {
         Carried { pod: self.pod, traffic: Traffic::new(self.facts, metrics), _socket: self.socket }
     }
 
-    /// The connection never stood.
+    /// The connection could not be established.
     pub(crate) fn failed(mut self, failure: &Failure) {
         let core = &self.pod.context().core;
         let flags = failure.response_flags();
@@ -160,7 +160,7 @@ impl Carried {
         &self.traffic
     }
 
-    /// The connection has ended; `cut` is the reason if it was ended by a policy.
+    /// The connection has ended. `cut` is the reason if a policy ended it.
     pub(crate) fn finished(self, outcome: Result<(), RelayError>, cut: Option<Denial>) {
         let log = &self.pod.context().core.access_log;
         let level = if outcome.is_err() { Level::Error } else { Level::Info };
@@ -180,7 +180,7 @@ impl Carried {
         log.completed(record);
     }
 
-    /// How long ago the connection came.
+    /// The time since the connection came.
     pub(crate) fn age(&self) -> Duration {
         self.traffic.started().elapsed()
     }

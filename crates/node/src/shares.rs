@@ -18,17 +18,17 @@ use parking_lot::Mutex;
 
 use crate::failure::Failure;
 
-/// What all pods' connections may take together.
+/// What the connections of all pods may take together.
 pub(crate) struct Shares {
-    /// Sockets that connections take before pods are held to their shares; the rest of the
-    /// descriptors is for tunnels to peers and for listeners, and for pods that have few.
+    /// The number of sockets above which pods are limited to their shares. The rest of the descriptors is for tunnels
+    /// to peers, for listeners, and for pods that have few.
     plenty: usize,
     taken: AtomicUsize,
     pods: AtomicUsize,
 }
 
 impl Shares {
-    /// Of the descriptors that this process may open.
+    /// For the descriptors that this process may open.
     pub(crate) fn of_this_process() -> Arc<Self> {
         Self::of(descriptor_limit() as usize)
     }
@@ -37,7 +37,7 @@ impl Shares {
         Arc::new(Self { plenty: descriptors / 4 * 3, taken: AtomicUsize::new(0), pods: AtomicUsize::new(0) })
     }
 
-    /// A pod's share; it may take `most` sockets however many there are, 0 for no such limit.
+    /// A pod's share. It may take at most `most` sockets however many are free; 0 for no such limit.
     pub(crate) fn join(self: &Arc<Self>, pod: String, most: usize) -> Arc<Share> {
         self.pods.fetch_add(1, Relaxed);
         Arc::new(Share { shares: self.clone(), pod, most, taken: Mutex::default() })
@@ -65,7 +65,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// One pod's. To be dropped with the pod, when nothing of it is taken any more.
+/// The share of one pod. Drop it with the pod, when it has no sockets any more.
 pub(crate) struct Share {
     shares: Arc<Shares>,
     pod: String,

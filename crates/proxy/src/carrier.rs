@@ -1,4 +1,4 @@
-//! What is built on a proxy: the part that carries something.
+//! The interface of the part of a proxy that carries traffic.
 
 use std::future::Future;
 
@@ -11,41 +11,41 @@ use serde_json::{Map, Value};
 ///
 /// All of it is called on the control thread, but for [`Self::open`].
 pub trait Carrier: Send + Sync + 'static {
-    /// What Istio calls such a proxy, in metrics.
+    /// Istio's name for this kind of proxy, used in metrics.
     const COMPONENT: &'static str;
 
-    /// What it carries at one moment.
+    /// The traffic at one moment.
     type Carried: Carried;
 
-    /// Takes up its work. The proxy's own endpoints are open, and discovery is being asked.
+    /// Starts work. The proxy's own endpoints are open by then, and discovery has been asked.
     fn begin(&self);
 
-    /// The first thing to do when the proxy is to end: gives up what the next proxy needs to begin.
+    /// Called first when the proxy is to end: gives up whatever the next proxy needs in order to start.
     fn make_way(&self);
 
-    /// Takes nothing new once somebody else does, and resolves when everything has ended that is carried, or the
-    /// drain deadline has passed.
+    /// Stops accepting as soon as another proxy does, and returns when all traffic has ended or the drain deadline has
+    /// passed.
     fn wind_down(&self) -> impl Future<Output = ()>;
 
-    /// Ends everything at once.
+    /// Ends all traffic at once.
     fn cut(&self) -> impl Future<Output = ()>;
 
-    /// For the configuration dump.
+    /// The traffic at this moment, for the configuration dump.
     fn carried(&self) -> Self::Carried;
 
     /// What it carries at this moment, one by one: each connection or request as it would stand in the access log. Called
     /// on a thread that may wait, not on the control thread.
     fn open(&self) -> Box<dyn Iterator<Item = Record>>;
 
-    /// Its own settings in force, for the configuration dump.
+    /// The carrier's own settings in force, for the configuration dump.
     fn settings(&self) -> Map<String, Value>;
 }
 
-/// What a proxy carries at one moment, as members of its configuration dump.
+/// The traffic of a proxy at one moment, as members of its configuration dump.
 pub trait Carried: Send + 'static {
-    /// Adds the members, each written down only when it is its turn.
+    /// Adds the members. Each is created only when it is written.
     ///
     /// # Errors
-    /// Whatever the writer says.
+    /// If the writer fails.
     fn members<M: SerializeMap>(&self, dump: &mut M) -> Result<(), M::Error>;
 }

@@ -9,12 +9,11 @@ use leno_model::ports;
 
 use crate::error::Error;
 
-/// Heading, in the help, of the settings that say where a proxy belongs: whom it hears of the mesh, as whom, and where
-/// it is reached. All others tune it.
+/// Help heading of the settings that define a proxy's place: its control plane, its identity, and its own addresses.
+/// All other settings are tuning.
 pub const PLACE: &str = "Its place";
 
-/// Names of the environment variables of `C`'s settings that tune a proxy, wherever it belongs. Whoever starts proxies hands
-/// these on to them.
+/// Names of the environment variables of `C`'s tuning settings. Programs that start proxies pass these on to them.
 pub fn tuning<C: clap::Args>() -> Vec<String> {
     let settings = C::augment_args(clap::Command::new("proxy"));
     let tuning = settings.get_arguments().filter(|setting| setting.get_help_heading() != Some(PLACE));
@@ -171,7 +170,7 @@ pub struct Config {
     pub readiness_port: u16,
 }
 
-/// More threads than this carry no more than as many as there are cores, and each takes descriptors and memory.
+/// Most data-path threads. More than there are cores carry no more traffic, and each takes descriptors and memory.
 const THREADS_MAX: usize = 1024;
 
 /// A number of data-path threads; 0 for one per core.
@@ -182,10 +181,10 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number from 1 on.
+/// Parses a number of at least 1.
 ///
 /// # Errors
-/// What to write instead.
+/// A text that says what to write instead.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
 }
@@ -194,16 +193,16 @@ fn bytes(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "write a number of bytes, for example 67108864 for 64 MiB".to_owned())
 }
 
-/// A duration that is no threat: less would make a handshake of nearly every connection.
+/// A duration of at least a second. With less, nearly every connection would need a handshake.
 fn a_second_or_more(text: &str) -> Result<Duration, String> {
     let given = duration(text)?;
     if given >= Duration::from_secs(1) { Ok(given) } else { Err("write a duration of 1s or more".to_owned()) }
 }
 
-/// `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.
+/// Parses `10s`, `250ms`, `5m`, `24h`, or a bare number of seconds.
 ///
 /// # Errors
-/// What to write instead.
+/// A text that says what to write instead.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration; write for example 250ms, 10s, 5m or 24h");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -219,10 +218,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A setting whose value is text with a meaning.
+/// Parses a setting.
 ///
 /// # Errors
-/// If it has none.
+/// If its value is not valid.
 pub(crate) fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(
     name: &'static str,
     value: &str,

@@ -1,4 +1,4 @@
-//! The link to the control plane: where it is, who we say we are, what is counted of it.
+//! The link to the control plane: its address, our credentials, and its metrics.
 
 use leno_telemetry::metrics::XdsTermination;
 use leno_telemetry::{Metrics, Readiness};
@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use crate::config::{Config, setting};
 use crate::error::Error;
 
-/// What the control plane does for a proxy.
+/// A service of the control plane.
 #[derive(Clone, Copy)]
 pub(crate) enum Service {
     Discovery,
     Certificates,
 }
 
-/// How one of its services is reached.
+/// The channel to one of its services.
 pub(crate) fn channel(config: &Config, service: Service, learnt: &LearntRoots) -> Result<ChannelConfig, Error> {
     let (name, address, root, alt_hostname) = match service {
         Service::Discovery => ("XDS_ADDRESS", &config.xds_address, &config.xds_root_ca, &config.alt_xds_hostname),
@@ -43,7 +43,7 @@ pub(crate) fn channel(config: &Config, service: Service, learnt: &LearntRoots) -
     })
 }
 
-/// A path if something is there or it looks like one, else the token itself.
+/// The token's source: a file if there is one or the text looks like a path, else the text itself.
 fn token(setting: &str) -> Option<TokenSource> {
     match setting {
         "" => None,
@@ -56,7 +56,7 @@ fn headers(prefix: &str) -> Vec<(String, String)> {
     std::env::vars().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), value))).collect()
 }
 
-/// Who we say we are.
+/// The description of this proxy for the control plane.
 pub(crate) fn node_info(config: &Config) -> NodeInfo {
     let metadata = std::env::vars()
         .filter_map(|(key, value)| Some((key.strip_prefix("ISTIO_META_")?.to_owned(), value)))
@@ -72,13 +72,13 @@ pub(crate) fn node_info(config: &Config) -> NodeInfo {
     }
 }
 
-/// Ready once discovery has told all it has.
+/// Makes the proxy ready when discovery has sent everything once.
 pub(crate) async fn discovery_readiness(mut status: watch::Receiver<leno_xds::client::Status>, readiness: Readiness) {
     let mut task = readiness.task("state manager");
     loop {
         let now = status.borrow_and_update().clone();
         if now.is_synced() {
-            // What was once known is served on even while the control plane is away.
+            // Ready stays set: known configuration stays in use even while the control plane is away.
             task.ready();
             return;
         }
@@ -89,15 +89,15 @@ pub(crate) async fn discovery_readiness(mut status: watch::Receiver<leno_xds::cl
     }
 }
 
-/// Counts what discovery says.
+/// Metrics of discovery.
 pub(crate) struct DiscoveryMetrics {
     pub(crate) metrics: Metrics,
-    /// Bytes of configuration so far, and something for each new beginning: its first request says all
-    /// that is held.
+    /// Bytes of configuration received so far, plus [`BEGINNING`] for each new stream, whose first request lists
+    /// everything that is held.
     pub(crate) heard: watch::Sender<u64>,
 }
 
-/// What a new beginning counts as.
+/// The number of bytes that a new stream counts as.
 const BEGINNING: u64 = 1 << 20;
 
 impl Observer for DiscoveryMetrics {

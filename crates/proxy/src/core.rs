@@ -1,4 +1,4 @@
-//! What all that a proxy carries has in common.
+//! The parts that all of a proxy's traffic shares.
 
 use std::sync::Arc;
 
@@ -12,35 +12,35 @@ use crate::mesh::MeshState;
 use crate::peers::{AllUnproven, Failure};
 use crate::threads::Worker;
 
-/// What every proxy has, whatever it carries.
+/// The parts that every proxy has, whatever it carries.
 pub struct Core {
     /// Its settings.
     pub config: Config,
-    /// The mesh as discovery tells it.
+    /// The mesh as discovery describes it.
     pub state: Arc<MeshState>,
-    /// The certificates it speaks with.
+    /// The certificates of its workloads.
     pub certificates: Arc<CertificateManager>,
-    /// What it counts.
+    /// Its metrics.
     pub metrics: Metrics,
-    /// What it tells of each connection or request.
+    /// The log of connections or requests.
     pub access_log: AccessLog,
-    /// What it waits for before it may be given work.
+    /// The tasks it waits for before it reports ready.
     pub readiness: Readiness,
-    /// How its tunnels behave.
+    /// Parameters of its tunnels.
     pub tunnel: leno_tunnel::Settings,
     /// Peers that have proved nothing yet.
     pub unproven: AllUnproven,
-    /// The threads that it carries on.
+    /// The threads that carry traffic.
     pub workers: Vec<Worker>,
-    /// As [`crate::Host`] says.
+    /// See [`crate::Host::trim`].
     pub trim: fn(),
 }
 
 impl Core {
-    /// The certificate that `workload` speaks with; waits for the first one. For a worker.
+    /// The certificate of `workload`. Waits for the first one. For use on a worker.
     ///
     /// # Errors
-    /// If it can have none, or there is none in time.
+    /// If the workload can't have a certificate, or does not get one in time.
     pub async fn identity(&self, workload: &Workload) -> Result<Arc<MeshIdentity>, Failure> {
         let identity = workload.identity().ok_or_else(|| Failure::NoIdentity(workload.uid.to_string()))?;
         if let Some(current) = self.certificates.current(&identity) {

@@ -9,10 +9,10 @@ use leno_telemetry::logging::{self, LogHandle};
 use crate::config::{Config, setting};
 use crate::error::Error;
 
-/// Sets up the log as the settings say. To be called once, before [`crate::run`].
+/// Sets up the process log from the settings. Call it once, before [`crate::run`].
 ///
 /// # Errors
-/// If the format or the filter in `RUST_LOG` has no meaning.
+/// If the format, or the filter in `RUST_LOG`, is not valid.
 pub fn init_log(config: &Config) -> Result<LogHandle, Error> {
     let format: logging::Format = setting("LOG_FORMAT", &config.log_format)?;
     logging::init(format, logging::Target::Stdout, "info").map_err(|e| Error::Setting {
@@ -22,7 +22,7 @@ pub fn init_log(config: &Config) -> Result<LogHandle, Error> {
     })
 }
 
-/// The access log, which counts in `metrics` what it has to drop.
+/// The access log. Dropped lines are counted in `metrics`.
 pub(crate) fn access_log(config: &Config, to: Box<dyn Write + Send>, metrics: &Metrics) -> Result<AccessLog, Error> {
     let format = setting("LOG_FORMAT", &config.log_format)?;
     let dropped = metrics.access_log_dropped().clone();
@@ -30,8 +30,8 @@ pub(crate) fn access_log(config: &Config, to: Box<dyn Write + Send>, metrics: &M
         .map_err(|e| Error::Runtime(io::Error::other(e)))
 }
 
-/// The access log follows the process log's `access` target, as ztunnel's does: `RUST_LOG` may
-/// hold `access=error`.
+/// The access log's level is that of the process log's target `access`, as in ztunnel: `RUST_LOG` may contain
+/// `access=error`.
 fn access_log_level() -> access_log::Level {
     let filter = std::env::var("RUST_LOG").unwrap_or_default();
     filter.split(',').find_map(|part| part.trim().strip_prefix("access=")?.parse().ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! A proxy as a part of another program.
+//! A proxy inside another program.
 
 use std::fmt;
 use std::sync::{Arc, mpsc};
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::run::{Ending, Host, control_runtime, launch};
 use crate::threads::Workers;
 
-/// A proxy on threads of its own, inside another program. Installs no signal handlers.
-/// Dropped, it cuts its connections and ends.
+/// A proxy on threads of its own, inside another program. It installs no signal handlers. When dropped, it cuts its
+/// connections and ends.
 pub struct Proxy {
     endpoints: Endpoints,
     ending: Ending,
@@ -21,11 +21,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy; returns when its own endpoints are open. Its threads live in the network
-    /// namespace of the caller. `make` makes what carries.
+    /// Starts a proxy, and returns when its own endpoints are open. Its threads live in the caller's network namespace.
+    /// `make` creates the carrier.
     ///
     /// # Errors
-    /// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
+    /// If it can't start: a setting is not valid, one of its ports is in use, or no threads can be created.
     pub fn start<C: Carrier>(
         config: Config,
         host: Host,
@@ -42,14 +42,14 @@ impl Proxy {
                         let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
                         Ok((control, workers))
                     });
-                    // In this order: the workers' timers are kept by the control thread.
+                    // The order matters: the control thread keeps the workers' timers.
                     let (runtime, workers) = match started {
                         Ok(started) => started,
                         Err(error) => return drop(tell.send(Err(error))),
                     };
                     runtime.block_on(async {
                         match launch(config, &workers, host, &ending, make).await {
-                            // Nobody waits any more only if the starter's thread is gone.
+                            // Sending fails only if the starter's thread is gone, and then nobody waits.
                             Err(error) => drop(tell.send(Err(error))),
                             Ok(running) => {
                                 let _ = tell.send(Ok(running.endpoints));
@@ -66,12 +66,12 @@ impl Proxy {
         Ok(Self { endpoints, ending, control: Some(control) })
     }
 
-    /// Where its own endpoints are.
+    /// The ports of its own endpoints.
     pub fn endpoints(&self) -> Endpoints {
         self.endpoints
     }
 
-    /// Begins an orderly end: no new connections, live ones get the drain deadline.
+    /// Starts an orderly end: no new connections, and live ones get the drain deadline.
     pub fn drain(&self) {
         self.ending.drain.cancel();
     }
@@ -81,14 +81,14 @@ impl Proxy {
         self.control.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until it has ended; blocks the thread.
+    /// Waits until it has ended. Blocks the thread.
     pub fn wait(mut self) {
         self.join();
     }
 
     fn join(&mut self) {
         if let Some(control) = self.control.take() {
-            // A panic there was told when it happened.
+            // A panic there was reported when it happened.
             let _ = control.join();
         }
     }

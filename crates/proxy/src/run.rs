@@ -28,8 +28,8 @@ use crate::mesh::{Feed, MeshState};
 use crate::peers::AllUnproven;
 use crate::threads::{Workers, memory};
 
-/// Connection label sets kept at most. A node meets a few hundred peers; past this something
-/// makes up names, and memory and scrapes must not follow.
+/// Most label sets of connection metrics. A node meets a few hundred peers. Beyond this number, somebody makes up
+/// names, and memory and scrapes must not grow with them.
 const METRIC_SERIES: usize = 10_000;
 
 /// What `istio_build` says. The component keeps Istio's name, by which its dashboards find it; so the tag says whose it is.
@@ -38,35 +38,34 @@ const BUILD: &str = concat!("leno-", env!("CARGO_PKG_VERSION"));
 /// How long the last log lines may take to be written.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// What the proxy takes from the program it runs in rather than from its settings.
+/// What the proxy gets from the program it runs in rather than from its settings.
 pub struct Host {
-    /// The process log, whose level the admin endpoint can change; without it, it can't.
+    /// The process log. The admin endpoint can change its level; without it, it can't.
     pub log: Option<LogHandle>,
-    /// Where access log lines go.
+    /// The output of access log lines.
     pub access_log: Box<dyn Write + Send>,
-    /// Has the allocator give back what the calling thread has freed. Called on each worker once
-    /// a burst of connections has gone, never while there is much to do.
+    /// Makes the allocator give back what the calling thread has freed. Called on a worker when a burst of connections
+    /// has gone, never while it is busy.
     pub trim: fn(),
 }
 
 impl Host {
-    /// A process that does nothing else, and tells of connections on standard output.
+    /// For a process that is nothing but a proxy. Its access log goes to standard output.
     pub fn process(log: &LogHandle, trim: fn()) -> Self {
         Self { log: Some(log.clone()), access_log: Box::new(std::io::stdout()), trim }
     }
 }
 
-/// Runs the proxy until it is told to stop by SIGTERM, SIGINT or `/quitquitquit`, and then until
-/// what it carries has ended or the drain deadline has passed. `make` makes what carries.
+/// Runs the proxy until SIGTERM, SIGINT or `/quitquitquit`, and then until all traffic has ended or the drain deadline
+/// has passed. `make` creates the carrier.
 ///
 /// # Errors
-/// If it can't start: a setting without meaning, a port of its own that is taken, no threads.
+/// If it can't start: a setting is not valid, one of its ports is in use, or no threads can be created.
 pub fn run<C: Carrier>(config: Config, host: Host, make: impl FnOnce(Arc<Core>) -> C) -> Result<(), Error> {
     if let Some(error) = raise_descriptor_limit(0).refused {
         tracing::warn!(%error, "the limit on open files can't be raised (ulimit -n); many pods or connections may exceed it");
     }
-    // One thread for everything that is not a connection; it keeps the timers of those, too, so it
-    // ends last.
+    // One thread for everything except connections. It also keeps their timers, so it ends last.
     let control = control_runtime()?;
     let workers = Workers::start(config.worker_threads, host.trim, control.handle())?;
     control.block_on(async {
@@ -82,16 +81,16 @@ pub(crate) fn control_runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)
 }
 
-/// How a running proxy is told to end.
+/// The signals that tell a running proxy to end.
 #[derive(Clone, Default)]
 pub(crate) struct Ending {
-    /// Take no new connections; end with the last live one.
+    /// Accept no new connections; end with the last live one.
     pub(crate) drain: CancellationToken,
-    /// End live ones too.
+    /// End live connections, too.
     pub(crate) cut: CancellationToken,
 }
 
-/// A proxy whose parts are all started.
+/// A proxy whose parts are all running.
 pub(crate) struct Running<C> {
     pub(crate) endpoints: Endpoints,
     core: Arc<Core>,
@@ -100,11 +99,11 @@ pub(crate) struct Running<C> {
     stop: CancellationToken,
 }
 
-/// Tunnels that each worker spreads its connections to one peer over: a proxy has twice as many
-/// threads for those that come in as for those that go out, and a tunnel is served by one of them.
+/// How many tunnels each worker spreads its connections to one peer over. Twice as many threads take incoming
+/// connections as outgoing ones, and each tunnel is served by one thread.
 const TUNNELS_PER_PEER: usize = 2;
 
-/// Starts all parts on the current runtime and on `workers`.
+/// Starts all parts, on the current runtime and on `workers`.
 pub(crate) async fn launch<C: Carrier>(
     config: Config,
     workers: &Workers,
@@ -147,7 +146,7 @@ pub(crate) async fn launch<C: Carrier>(
     Ok(Running { endpoints, core, carrier, stop })
 }
 
-/// Keeps the mesh's state and the roots of trust as discovery tells them.
+/// Keeps the mesh's state and the trusted roots up to date with discovery.
 fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots) {
     let observer = DiscoveryMetrics { metrics: core.metrics.clone(), heard: watch::Sender::default() };
     tokio::spawn(memory::after_configuration(observer.heard.subscribe(), core.trim));
@@ -169,16 +168,17 @@ fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots
 }
 
 impl<C: Carrier> Running<C> {
-    /// Returns once the proxy was told to end and has ended.
+    /// Returns when the proxy was told to end and has ended.
     pub(crate) async fn serve(self, ending: &Ending) {
         let cut = ending.cut.cancelled();
         tokio::select! {
             () = ending.drain.cancelled() => {}
             () = ending.cut.cancelled() => {}
         }
-        // First its own ports, for the next proxy wants them, then what tells others that this one makes way.
+        // First its own ports, because the next proxy needs them. Then the signs by which others see that this one
+        // makes way.
         self.stop.cancel();
-        // Their tasks are on this thread, and let go of the ports at their next turn.
+        // Their tasks run on this thread and close the ports at their next turn.
         tokio::task::yield_now().await;
         self.carrier.make_way();
         tracing::info!(deadline = ?self.core.config.drain_deadline, "draining");

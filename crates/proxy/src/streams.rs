@@ -1,4 +1,4 @@
-//! How a TCP connection comes to a worker, and how it leaves one other than in good order.
+//! How a TCP connection gets to a worker, and how it ends abruptly.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::threads::Worker;
 
-/// Moves a connection to a worker, which goes on with it by `then`. A failure is that connection's: it is closed.
+/// Moves a connection to a worker, which continues with `then`. If that fails, the connection is closed.
 pub fn hand_over<F>(
     stream: TcpStream,
     peer: SocketAddr,
@@ -32,7 +32,7 @@ pub fn hand_over<F>(
     }
 }
 
-/// As `accept`, without asking the reactor, which may not have heard yet.
+/// As `accept`, but without asking the reactor, which may not know yet.
 fn already_there(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = SockRef::from(listener).accept()?;
     stream.set_nonblocking(true)?;
@@ -40,9 +40,8 @@ fn already_there(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> 
     Ok((TcpStream::from_std(stream.into())?, peer))
 }
 
-/// The next connection, or `None` once `stopping` resolves and none waits any more: closing a
-/// listener resets what its queue holds. A failure to accept is that connection's, never the
-/// listener's.
+/// The next connection; `None` when `stopping` has resolved and none is waiting any more. The queue is emptied because
+/// closing a listener resets what it holds. A failed accept concerns that connection, never the listener.
 pub async fn accept_next(
     listener: &TcpListener,
     stopping: impl Future<Output = ()>,
@@ -65,19 +64,18 @@ pub async fn accept_next(
             Err(error) if stopped && error.kind() == io::ErrorKind::WouldBlock => return None,
             Ok((stream, peer)) => return Some((stream, canonical(peer))),
             Err(error) => match accepting::pause_after(&error) {
-                // It may come for ever, and whoever waits for the listener to close with it.
+                // The shortage may last for ever, and the listener must get closed.
                 Some(_) if stopped && !accepting::is_shortage(&error) => return None,
                 Some(pause) => timers::sleep(pause).await,
-                // There are no more of these than there are connections in the queue.
+                // There are no more of these than connections in the queue.
                 None => {}
             },
         }
     }
 }
 
-/// Resolves when the program or peer at the other end of a connection has reset it; for while
-/// something else has to be waited for before its bytes are read. An orderly end does not count:
-/// a caller may have said all before its answer comes.
+/// Resolves when the other end has reset the connection. For the time before its bytes are read, while something else
+/// is waited for. An orderly end does not count: a caller may have sent everything before its answer comes.
 pub async fn given_up(stream: &TcpStream) -> io::Error {
     let reason = match stream.ready(Interest::ERROR).await {
         Ok(_) => stream.take_error(),
@@ -89,13 +87,13 @@ pub async fn given_up(stream: &TcpStream) -> io::Error {
     }
 }
 
-/// An IPv4 address as such, however a dual-stack socket shows it.
+/// An IPv4 address as IPv4, even if a dual-stack socket shows it as IPv6.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Closes a connection so that the program at its other end sees a reset, not the end of a
-/// complete answer.
+/// Closes a connection with a reset, so that the program at the other end does not take what it got for a complete
+/// answer.
 pub fn reset(stream: TcpStream) {
     if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "connection can't be closed with a reset");

@@ -1,8 +1,9 @@
-//! Making way for the next proxy.
+//! Handing over to the next proxy.
 //!
-//! A proxy that is told to end goes on taking a pod's new connections until another one listens there too: the kernel gives
-//! both their share of them then, and all to the other once this one has closed its listeners. The next one is told of the
-//! pods by the node agent, and need not know of this one; so it may be a ztunnel, or another version.
+//! A proxy that is told to end keeps accepting a pod's new connections until another proxy listens there too. The
+//! kernel then gives each its share of new connections, and all of them to the new one once this one has closed its
+//! listeners. The new proxy learns of the pods from the node agent and need not know of this one, so it may be a
+//! ztunnel or another version.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,11 +14,11 @@ use std::time::Duration;
 use leno_capture::{NetworkNamespace, others_listen};
 use tokio::time::{Instant, sleep_until};
 
-/// At least so long between two looks at who listens in a pod. The longer, the more of what is new meets a proxy that ends;
-/// each costs about a tenth of a millisecond.
+/// Shortest time between two checks of who listens in a pod. The longer it is, the more new connections go to a proxy
+/// that ends. One check costs about a tenth of a millisecond.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// The pods that are looked at, all by one thread, which has other things to do as well.
+/// The pods that are checked, all on one thread that has other work as well.
 #[derive(Default)]
 pub struct Looked(AtomicUsize);
 
@@ -27,7 +28,7 @@ impl Looked {
         Looking(self)
     }
 
-    /// How long to let a pod be after a look that took so long, for all of them together to take no more than a tenth of the
+    /// The pause after a check that took `took`, so that the checks of all pods together take at most a tenth of the
     /// thread.
     fn pause(&self, took: Duration) -> Duration {
         let pods = u32::try_from(self.0.load(Relaxed)).unwrap_or(u32::MAX);
@@ -35,7 +36,7 @@ impl Looked {
     }
 }
 
-/// One of them, for as long as it is.
+/// One of the checked pods. Dropping it removes it from the count.
 struct Looking<'a>(&'a Looked);
 
 impl Drop for Looking<'_> {
@@ -44,8 +45,8 @@ impl Drop for Looking<'_> {
     }
 }
 
-/// Where a proxy listens in one network namespace: its TCP ports, and the inodes of its sockets there. One that has another
-/// is another proxy's.
+/// The places where a proxy listens in one network namespace: its TCP ports and its sockets' inodes. A socket with
+/// another inode belongs to another proxy.
 #[derive(Debug)]
 pub struct Listeners {
     netns: NetworkNamespace,
@@ -54,15 +55,15 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// None as yet.
+    /// Without listeners yet.
     pub fn new(netns: NetworkNamespace) -> Self {
         Self { netns, ports: BTreeSet::new(), inodes: BTreeSet::new() }
     }
 
-    /// Takes note of one that listens on `port`.
+    /// Adds a socket that listens on `port`.
     ///
     /// # Errors
-    /// If the kernel does not tell which socket it is.
+    /// If the kernel does not tell the socket's inode.
     pub fn note(&mut self, port: u16, socket: &impl AsFd) -> io::Result<()> {
         self.inodes.insert(nix::sys::stat::fstat(socket)?.st_ino);
         self.ports.insert(port);
@@ -74,8 +75,8 @@ impl Listeners {
         &self.netns
     }
 
-    /// Resolves when another proxy listens there as well, or when nothing is to be gained by waiting longer: at `until`, or
-    /// once `moot`. `name` is what they serve, for the log.
+    /// Resolves when another proxy listens there as well, or when waiting longer is useless: at `until`, or when `moot`
+    /// resolves. `name` is the pod's name for the log.
     #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub async fn taken_over(&self, name: &str, until: Instant, looked: &Looked, moot: impl Fn() -> bool) {
         let _looking = looked.another();

@@ -1,8 +1,8 @@
-//! What a listener does when it can't accept a connection.
+//! Listeners that can't accept a connection.
 //!
-//! A process that is out of descriptors hears so at once, from each of its listeners, each time one
-//! tries. So each pauses before it tries again, all of them together say so once a second, and a
-//! metric counts. Nothing has to be done for them to go on once there are descriptors again.
+//! When a process is out of descriptors, each of its listeners fails at once, at each attempt. So each listener pauses
+//! before it tries again. All of them together log one line a second, and a metric counts the pauses. They continue by
+//! themselves when there are descriptors again.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,17 +10,16 @@ use std::time::Duration;
 
 use crate::Gate;
 
-/// Long enough that hundreds of listeners take no processor time to speak of, short enough not to be
-/// noticed once a descriptor is free.
+/// Long enough that hundreds of listeners take hardly any processor time, and short enough that nobody notices it once
+/// a descriptor is free.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Of this process: that is what has the limit.
+/// Counted for the whole process, because the limit is the process's.
 static PAUSES: AtomicU64 = AtomicU64::new(0);
 static SAID: Gate = Gate::new();
 
-/// How long to wait before the next attempt, after `accept` has failed with `error`: not at all if
-/// only that connection failed, which is gone. Counts the pause, and says so if nobody has for a
-/// second.
+/// How long to wait before the next attempt, after `accept` has failed with `error`. `None` if the error concerns only
+/// one connection, which is gone. Counts the pause, and logs it if nobody has for a second.
 pub fn pause_after(error: &io::Error) -> Option<Duration> {
     if is_of_one_connection(error) {
         tracing::debug!(%error, "a connection was gone before it was accepted");
@@ -37,25 +36,25 @@ pub fn pause_after(error: &io::Error) -> Option<Duration> {
     Some(PAUSE)
 }
 
-/// Whether the process or the system lacks what each connection takes, which passes. What else is
-/// wrong with a listener may stay.
+/// Whether the process or the system lacks what a connection takes. That is temporary; other errors of a listener may
+/// be permanent.
 pub fn is_shortage(error: &io::Error) -> bool {
     // ENFILE, EMFILE, ENOBUFS.
     error.kind() == io::ErrorKind::OutOfMemory || matches!(error.raw_os_error(), Some(23 | 24 | 105))
 }
 
-/// How often listeners of this process have paused.
+/// How many times listeners of this process have paused.
 pub fn pauses() -> u64 {
     PAUSES.load(Relaxed)
 }
 
-/// `accept` also tells of what became of a connection while it waited to be accepted (accept(2)).
+/// Whether it is the error of one connection while it waited to be accepted. `accept` returns these, too (accept(2)).
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionReset, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable,
         PermissionDenied, TimedOut, WouldBlock,
     };
-    // EPROTO, ENOPROTOOPT, ENONET, EOPNOTSUPP and EHOSTDOWN, which the library has no names for.
+    // EPROTO, ENOPROTOOPT, ENONET, EOPNOTSUPP and EHOSTDOWN. The library has no names for them.
     const OTHERS: [i32; 5] = [71, 92, 64, 95, 112];
     matches!(
         error.kind(),

@@ -1,7 +1,7 @@
 //! Access log: one line per connection, in the words and fields of Istio's node proxy.
 //!
-//! Lines are put together and written by a thread of their own. When that can't keep up, lines
-//! are dropped, counted and the gap is announced in the log itself: the data path never waits.
+//! Lines are formatted and written by a thread of their own. When it can't keep up, lines are dropped and counted, and
+//! the log itself notes the gap. The data path never waits.
 
 mod format;
 mod queue;
@@ -26,10 +26,10 @@ use watch::Watchers;
 pub(crate) use format::time as line_time;
 pub use watch::Watch;
 
-/// Lines that may wait to be written, unless said otherwise. About 4 MiB when full.
+/// Default of the number of lines that may wait to be written. They take about 4 MiB.
 pub const DEFAULT_CAPACITY: usize = 10_000;
 
-/// Which connections are told of.
+/// Which connections are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Level {
@@ -37,10 +37,10 @@ pub enum Level {
     Off,
     /// Failed ones.
     Error,
-    /// All, at their end.
+    /// All, when they end.
     #[default]
     Info,
-    /// All, at their beginning too.
+    /// All, when they begin and when they end.
     Debug,
 }
 
@@ -58,7 +58,7 @@ impl FromStr for Level {
     }
 }
 
-/// Which way a connection goes, seen from the pod.
+/// Direction of a connection, seen from the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Into the pod.
@@ -79,7 +79,7 @@ impl Direction {
 /// One end of a connection.
 #[derive(Debug, Clone, Default)]
 pub struct Endpoint {
-    /// Its address; of the destination, what the connection was made to.
+    /// Its address. For the destination, the address that was connected to.
     pub address: Option<SocketAddr>,
     /// The pod, if it is known whose the address is.
     pub workload: Option<Arc<Workload>>,
@@ -87,30 +87,30 @@ pub struct Endpoint {
     pub identity: Option<Identity>,
 }
 
-/// What is told of a connection.
+/// The facts about a connection.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Who connected.
+    /// The source.
     pub source: Endpoint,
-    /// To whom.
+    /// The destination.
     pub destination: Endpoint,
-    /// What the HBONE request named, or the tunnel's address.
+    /// The address that the HBONE request named, or the tunnel's address.
     pub hbone_address: Option<HboneAddress>,
     /// Host name of the service that the program asked for.
     pub service: Option<Name>,
-    /// Seen from the pod whose proxy reports.
+    /// Direction, seen from the pod whose proxy reports.
     pub direction: Direction,
-    /// Bytes the pod's program sent.
+    /// Bytes that the pod's program sent.
     pub bytes_sent: u64,
-    /// Bytes the pod's program received.
+    /// Bytes that the pod's program received.
     pub bytes_received: u64,
     /// How long it lasted.
     pub duration: Duration,
     /// Trace id of the `traceparent` header, if there was one.
     pub trace_id: Option<u128>,
-    /// What policies on trial would have done to it; empty if none would have done anything.
+    /// What dry-run policies would have done to it; empty if none would have done anything.
     pub dry_run: Vec<String>,
-    /// Why it failed, with the policy's name if one denied it; `None` for success.
+    /// Why it failed, with the policy's name if one denied it; `None` if it succeeded.
     pub error: Option<String>,
     /// Whether a policy refused it, or ended it later.
     pub denied: bool,
@@ -139,7 +139,7 @@ impl fmt::Display for HboneAddress {
 }
 
 impl Record {
-    /// A record of which only the direction is known yet.
+    /// A record of which only the direction is known.
     pub fn new(direction: Direction) -> Self {
         Self {
             source: Endpoint::default(),
@@ -180,8 +180,8 @@ pub struct Line {
     pub(crate) record: Record,
 }
 
-/// The access log. Clones write to the same one. What is queued when the last clone is dropped
-/// is still written; [`AccessLog::flush`] waits for it.
+/// The access log. Clones write to the same log. When the last clone is dropped, queued lines are still written;
+/// [`AccessLog::flush`] waits for that.
 #[derive(Clone)]
 pub struct AccessLog {
     shared: Arc<Shared>,
@@ -200,8 +200,8 @@ impl Drop for Shared {
 }
 
 impl AccessLog {
-    /// An access log that writes to `out` from a thread of its own. At most `capacity` lines
-    /// wait; those dropped are counted in `dropped`.
+    /// An access log that writes to `out` on a thread of its own. At most `capacity` lines wait. Dropped lines are
+    /// counted in `dropped`.
     ///
     /// # Errors
     /// If the thread can't be started.
@@ -237,7 +237,7 @@ impl AccessLog {
         all.into_iter().find(|level| self.is_logged(*level)).unwrap_or(Level::Off)
     }
 
-    /// Changes which connections are told of.
+    /// Changes which connections are logged.
     pub fn set_level(&self, level: Level) {
         self.shared.level.store(level as u8, Relaxed);
     }
@@ -248,14 +248,14 @@ impl AccessLog {
         self.shared.watchers.watch()
     }
 
-    /// Tells of a connection that begins; its counts and duration are not shown.
+    /// Logs the beginning of a connection. Byte counts and duration are not shown.
     pub fn opened(&self, record: Record) {
         if self.enabled(Level::Debug) {
             self.push(Happened::Opened, Level::Debug, record);
         }
     }
 
-    /// Tells of a connection that has ended.
+    /// Logs the end of a connection.
     pub fn completed(&self, record: Record) {
         let level = if record.error.is_some() { Level::Error } else { Level::Info };
         if self.enabled(level) {
@@ -263,15 +263,15 @@ impl AccessLog {
         }
     }
 
-    /// Tells of a connection that was refused before anything was known of it.
+    /// Logs a connection that was refused before anything was known about it.
     pub fn refused(&self, record: Record) {
         if self.enabled(Level::Error) {
             self.push(Happened::Refused, Level::Error, record);
         }
     }
 
-    /// Waits until everything queued so far is written, `limit` at most; says whether it is.
-    /// Blocks: not for the data path.
+    /// Waits, at most for `limit`, until everything queued so far is written. Returns whether it is. Blocks, so it is
+    /// not for the data path.
     pub fn flush(&self, limit: Duration) -> bool {
         self.shared.queue.flush(limit)
     }

@@ -32,7 +32,7 @@ use places::{Place, Places};
 
 use crate::accepting;
 
-/// What a handler answers.
+/// The response of a handler.
 pub type Answer = Response<Body>;
 
 /// Time for a request's head.
@@ -41,9 +41,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time one connection may last, from one piece of its answer to the next. Each carries one request:
-/// pods can reach the readiness and metrics ports, which answer at once, and must not be able to hold
-/// their places.
+/// How long a connection may go without progress of its response. Each carries one request. Pods can reach the
+/// readiness and metrics ports, which answer at once, and must not be able to keep their places.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Largest request body, bytes.
@@ -52,10 +51,10 @@ const BODY_LIMIT: usize = 64 << 10;
 /// Largest request head, bytes; hyper's minimum.
 const HEAD_LIMIT: usize = 8 << 10;
 
-/// How long connections may go on after shutdown was asked for.
+/// Time for connections to end after shutdown was requested.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A request, its body read.
+/// A request with its body.
 #[derive(Debug)]
 pub struct Request {
     /// Method.
@@ -80,7 +79,7 @@ impl Request {
     }
 }
 
-/// `application/x-www-form-urlencoded`; what is no valid escape stays as it is.
+/// Decodes `application/x-www-form-urlencoded`. Invalid escapes are kept as they are.
 fn percent_decode(text: &str) -> String {
     let hex = |b: u8| char::from(b).to_digit(16).map(|digit| digit as u8);
     let bytes = text.as_bytes();
@@ -100,13 +99,13 @@ fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// An answer with a text body.
+/// A response with a text body.
 pub fn text(status: StatusCode, body: impl Into<String>) -> Answer {
     typed(status, "text/plain; charset=utf-8", body.into())
 }
 
-/// An answer with a JSON body, which `write` writes on a thread of its own: neither its making nor its
-/// size is felt elsewhere. An error, or a panic, breaks the answer off.
+/// A response with a JSON body. `write` writes it on a thread of its own, so that neither its making nor its size
+/// delays others. An error or a panic breaks the response off.
 pub fn json(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Answer {
     written("application/json", write)
 }
@@ -139,7 +138,7 @@ fn of_type(status: StatusCode, content_type: &'static str, body: Body) -> Answer
 
 type Handler = dyn Fn(Request) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync;
 
-/// What a server answers, and how.
+/// The handlers of a server.
 #[derive(Clone, Default)]
 pub struct Routes {
     routes: Vec<(Method, String, Arc<Handler>)>,
@@ -151,7 +150,7 @@ impl Routes {
         Self::default()
     }
 
-    /// Adds a handler for `method` on exactly `path`. HEAD is answered by the handler of GET.
+    /// Adds a handler for `method` on exactly `path`. The handler of GET also answers HEAD.
     #[must_use]
     pub fn add<H, F>(mut self, method: Method, path: impl Into<String>, handler: H) -> Self
     where
@@ -162,19 +161,19 @@ impl Routes {
         self
     }
 
-    /// Adds a handler for GET on `path` that answers without waiting.
+    /// Adds a synchronous handler for GET on `path`.
     #[must_use]
     pub fn get(self, path: impl Into<String>, handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> Self {
         self.add(Method::GET, path, move |request| std::future::ready(handler(request)))
     }
 
-    /// Adds a handler for POST on `path` that answers without waiting.
+    /// Adds a synchronous handler for POST on `path`.
     #[must_use]
     pub fn post(self, path: impl Into<String>, handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> Self {
         self.add(Method::POST, path, move |request| std::future::ready(handler(request)))
     }
 
-    /// Everything of `other` too.
+    /// Adds all routes of `other`.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         self.routes.extend(other.routes);
@@ -203,7 +202,7 @@ impl Routes {
             body,
         };
         place.asked();
-        // In a task, so that a handler that panics costs an answer and nothing more.
+        // In a task, so that a handler that panics costs only its response.
         let handler = handler.clone();
         match tokio::spawn(async move { handler(request).await }).await {
             Ok(answer) => answer,
@@ -266,13 +265,13 @@ pub async fn serve(listener: TcpListener, routes: Routes, shutdown: impl Future<
             }
         });
     }
-    // No more can be accepted while the last answers leave.
+    // No more connections are accepted while the last responses leave.
     drop(listener);
     stop.send_replace(true);
     let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Whether the connection came to its end without standing still for [`CONNECTION_TIMEOUT`].
+/// Whether the connection ended without standing still for [`CONNECTION_TIMEOUT`].
 async fn goes_on(connection: impl Future<Output = ()>, taken: &Taken) -> bool {
     let mut connection = pin!(connection);
     loop {

@@ -1,9 +1,9 @@
-//! Whose address it is, where shares are counted by address.
+//! Which addresses belong to one host, where shares are counted by address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What counts as one address. Whoever has an IPv6 address has the 2^64 of its network with it
-/// (RFC 4291 §2.5.4).
+/// The host that an address belongs to. Whoever has an IPv6 address has the 2^64 addresses of its network (RFC 4291
+/// §2.5.4).
 pub fn one_host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),

@@ -1,7 +1,7 @@
 //! What is told? Log, metrics, access log, admin endpoint, readiness.
 //!
-//! Nothing here ever makes the data path wait: a metric update is one atomic add, an access log
-//! line is dropped (and counted) rather than waited for.
+//! Nothing here makes the data path wait. A metric update is one atomic addition, and an access log line is dropped
+//! (and counted) rather than waited for.
 
 pub mod accepting;
 pub mod access_log;
@@ -21,7 +21,7 @@ pub use host::one_host;
 pub use metrics::Metrics;
 pub use readiness::{Readiness, ReadyTask};
 
-/// What can go wrong while telemetry is set up.
+/// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log filter can't be understood.
@@ -29,12 +29,12 @@ pub enum Error {
         "{filter:?} is no log filter: {reason}; expected a level (error, warn, info, debug, trace, off) or a list such as info,leno_node=debug"
     )]
     Filter {
-        /// What was given.
+        /// The filter.
         filter: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// Logging was initialised before.
+    /// Logging was set up before.
     #[error("logging is already set up in this process")]
     AlreadyInitialised,
     /// The log is gone: the process is ending.

@@ -10,7 +10,7 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::Error;
 
-/// How log and access log lines look.
+/// Format of log and access log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// For people: one line of text.
@@ -32,10 +32,10 @@ impl FromStr for Format {
     }
 }
 
-/// Where log lines go.
+/// Output of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Target {
-    /// Standard output, as servers in containers do.
+    /// Standard output, as usual for servers in containers.
     #[default]
     Stdout,
     /// Standard error, for commands whose output is data.
@@ -71,24 +71,24 @@ pub fn init(format: Format, target: Target, level: &str) -> Result<LogHandle, Er
     Ok(LogHandle { reload, initial })
 }
 
-/// A filter, also in the forms Istio's proxies accept (`module:level`).
+/// Parses a filter, also in the forms that Istio's proxies accept (`module:level`).
 fn parse(filter: &str) -> Result<Targets, Error> {
     let wrong = |reason: String| Error::Filter { filter: filter.to_owned(), reason };
     let mut directives = Vec::new();
     for part in filter.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        // `a::b=debug` holds colons too: only a single one separates a level.
+        // `a::b=debug` contains colons, too. Only a single colon separates a level.
         let directive = match part.rsplit_once(':') {
             Some((module, level)) if !part.contains('=') && !module.ends_with(':') && is_level(level) => {
                 format!("{module}={level}")
             }
             _ => part.to_owned(),
         };
-        // The parser takes any lone word for a module and logs it in full: a typo would flood.
+        // The parser takes any single word for a module and logs it in full, so a typo would cause a flood.
         let is_module = directive.contains('=') || directive.contains("::");
         if !is_module && !is_level(&directive) {
             return Err(wrong(format!("{directive:?} is no level")));
         }
-        // Taken for a part of the module's name, it would match nothing and silence the log.
+        // It would be taken for a part of the module's name, match nothing, and silence the log.
         if directive.contains(['[', ']']) {
             return Err(wrong(format!("{directive:?} filters by span, which is not supported")));
         }
@@ -113,7 +113,7 @@ impl LogHandle {
         self.reload.reload(parse(filter)?).map_err(|_| Error::LogGone)
     }
 
-    /// Back to the filter the process started with.
+    /// Restores the filter that the process started with.
     ///
     /// # Errors
     /// If the process is ending.

@@ -22,8 +22,8 @@ pub use labels::{ConnectionLabels, Reporter, ResponseFlags, SecurityPolicy};
 use connection::Connections;
 use families::{DnsLabels, Families, UrlLabel};
 
-/// Distinct sets of connection labels kept, unless said otherwise. A set costs about 1 KiB here
-/// and a line of 1 KiB per metric in each scrape.
+/// Default of the number of distinct label sets of connections. Each costs about 1 KiB here, and a line of 1 KiB per
+/// metric in each scrape.
 pub const DEFAULT_SERIES_LIMIT: usize = 20_000;
 
 /// Content type of [`Metrics::encode`].
@@ -42,17 +42,17 @@ pub struct Metrics {
 /// Why a discovery stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum XdsTermination {
-    /// No connection could be made.
+    /// The connection could not be established.
     ConnectionError,
     /// The stream broke.
     Error,
     /// The proxy chose to reconnect.
     Reconnect,
-    /// The server ended it in order.
+    /// The server ended it in good order.
     Complete,
 }
 
-/// Transport a DNS query came by.
+/// Transport of a DNS query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DnsProtocol {
     /// UDP.

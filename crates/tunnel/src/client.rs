@@ -17,7 +17,7 @@ mod task;
 
 pub(crate) use task::{Registry, start};
 
-/// What to ask the peer for.
+/// A request for a tunnel.
 #[derive(Debug, Clone)]
 pub struct ConnectRequest {
     /// `host:port` to connect to; IPv6 in brackets.
@@ -26,7 +26,7 @@ pub struct ConnectRequest {
     pub headers: HeaderMap,
 }
 
-/// What the peer answered, with status 200.
+/// The peer's answer, with status 200.
 #[derive(Debug, Clone)]
 pub struct ResponseHead {
     /// The status.
@@ -36,7 +36,7 @@ pub struct ResponseHead {
 }
 
 impl Permit {
-    /// Sends the request, and with it what the program says first, and waits for the answer.
+    /// Sends the request, with the program's first bytes, and waits for the answer.
     pub(crate) async fn connect<E>(
         self,
         request: &ConnectRequest,
@@ -55,7 +55,7 @@ impl Permit {
         let (mut answer, send) = self.connection.send.clone().send_request(head, false).map_err(Error::from)?;
         let lane = self.connection.carrier.attach(send.stream_id().into());
         let early = self.connection.takes_early_bytes();
-        // The kernel would take minutes to find out that an idle connection leads nowhere.
+        // The kernel would take minutes to find out that an idle connection is dead.
         let mut probing = (self.connection.settled.load(Acquire) && !self.connection.is_lively()).then(|| {
             self.connection.carrier.probe();
             (self.connection.carrier.received_so_far(), Box::pin(sleep(settings.probe_timeout)))

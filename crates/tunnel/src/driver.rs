@@ -1,6 +1,10 @@
-//! What the task of a connection does each time it is polled, be it a client's or a server's: the receive
-//! window follows what waits, what has come is passed on, the library looks at what is its own, and what was
-//! gathered leaves. [`Side`] is what the two do differently.
+//! One turn of a connection's task, for clients and servers: adjust the receive window to what waits, pass on what has
+//! come, poll the library if it asked for that, send what was gathered. [`Side`] holds the differences.
+//!
+//! A turn reads about 256 KiB and handles a limited number of frames, so that the thread's other tasks get their turns
+//! and a flood costs its sender only. It flushes once, at its end, so many small answers share a TLS record and a
+//! system call. When each wake-up of the thread brings a single message, the message is sent at once
+//! ([`crate::thread_sleeps`]).
 
 use std::future::poll_fn;
 use std::io;
@@ -11,38 +15,37 @@ use crate::rarely::Asked;
 use crate::window::Window;
 use crate::{Error, Settings, Transport};
 
-/// One connection's carrier, held: dropped, the connection is closed.
+/// The carrier of one connection. Dropping it closes the connection.
 pub(crate) struct Driver {
     guard: Guard,
     window: Window,
-    /// The library is polled only where it has asked for that.
+    /// Polls the library only when it has asked for it.
     library: Asked,
 }
 
-/// What a client or a server does in a turn, in this order.
+/// The parts of a turn that differ between client and server, in order.
 pub(crate) trait Side {
-    /// Why the connection ended that nobody wanted to end.
+    /// Why a connection ended unexpectedly.
     type Error;
 
-    /// Looks at the clock, and at who wants the connection to end. Ready: it is over.
+    /// Checks timers and requests to end the connection. Ready: it is over.
     fn poll_due(&mut self, cx: &mut Context<'_>, library: &Asked) -> Poll<Self::Error>;
 
-    /// All that has come was passed on. `broken` is told once, if the peer broke a rule by it. Ready: the
-    /// connection is over.
+    /// All that has come was passed on. `broken` is set once, if the peer broke a rule. Ready: the connection is over.
     fn poll_received(&mut self, cx: &mut Context<'_>, broken: Option<Violation>, library: &Asked) -> Poll<Self::Error>;
 
     /// Polls the library until it has nothing more. Ready: the connection is over.
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
-    /// The transport failed, and so the connection ends.
+    /// The transport failed, so the connection ends.
     fn lost(&mut self, error: io::Error) -> Self::Error;
 
-    /// All that was gathered has been given to the transport.
+    /// All that was gathered was given to the transport.
     fn turn_ends(&mut self) {}
 }
 
 impl Driver {
-    /// Of a connection that begins on `io`.
+    /// For a connection that begins on `io`.
     pub(crate) fn new<IO: Transport + 'static>(io: IO, role: Role, settings: &Settings) -> Self {
         let window = Window::new(settings.connection_window, settings.window_budget.clone());
         let carrier = Handle::new(io.into_box(), role, settings, window.ledger().clone());
@@ -53,7 +56,7 @@ impl Driver {
         &self.guard.0
     }
 
-    /// Drives the connection to its end, once the library has begun it.
+    /// Drives the connection to its end, after the library has begun it.
     pub(crate) async fn run<S: Side>(&mut self, side: &mut S) -> Result<(), S::Error> {
         poll_fn(|cx| self.poll_turn(cx, side)).await
     }

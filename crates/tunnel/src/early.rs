@@ -1,4 +1,9 @@
-//! What a program says before the peer has answered.
+//! Early data: a program's first bytes, sent before the peer has answered.
+//!
+//! They save a new connection one round trip between the nodes. They are sent to another endpoint only if the first one
+//! has said that it passed on nothing; if a peer dies in between, the connection fails. So they are not sent early to a
+//! peer that was silent for a second, that has not spoken HTTP/2 yet, or that has refused a request. Waypoints may
+//! refuse bytes that come before their answer, so they get them afterwards.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,14 +15,14 @@ use tokio::net::TcpStream;
 use crate::carrier::Lane;
 use crate::sockets::try_read;
 
-/// At most so much is sent before the peer has answered, bytes: most requests fit, and a peer
-/// that refuses has not been sent much for nothing.
+/// Most bytes sent before the peer has answered. Most requests fit, and a peer that refuses has not been sent much in
+/// vain.
 const MOST: usize = 4 << 10;
 
-/// The first bytes of a connection, sent after the request that opens its tunnel without waiting
-/// for the answer: one way there and back between the nodes less. RFC 9113 §8.5 lets a client do
-/// so; the peer passes them on once it has connected, or never.
+/// The first bytes of a connection. They are sent right after the request that opens the tunnel, which RFC 9113 §8.5
+/// allows. The peer passes them on when it has connected, or never.
 ///
+/// They are kept until a peer has answered, so that another one can be tried.
 /// They are kept until a peer has answered, so that another one can be asked for the same.
 pub struct FirstBytes<'a> {
     program: &'a TcpStream,
@@ -28,23 +33,23 @@ pub struct FirstBytes<'a> {
 }
 
 impl<'a> FirstBytes<'a> {
-    /// What will come first from `program`.
+    /// For a connection of `program`.
     pub fn of(program: &'a TcpStream) -> Self {
         Self { program, taken: Bytes::new(), done: false, in_doubt: false }
     }
 
-    /// How many were taken from the program. The stream that is opened in the end carries them.
+    /// Bytes taken from the program so far. The stream that is opened in the end carries them.
     pub fn taken(&self) -> usize {
         self.taken.len()
     }
 
-    /// They were sent to a peer of which nobody knows whether it has passed them on: to send them
-    /// to another could make a program do something twice.
+    /// Whether they were sent to a peer that may or may not have passed them on. Sending them to another one could make
+    /// a program do something twice.
     pub fn in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// Another request is made for the same connection.
+    /// Begins another request for the same connection.
     pub(crate) fn begin(&mut self) {
         self.done = false;
     }
@@ -52,7 +57,7 @@ impl<'a> FirstBytes<'a> {
     /// Sends them as soon as there are any, before the answer.
     ///
     /// # Errors
-    /// If the program has reset its connection. Nobody else could find that out any more.
+    /// If the program has reset its connection. Nothing else would notice that.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, to: &Lane) -> io::Result<()> {
         if self.done {
             return Ok(());
@@ -67,7 +72,7 @@ impl<'a> FirstBytes<'a> {
         Ok(())
     }
 
-    /// The peer has taken the request. What an earlier one was sent in vain goes to this one.
+    /// The peer has accepted the request. It gets what an earlier peer was sent in vain.
     pub(crate) fn accepted(&mut self, to: &Lane) {
         if !self.done {
             self.send(to);
@@ -82,7 +87,7 @@ impl<'a> FirstBytes<'a> {
 
     fn send(&mut self, to: &Lane) {
         self.done = true;
-        // None at the program's end of file, which is the relay's to pass on.
+        // At the program's end of file there are none; the relay passes the end on.
         if !self.taken.is_empty() {
             self.in_doubt = true;
             to.send_soon(self.taken.clone());

@@ -1,4 +1,4 @@
-//! What can go wrong with a tunnel.
+//! Errors of a tunnel.
 
 use std::io;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use h2::Reason;
 use http::{HeaderMap, StatusCode};
 
-/// Failure of a connection or of one stream on it. Cheap to clone: everybody who waited for the
-/// same connection is told the same.
+/// Failure of a connection or of one of its streams. Cheap to clone, because everybody who waited for the same
+/// connection gets the same error.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The stream was reset (RFC 9113 §6.4).
@@ -30,17 +30,16 @@ pub enum Error {
     /// The transport under the connection failed or ended.
     #[error("the HBONE connection was lost: {0}; the peer's pod or node may be gone")]
     Lost(Arc<io::Error>),
-    /// The peer answered nothing at all for too long.
+    /// The peer did not answer for too long.
     #[error("the HBONE peer answered no PING within {0:?}; its pod or node may be gone")]
     PingTimeout(Duration),
-    /// Not a byte came on a connection whose peer was silent when the request was made, or the connection
-    /// was given up for that while the request waited. Nothing was passed on; other peers should be tried
-    /// before this one is connected to once more.
+    /// Nothing came on a connection whose peer was silent when the request was made, or the connection was given up for
+    /// that reason while the request waited. Nothing was passed on. Other peers should be tried before this one.
     #[error(
         "the HBONE peer has said nothing since a connection over an idle tunnel was asked for; its pod or node may be gone"
     )]
     Unheard,
-    /// The transport stands, but the peer did not start HTTP/2.
+    /// The transport works, but the peer did not start HTTP/2.
     #[error("the peer did not start HTTP/2 within {0:?}; is something else than HBONE listening there?")]
     HandshakeTimeout(Duration),
     /// The peer broke HTTP/2, or this crate was used wrongly.
@@ -66,8 +65,7 @@ impl Error {
         }
     }
 
-    /// Whether the peer, or the network, ended it rather than this side: by a frame of its own or
-    /// by going away.
+    /// Whether the peer or the network ended it, and not this side: by a frame or by going away.
     pub fn is_by_peer(&self) -> bool {
         match self {
             Self::Reset { by_peer, .. } | Self::GoAway { by_peer, .. } => *by_peer,
@@ -76,13 +74,13 @@ impl Error {
         }
     }
 
-    /// The peer said that it did not look at the request at all.
+    /// Whether the peer said that it did not process the request at all.
     pub(crate) fn is_refused_stream(&self) -> bool {
         matches!(self, Self::Reset { code: Reason::REFUSED_STREAM, by_peer: true })
     }
 
-    /// The peer said that it did nothing for the stream. An orderly GOAWAY ends only those that
-    /// came too late (RFC 9113 §6.8).
+    /// Whether the peer said that it did nothing for the stream. An orderly GOAWAY ends only streams that came too late
+    /// (RFC 9113 §6.8).
     pub(crate) fn is_unprocessed(&self) -> bool {
         self.is_refused_stream() || matches!(self, Self::GoAway { code: Reason::NO_ERROR, by_peer: true })
     }
@@ -115,21 +113,21 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Why a tunnel could not be opened. `E` is the caller's own error of establishing a transport.
+/// Why a tunnel could not be opened. `E` is the caller's own error of setting up a transport.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenError<E> {
-    /// The transport could not be established. Everybody who waited for it gets a copy.
+    /// The transport could not be set up. Everybody who waited for it gets a copy.
     #[error("{0}")]
     Dial(E),
-    /// The peer answered the CONNECT request with another status than 200.
+    /// The peer answered the CONNECT request with a status other than 200.
     #[error("the peer refused the connection: HTTP status {status}")]
     Refused {
         /// The status; Istio's proxies use 400, 401 and 503.
         status: StatusCode,
-        /// The response's headers: a peer may give its reason there.
+        /// The response's headers, which may hold the peer's reason.
         headers: Box<HeaderMap>,
     },
-    /// The connection failed before it answered.
+    /// The connection failed before the peer answered.
     #[error("{0}")]
     Tunnel(#[from] Error),
     /// The program whose first bytes were to be sent has reset its connection.

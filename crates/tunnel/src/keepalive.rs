@@ -1,4 +1,7 @@
-//! What a connection has a timer for: whether its peer is alive, and when it has to drain.
+//! The timer of a connection: it finds dead peers, and tells when the connection must stop taking streams.
+//!
+//! The peer is watched only while something waits for it. An idle connection checks nothing and sends nothing; the
+//! kernel's own probes find out within two minutes that its peer has vanished.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,45 +15,45 @@ use crate::Settings;
 use crate::carrier::Handle;
 use crate::timers::sleep_until;
 
-/// What a connection's timer was for.
+/// What a connection's timer reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// The peer is dead.
     Dead,
-    /// No more streams are to be opened. Told once.
+    /// No more streams may be opened. Reported once.
     Drain,
 }
 
-/// Tells when the peer is dead, as long as anything waits for it. Otherwise it rests: an idle
-/// connection wakes nobody, and sends nothing.
+/// Reports when the peer is dead, as long as anything waits for it. Otherwise it rests: an idle connection wakes nobody
+/// and sends nothing.
 ///
-/// Any byte from the peer proves it alive: a PONG may queue behind megabytes of data on a slow link.
-/// So does its system, where it goes on acknowledging what has yet to arrive: our PING may queue, too.
+/// Any byte from the peer proves that it is alive, because a PONG may queue behind megabytes of data on a slow link. So
+/// do acknowledgements of its system while data is under way, because our PING may queue as well.
 ///
-/// Its one timer also tells when the connection has to drain.
+/// The same timer also reports when the connection has to drain.
 pub(crate) struct Keepalive {
     carrier: Handle,
     ping: Option<PingPong>,
     interval: Duration,
     timeout: Duration,
-    /// When it looks next; `None` while it rests.
+    /// The time of the next check; `None` while it rests.
     check: Option<Instant>,
     drains: Option<Instant>,
     timer: Pin<Box<Sleep>>,
-    /// The timer stands for `check` or `drains`.
+    /// Whether the timer is set for `check` or `drains`.
     armed: bool,
-    /// Bytes received when it looked last.
+    /// Bytes received by the last check.
     seen: u64,
-    /// When that became more, as far as it has looked.
+    /// When that number last grew, as far as checks have shown.
     heard: Instant,
-    /// Bytes acknowledged when it looked last.
+    /// Bytes acknowledged by the last check.
     acknowledged: u64,
-    /// When that became more, as far as it has looked.
+    /// When that number last grew, as far as checks have shown.
     acknowledged_at: Instant,
 }
 
 impl Keepalive {
-    /// Boxed: the task of a connection that has another stays small.
+    /// Boxed, so that the task of a connection which also has another one stays small.
     pub(crate) fn new(
         carrier: &Handle,
         ping: Option<PingPong>,
@@ -74,14 +77,14 @@ impl Keepalive {
         })
     }
 
-    /// Ready once the peer is dead, and when the connection has to drain. To be polled again then.
+    /// Ready when the peer is dead, and when the connection has to drain. Poll it again in the latter case.
     pub(crate) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<Due> {
         loop {
             let look = self.carrier.look(cx);
             let now = Instant::now();
             if self.check.is_none() && look.watched {
                 (self.seen, self.heard) = (look.received, now);
-                // What was acknowledged while nobody asked says nothing of whether the peer is there now.
+                // What was acknowledged while nothing waited says nothing about whether the peer is alive now.
                 self.is_acknowledging();
                 self.check_soon(now);
             }
@@ -102,7 +105,7 @@ impl Keepalive {
                 self.rearm();
                 continue;
             };
-            // While this side was asleep (a machine that is overloaded, or was paused) it heard nobody.
+            // While this side did not run (the machine was overloaded or paused), it could not hear anybody.
             self.heard += now - check;
             self.acknowledged_at += now - check;
             if look.received != self.seen {
@@ -113,7 +116,7 @@ impl Keepalive {
                 self.rearm();
                 continue;
             }
-            // Asked at every look, not only once the peer has been silent for long: an acknowledgement is dated by the look that
+            // At every check, not only after a long silence: an acknowledgement counts from the check that finds it.
             // finds it.
             if self.is_acknowledging() {
                 self.acknowledged_at = now;
@@ -128,7 +131,7 @@ impl Keepalive {
         }
     }
 
-    /// Often enough that the peer's last byte is not taken for a much later one.
+    /// Checks often enough that the peer's last byte is not taken for a much later one.
     fn check_soon(&mut self, now: Instant) {
         self.check = Some(now + self.interval / 2);
         self.rearm();
@@ -144,17 +147,17 @@ impl Keepalive {
         self.armed = true;
     }
 
-    /// Unless one is under way.
+    /// Sends a PING, unless one is under way.
     fn ping(&mut self) {
         if let Some(ping) = &mut self.ping {
-            // A PONG must be taken before the next PING can be sent; nobody waits for it.
+            // The PONG must be taken before the next PING can be sent. Nobody waits for it.
             let _ = ping.poll_pong(&mut Context::from_waker(Waker::noop()));
             let _ = ping.send_ping(Ping::opaque());
         }
     }
 
-    /// Whether the peer's system has acknowledged more since this was asked last, and has yet to
-    /// acknowledge the rest. When all has arrived, it is the peer itself that is silent.
+    /// Whether the peer's system has acknowledged more since the last call, and has more to acknowledge. If everything
+    /// was acknowledged, the peer itself is silent.
     fn is_acknowledging(&mut self) -> bool {
         let Some(now) = self.carrier.acknowledged() else { return false };
         let before = std::mem::replace(&mut self.acknowledged, now.bytes);

@@ -1,9 +1,8 @@
-//! How do bytes travel? HBONE (HTTP/2 CONNECT over mutual TLS, as Istio ambient speaks it): client
-//! [`Pool`], [`server`], the stream of one tunnelled connection, and the [`relay`] between a
-//! stream and a TCP socket.
+//! How do bytes travel? HBONE (HTTP/2 CONNECT over mutual TLS, as Istio ambient speaks it): the client's [`Pool`], the
+//! [`server`], the stream of one tunnelled connection, and the [`relay`] between a stream and a TCP socket.
 //!
-//! The transport is handed in by the caller, already encrypted and authenticated; nothing here
-//! knows certificates, policy or configuration.
+//! The caller provides the transport, already encrypted and authenticated. Nothing here knows certificates, policy or
+//! configuration.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
 

@@ -1,4 +1,4 @@
-//! Connections to peers, shared by the tunnels that go to the same one.
+//! Connections to peers, shared by the tunnels to the same peer.
 
 use std::future::Future;
 use std::hash::Hash;
@@ -19,27 +19,26 @@ mod entries;
 use dialling::Leader;
 use entries::{Removal, Shared, Step};
 
-/// How long a stream waits for a connection that is to share the load, where another has room. A
-/// handshake takes milliseconds; a peer that takes no more connections says nothing at all.
+/// How long a stream waits for a new connection that is to share the load, although another one has room. A handshake
+/// takes milliseconds; a peer that accepts no more connections does not answer at all.
 const SPREAD_WAIT: Duration = Duration::from_millis(500);
 
-/// How often a request may be refused unprocessed before one last attempt on a new connection: a
-/// peer may lower its limit of streams while requests are on their way. More than that, and it takes
-/// none on this connection any more, as when the proof that it was made with has run out.
+/// How many times a request may be refused unprocessed before one last attempt on a new connection. A peer may lower
+/// its limit of streams while requests are on their way. If it refuses more often, it takes no more requests on this
+/// connection, for example because a certificate has expired.
 const REFUSALS: usize = 3;
 
-/// A pool of HBONE connections. `K` says which tunnels may share a connection (source identity,
-/// peer's identities, peer's address); `E` is the caller's error of establishing a transport.
+/// A pool of HBONE connections. `K` tells which tunnels may share a connection (source identity, the peer's identities,
+/// the peer's address). `E` is the caller's error of setting up a transport.
 ///
-/// Made to be owned by one data-path worker, so that its lock is never contended; cloning gives
-/// another handle to the same pool, and any thread may use it. The lock is held for a look-up
-/// only, never over an await. Per key at most one dial is under way; whoever needs that key
-/// waits for it, and nobody else is disturbed.
+/// A pool should belong to one data-path worker, so that its lock is never contended. Clones are handles of the same
+/// pool, and any thread may use them. The lock is held for look-ups only, never over an await. For each key, at most
+/// one dial is under way. Only those that need that key wait for it.
 pub struct Pool<K, E> {
     shared: Arc<Shared<K, E>>,
 }
 
-/// Numbers of a pool at one moment.
+/// Figures of a pool at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolStats {
     /// Connections in use or kept for use.
@@ -52,7 +51,7 @@ pub struct PoolStats {
 
 struct Lease {
     permit: Permit,
-    /// Dialled by this very caller.
+    /// Whether this caller dialled it.
     fresh: bool,
 }
 
@@ -72,14 +71,14 @@ where
         Self { shared: Arc::new(Shared::new(settings)) }
     }
 
-    /// Opens a tunnel to the peer of `key`: on a connection that has room, else on a new one
-    /// that `dial` makes (TCP and TLS). If a kept connection turns out dead before the peer
-    /// answered, tries once more on a new one: no byte of the tunnel was sent yet. But not if its
-    /// peer was merely silent ([`Error::Unheard`]): a dial to who doesn't answer takes long, and the
-    /// caller may know somebody else. Asked again, it makes a new one.
+    /// Opens a tunnel to the peer of `key`, on a connection with room or else on a new one that `dial` makes (TCP and
+    /// TLS).
     ///
-    /// Dropping the future gives up; a dial is then taken over by the next waiter. It has no
-    /// time limit of its own beyond PING's.
+    /// If a kept connection turns out to be dead before the peer answered, it tries once more on a new one, because no
+    /// byte of the tunnel was sent. It does not if the peer was merely silent ([`Error::Unheard`]): dialling a peer
+    /// that does not answer takes long, and the caller may know another endpoint. The next call makes a new connection.
+    ///
+    /// Dropping the future gives up, and the next waiter takes over the dial. There is no time limit except the PING's.
     ///
     /// # Errors
     /// If dialling failed, the peer refused the request, or the connection was lost.
@@ -97,11 +96,11 @@ where
         self.open_with(key, dial, request, None).await
     }
 
-    /// As [`Pool::open`], with what the program says before the peer has answered. Tries again
-    /// only as long as the peer can't have passed that on.
+    /// As [`Pool::open`], with the program's first bytes sent before the peer has answered. It tries again only as long
+    /// as the peer can't have passed those on.
     ///
     /// # Errors
-    /// As [`Pool::open`]; [`FirstBytes::in_doubt`] tells whether another peer may be asked.
+    /// As [`Pool::open`]. [`FirstBytes::in_doubt`] tells whether another peer may be tried.
     pub async fn open_with<IO, D, F>(
         &self,
         key: &K,
@@ -135,11 +134,11 @@ where
             if error.is_refused_stream() && refusals < REFUSALS {
                 refusals += 1;
             } else if error.is_refused_stream() {
-                // A new one is not likely to do better than one that is new itself.
+                // This one is new. Another new one is not likely to do better.
                 if newer_than.is_some() {
                     return Err(error.into());
                 }
-                // Otherwise whoever comes next would be refused as well. What is open on it goes on.
+                // Otherwise the next stream would be refused as well. Open streams go on.
                 self.shared.remove(key, &Arc::downgrade(&connection), Removal::Always);
                 newer_than = Some(Instant::now());
             } else if is_lost {
@@ -155,24 +154,23 @@ where
         }
     }
 
-    /// Stops using the connections whose key satisfies `gone`, and those being dialled for such
-    /// a key. Tunnels that are open on them go on.
+    /// Stops using the connections whose key satisfies `gone`, including those being dialled. Open tunnels go on.
     pub fn evict(&self, mut gone: impl FnMut(&K) -> bool) {
-        // Connections are dropped after the lock: that may wake and run other code.
+        // Dropped after the lock is released: that may wake and run other code.
         let evicted: Vec<_> = self.shared.keys.lock().extract_if(|key, _| gone(key)).collect();
         drop(evicted);
     }
 
-    /// Stops using all connections, and waits until each has sent what was given to it and has
-    /// ended: what a tunnel was handed last may still wait in its connection when the tunnel is
-    /// long gone. Tunnels that are open are waited for too; to be used under a time limit.
+    /// Stops using all connections, and waits until each has sent what it was given and has ended. A tunnel's last
+    /// bytes may still wait in its connection after the tunnel is gone. It also waits for open tunnels, so use it with
+    /// a time limit.
     pub async fn close(&self) {
         self.evict(|_| true);
-        // The sender lives as long as `self`, so waiting can't fail.
+        // Waiting can't fail: the sender lives as long as `self`.
         let _ = self.shared.running.subscribe().wait_for(|running| *running == 0).await;
     }
 
-    /// Numbers of this moment.
+    /// The figures of this moment.
     pub fn stats(&self) -> PoolStats {
         let keys = self.shared.keys.lock();
         keys.values().fold(PoolStats::default(), |stats, entry| PoolStats {
@@ -209,14 +207,14 @@ where
                 }
                 Step::Dial { flight, spreading } => {
                     let leader = Leader { shared: &self.shared, key, flight: Some(flight.clone()) };
-                    // Boxed: a handshake's state is large, and rarely needed.
+                    // Boxed: the state of a handshake is large and rarely needed.
                     let dialling = Box::pin(leader.dial(dial()));
                     if !spreading {
                         let permit = dialling.await?;
                         return Ok(Lease { permit, fresh: true });
                     }
-                    // Where another has room, no stream is bet on a peer that has yet to say a
-                    // word: with TLS 1.3 not even its verdict on our certificate is known.
+                    // If another connection has room, no stream depends on a peer that has not spoken yet: with TLS
+                    // 1.3, not even its verdict on our certificate is known.
                     let settling = async {
                         let landed = flight.landed.notified();
                         let permit = dialling.await.ok()?;

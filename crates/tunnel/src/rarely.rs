@@ -1,4 +1,4 @@
-//! Waiting for what rarely comes beside what comes all the time.
+//! Waiting for a rare event beside frequent ones.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::waking::{Registered, Sleeper};
 
-/// A future that is polled only when it has asked for it, not each time its task is woken for
-/// something else. A connection's task is woken for each message, and looking for a policy that
-/// has changed, a proxy that ends or a timer takes locks each time.
+/// A future that is polled only when it was woken itself, not each time its task is woken for another reason. A
+/// connection's task is woken for each message. Checking for changed policies, an ending proxy or a timer each time
+/// would take locks.
 pub struct Rarely<F> {
     future: F,
     asked: Asked,
@@ -31,7 +31,7 @@ impl<F: Future + Unpin> Future for Rarely<F> {
     }
 }
 
-/// Polls something only when it has asked for that, or once it was ready.
+/// Polls something only when it was woken for it, or after it was ready.
 pub(crate) struct Asked {
     signal: Arc<Signal>,
     /// With the signal's `task`.
@@ -49,7 +49,7 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Before the task is: it may run, on another thread, before this line has ended.
+        // Before the task is woken: it may run on another thread before this function ends.
         self.woken.store(true, Ordering::Release);
         self.task.wake();
     }
@@ -61,16 +61,16 @@ impl Asked {
         Self { signal, registered: Registered::default() }
     }
 
-    /// Has the next [`Asked::poll`] poll; the task is not woken for that.
+    /// Makes the next [`Asked::poll`] poll. The task is not woken for it.
     pub(crate) fn ask(&self) {
         self.signal.woken.store(true, Ordering::Relaxed);
     }
 
-    /// Polls by `poll` if it has asked for that. What is ready is asked for at once.
+    /// Polls with `poll` if it was woken for it. If the result is ready, the next call polls again.
     pub(crate) fn poll<T>(&mut self, cx: &Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-        // First: whoever was to be woken before may just have been told, in this one's place.
+        // First: the task registered before may just have been woken in place of this one.
         self.registered.renew(cx, &self.signal.task);
-        // Cleared before anything is looked at, or a wake meanwhile would be lost.
+        // Cleared before anything is checked. Otherwise a wake-up in between would be lost.
         if !self.signal.woken.load(Ordering::Relaxed) || !self.signal.woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }

@@ -1,9 +1,9 @@
-//! Moving bytes between two ends of a connection, until both directions have ended.
+//! Moves bytes between the two ends of a connection until both directions have ended.
 //!
-//! One future owns both directions. A clean end of one direction (FIN, END_STREAM) ends the
-//! other side's half and lets the opposite direction go on; an abortive one (RST, RST_STREAM)
-//! aborts both sides, so that a program never takes a cut-off stream for a complete one. A slow
-//! reader slows its writer through the windows of TCP and HTTP/2, and is never cut off for it.
+//! One future owns both directions. A clean end of one direction (FIN, END_STREAM) ends that half on the other side,
+//! and the opposite direction goes on. An abrupt end (RST, RST_STREAM) aborts both sides, so that no program takes a
+//! cut-off stream for a complete one. A slow reader slows its writer through the windows of TCP and HTTP/2, and is
+//! never cut off for it.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -34,14 +34,14 @@ use upload::Upload;
 
 pub use tunnels::tunnel_to_tunnel;
 
-/// Chunks one direction moves before others on the thread get their turn.
+/// Chunks that one direction moves before the thread's other tasks get their turn.
 const TURN: usize = 16;
 
-/// How bytes are relayed.
+/// Parameters of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayOptions {
-    /// How long one direction may be silent after the other has ended (at most twice as long
-    /// passes). Without a limit, a peer that never closes its half keeps sockets for ever.
+    /// How long one direction may be silent after the other has ended (up to twice as long may pass). Without a limit,
+    /// a peer that never closes its half would keep sockets for ever.
     pub half_close_timeout: Option<Duration>,
     /// Largest read, bytes; reads start small and grow under load.
     pub largest_read: usize,
@@ -56,7 +56,7 @@ impl Default for RelayOptions {
 /// Relays between a TCP connection and a tunnel. When `cancel` completes, both are aborted.
 ///
 /// # Errors
-/// See [`RelayError`]; both sides were then aborted, the TCP one with a RST.
+/// See [`RelayError`]. Both sides were then aborted, the TCP one with a RST.
 pub async fn tcp_to_tunnel<M: Meter>(
     tcp: TcpStream,
     mut tunnel: TunnelStream,
@@ -64,7 +64,7 @@ pub async fn tcp_to_tunnel<M: Meter>(
     options: &RelayOptions,
     cancel: impl Future<Output = ()>,
 ) -> Result<(), RelayError> {
-    // The tunnel's connection writes to it, too.
+    // The tunnel's connection writes to it as well.
     let tcp = Arc::new(tcp);
     tunnel.deliver_to(&tcp, meter.clone());
     let result = {
@@ -89,7 +89,7 @@ pub async fn tcp_to_tunnel<M: Meter>(
             if !down_done && let Poll::Ready(result) = tunnel.poll_deliver(cx, &tcp, &**meter) {
                 result?;
                 down_done = true;
-                // Once both halves have ended the socket is closed, which says the same.
+                // When both halves have ended, the socket is closed, which has the same effect.
                 if !up.is_done() {
                     end(&tcp).map_err(RelayError::Local)?;
                 }
@@ -124,8 +124,8 @@ pub async fn tcp_to_tunnel<M: Meter>(
     result
 }
 
-/// A peer that has ended its half and then lets go of the stream has closed its connection; all
-/// it sent is here. Other codes say that something went wrong.
+/// A peer that has ended its half and then drops the stream has closed its connection, and everything it sent has come.
+/// Other codes mean that something went wrong.
 fn after_end(error: Error) -> Result<(), RelayError> {
     match error {
         Error::Reset { code: Reason::NO_ERROR | Reason::CANCEL, .. } => Ok(()),

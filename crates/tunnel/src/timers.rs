@@ -1,8 +1,8 @@
-//! Where the timers of connections are kept.
+//! The timers of connections, kept by another thread.
 //!
-//! A runtime that has a timer tells the kernel of it each time it goes to sleep, and takes it
-//! back when it wakes: twice for each message, 6 % of the processor time of a request. So a
-//! thread that carries connections lets another keep them.
+//! A runtime that has a timer sets it in the kernel each time it goes to sleep, and cancels it when it wakes: twice for
+//! each message, 6 % of the processor time of a request. So a thread that carries connections lets another thread keep
+//! its timers.
 
 #![expect(clippy::disallowed_methods, reason = "what is made here is kept by who keeps time")]
 
@@ -18,15 +18,15 @@ thread_local! {
     static KEEPER: OnceCell<Handle> = const { OnceCell::new() };
 }
 
-/// From now on `keeper` keeps the timers that are made here on this thread. It must outlive
-/// them: a timer whose runtime is gone panics. Only the first call counts.
+/// From now on, `keeper` keeps the timers that are made on this thread. It must outlive them: a timer whose runtime is
+/// gone panics. Only the first call has an effect.
 pub fn keep_on(keeper: &Handle) {
     KEEPER.with(|kept| {
         kept.get_or_init(|| keeper.clone());
     });
 }
 
-/// As [`tokio::time::sleep`]; kept by the runtime the task runs on if the thread has no other.
+/// As [`tokio::time::sleep`]. Without a keeper, the current runtime keeps the timer.
 pub fn sleep(duration: Duration) -> Sleep {
     kept(|| tokio::time::sleep(duration))
 }
@@ -41,9 +41,9 @@ pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     kept(|| tokio::time::timeout(duration, future))
 }
 
-/// `future`, whose timers and tasks are kept as [`sleep`] is: for code that knows nothing of this
-/// module, and would panic on a thread whose runtime keeps no time. Sockets that it opened would be
-/// the keeper's to watch, too: it should open none.
+/// Runs `future` with its timers and tasks kept as those of [`sleep`]. For code that does not know this module and
+/// would panic on a thread whose runtime keeps no time. It should open no sockets, because the keeper would have to
+/// watch them.
 pub async fn entered<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| kept(|| future.as_mut().poll(context))).await

@@ -1,25 +1,24 @@
-//! What an HBONE connection runs over.
+//! The transport of an HBONE connection.
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// What an HBONE connection runs over: bytes, already encrypted and authenticated, and what its owner
-/// knows of them.
+/// The transport of an HBONE connection: encrypted and authenticated bytes, and what its owner knows about them.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
-    /// When the connection stops taking new streams, because what proved its two sides will not hold for
-    /// ever. Those that are open then go on. `None` for never.
+    /// When the connection stops taking new streams, because a certificate that it depends on will expire. Open streams
+    /// go on. `None` for never.
     fn drains_at(&self) -> Option<Instant> {
         None
     }
 
-    /// What the peer's system has acknowledged; asked only of a peer that is silent for long. `None` where
-    /// that can't be told.
+    /// What the peer's system has acknowledged. Asked only about a peer that is silent for long. `None` if it can't be
+    /// told.
     fn acknowledged(&self) -> Option<Acknowledged> {
         None
     }
 
-    /// On the heap, where it stays.
+    /// Moves it to the heap, where it stays.
     fn into_box(self) -> Box<dyn Transport>
     where
         Self: Sized + 'static,
@@ -28,16 +27,16 @@ pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
     }
 }
 
-/// How far what was sent has come.
+/// How much of what was sent has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledged {
     /// Bytes that the peer's system has acknowledged.
     pub bytes: u64,
-    /// There are more that it has not.
+    /// Whether it has more to acknowledge.
     pub more_is_on_its_way: bool,
 }
 
-/// For who wants to keep the task of a connection small: a transport is moved about before it settles.
+/// For callers that want a small task: a transport is moved several times before it settles.
 impl<IO: Transport + 'static> Transport for Box<IO> {
     fn drains_at(&self) -> Option<Instant> {
         (**self).drains_at()

@@ -1,10 +1,10 @@
-//! A task that others wake: from another thread, or for a reason it does not poll for.
+//! A task that is woken from another thread, or for something it does not poll.
 
 use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 
-/// Where others find the task to wake; nobody before it has registered.
+/// The place where others find the task to wake. Nobody is woken before it has registered.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeper(Mutex<Option<Waker>>);
 
@@ -16,13 +16,13 @@ impl Sleeper {
         }
     }
 
-    /// Nobody is to be woken any more.
+    /// From now on, nobody is woken.
     pub(crate) fn forget(&self) {
         *self.0.lock() = None;
     }
 }
 
-/// Keeps the waker of the task that polls, unless it is kept already; says whether it was another.
+/// Stores the waker of the polling task unless it is stored already. Returns whether it was another one.
 pub(crate) fn keep(kept: &mut Option<Waker>, cx: &Context<'_>) -> bool {
     let new = !kept.as_ref().is_some_and(|task| task.will_wake(cx.waker()));
     if new {
@@ -31,12 +31,12 @@ pub(crate) fn keep(kept: &mut Option<Waker>, cx: &Context<'_>) -> bool {
     new
 }
 
-/// What a task has registered with a [`Sleeper`], to be compared without its lock.
+/// What a task has registered with a [`Sleeper`], so that it can be compared without the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Registered(Option<Waker>);
 
 impl Registered {
-    /// From now on the task that polls is woken; to be called at each poll.
+    /// From now on, the polling task is woken. Call it at each poll.
     pub(crate) fn renew(&mut self, cx: &Context<'_>, sleeper: &Sleeper) {
         if keep(&mut self.0, cx) {
             *sleeper.0.lock() = Some(cx.waker().clone());

@@ -1,21 +1,24 @@
-//! How much a connection, and each of its streams, may receive while some programs don't read.
+//! The receive windows of connections and streams, while some programs don't read.
 //!
-//! HTTP/2 gives a connection one receive window for all its streams. What programs that have
-//! stopped reading leave in it, nobody else can use: a few of them fill it, and all their
-//! neighbours wait. So it grows by what its streams hold, out of a budget that all connections of
-//! the process share.
+//! HTTP/2 gives a connection one receive window for all its streams. What waits in it for programs that have stopped
+//! reading can't be used by others. A few such programs would fill it, and all their neighbours would wait. So the
+//! connection's window of 16 MiB grows by what its streams hold, from a budget that all connections of the process
+//! share (`LENO_WINDOW_BUDGET`, 64 MiB).
 //!
-//! Each stream has a window of its own, which bounds what waits for its program. It is as large as
-//! a fast program far away needs, as long as little waits in the process. The more waits, the less
-//! the next program that stops may leave waiting: thousands of them together hold little more than
-//! [`WindowBudget::with_unread`] says. A program that reads on earns a larger window by that; but it may
-//! stop as well, and what its peer was told that it may send can't be taken back. So what is earned comes
-//! out of a sum of its own, half of the budget: those that read on share what those that have stopped
-//! leave of it, and give way to each other with each byte they read.
+//! Each stream has a window of its own, which bounds what waits for its program. A peer is told of it when the stream
+//! opens; before, it has the 4 KiB that may come with a request. As long as little waits in the process, the window is
+//! as large as a fast program far away needs: up to 4 MiB, or 64 KiB beside many streams that lie idle. The more waits
+//! for programs that don't read (`LENO_UNREAD_BUDGET`, 16 MiB), the less the next program that stops may leave waiting.
+//! So thousands of them together hold little more than [`WindowBudget::with_unread`] says.
 //!
-//! Whatever others leave waiting, a stream has a window on which it goes on, smaller with the number
-//! of streams that have stopped; the streams of its own connection count most, which are between the
-//! same two pods.
+//! A program that keeps reading earns a larger window: each byte that it has read, beyond what a kernel takes for a
+//! program that does not (`carrier::stream::Proof`), earns one. But it may stop as well, and what its peer was told
+//! that it may send can't be taken back. So earned windows come out of a separate sum, half of the window budget. A
+//! program that reads may have half of what the others leave of it, and gives way to others with each byte it reads.
+//!
+//! Beyond these sums, each stream has a small window, so that it can always make progress: 64 KiB beside up to 64
+//! streams that have stopped, then less, with the square of their number, down to 256 bytes. The streams of its own
+//! connection count most, because they are between the same two pods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -32,12 +35,12 @@ pub use shares::WindowBudget;
 /// Largest window, bytes (RFC 9113 §6.9.1).
 const LARGEST: usize = (1 << 31) - 1;
 
-/// The window of a stream before it is open, bytes: what may come with the request. It is told with the settings and
-/// can't follow what waits; what follows is told with the stream's own headers, and so costs no time.
+/// The window of a stream before it is open, bytes: what may come with the request. It is announced in the settings and
+/// can't follow what waits. The stream's later window is announced with its own headers, which costs no time.
 pub(crate) const BEFORE: u32 = 4 << 10;
 
-/// The receive window of one connection, in the hands of its task. What it took from the budget
-/// goes back when it is dropped.
+/// The receive window of one connection, owned by its task. What it took from the budget is given back when it is
+/// dropped.
 pub(crate) struct Window {
     ledger: Arc<Ledger>,
     budget: WindowBudget,
@@ -62,11 +65,11 @@ impl Window {
         &self.ledger
     }
 
-    /// To be called in each turn of the connection's task, before HTTP/2's own, and the task is
-    /// woken when it is due. Gives the window's new size if it changes.
+    /// Call it in each turn of the connection's task, before HTTP/2's own. The task is woken when it is due. Returns
+    /// the window's new size if it changes.
     ///
-    /// It grows as soon as it should, and shrinks only when about half of what is held has gone:
-    /// what is in transit through fast streams rises and falls all the time.
+    /// It grows as soon as it should, and shrinks only when about half of what is held has gone, because what is in
+    /// transit through fast streams rises and falls all the time.
     pub(crate) fn turn(&mut self, cx: &Context<'_>) -> Option<u32> {
         self.registered.renew(cx, &self.ledger.task);
         let before = self.granted;
@@ -82,27 +85,27 @@ impl Window {
             let (low, high) = (self.low(), self.high(held));
             set(&self.ledger.low, low);
             set(&self.ledger.high, high);
-            // What changed before the bounds were set has woken nobody.
+            // A change before the bounds were set has woken nobody.
             if (low..=high).contains(&self.ledger.held.load(SeqCst)) {
                 break;
             }
         }
-        // Not more than `LARGEST`, for `wanted` is not.
+        // At most `LARGEST`, because `wanted` is.
         (self.granted != before).then_some((self.base + self.granted) as u32)
     }
 
-    /// What may be held before the window grows: less than makes neighbours wait, and more than is
-    /// in transit through a few fast streams.
+    /// What may be held before the window grows: less than what makes neighbours wait, more than what is in transit
+    /// through a few fast streams.
     fn free(&self) -> usize {
         self.base / 4
     }
 
-    /// What the window grows by.
+    /// The step by which the window grows.
     fn step(&self) -> usize {
         (self.base / 16).max(1)
     }
 
-    /// What the window should have from the budget.
+    /// The part of the budget that the window should have.
     fn wanted(&self, held: usize) -> usize {
         held.saturating_sub(self.free()).next_multiple_of(self.step()).min(LARGEST.saturating_sub(self.base))
     }
@@ -112,10 +115,10 @@ impl Window {
         if self.granted == 0 { 0 } else { (self.free() + self.granted) / 2 + 1 }
     }
 
-    /// The most that may be held before the next turn is due, if so much is held in this one.
+    /// The most that may be held before the next turn is due, if this much is held now.
     fn high(&self, held: usize) -> usize {
         let high = self.free() + self.granted;
-        // Beyond it already: the budget was used up. Asking at each byte would be of no help.
+        // It is exceeded already, because the budget was used up. Asking at each byte would not help.
         if held > high { held + self.step() } else { high }
     }
 }
@@ -123,12 +126,12 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         self.budget.give_back(self.granted);
-        // Streams may outlive the task; its memory must not live as long as they do.
+        // Streams may outlive the task, and must not keep its memory alive.
         self.ledger.task.forget();
     }
 }
 
-/// Stores what is not there yet: most turns change nothing, and a store for all to see is dear.
+/// Stores a value that differs. Most turns change nothing, and storing shared values is expensive.
 fn set(bound: &AtomicUsize, to: usize) {
     if bound.load(SeqCst) != to {
         bound.store(to, SeqCst);

@@ -1,4 +1,4 @@
-//! One act: the steady client runs on while everything is watched.
+//! One act: the steady client keeps running while everything is watched.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::sample::Interval;
 /// The clients print a line per second; one that is silent for so long has ended or hangs.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// What goes on while an act lasts, as of the steady client's latest line.
+/// The state during an act, as of the steady client's latest line.
 pub(super) struct Moment {
     /// Since the act began.
     pub(super) elapsed: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Moment {
     pub(super) turned_away: Option<Duration>,
 }
 
-/// Those who watch.
+/// The observers.
 pub(super) struct Watchers {
     pub(super) steady: Receiver<Interval>,
     pub(super) snoop: Receiver<Interval>,
@@ -72,7 +72,7 @@ impl Watchers {
                     let line = line?;
                     if line.errors > 0 && turned_away.is_none() {
                         turned_away = Some(started.elapsed());
-                        // What came before, and this second, in which both may have happened.
+                        // Everything before, and this second, in which both may have happened.
                         snoop = Load::new();
                     } else {
                         snoop.add(line);

@@ -1,4 +1,4 @@
-//! What the demonstration claims, and whether what was seen bears it out. Pure: seen in, claims out.
+//! The claims of the demonstration, and whether the observations support them. Pure: observations in, claims out.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub(super) struct Phase {
     pub(super) name: Cow<'static, str>,
     /// Requests of the steady client that ended in this phase.
     pub(super) requests: u64,
-    /// Those of them that failed.
+    /// The number of them that failed.
     pub(super) errors: u64,
     /// Median latency in milliseconds.
     pub(super) p50_ms: f64,
@@ -48,7 +48,7 @@ pub(super) struct Talk {
 /// A denial, as told by those who were asked.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Denial {
-    /// What `leno explain` gives as reason.
+    /// The reason given by `leno explain`.
     pub(super) explained: Option<String>,
     /// The line of the destination node's access log.
     pub(super) access_log: Option<String>,
@@ -62,17 +62,17 @@ pub(super) struct Seen {
     /// Processes of the sample before enrolment and after, by pod.
     pub(super) processes: (BTreeMap<String, String>, BTreeMap<String, String>),
     pub(super) denial: Denial,
-    /// What was still there after the clean-up; `None` if the sample was kept on request.
+    /// What was left after the clean-up; `None` if the sample was kept on request.
     pub(super) left_behind: Option<Vec<String>>,
 }
 
 /// A claim and its proof.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Claim {
-    /// What is claimed.
+    /// The claim.
     pub(super) claim: Cow<'static, str>,
     pub(super) held: bool,
-    /// What was seen instead, or what it rests on.
+    /// The observation that supports or contradicts it.
     pub(super) seen: String,
 }
 

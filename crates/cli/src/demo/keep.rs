@@ -35,7 +35,8 @@ pub(super) fn play_in_keeper(args: &DemoArgs, watched: bool) -> anyhow::Result<O
         // Held open until this process ends: that is how the keeper learns of a Ctrl-C.
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // Not inherited: the keeper's pods keep it open, and whoever reads this command's would wait for them.
+        // Not inherited: the keeper's pods would keep it open, and a reader of this command's output would wait for
+        // them.
         .stderr(Stdio::piped())
         // Out of reach of the terminal's own Ctrl-C, now and later.
         .process_group(0)
@@ -51,7 +52,7 @@ pub(super) fn play_in_keeper(args: &DemoArgs, watched: bool) -> anyhow::Result<O
     }
     if text.is_empty() {
         keeper.wait()?;
-        // To the last word; with the keeper its pods have ended, too.
+        // To the end of the output. With the keeper, its pods have ended, too.
         let _ = complaints.map(std::thread::JoinHandle::join);
         return Ok(None);
     }

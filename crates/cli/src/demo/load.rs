@@ -3,7 +3,7 @@
 use super::claims::Phase;
 use crate::sample::{Interval, Latencies};
 
-/// What a client measured while an act lasted.
+/// The measurements of a client during an act.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
     pub(super) requests: u64,

@@ -20,7 +20,7 @@ const POLICY: (&str, &str) =
 
 const NAMESPACE: &str = "namespace.yaml";
 
-/// What enrols the namespace.
+/// The label that enrols the namespace.
 const LABEL: &str = "istio.io/dataplane-mode: ambient";
 
 /// Text that every message of the sample carries, as its manifests say.
@@ -52,7 +52,7 @@ impl Manifests {
         self.put(POLICY.0, POLICY.1)
     }
 
-    /// By rename, so that whoever watches sees the whole file or none of it.
+    /// Writes by rename, so that watchers see the whole file or none of it.
     fn put(&self, file: &str, text: &str) -> io::Result<()> {
         let draft = self.directory.join(format!(".{file}.draft"));
         fs::write(&draft, text)?;

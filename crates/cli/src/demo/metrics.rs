@@ -1,4 +1,4 @@
-//! Reading the node proxies' metrics: who talked to whom, how, and who was turned away.
+//! Reads the node proxies' metrics: who talked to whom, how, and who was denied.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Metrics {
         }
     }
 
-    /// What was counted since `before`.
+    /// The counts since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self(
             self.0
@@ -65,7 +65,7 @@ impl Metrics {
         self.sum(FAILED, &[("reporter", "destination"), ("response_flags", "DENY")])
     }
 
-    /// Connections accepted over mutual TLS, by who called whom.
+    /// Connections accepted over mutual TLS, by source and destination.
     pub(super) fn edges(&self) -> BTreeMap<Edge, u64> {
         let mut edges = BTreeMap::new();
         let wanted = [("reporter", "destination"), ("connection_security_policy", "mutual_tls")];

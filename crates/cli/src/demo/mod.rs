@@ -93,7 +93,7 @@ async fn interruptible(args: &DemoArgs) -> anyhow::Result<Option<Report>> {
         tokio::select! {
             scene = &mut starting => scene?,
             () = &mut stop => {
-                // What is half made can't be taken apart; whole, it can.
+                // A scene that is half made can't be taken apart; a complete one can.
                 if let Ok(scene) = starting.await {
                     scene.stop().await;
                 }
@@ -208,7 +208,7 @@ async fn play(args: &DemoArgs, scene: &Scene, manifests: &Manifests, progress: &
     Ok(seen)
 }
 
-/// What those who can be asked say about snoop's denial.
+/// What `explain` and the access log say about snoop's denial.
 async fn denial(scene: &Scene) -> anyhow::Result<Denial> {
     let explained = scene.explain_denial("snoop", "voting-svc:8080")?;
     let log = scene.proxy_log("node-2").await?;

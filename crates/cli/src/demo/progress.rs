@@ -1,4 +1,4 @@
-//! What a person sees while it runs.
+//! The progress shown while it runs.
 
 use std::io::{IsTerminal as _, stderr, stdout};
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::claims::{Claim, Denial, Phase, Seen, Talk};
 use crate::output::Paint;
 
-/// What `-o json` prints.
+/// The output of `-o json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     /// Whether every claim held.
@@ -72,7 +72,7 @@ impl Report {
     }
 }
 
-/// One row of the table: the name to the left, numbers to the right.
+/// One row of the table: the name left-aligned, numbers right-aligned.
 fn row(cells: &[&str; 8]) -> String {
     let [name, requests, failed, p50, p99, canary, mtls, denied] = cells;
     format!("{name:8} {requests:>9} {failed:>7} {p50:>8} {p99:>8} {canary:>12} {mtls:>11} {denied:>7}")

@@ -75,7 +75,7 @@ impl Scene {
         self.stage.down_requested().await;
     }
 
-    /// What a client prints from now on.
+    /// The lines that a client prints from now on.
     pub(super) async fn follow(&self, deployment: &str) -> anyhow::Result<mpsc::Receiver<Interval>> {
         let files = Client::connect(&self.name).await?.logs(NAMESPACE, deployment, None).await?;
         let log = files.into_iter().next().with_context(|| format!("{deployment} has no container"))?;
@@ -141,7 +141,7 @@ impl Scene {
         Ok(denial.and_then(|arrival| arrival["verdict"].as_str()).map(str::to_owned))
     }
 
-    /// What a node's proxy wrote.
+    /// The log of a node's proxy.
     pub(super) async fn proxy_log(&self, node: &str) -> anyhow::Result<String> {
         let path = self.stage.run_dir().join(node).join("proxy.log");
         tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))

@@ -1,8 +1,8 @@
 //! The sample application: Emojivoto's shape (web → emoji, web → voting, and a client that votes
 //! for ever) as small servers in this binary, so that a demonstration needs nothing installed.
 //!
-//! The servers know nothing of a mesh. Every message carries the canary of whoever sent it, so that
-//! a packet capture can tell whether traffic was readable.
+//! The servers know nothing of a mesh. Every message carries its sender's canary, so that a packet capture shows
+//! whether traffic was readable.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ mod generated {
     pub(super) use leno::sample::v1::*;
 }
 
-/// One part of the sample application.
+/// The parts of the sample application.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SampleCommand {
     /// HTTP/1.1 front end; calls emoji and voting over gRPC.

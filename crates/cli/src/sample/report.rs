@@ -1,4 +1,4 @@
-//! What the client measures, as it writes it: one JSON object per line.
+//! The client's measurements in the form in which it writes them: one JSON object per line.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) struct Interval {
     pub(crate) at_ms: u64,
     /// Requests that ended in the interval.
     pub(crate) requests: u64,
-    /// Those of them that failed, including answers other than 2xx.
+    /// The number of them that failed, including answers other than 2xx.
     pub(crate) errors: u64,
     /// Median latency of those that succeeded, from when each was due, in milliseconds.
     pub(crate) p50_ms: f64,

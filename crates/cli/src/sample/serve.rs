@@ -21,7 +21,7 @@ use tower_service::Service;
 /// How long requests under way at SIGTERM may take; Kubernetes kills after 30 s.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What the connections of a server speak.
+/// The protocol of a server's connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Protocol {
     Http1,

@@ -1,4 +1,4 @@
-//! What the client sends requests to, and one connection to it.
+//! The target of the client's requests, and a connection to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,7 +73,7 @@ impl Connection {
                     let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
                         .await
                         .map_err(|error| format!("connecting to {host}: {error}"))?;
-                    // Ends with `sender`; what goes wrong on the way is reported to the request.
+                    // It ends with `sender`. Errors are reported to the request.
                     tokio::spawn(connection);
                     Ok(Self::Web { host: host.clone(), sender })
                 }

@@ -1,5 +1,5 @@
-//! Which address belongs to whom on the stage. All of it is private to the stage's network
-//! namespaces, so the ranges can be constants: they can't clash with the machine's own.
+//! The addresses of the stage. All of them are private to the stage's network namespaces, so the ranges can be
+//! constants: they can't clash with the machine's own.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! What only the whole set of manifests can show: references to nothing, addresses and ports
-//! claimed twice. And the defaults an API server would fill in.
+//! Checks that need the whole set of manifests: references to missing objects, addresses and ports claimed twice. Also
+//! the defaults that an API server would fill in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -150,7 +150,7 @@ fn namespaces(manifests: &mut Manifests, warnings: &mut Vec<String>) {
             warnings.push(format!("{place}Namespace {name} is not declared; it is made without labels"));
         }
         let mut metadata = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
-        // As the API server labels every namespace; selectors may ask for it.
+        // The API server labels every namespace like this, and selectors may use it.
         metadata.labels.insert("kubernetes.io/metadata.name".into(), name);
         let object = Arc::new(Object::Namespace(Namespace { metadata }));
         manifests.objects.insert(key, Sourced { object, origin: None });

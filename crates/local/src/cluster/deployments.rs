@@ -15,17 +15,16 @@ pub(crate) struct Replica {
     pub made: u64,
 }
 
-/// What to do now. More may follow when pods become ready or are gone.
+/// The next actions. More may follow when pods become ready or are gone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     pub create: Vec<String>,
     pub delete: Vec<String>,
 }
 
-/// One step towards `replicas` pods of `template`, as a rolling update does it with
-/// `maxUnavailable: 0`: the number of ready pods never falls below what is wanted because of the
-/// update itself. `existing` holds the pods that are not being deleted; names in `leaving` are
-/// still taken.
+/// One step towards `replicas` pods of `template`, like a rolling update with `maxUnavailable: 0`: the update never
+/// reduces the number of ready pods below `replicas`. `existing` are the pods that are not being deleted. Names in
+/// `leaving` are still taken.
 pub(crate) fn reconcile(
     deployment: &str,
     template: &str,

@@ -19,7 +19,7 @@ const TTL: u32 = 5;
 /// How long a TCP client may take for its next question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What answers are made of.
+/// The data that answers are made from.
 #[derive(Clone)]
 pub(crate) struct Names {
     pub mesh: watch::Receiver<Arc<Mesh>>,

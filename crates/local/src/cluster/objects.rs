@@ -73,7 +73,7 @@ fn made_pod(
     Pod { metadata, spec: template.spec.clone(), status: PodStatus::default() }
 }
 
-/// What the kubelet and the node agent see of a pod.
+/// A pod as the kubelet and the node agent see it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub ips: &'a [IpAddr],

@@ -18,7 +18,7 @@ const TABLE: &str = "leno-services";
 /// The ports of services that are declared now, ahead of the mesh.
 pub(crate) type DeclaredPorts = BTreeSet<(ServiceName, Transport, u16)>;
 
-/// One virtual address and port, and who serves it.
+/// One virtual address and port, with its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServiceRule {
     pub address: SocketAddr,
@@ -47,9 +47,9 @@ pub(crate) fn declared_ports<'a>(objects: impl Iterator<Item = &'a Object>, clus
     found
 }
 
-/// What a node's rules should be. A port that is not declared any more has none, though the mesh
-/// still has it: rules go before the proxies forget a service, or what they then take for an
-/// address outside of the mesh would be led into it, in the clear.
+/// The service rules that a node should have. A port that is no longer declared has none, even if the mesh still has
+/// it. Rules must go before the proxies forget a service. Otherwise the proxies would take its address for one outside
+/// the mesh, and the rules would lead it into the mesh in plaintext.
 pub(crate) fn plan(mesh: &Mesh, declared: &DeclaredPorts, node: &str) -> Vec<ServiceRule> {
     let mut rules = BTreeSet::new();
     for service in mesh.services() {

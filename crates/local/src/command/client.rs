@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Where the output of a pod's containers is, or of the one that is named.
+    /// The log files of a pod's containers, or of the named container.
     ///
     /// # Errors
     /// If there is no such pod or container.

@@ -20,12 +20,12 @@ use crate::stage::sweep::finish;
 /// Longest a supervisor gets to end in order. Pods have at most three seconds each, all at once.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What `down` found.
+/// The result of `down`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The stage ran and has ended.
     Stopped,
-    /// Its supervisor was gone, or could not be asked; what it left has been removed.
+    /// Its supervisor was gone or could not be asked. What it left has been removed.
     Cleaned,
     /// There was nothing.
     Nothing,
@@ -54,7 +54,7 @@ pub async fn run(name: &StageName) -> Result<Outcome, Error> {
             }
         }
         finish(name, &run_dir)?;
-        // One that could not be asked was dying already, as after a SIGKILL.
+        // A supervisor that could not be asked was dying already, as after a SIGKILL.
         return Ok(if asked { Outcome::Stopped } else { Outcome::Cleaned });
     }
     if !run_dir.exists()

@@ -1,4 +1,4 @@
-//! What commands call: `leno up`, `leno down`, and those that talk to a running stage.
+//! The functions behind the commands: `leno up`, `leno down`, and those that talk to a running stage.
 
 pub mod client;
 pub mod detach;

@@ -68,7 +68,7 @@ pub async fn print_logs(
     }
 }
 
-/// One log, and how far it was printed.
+/// One log, and how much of it was printed.
 struct Tail<'a> {
     files: &'a LogFiles,
     /// `None` until there is one.

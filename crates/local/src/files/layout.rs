@@ -7,7 +7,7 @@ pub(super) struct Found {
     pub line: usize,
     /// Column, from 1; 0 for the whole line.
     pub column: usize,
-    /// What is wrong and what to do.
+    /// The problem and what to do.
     pub text: String,
 }
 

@@ -155,7 +155,7 @@ struct Reading {
     problems: Vec<String>,
 }
 
-/// What must be known before the rest can be read.
+/// The fields that must be known before the rest can be read.
 #[derive(Deserialize)]
 struct Header {
     #[serde(rename = "apiVersion")]

@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, in the words of whoever wrote it: the place, what stands there, and the fix.
+//! Mistakes in manifests, in the author's words: the place, what stands there, and the fix.
 //!
 //! The YAML library tells what its grammar expected. A person wants to know which of the usual slips it was, and
 //! that is in the lines around the place: a tab, a template, a forgotten `---`, a line that is indented by one
@@ -133,11 +133,11 @@ impl Document<'_> {
     }
 }
 
-/// What a document is told that does not begin as an object does.
+/// The message for a document that does not begin like an object.
 pub(super) const NO_OBJECT: &str = "apiVersion and kind are missing, so this is no Kubernetes object: every object begins with \
                                     both, such as `apiVersion: v1` and `kind: Service`";
 
-/// A mistake in an item of a list, of which no line is known.
+/// A mistake in an item of a list. Its line is not known.
 pub(super) fn told_of_item(field: &str, error: &str) -> String {
     let words = error.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected "));
     let text = words.map_or_else(|| error.to_owned(), |(unexpected, expected)| wrong_type(unexpected, expected));
@@ -162,7 +162,7 @@ fn is_grammar(error: &Error) -> bool {
     )
 }
 
-/// What serde calls a value, in a user's words: "integer `1`", "string \"x\"", "sequence", "map".
+/// serde's name of a value, in a user's words: "integer `1`", "string \"x\"", "sequence", "map".
 fn is(unexpected: &str) -> String {
     let inside = |start: &str| unexpected.strip_prefix(start).map(|rest| rest.trim_matches('`').to_owned());
     if let Some(number) = inside("integer ").or_else(|| inside("floating point ")) {
@@ -182,7 +182,7 @@ fn is(unexpected: &str) -> String {
     }
 }
 
-/// What a field takes, without the advice that follows in brackets.
+/// The accepted values of a field, without the advice in brackets.
 fn belongs(expected: &str) -> &str {
     match expected.split_once(" (") {
         Some((what, _)) => what,

@@ -15,7 +15,7 @@ pub(super) fn chart(directory: &Path) -> Option<String> {
     })
 }
 
-/// What to know of a file that tells kustomize how to put manifests together. `None` if it is another.
+/// The remark on a file that tells kustomize how to put manifests together. `None` if it is another file.
 pub(super) fn kustomization(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?;
     ["kustomization.yaml", "kustomization.yml"].contains(&name).then(|| {

@@ -48,7 +48,7 @@ impl Watcher {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 wanted.insert(parent.unwrap_or(Path::new(".")).to_owned());
             }
-            // Where a symlink leads, changes happen too.
+            // Changes can also happen where a symlink leads.
             if let Some(parent) = path.canonicalize().ok().as_deref().and_then(Path::parent) {
                 wanted.insert(parent.to_owned());
             }

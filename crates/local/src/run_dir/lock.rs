@@ -1,4 +1,4 @@
-//! Who runs a stage: one supervisor at a time.
+//! The lock of a stage: there is one supervisor at a time.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -14,7 +14,7 @@ use crate::run_dir::open_file;
 /// Held by a running supervisor; the kernel releases it however the supervisor ends.
 pub(crate) struct Lock(Flock<File>);
 
-/// Who holds the lock.
+/// The holder of the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     Nobody,
@@ -62,7 +62,7 @@ impl Lock {
         }
     }
 
-    /// Who holds the lock of a stage now.
+    /// The current holder of a stage's lock.
     pub(crate) fn holder(run_dir: &Path) -> Holder {
         let Ok(file) = open_file(&run_dir.join("lock")) else { return Holder::Nobody };
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
@@ -77,8 +77,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// Longest that a killed supervisor may take to be gone, on a machine that swaps.
 const LAST_BREATH: Duration = Duration::from_secs(3);
 
-/// Whether a supervisor listens. One that is only just starting does not; then the one who asks
-/// waits in vain for a little while.
+/// Whether a supervisor listens. One that is just starting does not; the caller then waits a little while in vain.
 fn answers(run_dir: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(run_dir.join(crate::run_dir::SOCKET)).is_ok()
 }

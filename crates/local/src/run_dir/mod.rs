@@ -21,7 +21,7 @@ use crate::privilege;
 /// Name of the supervisor's socket in the run directory.
 pub(crate) const SOCKET: &str = "stage.sock";
 
-/// Who may write into a directory besides its owner: group and others.
+/// Write permission of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 /// Nobody but its owner may remove or rename what lies in a directory of this mode.
 const STICKY: u32 = 0o1000;
@@ -33,7 +33,7 @@ impl StageName {
         self.base().join(self.as_str())
     }
 
-    /// Where the run directories of all stages are.
+    /// The directory that holds the run directories of all stages.
     pub(crate) fn base(&self) -> PathBuf {
         self.chosen_base().unwrap_or_else(default_base)
     }
@@ -143,7 +143,7 @@ pub(crate) fn is_own(run_dir: &Path) -> bool {
 /// Checks the directory in which those of all stages are; `None` if there is none.
 pub(crate) fn check_base(name: &StageName) -> Result<Option<Metadata>, Error> {
     let base = name.base();
-    // One that somebody chose may be a link, and may be others': it is named, not guessed.
+    // A directory chosen by the user may be a link or belong to others: the user named it.
     let Some(found) = look(&base, name.is_chosen())? else { return Ok(None) };
     if !name.is_chosen() && found.uid() != own_uid() {
         return Err(foreign(&base, &found));
@@ -157,7 +157,7 @@ fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// What is at `path`, which must be a directory.
+/// Looks at `path`, which must be a directory.
 fn look(path: &Path, follow: bool) -> Result<Option<Metadata>, Error> {
     let link = if follow { 0 } else { O_NOFOLLOW };
     // O_PATH: others' directories can be looked at that can't be read.
@@ -219,7 +219,7 @@ pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), E
     attempt().map_err(Error::io(format!("cannot write {}", path.display())))
 }
 
-/// What to do about a directory that can't be made.
+/// Advice about a directory that can't be made.
 pub(crate) const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
 
 /// Creates a directory of the run directory, and those between, mode 0700.

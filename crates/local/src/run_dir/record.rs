@@ -1,7 +1,7 @@
-//! What the stage has made where others make things too: the machine's network namespaces.
+//! The record of what the stage has made in a place that others use too: the machine's network namespaces.
 //!
-//! Kept on disk for whoever ends the stage when its supervisor was killed. A namespace is written down, with what tells it
-//! from any other, before it has its name: one that is not written down is not the stage's, whatever it is called.
+//! It is kept on disk for the command that ends the stage when its supervisor was killed. A namespace is recorded with
+//! its identity before it gets its name. A namespace that is not recorded is not the stage's, whatever its name.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,10 +16,10 @@ use crate::run_dir::{open_file, write_file};
 
 const FILE: &str = "state.json";
 
-/// What `leno down` must know.
+/// The record that `leno down` reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
-    /// Where the stage's network namespaces have their names.
+    /// The directory of the stage's named network namespaces.
     pub netns_dir: PathBuf,
     /// Names and identities of its network namespaces. A Leno before this one did not write them down.
     #[serde(default)]
@@ -86,7 +86,7 @@ impl Record {
     pub(crate) fn remove(&self, name: &str) {
         let mut state = self.state.lock();
         state.made.remove(name);
-        // What stays in it by mistake is recognised as gone.
+        // An entry that stays by mistake is recognised as gone.
         let _ = state.write(&self.run_dir);
     }
 }

@@ -1,5 +1,5 @@
-//! What commands and the supervisor say to each other over the control socket: one JSON object
-//! per line, descriptors for `exec` beside its request.
+//! The messages between commands and the supervisor on the control socket: one JSON object per line. For `exec`,
+//! descriptors come with the request.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ pub(crate) enum Answer {
     Logs(Vec<LogFiles>),
     /// `Exec` runs.
     Started,
-    /// What `Exec` started has ended.
+    /// The program started by `Exec` has ended, with this exit code.
     Exited(i32),
     /// `Exec` could not start its program.
     NotStarted {
@@ -77,10 +77,10 @@ pub(crate) enum Answer {
     Error(String),
 }
 
-/// Where the output of a container is kept.
+/// The log file of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogFiles {
-    /// Which container, where lines of several are to be told apart.
+    /// The container, if lines of several must be told apart.
     pub container: Option<String>,
     /// Older part; may not exist.
     pub previous: PathBuf,

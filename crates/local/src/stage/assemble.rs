@@ -32,7 +32,7 @@ use crate::stage::publish::{self, Door, Published};
 use crate::stage::request::Request;
 use crate::stage::tasks::Tasks;
 
-/// What `assemble` made, before it is known to be whole.
+/// What `assemble` has made, before it is complete.
 pub(crate) struct Parts {
     pub handle: StageHandle,
     pub nodes: Vec<Arc<Node>>,
@@ -233,8 +233,8 @@ async fn follow(watcher: Watcher, paths: Vec<PathBuf>, requests: mpsc::Sender<Re
     }
 }
 
-/// Where network namespaces get their names: for root where `ip netns` sees them, else in a
-/// directory that exists in our own mount namespace only.
+/// The directory of named network namespaces: for root the one that `ip netns` uses, otherwise one that exists only in
+/// our own mount namespace.
 pub(crate) fn netns_dir(run_dir: &Path) -> Result<PathBuf, Error> {
     if crate::privilege::is_machine_root() {
         return Ok(PathBuf::from(NAMED_DIR));

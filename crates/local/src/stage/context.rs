@@ -1,4 +1,4 @@
-//! What every part of a stage shares.
+//! State shared by all parts of a stage.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::stage::plane::Plane;
 /// keep pods from ending.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 
-/// What every part of the stage shares.
+/// State shared by all parts of a stage.
 pub(crate) struct Context {
     pub networks: Networks,
     pub journal: Journal,

@@ -8,7 +8,7 @@ use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::Report;
 use crate::stage::pod::sandbox::{NotStarted, Process, Program};
 
-/// What to run in a pod.
+/// A program to be run in a pod.
 pub(crate) struct Order {
     /// The first if none is named.
     pub container: Option<String>,

@@ -1,4 +1,4 @@
-//! What `leno ps` shows.
+//! The data that `leno ps` shows.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub struct Listing {
     pub pods: Vec<PodListing>,
     /// Why the newest edit of the manifests did not take effect; empty if it did.
     pub refused: String,
-    /// What the authors of the manifests in force should know, each with its place.
+    /// Warnings for the authors of the manifests in force, each with its place.
     pub warnings: Vec<String>,
     /// What is in the manifests and not in force, although one would believe so.
     #[serde(default)]

@@ -100,7 +100,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Where the older part of a log is.
+/// The file that holds the older part of a log.
 pub(crate) fn previous(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
@@ -129,8 +129,8 @@ pub(crate) fn begin_of(path: &Path, time: SystemTime) -> Option<u64> {
     records.find(|(second, _)| *second >= seconds(time)).map(|(_, begin)| begin)
 }
 
-/// A pipe whose other end, as returned, may be a container's output; what comes through is
-/// appended to the log until every writer has closed it.
+/// A pipe whose returned end may be a container's output. What comes through it is appended to the log until every
+/// writer has closed it.
 pub(crate) fn capture(path: &Path) -> io::Result<OwnedFd> {
     let mut log = Log::open(path)?;
     let (writer, mut reader) = pipe::pipe()?;

@@ -54,8 +54,8 @@ pub use options::StageOptions;
 pub use proxy::ProxyState;
 pub use request::StageEvent;
 
-/// What processes get to end by themselves that are still in a node's namespace when the stage goes: a capture is written to its
-/// end.
+/// Time for processes in a node's namespace to end by themselves when the stage ends: a packet capture is written to
+/// its end.
 const GUESTS_GRACE: Duration = Duration::from_millis(500);
 
 /// Runs what may block where that keeps nobody else waiting.
@@ -165,7 +165,7 @@ impl Stage {
     /// [`Error::AlreadyRunning`], or what the file system refuses.
     pub fn manifest_dir(name: &StageName) -> Result<PathBuf, Error> {
         let run_dir = run_dir::make(name)?;
-        // Given back at once: `start` takes it again, and refuses whoever came second.
+        // Released at once: `start` takes it again, and refuses a second supervisor.
         drop(Lock::take(&run_dir, name)?);
         let dir = run_dir.join("manifests");
         let _ = std::fs::remove_dir_all(&dir);
@@ -203,7 +203,7 @@ impl Stage {
             let _ = proxy.await;
         }
         tasks.end().await;
-        // A proxy that made itself a daemon, and whoever watches a node's link: nobody could find them any more.
+        // A proxy that made itself a daemon, or a program that watches a node's link. Nobody could find them later.
         let namespaces = nodes.iter().map(|node| node.network.namespace.id()).collect();
         let _ = tokio::task::spawn_blocking(move || sweep::end_inside(&namespaces, GUESTS_GRACE)).await;
         let networks = &handle.ctx.networks;

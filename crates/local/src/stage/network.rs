@@ -45,7 +45,7 @@ impl Networks {
         Self { dir: dir.to_owned(), record, names, ipv6: false }
     }
 
-    /// Where namespaces are.
+    /// The directory of the namespaces.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

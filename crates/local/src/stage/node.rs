@@ -56,9 +56,9 @@ pub(crate) struct ServiceRules {
     pub addresses: NodeAddresses,
     pub mesh: watch::Receiver<Arc<Mesh>>,
     pub ports: watch::Receiver<Arc<DeclaredPorts>>,
-    /// Who is to know of a service before there are rules for it.
+    /// The proxies that must know of a service before there are rules for it.
     pub proxies: ControlPlane,
-    /// Told which mesh is in force.
+    /// Publishes the mesh that is in force.
     pub in_force: watch::Sender<Arc<Mesh>>,
 }
 

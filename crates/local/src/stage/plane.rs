@@ -140,8 +140,7 @@ impl Plane {
         self.feed.replace(objects);
     }
 
-    /// What the authors of objects should know: how they were understood, and what is legal but
-    /// probably not meant.
+    /// Warnings for the authors of objects: how they were understood, and what is valid but probably not meant.
     pub(crate) fn findings(&self) -> BTreeMap<ObjectKey, Status> {
         self.controller.lint();
         self.found.all()
@@ -152,7 +151,7 @@ impl Plane {
         self.controller.mesh()
     }
 
-    /// What serves the proxies, for whoever waits for them without the rest.
+    /// The server for the proxies, for those that need only this.
     pub(crate) fn proxies(&self) -> ControlPlane {
         self.server.clone()
     }
@@ -162,7 +161,7 @@ impl Plane {
         self.server.settled().await;
     }
 
-    /// What would happen to a connection.
+    /// Explains a connection.
     ///
     /// # Errors
     /// [`Error::NotFound`] if source or destination mean nothing.

@@ -33,7 +33,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// often that is looked at.
 const GIVING_WAY: Duration = Duration::from_secs(1);
 const GIVING_WAY_LOOKS: Duration = Duration::from_millis(5);
-/// What one that has given way gets to be known as dead.
+/// Time until the end of a proxy that has given way is noticed.
 const LAST_BREATH: Duration = Duration::from_millis(20);
 /// Most that may drain beside the one that serves. When another begins to, the drain of the oldest is cut short: what is
 /// new must not wait for what is old, however often a proxy is restarted.
@@ -54,8 +54,8 @@ pub struct ProxyState {
     pub message: String,
 }
 
-/// What a proxy is told. All of it goes through ztunnel's environment variables, so that any
-/// ambient node proxy can be started.
+/// The settings of a proxy. They are passed in ztunnel's environment variables, so that any ambient node proxy can be
+/// started.
 #[derive(Debug, Clone)]
 pub(crate) struct ProxySettings {
     pub program: PathBuf,
@@ -116,7 +116,7 @@ impl ProxySettings {
         .into();
         for (name, value) in &self.inherited {
             match all.iter_mut().find(|(known, _)| known == name) {
-                // The operator's level of detail wins; what ties the proxy to this stage doesn't.
+                // The operator's log level wins; settings that tie the proxy to this stage don't give way.
                 Some(known) if name == "RUST_LOG" => known.1.clone_from(value),
                 Some(_) => {}
                 None => all.push((name.clone(), value.clone())),
@@ -150,8 +150,8 @@ pub(crate) fn inherited(variables: impl Iterator<Item = (String, String)>) -> Ve
 
 /// Keeps a proxy running until told to stop. `departures` is how often a proxy has left the node's agent.
 ///
-/// One that begins to drain is followed at once, and ends beside the next: that one is told of the pods and listens in them,
-/// too, and only then the first takes nothing new.
+/// Runs a node's proxy. When one begins to drain, the next is started at once. It is told of the pods and listens in
+/// them as well, and only then does the first stop accepting.
 pub(crate) async fn supervise(
     settings: ProxySettings,
     mut departures: watch::Receiver<u64>,

@@ -1,4 +1,4 @@
-//! What the stage's decision maker is asked, and what it tells.
+//! Requests to the stage's core, and its news.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::files::Manifests;
 use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::Report;
 
-/// What the stage is asked.
+/// A request to the stage's core.
 pub(crate) enum Request {
     /// New manifests from the files, or why they can't be used.
     Reload(Result<Manifests, Error>),
@@ -35,7 +35,7 @@ pub(crate) enum Request {
     Hurry,
 }
 
-/// News of the stage, for whoever shows progress.
+/// News of the stage, for showing progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StageEvent {
     /// An edit of the manifests was refused; the last good state stays. Each line has a place.

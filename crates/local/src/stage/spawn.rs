@@ -48,7 +48,7 @@ pub(crate) struct Spawn {
 /// What a pod's first process gets besides a network namespace.
 pub(crate) struct Isolated {
     pub hostname: String,
-    /// What it shares with the supervisor, and the number under which it finds that.
+    /// The socket shared with the supervisor, and its descriptor number in the new process.
     pub socket: (OwnedFd, i32),
 }
 

@@ -14,7 +14,7 @@ use crate::names::StageName;
 use crate::run_dir;
 use crate::run_dir::record::State;
 
-/// Removes what is left; whether there was anything.
+/// Removes what is left. Returns whether there was anything.
 pub(crate) fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
     let mut left = sweep(run_dir);
     if run_dir.exists() {
@@ -28,7 +28,7 @@ pub(crate) fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
 /// directories. Whether there was anything. Nothing else is touched, whatever its name.
 pub(crate) fn sweep(run_dir: &Path) -> bool {
     let _ = std::fs::remove_dir_all(run_dir.join("pods"));
-    // What another user has written down is that user's to do.
+    // What another user has recorded is that user's to remove.
     let Some(state) = State::read(run_dir).filter(|_| run_dir::is_own(run_dir)) else { return false };
     let dir = &state.netns_dir;
     let still =

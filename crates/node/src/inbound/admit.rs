@@ -1,4 +1,4 @@
-//! Whether a connection may reach the pod's program, and the way there.
+//! Decides whether a connection may reach the pod's program, and connects to it.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ impl Governed {
     }
 }
 
-/// Lists the connection, asks the policies, and connects to the program with the caller's
-/// address as source. `caller` is the port it came from in the clear.
+/// Lists the connection, evaluates the policies, and connects to the program with the caller's address as source.
+/// `caller` is the port that a plaintext connection came from.
 pub(crate) async fn admit_and_dial(
     pod: &Arc<Pod>,
     connection: InboundConnection,
@@ -57,8 +57,8 @@ pub(crate) async fn admit_and_dial(
     report: &mut Report,
 ) -> Result<Admitted, Failure> {
     let (source_ip, address) = (connection.source_ip, connection.destination);
-    // Listed first: a policy that arrives between the decision and the listing would otherwise
-    // never be asked about this connection.
+    // Listed first. Otherwise a policy that arrives between the decision and the listing would never be applied to this
+    // connection.
     let (listed, cut) = pod.connections().list_inbound(connection.clone())?;
     let mut decision = decide(pod, &connection).await?;
     if waits(&decision) {
@@ -73,8 +73,8 @@ pub(crate) async fn admit_and_dial(
         Verdict::Allow(AllowReason::Policy(policy)) => report.policy(&policy),
         Verdict::Allow(AllowReason::NoAllowPolicy) => {}
     }
-    // A pod that reaches itself through its own service can't have its own address as a foreign
-    // source: the packets would never leave the loopback path the rules watch.
+    // A pod that reaches itself through its own service can't have its own address as a foreign source: the packets
+    // would never leave the loopback path that the rules watch.
     let source = (pod.spoofs_source() && source_ip != address.ip()).then_some(source_ip);
     let program = tokio::select! {
         program = dial::program(pod, address, source, caller) => program?,
@@ -88,19 +88,19 @@ async fn decide(pod: &Pod, connection: &InboundConnection) -> Result<Decision, F
     Ok(leno_policy::authorize(&mesh, &workload, &connection.for_policy()))
 }
 
-/// Whether it hangs on a policy that has not arrived.
+/// Whether it depends on a policy that has not arrived.
 fn waits(decision: &Decision) -> bool {
     matches!(decision.verdict, Verdict::Deny(DenyReason::UnknownPolicy { .. }))
 }
 
-/// Waits for the policies that decide: the control plane may tell of a workload before those it names.
-/// If they don't come, that is the decision.
+/// Waits for the policies that decide, because the control plane may send a workload before the policies that it names.
+/// If they don't come, the connection is refused for that reason.
 async fn decide_soon(pod: &Pod, connection: &InboundConnection) -> Result<Decision, Failure> {
     let mut changes = pod.context().core.state.subscribe();
     let known = timers::timeout(pod.context().core.config.workload_timeout, async {
         loop {
             let decision = decide(pod, connection).await?;
-            // The proxy that would change it is gone: there is nothing to wait for.
+            // If the sender is gone, there is nothing to wait for.
             if !waits(&decision) || changes.changed().await.is_err() {
                 return Ok(decision);
             }

@@ -1,4 +1,4 @@
-//! Connections to a pod: from peers by HBONE, and in the clear from outside the mesh.
+//! Connections to a pod: HBONE from peers, and plaintext from outside the mesh.
 
 mod admit;
 pub(crate) mod plaintext;

@@ -1,5 +1,4 @@
-//! Connections from outside the mesh to a pod: authorised without an identity, and handed to
-//! the program.
+//! Connections from outside the mesh to a pod. They are authorised without an identity and passed to the program.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -60,8 +59,8 @@ async fn connect(
     if RESERVED_PORTS.contains(&destination.port()) {
         return Err(Failure::ReservedPort(destination));
     }
-    // A neighbour on the link can put any destination into a packet. These lead to what the pod's
-    // programs offer to nobody but themselves; and an IPv4 address in an IPv6 packet is none at all.
+    // A neighbour on the link can send packets with any destination. These destinations would reach what the pod's
+    // programs offer only to themselves. An IPv4 address in an IPv6 packet is not valid at all.
     let ip = destination.ip();
     let is_mapped = ip != ip.to_canonical();
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_mapped {
@@ -79,12 +78,12 @@ async fn connect(
     admit_and_dial(pod, connection, Some(peer.port()), report).await
 }
 
-/// Whether the pod is reached at `address`. All that comes to its link is redirected here, whatever
-/// its destination; passed on to others, it would reach them with the pod's place in the network.
+/// Whether `address` is the pod's. Everything that comes to its link is redirected here, whatever its destination. If
+/// it were passed on to others, it would reach them with the pod's place in the network.
 fn is_own(pod: &Pod, workload: &Workload, address: IpAddr) -> Result<bool, Failure> {
     if workload.addresses.contains(&address) {
         return Ok(true);
     }
-    // Nobody tells the control plane of a second interface, or of an address on `lo`.
+    // The control plane does not know of a second interface, or of an address on `lo`.
     links::is_own_address(pod.netns(), address).map_err(|e| peers::Failure::Socket(Arc::new(e)).into())
 }

@@ -1,4 +1,4 @@
-//! Connections peers open to a pod by HBONE: proven, authorised, and handed to the program.
+//! HBONE connections of peers to a pod: the peer proves its identity, is authorised, and reaches the program.
 
 use std::io;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: OpenTunnel, lanes: Vec<Lan
     tunnels::accept(pod, lanes.iter().map(server).collect(), listener).await;
 }
 
-/// Tells of a peer that gets no tunnel.
+/// Reports a peer that gets no tunnel.
 fn refuse(pod: &Arc<Pod>, peer: SocketAddr, local: Option<SocketAddr>, failure: &Failure) {
     let mut report = Report::new(pod, Direction::Inbound, peer);
     if let Some(local) = local {
@@ -113,7 +113,7 @@ fn tunnel_failed(pod: &Arc<Pod>, tunnel: &Tunnel, error: &leno_tunnel::Error) {
     report.failed(&peers::Failure::Tunnel { address: tunnel.peer, reason: error.to_string() }.into());
 }
 
-/// What a peer asks for.
+/// A peer's request.
 struct Asked {
     method: Method,
     authority: String,
@@ -129,7 +129,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: Inbou
     if let Some(trace) = headers::trace_of(request.headers()) {
         report.trace(trace);
     }
-    // A handshake would be refused now, and so is what relies on one from long ago.
+    // A handshake would be refused now, so a request that relies on an old one is refused, too.
     if let Some(ago) = tunnel.proof.passed(SystemTime::now()) {
         request.turn_away();
         if let Some((mesh, workload)) = pod.workload_now() {
@@ -144,12 +144,12 @@ pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: Inbou
         authority: request.authority().unwrap_or_default().to_owned(),
         headers: request.take_headers(),
     };
-    // Boxed: deciding and dialling take much more state than what remains afterwards.
+    // Boxed: deciding and dialling need much more state than what remains afterwards.
     let connecting = Box::pin(connect(&pod, &tunnel, asked, &mut report));
     let connected = tokio::select! {
         connected = connecting => connected,
-        // Otherwise a peer that asks and gives up in a row, each time freeing its place among
-        // the streams, could have us hold any number of sockets that wait for the program.
+        // Otherwise a peer that makes requests and gives them up at once, each time freeing its stream, could make us
+        // hold any number of sockets that wait for the program.
         error = request.cancelled() => Err(peers::Failure::given_up(tunnel.peer, &error).into()),
         () = pod.stopped() => Err(Failure::Stopped),
     };

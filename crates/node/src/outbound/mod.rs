@@ -1,4 +1,4 @@
-//! Connections a pod's programs open: captured, routed, and carried to the peer.
+//! Connections that a pod's programs open: captured, routed, and carried to the peer.
 
 pub(crate) mod places;
 
@@ -34,7 +34,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Place
             tokio::spawn(carry(pod.clone(), place, counted, stream, source));
             continue;
         }
-        // Lost on its way, it must not look like one that has ended well.
+        // If it is lost on its way, it must not look like a clean end.
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         let (pod, worker) = (pod.clone(), place.lane().worker.clone());
         hand_over(stream, source, &worker, move |stream| async move {
@@ -46,7 +46,7 @@ pub(crate) async fn accept(pod: Arc<Pod>, _accepting: Counted, places: Arc<Place
 
 /// The far end of a connection.
 enum Upstream {
-    /// With how many bytes it was opened.
+    /// A tunnel, and the number of bytes sent with its request.
     Tunnel(TunnelStream, u64),
     Tcp(TcpStream),
 }
@@ -54,7 +54,7 @@ enum Upstream {
 pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, stream: TcpStream, source: SocketAddr) {
     let lives = place.lane().worker.lives();
     let mut report = Report::new(&pod, Direction::Outbound, source);
-    // Nobody redirected it if it arrived where it wanted to go, which only this port can be.
+    // A connection that arrived at its own destination was not redirected. That can only be this port.
     let original = sockets::original_destination_of(&stream, source).and_then(|original| {
         let redirected = original.port() != ports::OUTBOUND || sockets::arrival(&stream)? != original;
         Ok((original, redirected))
@@ -68,8 +68,8 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         }
     };
     report.destination_address(original);
-    // A program that dials this very port. Carried on to where it wants to go, it would arrive
-    // here again, and again, until no descriptor is left.
+    // A program dialled this very port. If the connection were passed on, it would arrive here again and again, until
+    // no descriptor is left.
     if !redirected {
         reset(stream);
         report.failed(&Failure::ReservedPort(original));
@@ -80,7 +80,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
         report.failed(&failure);
         return;
     }
-    // Boxed: the way to the peer takes much more state than what remains once it is found.
+    // Boxed: finding the way to the peer needs much more state than what remains afterwards.
     let captured = Captured { pod: &pod, lane: place.lane(), stream: &stream, source, original };
     let connecting = Box::pin(captured.connect(&mut report));
     let connected = tokio::select! {
@@ -91,8 +91,8 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     let upstream = match connected {
         Ok((upstream, _)) => upstream,
         Err(failure) => {
-            // The program's connect has long succeeded; a reset is the nearest thing to the
-            // refusal it would have seen without us.
+            // The program's connect succeeded long ago. A reset is the nearest equivalent of the refusal that it would
+            // have seen without the proxy.
             reset(stream);
             place.failed(original);
             report.failed(&failure);
@@ -119,14 +119,14 @@ pub(crate) async fn carry(pod: Arc<Pod>, place: Place, mut counted: Counted, str
     carried.finished(outcome, None);
 }
 
-/// A connection on its way to where it will go.
+/// A connection before it is known where it goes.
 struct Captured<'a> {
     pod: &'a Arc<Pod>,
     lane: &'a Lane,
     stream: &'a TcpStream,
     /// The program's address.
     source: SocketAddr,
-    /// What the program asked for.
+    /// The destination that the program asked for.
     original: SocketAddr,
 }
 
@@ -148,9 +148,8 @@ impl Captured<'_> {
             } else {
                 tokio::select! {
                     tried = trying => Some(tried?),
-                    // The kernel asks again and again for a connection; one of these packets may
-                    // meet a rule that leads it to a pod which has joined meanwhile, and whose
-                    // program speaks first.
+                    // The kernel repeats its connect. One of the repeated packets may meet a rule that leads it to a
+                    // pod which has joined the mesh meanwhile and whose program speaks first.
                     () = becomes_part_of_the_mesh(pod, &mesh, original) => None,
                 }
             };
@@ -171,12 +170,12 @@ impl Captured<'_> {
         plan: &RoutePlan,
         report: &mut Report,
     ) -> Result<(Upstream, SocketAddr), Failure> {
-        // Taken only where any of the attempts passes them on.
+        // Early data is taken only if every attempt passes it on.
         let mut first = plan.attempts().iter().all(takes_first_bytes).then(|| FirstBytes::of(self.stream));
         let mut last = None;
         let mut unreachable = None;
-        // In the second round, those whose idle tunnel led nowhere: a fresh one is dialled only once nobody else is left, for
-        // to who is gone that takes long.
+        // The second round tries those again whose idle tunnel was dead. A new tunnel is dialled only when nobody else
+        // is left, because dialling a peer that is gone takes long.
         let count = plan.attempts().len();
         let mut silent = [false; 8];
         for (index, attempt) in plan.attempts().iter().chain(plan.attempts()).enumerate() {
@@ -248,14 +247,14 @@ impl Captured<'_> {
                     headers: headers::request(pod.baggage(workload), self.source, service.as_deref(), &trace),
                 };
                 let dial = || pod.silent().dial(*address, others, dial::tls(pod, &identity, *address, expected));
-                // Connect and handshake here, and the peer's own connect there: a peer that answers
-                // PINGs but not requests must not hold a program for ever.
+                // This covers our connect and handshake, and the peer's own connect: a peer that answers PINGs but not
+                // requests must not hold a program for ever.
                 let config = &pod.context().core.config;
                 let wait = config.connect_timeout * 2 + config.handshake_timeout;
                 let opened =
                     timers::timeout(wait, self.lane.tunnels.open_with(&key, dial, request, first.as_deref_mut())).await;
                 let opened = opened.map_err(|_| peers::Failure::ConnectTimeout { address: *address, waited: wait })?;
-                // Refused by a peer is refused by one who has proved to be it.
+                // A refusal by a peer is an answer of one that has proved its identity.
                 if !matches!(opened, Err(OpenError::Dial(_) | OpenError::Tunnel(_) | OpenError::Program(_))) {
                     report.mutual_tls();
                 }
@@ -277,8 +276,7 @@ impl Captured<'_> {
     }
 }
 
-/// Resolves when what the program asked for is to be reached by a tunnel, which it was not by
-/// what `then` said.
+/// Resolves when the program's destination must be reached by a tunnel, although that was not so according to `then`.
 async fn becomes_part_of_the_mesh(pod: &Pod, then: &Arc<Mesh>, original: SocketAddr) {
     let mut changes = pod.context().core.state.subscribe();
     loop {
@@ -289,13 +287,13 @@ async fn becomes_part_of_the_mesh(pod: &Pod, then: &Arc<Mesh>, original: SocketA
             }
         }
         if changes.changed().await.is_err() {
-            // Nothing will ever change again.
+            // Nothing will change any more.
             return std::future::pending().await;
         }
     }
 }
 
-/// Waypoints are other proxies, and some are set to refuse what comes before their answer.
+/// Waypoints are other proxies, and some refuse bytes that come before their answer.
 fn takes_first_bytes(route: &Route) -> bool {
     matches!(route, Route::Hbone { via_waypoint: false, .. })
 }
@@ -304,9 +302,8 @@ fn is_tunnel(route: &Route) -> bool {
     matches!(route, Route::Hbone { .. })
 }
 
-/// Whether a plaintext connection to `address`, opened by what `then` said, may be used by what
-/// is known now. A connect can take seconds, and end at a pod or service that was unknown or
-/// outside of the mesh when it began.
+/// Whether a plaintext connection to `address` that was opened according to `then` may be used now. A connect can take
+/// seconds, and may end at a pod or service that was unknown or outside the mesh when it began.
 async fn may_stay_in_the_clear(pod: &Pod, then: &Arc<Mesh>, address: SocketAddr) -> Result<bool, Failure> {
     let (now, workload) = pod.workload().await?;
     if Arc::ptr_eq(then, &now) {

@@ -1,4 +1,4 @@
-//! Which thread carries a connection that a program opens.
+//! Which thread carries a connection that a program opens?
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use parking_lot::Mutex;
 
 use crate::lanes::Lane;
 
-/// A connection that has carried so much, so fast, is bulk: bytes, and bytes per second of its life. A thread can do a
-/// hundred of these. Small messages over one connection are ten times below that.
+/// When a connection counts as bulk: bytes carried, and bytes per second of its life. A thread can do a hundred times
+/// this rate. Small messages over one connection are a tenth of it.
 const BULK: (u64, f64) = (32 << 20, 8e6);
 
-/// Connections that carry less say nothing of their destination, bytes: probes, and the ones by which others are
-/// controlled.
+/// Connections that carry fewer bytes say nothing about their destination: probes, and control connections.
 const SAYS_NOTHING: u64 = 64 << 10;
 
-/// So many connections that were not bulk, after one that was, and their destination is none of bulk any more.
+/// After this many connections in a row that were not bulk, a destination no longer counts as one of bulk.
 const PATIENCE: u8 = 8;
 
-/// Destinations of bulk that are remembered of a pod; then the one known longest is forgotten.
+/// Most destinations of bulk remembered for a pod. Beyond this, the oldest is forgotten.
 const REMEMBERED: usize = 64;
 
-/// Where a pod's connections are carried: by the worker that accepts them, for what many send at a time leaves in one record
-/// and one system call. But bulk is spread over all workers: eight streams on one thread and one tunnel are no faster than
-/// one, on two they are a fifth faster. Both in lab/results/experiments.md.
+/// Where a pod's connections are carried. Normally it is the worker that accepts them, because what many of them send
+/// at the same time leaves in one record and one system call. Bulk is spread over all workers: eight streams on one
+/// thread and one tunnel are no faster than one, and on two they are a fifth faster. Both are in
+/// lab/results/experiments.md.
 ///
-/// Nothing tells of a connection that opens which it will be. So it is taken for what those were that ended and went to the
-/// same destination.
+/// Nothing tells which kind a new connection will be. So it is treated like earlier ones to the same destination.
 pub(crate) struct Places {
     lanes: Vec<Lane>,
-    /// And how many connections more that are none will be waited for.
+    /// Destinations of bulk, each with the number of further connections after which it is forgotten unless one is
+    /// bulk.
     bulk: Mutex<Vec<(SocketAddr, u8)>>,
-    /// Whether there are any, so that whoever has no bulk takes no lock.
+    /// Whether there are any. Without any, no lock is taken.
     knows_bulk: AtomicBool,
 }
 
@@ -42,8 +42,8 @@ impl Places {
         Arc::new(Self { lanes: lanes.to_vec(), bulk: Mutex::default(), knows_bulk: AtomicBool::new(false) })
     }
 
-    /// A place for a connection that worker `own` has accepted. Another worker's costs it a way to that thread.
-    /// `destination` is asked only where it matters.
+    /// A place for a connection that worker `own` has accepted. If it is another worker's, the connection has to be
+    /// moved to that thread. `destination` is called only if it matters.
     pub(crate) fn take(self: &Arc<Self>, own: usize, destination: impl FnOnce() -> Option<SocketAddr>) -> Place {
         let is_bulk =
             self.knows_bulk.load(Relaxed) && destination().is_some_and(|destination| self.is_bulk(destination));
@@ -59,7 +59,7 @@ impl Places {
         self.bulk.lock().iter().any(|(known, _)| *known == destination)
     }
 
-    /// Remembers the destination for so many more connections.
+    /// Remembers the destination for `patience` further connections.
     fn learn(&self, destination: SocketAddr, patience: impl FnOnce(u8) -> u8) {
         let mut bulk = self.bulk.lock();
         let known = bulk.iter().position(|(known, _)| *known == destination);
@@ -79,7 +79,7 @@ impl Places {
     }
 }
 
-/// One connection's place; free again once dropped.
+/// A connection's place. Dropping it frees it.
 pub(crate) struct Place {
     places: Arc<Places>,
     pub(crate) index: usize,
@@ -91,7 +91,7 @@ impl Place {
         &self.places.lanes[self.index]
     }
 
-    /// The connection has ended: so many bytes, both ways, in so much time.
+    /// The connection has ended, after this many bytes in both directions and this much time.
     pub(crate) fn ended(&self, destination: SocketAddr, bytes: u64, lasted: Duration) {
         let (size, rate) = BULK;
         if bytes >= size && bytes as f64 >= rate * lasted.as_secs_f64() {
@@ -101,8 +101,8 @@ impl Place {
         }
     }
 
-    /// The connection could not be carried to its destination. Where it was spread, a thread that has a tunnel to there may
-    /// still have been able to: the next one stays where it comes.
+    /// The connection could not be carried to its destination. If it was moved to another thread, a thread that has a
+    /// tunnel there might have succeeded, so the next connection stays on its own thread.
     pub(crate) fn failed(&self, destination: SocketAddr) {
         if self.spread {
             self.places.learn(destination, |_| 0);

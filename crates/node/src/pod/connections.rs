@@ -1,5 +1,5 @@
-//! The live connections of one pod: who must be asked again when a policy changes, who is still
-//! there when the proxy drains, what `/config_dump` shows.
+//! The live connections of one pod: those that must be judged again when a policy changes, those that a draining proxy
+//! waits for, and those that `/config_dump` shows.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,13 +22,13 @@ pub(crate) struct Connections {
     inbound: Mutex<HashMap<u64, Live>>,
     outbound: Mutex<HashMap<u64, OutboundConnection>>,
     next: AtomicU64,
-    /// Connections that the rules lead here, who accepts them, and what peers ask for by tunnels.
+    /// Counts connections that the rules lead here, the tasks that accept them, and requests in peers' tunnels.
     count: watch::Sender<usize>,
-    /// Those of peers, and who accepts them.
+    /// Counts peers' tunnels and the tasks that accept them.
     tunnels: watch::Sender<usize>,
-    /// How many of them each peer has.
+    /// The number of tunnels of each peer.
     peers: Mutex<HashMap<IpAddr, usize>>,
-    /// What sockets they may have.
+    /// Limits the sockets of all of these.
     share: Arc<Share>,
 }
 
@@ -37,7 +37,7 @@ struct Live {
     cut: Arc<Cut>,
 }
 
-/// What a policy decides about, kept to be decided again.
+/// The properties of an inbound connection that policies look at, kept for judging it again.
 #[derive(Debug, Clone)]
 pub(crate) struct InboundConnection {
     /// The caller's identity; `None` for plaintext.
@@ -59,16 +59,16 @@ impl InboundConnection {
     }
 }
 
-/// What is shown of an outbound connection.
+/// The properties of an outbound connection, for the configuration dump.
 #[derive(Clone)]
 pub(crate) struct OutboundConnection {
-    /// What the program asked for.
+    /// The destination that the program asked for.
     pub(crate) original: SocketAddr,
     /// All else.
     pub(crate) traffic: Arc<Traffic>,
 }
 
-/// Ends one connection from outside it, with a reason.
+/// Ends one connection from elsewhere, with a reason.
 #[derive(Default)]
 pub(crate) struct Cut {
     token: CancellationToken,
@@ -83,7 +83,7 @@ impl Cut {
         self.token.cancelled().await;
     }
 
-    /// Why it was ended, if it was.
+    /// Why it was ended; `None` if it was not.
     pub(crate) fn reason(&self) -> Option<Denial> {
         self.reason.lock().clone()
     }
@@ -105,13 +105,13 @@ impl Cut {
     }
 }
 
-/// Keeps a connection that the rules led here, or who accepts them, counted: from its first moment
-/// on, for while it is on its way it must not be cut as if it were not there.
+/// Keeps a connection that the rules led here counted from its first moment on, so that it is not overlooked before it
+/// is established. Also counts the tasks that accept connections.
 pub(crate) struct Counted {
     connections: Arc<Connections>,
-    /// Its place among those shown.
+    /// Its number among the listed ones.
     outbound: Option<u64>,
-    /// Those of the pod's share that it has.
+    /// Sockets that it takes of the pod's share.
     sockets: Option<Sockets>,
 }
 
@@ -125,14 +125,14 @@ impl Counted {
         Ok(())
     }
 
-    /// Counts the socket of the rest of its way.
+    /// Counts the socket for the other side.
     pub(crate) fn count_socket(&mut self) {
         if let Some(sockets) = &mut self.sockets {
             sockets.count_another();
         }
     }
 
-    /// Shows an outbound connection.
+    /// Lists an outbound connection.
     pub(crate) fn list_outbound(&mut self, connection: OutboundConnection) {
         let id = self.connections.next.fetch_add(1, Ordering::Relaxed);
         self.connections.outbound.lock().insert(id, connection);
@@ -166,7 +166,7 @@ impl Drop for Listed {
     }
 }
 
-/// A map never shrinks by itself: ten thousand connections would leave some megabytes.
+/// Removes an entry. A map does not shrink by itself: after ten thousand connections it would keep some megabytes.
 fn unlist<T>(live: &mut HashMap<u64, T>, id: u64) {
     live.remove(&id);
     if live.capacity() > ROOM && live.len() < live.capacity() / 8 {
@@ -174,11 +174,11 @@ fn unlist<T>(live: &mut HashMap<u64, T>, id: u64) {
     }
 }
 
-/// Connections for which a map keeps room.
+/// The number of connections for which a map keeps room.
 const ROOM: usize = 256;
 
-/// Keeps a peer's tunnel counted while it is open, and its socket out of the pod's share; or keeps
-/// counted who accepts them.
+/// Keeps a peer's tunnel counted while it is open, and its socket out of the pod's share. Also counts the tasks that
+/// accept tunnels.
 pub(crate) struct OpenTunnel(Arc<Connections>, Option<(IpAddr, Sockets)>);
 
 impl Drop for OpenTunnel {
@@ -196,7 +196,7 @@ impl Drop for OpenTunnel {
 }
 
 impl Connections {
-    /// Those of a pod that has this share of the sockets.
+    /// For a pod with this share of the sockets.
     pub(crate) fn new(share: Arc<Share>) -> Arc<Self> {
         Arc::new(Self {
             inbound: Mutex::default(),
@@ -224,17 +224,17 @@ impl Connections {
         Ok((Listed { connections: self.clone(), id, socket }, cut))
     }
 
-    /// Counts a connection, or who listens for such.
+    /// Counts a connection, or a task that accepts connections.
     pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.count.send_modify(|count| *count += 1);
         Counted { connections: self.clone(), outbound: None, sockets: None }
     }
 
-    /// Asks the policies again about every inbound connection and cuts those now denied. Where the
-    /// answer hangs on a policy that has not arrived, a connection stays as it was judged: the control
-    /// plane may tell of a workload before the policies it names. Returns how many were cut.
+    /// Judges every inbound connection again and cuts those that are denied now. If the decision depends on a policy
+    /// that has not arrived, the connection stays as it was judged, because the control plane may send a workload
+    /// before the policies that it names. Returns how many were cut.
     pub(crate) fn reevaluate(&self, mesh: &Mesh, workload: &Workload) -> usize {
-        // Copied first: workers that list a connection must not wait for all these decisions.
+        // Copied first, so that workers that list a connection need not wait for all the decisions.
         let live: Vec<_> =
             self.inbound.lock().values().map(|live| (live.connection.clone(), live.cut.clone())).collect();
         let mut cut = 0;
@@ -251,14 +251,14 @@ impl Connections {
         cut
     }
 
-    /// Resolves when no connection is left, and nobody accepts any.
+    /// Resolves when no connection is left and nothing accepts any.
     pub(crate) async fn drained(&self) {
         let mut count = self.count.subscribe();
-        // The sender lives as long as `self`, so waiting can't fail.
+        // Waiting can't fail: the sender lives as long as `self`.
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
-    /// Counts who accepts peers' tunnels.
+    /// Counts a task that accepts peers' tunnels.
     pub(crate) fn accept_tunnels(self: &Arc<Self>) -> OpenTunnel {
         self.tunnels.send_modify(|count| *count += 1);
         OpenTunnel(self.clone(), None)
@@ -284,15 +284,14 @@ impl Connections {
         Ok(OpenTunnel(self.clone(), Some((peer.ip(), socket))))
     }
 
-    /// Resolves when no peer has a tunnel open: only then has everything left that programs
-    /// sent through one.
+    /// Resolves when no peer has a tunnel open. Only then has everything left that programs sent through one.
     pub(crate) async fn tunnels_closed(&self) {
         let mut count = self.tunnels.subscribe();
         // As above.
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
-    /// What is live now, for `/config_dump`.
+    /// The live connections, for `/config_dump`.
     pub(crate) fn dump(&self) -> (Vec<InboundConnection>, Vec<OutboundConnection>) {
         let inbound = self.inbound.lock().values().map(|live| live.connection.clone()).collect();
         let outbound = self.outbound.lock().values().cloned().collect();

@@ -1,4 +1,4 @@
-//! One enrolled pod: what its connections share.
+//! One enrolled pod: the state that its connections share.
 
 pub(crate) mod connections;
 mod phase;
@@ -26,23 +26,23 @@ use self::phase::{Event, Phases};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// How long closing and resetting may take, once there is nothing more to wait for.
+/// Time for closing and resetting connections, when there is nothing more to wait for.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long a pod that left takes what the rules led here, though they are gone: a handshake may
-/// have begun before, and end on the far side of the world. Its peers have been told earlier.
+/// How long a pod that left still accepts what the rules led here before they went: a handshake may have begun before
+/// and end on the far side of the world. Its peers were told earlier.
 const STRAGGLERS: Duration = Duration::from_secs(1);
 
-/// How long tunnels of a pod that left the mesh may go on: longer than any drain.
+/// How long tunnels of a pod that left the mesh may live. Longer than any drain.
 const UNHURRIED: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What a pod's namespace offers.
+/// Properties of a pod's namespace.
 pub(crate) struct Footing {
     /// Whether the kernel lets us use the caller's address towards the program.
     pub(crate) spoofs_source: bool,
-    /// What connections from and to the pod use where the path is short.
+    /// Congestion control of the pod's connections on short paths.
     pub(crate) short_path: ShortPath,
-    /// Where the pod's connections are taken.
+    /// Where the pod's connections are accepted.
     pub(crate) listeners: Listeners,
 }
 
@@ -54,17 +54,17 @@ pub(crate) struct Pod {
     connections: Arc<Connections>,
     phases: Phases,
     unproven: Unproven,
-    /// Endpoints that don't answer it.
+    /// Endpoints that don't answer this pod.
     silent: Silent,
     footing: Footing,
-    /// The workload this pod turned out to be, to find it again without a search.
+    /// The UID of this pod's workload, so that it need not be searched again.
     uid: Mutex<Option<WorkloadUid>>,
-    /// What peers are told of it, as put together last.
+    /// The latest description for peers, with the workload it was made from.
     baggage: Mutex<Option<(Arc<Workload>, Option<HeaderValue>)>>,
 }
 
 impl Pod {
-    /// A pod that nobody listens for yet.
+    /// A pod without listeners yet.
     pub(crate) fn new(info: PodInfo, netns: NetworkNamespace, context: Arc<Context>, footing: Footing) -> Arc<Self> {
         let name = format!("{}/{}", info.namespace, info.name);
         Arc::new(Self {
@@ -102,7 +102,7 @@ impl Pod {
         &self.connections
     }
 
-    /// Where it takes connections.
+    /// Where it accepts connections.
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.footing.listeners
     }
@@ -112,12 +112,12 @@ impl Pod {
         self.phases.now().has_left()
     }
 
-    /// What connections from and to this pod use where the path is short.
+    /// Congestion control of this pod's connections on short paths.
     pub(crate) fn short_path(&self) -> &ShortPath {
         &self.footing.short_path
     }
 
-    /// Has a tunnel that was taken for a short one do as its path demands.
+    /// Corrects the congestion control of a tunnel whose path turned out to be long.
     pub(crate) fn verify_short_path(&self, stream: &TcpStream) {
         if let Err(error) = self.footing.short_path.verify(stream) {
             tracing::debug!(%error, "a tunnel's congestion control stays as it is");
@@ -128,14 +128,14 @@ impl Pod {
         self.footing.spoofs_source
     }
 
-    /// The current mesh and this pod's workload in it. Waits for discovery to deliver it, for a
-    /// pod may open connections before the control plane has told of it.
+    /// The current mesh and this pod's workload in it. Waits for discovery to deliver the workload, because a pod may
+    /// open connections before that.
     pub(crate) async fn workload(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
         let found = match self.workload_now() {
             Some(found) => found,
             None => self.workload_soon().await?,
         };
-        // What holds for such a pod is not known, so it neither takes nor makes connections.
+        // It is unknown what applies to such a pod, so it can't make or accept connections.
         NotUnderstood::workload(&found.1).map_err(|error| Failure::NotUnderstood(Arc::new(error)))?;
         Ok(found)
     }
@@ -154,9 +154,9 @@ impl Pod {
         found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload { pod: self.name(), waited: wait })
     }
 
-    /// The current mesh and this pod's workload in it, if it is known, understood or not.
+    /// The current mesh and this pod's workload in it, if the workload is known, understood or not.
     pub(crate) fn workload_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
-        // After the mesh was loaded: completeness never goes away again.
+        // Checked after the mesh was loaded: once complete, the mesh stays complete.
         let mesh = self.context.core.state.load();
         if !self.context.core.state.is_complete() {
             return None;
@@ -184,7 +184,7 @@ impl Pod {
         Some((mesh, workload))
     }
 
-    /// What peers are told of this pod's workload.
+    /// The description of this pod's workload for peers.
     pub(crate) fn baggage(&self, workload: &Arc<Workload>) -> Option<HeaderValue> {
         let mut last = self.baggage.lock();
         if let Some((of, baggage)) = &*last
@@ -197,19 +197,19 @@ impl Pod {
         baggage
     }
 
-    /// Stops accepting and tells peers; live connections go on.
+    /// Stops accepting and informs peers. Live connections go on.
     pub(crate) fn drain(&self) {
         self.phases.on(Event::Drain);
     }
 
-    /// When live tunnels must have ended, once the pod takes no new connections.
+    /// The time by which live tunnels must have ended. Resolves when the pod takes no new connections.
     pub(crate) async fn draining(&self) -> Instant {
         let phase = self.phases.until(|phase| !phase.takes_tunnels()).await;
         Instant::now() + if phase.has_left() { UNHURRIED } else { self.context.core.config.drain_deadline }
     }
 
-    /// The pod has left the mesh: no new connections but [`STRAGGLERS`], peers are told, live ones go
-    /// on until they end by themselves. Returns when they have.
+    /// The pod has left the mesh: it takes no new connections after [`STRAGGLERS`], peers are told, and live
+    /// connections go on until they end by themselves. Returns when they have.
     #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn leave(&self) {
         self.phases.on(Event::Leave);
@@ -228,19 +228,19 @@ impl Pod {
         &self.unproven
     }
 
-    /// Drains: waits for live connections, until the deadline at most, and ends what is left then.
-    /// Says whether nothing was.
+    /// Drains: waits for live connections, at most until the deadline, and ends the rest. Returns whether nothing was
+    /// left.
     #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn wind_down(&self, deadline: Instant) -> bool {
         self.drain();
         let ended = async {
             self.connections.drained().await;
-            // What the last ones sent may still wait in a tunnel for a peer that reads slowly.
+            // The last bytes may still wait in a tunnel for a peer that reads slowly.
             self.connections.tunnels_closed().await;
         };
         let drained = tokio::time::timeout_at(deadline, ended).await.is_ok();
         self.stop();
-        // A connection that is cut must look so: its task has to get at resetting it.
+        // A connection that is cut must look cut, so its task needs time to reset it.
         let _ = tokio::time::timeout(FAREWELL, self.connections.drained()).await;
         drained
     }
@@ -255,7 +255,7 @@ impl Pod {
         self.phases.until(|phase| !phase.takes_tunnels()).await;
     }
 
-    /// Resolves when the pod takes no new connections that the rules lead here.
+    /// Resolves when the pod takes no new redirected connections.
     pub(crate) async fn closing(&self) {
         self.phases.until(|phase| !phase.takes_captured()).await;
     }

@@ -1,4 +1,4 @@
-//! How far a pod's time with this proxy has come.
+//! The phases of a pod's time with this proxy.
 //!
 //! ```text
 //!             leave              1 s, or drain
@@ -8,7 +8,7 @@
 //!     └────────────▶ Draining ────────────────────┴───▶ Stopped
 //! ```
 //!
-//! It only ever goes on. `stop` leads to the end from wherever it is.
+//! A pod only moves forward. `stop` leads to the last phase from any other.
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,15 +16,16 @@ use tokio_util::sync::CancellationToken;
 /// One phase of a pod's time with this proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Everything new is taken.
+    /// Everything new is accepted.
     Serving,
-    /// The pod left the mesh: no new tunnels of peers, who are told; what the rules led here on their last moment is taken.
+    /// The pod left the mesh. Peers are told and may open no new tunnels. What the rules led here in the last moment is
+    /// accepted.
     Leaving,
-    /// The pod left the mesh, and nothing new is taken. What is live may take as long as it likes.
+    /// The pod left the mesh, and nothing new is accepted. Live connections have no time limit.
     Left,
-    /// The proxy is to end, and nothing new is taken. What is live has until the proxy's deadline.
+    /// The proxy is about to end, and nothing new is accepted. Live connections have until the proxy's deadline.
     Draining,
-    /// What is live ends, too.
+    /// Live connections must end, too.
     Stopped,
 }
 
@@ -34,7 +35,7 @@ impl Phase {
         self == Self::Serving
     }
 
-    /// Whether connections are taken that the rules lead here.
+    /// Whether redirected connections are accepted.
     pub(crate) fn takes_captured(self) -> bool {
         matches!(self, Self::Serving | Self::Leaving)
     }
@@ -49,29 +50,29 @@ impl Phase {
             (Self::Stopped, _) | (_, Event::Stop) => Self::Stopped,
             (Self::Serving, Event::Leave) => Self::Leaving,
             (Self::Serving, Event::Drain) => Self::Draining,
-            // Who is told to close takes no stragglers either, and is no less gone for that.
+            // A proxy that drains accepts no stragglers either, and the pod is gone all the same.
             (Self::Leaving, Event::Drain) | (Self::Draining, Event::Leave) => Self::Left,
             (Self::Leaving, Event::Leave) | (Self::Left, _) | (Self::Draining, Event::Drain) => self,
         }
     }
 }
 
-/// What moves a pod on.
+/// An event that moves a pod forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The node agent says that the pod is no longer in the mesh.
     Leave,
-    /// Nothing new is to be taken: the proxy ends, or what came after the rules went has had its time.
+    /// Nothing new may be accepted: the proxy ends, or the time for stragglers is over.
     Drain,
     /// Everything ends.
     Stop,
 }
 
-/// A pod's phase, and who waits for the next.
+/// A pod's phase, and those that wait for the next.
 pub(crate) struct Phases {
     phase: watch::Sender<Phase>,
-    /// Cancelled on the way to [`Phase::Stopped`], which is what every connection waits for: by this it takes 170 bytes
-    /// less of its task than by the phase itself.
+    /// Cancelled on the way to [`Phase::Stopped`], which every connection waits for. Waiting for this takes 170 bytes
+    /// less of a connection's task than waiting for the phase itself.
     stopped: CancellationToken,
 }
 
@@ -96,7 +97,7 @@ impl Phases {
         }
     }
 
-    /// Resolves once `reached` holds, with the phase in which it did.
+    /// Resolves with the first phase for which `reached` is true.
     pub(crate) async fn until(&self, reached: impl Fn(Phase) -> bool) -> Phase {
         let mut phases = self.phase.subscribe();
         loop {
@@ -104,7 +105,7 @@ impl Phases {
             if reached(now) {
                 return now;
             }
-            // The sender lives as long as `self`, so waiting can't fail.
+            // Waiting can't fail: the sender lives as long as `self`.
             let _ = phases.changed().await;
         }
     }

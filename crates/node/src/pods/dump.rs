@@ -1,4 +1,4 @@
-//! What the configuration dump says of pods.
+//! The pods in the configuration dump.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::pod::Pod;
 
 /// The pods of the node at one moment.
 pub(crate) struct PodStates {
-    /// Those that are served, by their UIDs.
+    /// The pods that are served, with their UIDs.
     pub(crate) running: Vec<(String, Arc<Pod>)>,
-    /// Those that can't be, and why.
+    /// The pods that can't be served, and why.
     pub(crate) pending: BTreeMap<String, String>,
 }
 

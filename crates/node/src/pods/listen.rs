@@ -1,4 +1,4 @@
-//! Opening a pod's listeners, in its namespace and for every thread, and accepting on them.
+//! Opens a pod's listeners, in its namespace and for every thread, and accepts on them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -20,8 +20,7 @@ use crate::{dns, inbound, outbound};
 /// Opens the pod's listeners on every lane and starts accepting.
 ///
 /// # Errors
-/// If a port is taken in the pod's namespace or the kernel refuses the socket; nothing is
-/// left open then.
+/// If a port is taken in the pod's namespace or the kernel refuses the socket. Nothing is left open then.
 pub(crate) fn start(
     info: PodInfo,
     netns: NetworkNamespace,
@@ -42,15 +41,16 @@ pub(crate) fn start(
     };
     let listeners = sockets.note(&netns).map_err(|e| format!("can't examine a listener: {e}"))?;
     let pod = Pod::new(info, netns, context, Footing { spoofs_source, short_path, listeners });
-    // Those already accepting must not go on without the others: the next attempt would share
-    // their ports, and nobody would watch over what they accept.
+    // Those that accept already must not go on without the others: the next attempt would share their ports, and nobody
+    // would track what they accept.
     sockets.accept(&pod, lanes).inspect_err(|_| pod.stop())?;
     Ok(pod)
 }
 
-/// A pod's listeners that nobody accepts on yet.
+/// A pod's listeners before anything accepts on them.
 struct Sockets {
-    /// For each lane: where programs' connections arrive, if it takes them, and those from outside the mesh.
+    /// For each lane: the listener for programs' connections, if it takes them, and the one for connections from
+    /// outside the mesh.
     lanes: Vec<(Option<StdListener>, StdListener)>,
     hbone: StdListener,
     dns: Option<DnsSockets>,
@@ -71,7 +71,7 @@ impl Sockets {
             if port == ports::HBONE {
                 options.probes = Probes::Tunnel;
             }
-            // Callers of the third may be anywhere, and there are many of them: the system decides.
+            // Callers of port 15006 may be anywhere, and there are many of them: the system decides.
             if port != ports::INBOUND {
                 options.path = short_path.clone();
             }
@@ -96,7 +96,7 @@ impl Sockets {
         Ok(Self { lanes: opened, hbone: hbone.socket, dns, transparent })
     }
 
-    /// Where they are, for who makes way to another proxy.
+    /// The addresses, for handing over to another proxy.
     fn note(&self, netns: &NetworkNamespace) -> std::io::Result<Listeners> {
         let mut noted = Listeners::new(netns.clone());
         noted.note(ports::HBONE, &self.hbone)?;
@@ -113,8 +113,8 @@ impl Sockets {
     }
 
     fn accept(self, pod: &Arc<Pod>, lanes: &[Lane]) -> Result<(), String> {
-        // Who accepts counts as a connection does: one who waits for the last is not to miss those in the queue.
-        // `from_std` registers with the reactor of the runtime it runs in.
+        // An accepting task counts as a connection, so that whoever waits for the last one does not miss those in the
+        // queue. `from_std` registers with the reactor of the current runtime.
         let register = |l| TcpListener::from_std(l).map_err(|e| format!("can't register a listener: {e}"));
         let places = Places::new(lanes);
         for (index, (lane, (outbound, plaintext))) in lanes.iter().zip(self.lanes).enumerate() {
@@ -130,7 +130,7 @@ impl Sockets {
                 register(plaintext)?,
             ));
         }
-        // Where programs of this node keep no peer waiting, but for bulk.
+        // On a lane where connections of this node's programs keep no peer waiting, except for bulk.
         if let Some(lane) = lanes.iter().min_by_key(|lane| lane.outbound) {
             let _on_worker = lane.worker.enter();
             let counted = pod.connections().accept_tunnels();
@@ -151,14 +151,14 @@ impl Sockets {
     }
 }
 
-/// Opens the pod's DNS sockets. A port in use is told and left at that: DNS must not cost a pod
-/// its mesh.
+/// Opens the pod's DNS sockets. If the port is taken, that is reported, and the pod is served without DNS.
 fn open_dns(netns: &NetworkNamespace) -> Option<DnsSockets> {
     let opened = sockets::listen_dns(netns, ports::DNS, &ListenOptions::default());
     opened.inspect_err(|error| tracing::warn!(%error, "the pod's DNS can't be answered; its queries will fail")).ok()
 }
 
-/// What a pod's connections use on short paths. Not knowing costs processor time, not a pod its mesh.
+/// The congestion control of a pod's connections on short paths. If it can't be found out, that costs processor time,
+/// but the pod is served.
 fn short_path(netns: &NetworkNamespace, chosen: CongestionControl) -> ShortPath {
     match chosen {
         CongestionControl::System => ShortPath::default(),

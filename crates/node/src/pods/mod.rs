@@ -1,4 +1,4 @@
-//! The pods of this node: started and stopped as the node agent says.
+//! The pods of this node, started and stopped by the node agent.
 
 pub(crate) mod dump;
 mod listen;
@@ -27,7 +27,7 @@ pub(crate) struct Pods {
     context: Arc<Context>,
     lanes: Vec<Lane>,
     running: Mutex<HashMap<String, Arc<Pod>>>,
-    /// Pods that left the mesh and still have connections, which policies go on governing.
+    /// Pods that left the mesh and still have connections, to which policies still apply.
     leaving: Arc<Mutex<Vec<Arc<Pod>>>>,
 }
 
@@ -52,9 +52,8 @@ impl Pods {
         self.all().iter().flat_map(|pod| pod.connections().open()).collect()
     }
 
-    /// A removed pod's peers are told at once, and its live connections go on until they end: it
-    /// may have been un-enrolled rather than deleted. A deleted pod's connections end by
-    /// themselves, for its programs are gone.
+    /// A removed pod's peers are told at once, and its live connections go on until they end: the pod may have left the
+    /// mesh without being deleted. A deleted pod's connections end by themselves, because its programs are gone.
     fn take_out(&self, uid: &str) {
         let Some(pod) = self.running.lock().remove(uid) else { return };
         self.context.core.metrics.proxies_stopped().inc();
@@ -67,7 +66,7 @@ impl Pods {
         tokio::spawn(async move {
             pod.leave().await;
             pod.stop();
-            // One that never rests could keep the namespace for as long.
+            // A connection that is never idle could keep the namespace for just as long.
             for lane in lanes {
                 lane.worker.spawn(async { NetworkNamespace::go_home() });
             }
@@ -81,14 +80,14 @@ impl Pods {
         }
     }
 
-    /// Drains all pods, each once another proxy listens there, and closes all tunnels. Connections left at the drain deadline
-    /// are cut.
+    /// Drains all pods, each when another proxy listens there, and closes all tunnels. Connections that are left at the
+    /// drain deadline are cut.
     #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
     pub(crate) async fn wind_down(&self) {
         let config = &self.context.core.config;
         let begun = Instant::now();
         let deadline = begun + config.drain_deadline;
-        // What comes while nobody else takes it is better carried until the deadline than refused.
+        // New connections that nobody else takes are better carried until the deadline than refused.
         let alone_until = begun + config.takeover_timeout.min(config.drain_deadline / 2);
         let pods = self.all();
         let looked = Looked::default();
@@ -117,15 +116,14 @@ impl Pods {
         let _ = tokio::time::timeout(FAREWELL, reset).await;
     }
 
-    /// Stops using tunnels to peers that are gone or are no longer what they were when the tunnel
-    /// was made. What is open in one goes on.
+    /// Stops using tunnels to peers that are gone or have changed since the tunnel was made. Open streams go on.
     fn forget_peers(&self, mesh: &Mesh, changed: &Changed) {
         let gone = |key: &TunnelKey| changed.concerns(&key.peer) && key.is_obsolete(mesh);
         self.lanes.iter().for_each(|lane| lane.tunnels.evict(gone));
     }
 
-    /// Asks the policies again about live connections whenever discovery changed something that concerns
-    /// them, and lets go of tunnels to peers that changed. Never returns.
+    /// Judges live connections again whenever discovery changed something that concerns them, and drops tunnels to
+    /// peers that changed. Never returns.
     pub(crate) async fn reevaluate(self: Arc<Self>) {
         let mut changes = self.context.core.state.subscribe();
         let mut generation = 0;
@@ -140,7 +138,7 @@ impl Pods {
                 let id = pod.netns().id();
                 let before = seen.get(&id).filter(|before| !changed.concerns_access_to(before));
                 let now = match before {
-                    // It is still this one, or it would be among what changed.
+                    // It has not changed. Otherwise it would be among the changes.
                     Some(before) => before.clone(),
                     None => {
                         let Some((mesh, workload)) = pod.workload_now() else { continue };
@@ -166,15 +164,15 @@ impl PodHandler for Pods {
             if pod.netns().id() == netns.id() {
                 return Ok(());
             }
-            // The same pod in another namespace: its sandbox was made anew.
+            // The same pod in another namespace: its sandbox was created anew.
             pod.stop();
             self.forget_tunnels(pod);
             running.remove(&uid);
             self.context.core.metrics.proxies_stopped().inc();
             self.context.core.metrics.active_proxies().dec();
         }
-        // Back within a moment: the rules are to come, and what they lead here is for the new listeners alone. A handshake
-        // that is under way when the old ones close is lost.
+        // The pod is back within a moment. The rules will follow, and what they lead here is for the new listeners
+        // alone. A handshake that is under way when the old ones close is lost.
         let straggling =
             self.leaving.lock().iter().filter(|pod| pod.netns().id() == netns.id()).cloned().collect::<Vec<_>>();
         straggling.iter().for_each(|pod| pod.drain());
@@ -197,9 +195,8 @@ impl PodHandler for Pods {
     }
 }
 
-/// Keeps readiness and metrics in step with the node agent. A pod that can't be served is told
-/// there; it doesn't make the node unready, for the others are fine. Returns when the client is
-/// gone.
+/// Keeps readiness and metrics up to date with the node agent. A pod that can't be served is reported there; it does
+/// not make the node unready, because the others are fine. Returns when the client is gone.
 pub(crate) async fn watch_agent(mut status: watch::Receiver<ClientStatus>, context: Arc<Context>) {
     let mut task = context.core.readiness.task("workload proxy manager");
     loop {

@@ -18,8 +18,8 @@ use crate::carrier::{Carried, Carrier};
 use crate::config::Config;
 use crate::core::Core;
 
-/// What there is to tell at one moment. A mesh of fifty thousand workloads takes a second and 50 MB to
-/// write down: it is written one by one, where nobody waits for it.
+/// The state to be dumped, as of one moment. Writing down a mesh of fifty thousand workloads takes a second and 50 MB,
+/// so it is written item by item, on a thread that nobody waits for.
 pub(crate) struct ConfigDump<C> {
     mesh: Arc<Mesh>,
     certificates: Vec<CertificateStatus>,
@@ -39,7 +39,7 @@ impl<C: Carried> ConfigDump<C> {
         }
     }
 
-    /// Writes it down.
+    /// Writes the dump.
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         serde_json::to_writer_pretty(out, self).map_err(io::Error::from)
     }
@@ -66,7 +66,7 @@ impl<C: Carried> Serialize for ConfigDump<C> {
     }
 }
 
-/// A list whose members are made one by one.
+/// A list whose items are created one by one.
 pub struct List<F>(pub F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {
@@ -75,7 +75,7 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {
     }
 }
 
-/// A map whose members are made one by one.
+/// A map whose entries are created one by one.
 pub struct Named<F>(pub F);
 
 impl<F: Fn() -> I, I: Iterator<Item = (String, Value)>> Serialize for Named<F> {
@@ -161,7 +161,7 @@ fn endpoint(e: &Endpoint) -> (String, Value) {
     (e.workload.uid.to_string(), value)
 }
 
-/// All but its endpoints.
+/// The service's members except its endpoints.
 fn service(s: &Service) -> [(&'static str, Value); 13] {
     let balancing = &s.load_balancing;
     let load_balancer = json!({
@@ -277,10 +277,10 @@ fn certificate(status: &CertificateStatus) -> Value {
     })
 }
 
-/// A number of any length in decimal, as `istioctl` reads serial numbers; what is no number in hex is
-/// left as it is.
+/// A hexadecimal number of any length in decimal, as `istioctl` reads serial numbers. Text that is not a hexadecimal
+/// number is returned unchanged.
 fn decimal(hex: &str) -> String {
-    // Its digits, the last first.
+    // The digits, the last one first.
     let mut digits = vec![0];
     for nibble in hex.chars() {
         let Some(mut carry) = nibble.to_digit(16) else { return hex.to_owned() };

@@ -77,12 +77,12 @@ pub struct Endpoints {
     pub readiness: u16,
 }
 
-/// On how many of the addresses to listen.
+/// How many of the addresses to listen on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Each {
-    /// On the first that can be had: it stands for the others.
+    /// The first one that works; the others are not tried.
     First,
-    /// On all that can be had.
+    /// All that work.
     All,
 }
 
@@ -97,7 +97,7 @@ async fn serve_any(
     let mut failed = None;
     let mut serving = None;
     for address in addresses {
-        // Port 0 lets the kernel choose; the other family then has to follow the first.
+        // Port 0 lets the kernel choose. The other address family must then use the port chosen for the first.
         let address = SocketAddr::new(address.ip(), serving.unwrap_or(port));
         let bound = TcpListener::bind(address).await.and_then(|l| Ok((l.local_addr()?.port(), l)));
         match bound {
@@ -108,7 +108,7 @@ async fn serve_any(
                     return Ok(port);
                 }
             }
-            // A family this machine lacks is no failure as long as the other one works.
+            // If this machine lacks one address family, the other one is enough.
             Err(source) => {
                 let worse = source.kind() == std::io::ErrorKind::AddrInUse;
                 if worse || failed.is_none() {
@@ -125,7 +125,7 @@ async fn serve_any(
     match (serving, failed) {
         (Some(port), failed) if !failed.as_ref().is_some_and(taken) => Ok(port),
         (_, Some(error)) => Err(error),
-        // Unreachable: an address either serves or fails, and there is at least one.
+        // Unreachable: each address either serves or fails, and there is at least one.
         (_, None) => Ok(port),
     }
 }

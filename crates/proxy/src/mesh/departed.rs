@@ -1,9 +1,9 @@
 //! Addresses that have just left the mesh.
 //!
-//! Who takes a service away tells the proxies and the machines that forward its address, and not
-//! all at one instant. A proxy that knows nothing of an address any more would pass a connection
-//! on as it is, and a rule that still stands would lead it to a pod in the mesh, in the clear. The
-//! same goes for a pod's address that soon is another pod's. So these are refused for a moment.
+//! When a service is removed, its proxies and the machines that forward its address are told at different moments. A
+//! proxy that no longer knows the address would pass a connection on in plaintext, and a rule that still exists could
+//! lead it to a pod in the mesh. The same can happen with a pod's address that is soon given to another pod. So
+//! connections to such addresses are refused for a moment.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -11,28 +11,28 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long they are refused. Rules follow within milliseconds on one machine and within a second
-/// or two in a busy cluster.
+/// How long they are refused. Rules follow within milliseconds on one machine, and within a second or two in a busy
+/// cluster.
 pub const MOMENT: Duration = Duration::from_secs(5);
 
-/// The addresses.
+/// Addresses that have just left the mesh.
 #[derive(Default)]
 pub(crate) struct Departed(Mutex<Left>);
 
 #[derive(Default)]
 struct Left {
-    /// When each left.
+    /// When each address left.
     at: HashMap<IpAddr, Instant>,
-    /// In that order: those whose moment has passed are found without a look at the others.
+    /// The same in order of time, so that expired entries are found without looking at the others.
     order: VecDeque<(Instant, IpAddr)>,
 }
 
 impl Departed {
-    /// These have left at `now`.
+    /// Notes that these addresses left at `now`.
     pub(crate) fn left(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut departed = self.0.lock();
         while let Some((left, address)) = departed.order.pop_front_if(|(left, _)| now.duration_since(*left) >= MOMENT) {
-            // It may have come back and left again.
+            // It may have come back and left again meanwhile.
             if departed.at.get(&address) == Some(&left) {
                 departed.at.remove(&address);
             }
@@ -46,8 +46,8 @@ impl Departed {
         }
     }
 
-    /// Whether `address` has left only a moment before `now`. Whoever asks must have found that
-    /// nobody has it: one that came back is not taken off the list.
+    /// Whether `address` left shortly before `now`. Callers must have checked that nobody has the address now, because
+    /// an address that comes back is not removed from this list.
     pub(crate) fn contains(&self, address: IpAddr, now: Instant) -> bool {
         self.0.lock().at.get(&address).is_some_and(|left| now.duration_since(*left) < MOMENT)
     }

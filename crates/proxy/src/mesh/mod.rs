@@ -1,4 +1,4 @@
-//! What a proxy knows of the mesh: the current snapshot, and the feed that keeps it.
+//! The proxy's knowledge of the mesh: the current snapshot, and the feed that updates it.
 
 mod departed;
 mod narrowed;

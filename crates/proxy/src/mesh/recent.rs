@@ -1,39 +1,39 @@
-//! What the latest snapshots changed, so that who must look at something again looks at nothing else.
+//! The changes of the latest snapshots, so that only what they affect must be looked at again.
 
 use std::collections::{HashSet, VecDeque};
 
 use leno_model::{PolicyName, Scope, Workload, WorkloadUid};
 
-/// Changes remembered, at most. Who comes later than that looks at everything once.
+/// Most changes that are remembered. A reader that is further behind looks at everything once.
 const MOST: usize = 4096;
 
-/// One thing that is not what it was.
+/// A change of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Change {
-    /// A workload has come, has gone, or is another.
+    /// A workload was added, removed or replaced.
     Workload(WorkloadUid),
-    /// A policy has, that had or has this scope.
+    /// A policy was added, removed or replaced. It has, or had, this scope.
     Policy(PolicyName, Scope),
-    /// Nobody knows what.
+    /// An unknown change.
     Something,
 }
 
-/// What has changed since a generation.
+/// The changes since a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
-    /// Nobody knows any more: perhaps all.
+    /// Unknown: everything may have changed.
     Perhaps,
-    /// These, and nothing else.
+    /// Exactly these.
     These {
-        /// Workloads that have come, have gone, or are others.
+        /// Workloads that were added, removed or replaced.
         workloads: HashSet<WorkloadUid>,
-        /// Policies that have, and how far each reached before and reaches now.
+        /// Policies that were added, removed or replaced, with their old and new scopes.
         policies: HashSet<(PolicyName, Scope)>,
     },
 }
 
 impl Changed {
-    /// Whether that workload may be another than before.
+    /// Whether this workload may have changed.
     pub fn concerns(&self, uid: &str) -> bool {
         match self {
             Self::Perhaps => true,
@@ -41,7 +41,7 @@ impl Changed {
         }
     }
 
-    /// Whether who may connect to that workload may be others than before.
+    /// Whether the set of peers that may connect to this workload may have changed.
     pub fn concerns_access_to(&self, workload: &Workload) -> bool {
         let Self::These { workloads, policies } = self else { return true };
         let applies = |(id, scope): &(PolicyName, Scope)| match scope {
@@ -58,12 +58,12 @@ impl Changed {
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     changes: VecDeque<(u64, Change)>,
-    /// The last generation of which not all is remembered.
+    /// The latest generation whose changes are not all remembered.
     forgotten: u64,
 }
 
 impl Recent {
-    /// What is in `generation` other than before.
+    /// Adds the changes that `generation` made.
     pub(crate) fn add(&mut self, generation: u64, changes: Vec<Change>) {
         if changes.len() > MOST || changes.contains(&Change::Something) {
             *self = Self { changes: VecDeque::new(), forgotten: generation };
@@ -75,7 +75,7 @@ impl Recent {
         }
     }
 
-    /// What has changed since `generation`.
+    /// The changes since `generation`.
     pub(crate) fn since(&self, generation: u64) -> Changed {
         if generation < self.forgotten {
             return Changed::Perhaps;

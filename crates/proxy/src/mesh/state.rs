@@ -1,4 +1,4 @@
-//! What discovery has told: the current [`Mesh`], and the feed that keeps it.
+//! The current [`Mesh`] as discovery describes it, and the feed that updates it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,8 +25,8 @@ use super::departed::Departed;
 use super::narrowed::Narrowed;
 use super::recent::{Change, Changed, Recent};
 
-/// The mesh as this node knows it. Readers take one snapshot and keep it for a connection's
-/// decisions, so that they see one consistent mesh.
+/// The mesh as this node knows it. A reader takes one snapshot and keeps it for all decisions about a connection, so it
+/// sees one consistent mesh.
 #[derive(Default)]
 pub struct MeshState {
     mesh: ArcSwap<Mesh>,
@@ -38,19 +38,19 @@ pub struct MeshState {
     writing: Mutex<()>,
 }
 
-/// What the latest snapshots changed, for those who must look at live connections again.
+/// A summary of what the latest snapshots changed, for those that must look at live connections again.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
-    /// Counts snapshots.
+    /// The number of the snapshot.
     pub generation: u64,
-    /// The last generation that changed a policy.
+    /// The latest generation that changed a policy.
     pub policies: u64,
     /// Which types the control plane has answered at least once: addresses, policies.
     answered: (bool, bool),
 }
 
 impl MeshState {
-    /// Whether an address that nobody has was part of the mesh a moment ago.
+    /// Whether an address that nobody has belonged to the mesh a moment ago.
     pub fn has_just_left(&self, address: IpAddr) -> bool {
         self.departed.contains(address, Instant::now())
     }
@@ -60,8 +60,8 @@ impl MeshState {
         self.mesh.load_full()
     }
 
-    /// Whether the control plane has told all it has, once. Before that, a workload may be known
-    /// and the policies that guard it not: nothing may pass.
+    /// Whether the control plane has sent everything once. Before that, a workload may be known without the policies
+    /// that guard it, so nothing may pass.
     pub fn is_complete(&self) -> bool {
         self.changes.borrow().answered == (true, true)
     }
@@ -73,12 +73,12 @@ impl MeshState {
         });
     }
 
-    /// Wakes at every new snapshot.
+    /// Notifies of every new snapshot.
     pub fn subscribe(&self) -> watch::Receiver<Changes> {
         self.changes.subscribe()
     }
 
-    /// What is not as it was in that generation.
+    /// The changes since that generation.
     pub fn changed_since(&self, generation: u64) -> Changed {
         self.recent.lock().since(generation)
     }
@@ -131,8 +131,7 @@ impl MeshState {
     }
 }
 
-/// Applies discovery responses to a [`MeshState`] and keeps certificates warm for the pods of
-/// this node.
+/// Applies discovery responses to a [`MeshState`], and keeps valid certificates for the pods of this node.
 pub struct Feed {
     state: Arc<MeshState>,
     certificates: Arc<CertificateManager>,
@@ -141,9 +140,9 @@ pub struct Feed {
     names: Names,
 }
 
-/// A workload of this node. Its certificate is made ahead and kept up while one that is in the
-/// mesh has its identity. One that is not is remembered too: the node agent may hand over its pod
-/// all the same, and what that asks for must not be kept up when it is gone.
+/// A workload of this node. While one in the mesh has its identity, its certificate is requested ahead and renewed. A
+/// workload that is not in the mesh is remembered as well: the node agent may hand its pod over anyway, and the
+/// certificate that this requests must not be renewed when the pod is gone.
 #[derive(Clone, PartialEq, Eq)]
 struct Local {
     identity: Identity,
@@ -156,15 +155,14 @@ impl Feed {
         Self { state, certificates, node, local: HashMap::new(), names: Names::default() }
     }
 
-    /// What is refused leaves what it describes closed.
+    /// Adds or replaces a workload or service. If it is refused, what it describes is closed.
     fn upsert_address(&mut self, mesh: &mut Mesh, name: &Name, body: Bytes) -> Result<(), String> {
         match read_address(name, body.clone()) {
-            // Whatever stood in under this name before may have been of the other kind.
-            // What is told again, as after a reconnect, stays what it is: replaced, it would scatter
-            // the mesh over twice the memory.
+            // An earlier stand-in with this name may be of the other kind. A resource that is sent again unchanged, as
+            // after a reconnect, is not replaced: replacing all of them would spread the mesh over twice the memory.
             Ok(Resource::Workload(mut workload)) => {
                 mesh.remove_service(&service_name(name));
-                // Discovery goes on to know it by this one.
+                // Discovery will refer to it by this name.
                 workload.uid = name.clone();
                 self.track_local(&workload);
                 if mesh.workload(name).is_none_or(|held| **held != workload) {
@@ -182,7 +180,7 @@ impl Feed {
                 Ok(())
             }
             Err(reason) => {
-                // The certificate of a pod of ours stays warm: it will be needed again.
+                // A certificate of one of this node's pods is kept: it will be needed again.
                 close_address(mesh, name, wire::Address::decode(body).ok(), &reason);
                 Err(reason)
             }
@@ -217,14 +215,14 @@ impl Feed {
     }
 
     fn remove_address(&mut self, mesh: &mut Mesh, name: &str) {
-        // Of both kinds: a stand-in may be of another one than what it stands in for.
+        // Of both kinds, because a stand-in may be of another kind than the resource.
         mesh.remove_workload(name);
         self.untrack_local(name);
         mesh.remove_service(&service_name(name));
     }
 }
 
-/// What a resource's name stands for before something is told of it.
+/// What a resource's name stood for before an update.
 enum Before {
     Workload(Name, Option<Arc<Workload>>),
     Policy(Option<PolicyName>, Option<Arc<Authorization>>),
@@ -242,14 +240,14 @@ impl Before {
         }
     }
 
-    /// What is no longer so.
+    /// The changes that the update made.
     fn changes(self, mesh: &Mesh) -> Vec<Change> {
         match self {
             Self::Workload(name, before) => {
                 let same = before.as_ref().map(Arc::as_ptr) == mesh.workload(&name).map(Arc::as_ptr);
                 if same { Vec::new() } else { vec![Change::Workload(name)] }
             }
-            // What stands in for it may be called otherwise.
+            // The stand-in for it may have another name.
             Self::Policy(None, _) => vec![Change::Something],
             Self::Policy(Some(id), before) => {
                 let now = mesh.policy(&id);
@@ -265,8 +263,7 @@ impl Before {
     }
 }
 
-/// The addresses under which `name` is part of the mesh: a service's, or those of a workload that
-/// is spoken to by HBONE.
+/// The addresses by which `name` is part of the mesh: those of a service, or of a workload that takes HBONE.
 fn addresses_of(mesh: &Mesh, name: &str) -> Vec<NetworkAddress> {
     let workload = mesh.workload(name).filter(|w| w.takes_hbone());
     let pods = workload.into_iter().flat_map(|w| {
@@ -289,9 +286,9 @@ fn read_address(name: &str, body: Bytes) -> Result<Resource, String> {
     if own == name { Ok(resource) } else { Err(format!("the resource is named {name:?} but calls itself {own:?}")) }
 }
 
-/// Closes what a refused resource describes: what it was before, and what can be read of it now.
-/// A last good version must not stay open, for the refused one may be the stricter: a workload
-/// that spoke plaintext and now wants HBONE would go on getting plaintext.
+/// Closes what a refused resource describes: its previous version, and the parts of the new one that can be read. The
+/// last good version must not stay open, because the refused one may be stricter. For example, a workload that spoke
+/// plaintext and now wants HBONE would go on getting plaintext.
 fn close_address(mesh: &mut Mesh, name: &str, address: Option<wire::Address>, reason: &str) {
     let mut known = false;
     if let Some(before) = mesh.workload(name).cloned() {
@@ -308,8 +305,8 @@ fn close_address(mesh: &mut Mesh, name: &str, address: Option<wire::Address>, re
         Some(Resource::Service(service)) => mesh.upsert_service(Arc::new(service)),
         None if known => {}
         None => {
-            // A service's name says its host name; that is closed at least. A workload's says
-            // nothing, and has more parts.
+            // A service's resource name contains its host name, which can be closed at least. A workload's has more
+            // parts and says nothing.
             if name.matches('/').count() == 1 {
                 mesh.upsert_service(Arc::new(Service {
                     not_understood: Some(reason.into()),
@@ -340,7 +337,7 @@ fn upsert_policy(state: &MeshState, mesh: &mut Mesh, name: &str, body: Bytes) ->
         }
     });
     match understood {
-        // As with addresses, what is told again stays what it is.
+        // A policy that is sent again unchanged is not replaced, as with addresses.
         Ok(policy) if mesh.policy(&policy.id).is_some_and(|held| **held == policy) => {}
         Ok(policy) => state.put_policy(mesh, policy),
         Err(reason) => {
@@ -351,8 +348,8 @@ fn upsert_policy(state: &MeshState, mesh: &mut Mesh, name: &str, body: Bytes) ->
     Ok(())
 }
 
-/// Lets nobody in where a refused policy would have applied. Its last good version does not stay
-/// either: the refused one may be the stricter.
+/// Lets nobody in where a refused policy would have applied. Its last good version does not stay, because the refused
+/// one may be stricter.
 fn close_policy(
     state: &MeshState,
     mesh: &mut Mesh,
@@ -396,7 +393,7 @@ impl Handler for Feed {
         let mut held = Vec::new();
         let mut changes = Vec::new();
         if policies {
-            // Removals come first. The workloads that name these policies are told of later.
+            // Removals come first. The workloads that name these policies follow later.
             let removed = removed_policies(&updates);
             changes.extend(removed.iter().filter_map(|id| Some(Change::Policy(id.clone(), mesh.policy(id)?.scope))));
             mesh.retire_policies(&removed);
@@ -432,7 +429,7 @@ impl Handler for Feed {
         }
         held.retain(|NetworkAddress { network, address }| !mesh.has_address(network, *address));
         if !held.is_empty() {
-            // Before the snapshot without them: nobody may find them in neither.
+            // Before the snapshot without them is published: at any moment an address must be found in one of the two.
             state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
         }
         state.publish(mesh, policies, changes);

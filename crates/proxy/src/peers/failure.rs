@@ -1,5 +1,5 @@
-//! What can go wrong between a proxy and a peer, or a program, whatever is carried: the words in its log line, the
-//! flag in its metric, and whether another endpoint might do.
+//! Failures between a proxy and a peer or a program: their log text, their metric flag, and whether another endpoint
+//! may be tried.
 
 use std::fmt;
 use std::io;
@@ -13,50 +13,50 @@ use leno_telemetry::metrics::ResponseFlags;
 use leno_tls::{CertificateError, HandshakeError};
 use leno_tunnel::OpenError;
 
-/// Why a peer or a program could not be reached, or not be believed. Cheap to clone: everybody who waited for the
-/// same tunnel is told the same.
+/// Why a peer or a program could not be reached or was not trusted. Cheap to clone, because everybody who waits for the
+/// same tunnel gets the same failure.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Failure {
-    /// A workload can prove nothing.
+    /// The workload has no valid SPIFFE ID.
     #[error("workload {0} has names that form no SPIFFE id, so it can't prove who it is")]
     NoIdentity(String),
-    /// A certificate could not be had.
+    /// No certificate could be obtained.
     #[error(transparent)]
     Certificate(Arc<CertificateError>),
-    /// The kernel gave no socket.
+    /// The kernel provided no socket.
     #[error(transparent)]
     Socket(Arc<leno_capture::Error>),
-    /// Nobody, or a firewall, refused.
+    /// The connection was refused, by the host or by a firewall.
     #[error("connecting to {address} failed: {source}")]
     Connect {
-        /// Who or where.
+        /// The peer's address.
         address: SocketAddr,
-        /// What was wrong.
+        /// The kernel's error.
         source: Arc<io::Error>,
     },
-    /// Nobody answered in time.
+    /// Nothing answered in time.
     #[error("connecting to {address} took longer than {waited:?}{}", network_policy_hint(.address))]
     ConnectTimeout {
-        /// Who or where.
+        /// The address that was connected to.
         address: SocketAddr,
-        /// For so long.
+        /// How long it was waited.
         waited: Duration,
     },
-    /// The peer is not who it must be, or does not speak as it must.
+    /// The TLS handshake failed, or the peer has the wrong identity.
     #[error("TLS with {address} failed: {source}")]
     Handshake {
-        /// Who or where.
+        /// The peer's address.
         address: SocketAddr,
-        /// What was wrong.
+        /// The handshake's error.
         source: Arc<HandshakeError>,
     },
-    /// Others took its place before it had proved anything.
+    /// The peer lost its place to others before it had proved its identity.
     #[error(
         "{address} had not proved who it is when all {most} places for that were taken ({setting}); who opens so \
          many connections and says nothing?"
     )]
     TurnedAway {
-        /// Who or where.
+        /// The peer's address.
         address: SocketAddr,
         /// How many places there are.
         most: usize,
@@ -70,56 +70,56 @@ pub enum Failure {
          and says nothing?"
     )]
     TooManyUnproven {
-        /// Who or where.
+        /// The peer's address.
         address: SocketAddr,
-        /// How many places there are.
+        /// The number of places.
         most: usize,
     },
-    /// What proved the two sides has ended.
+    /// A certificate that proved one of the sides has expired.
     #[error(
         "{address} asked for a connection over a tunnel that proves nothing any more: {} certificate ended {} s ago. It \
          was told before to open another tunnel (GOAWAY); does its proxy heed that?",
         if *.peers { "its" } else { "this pod's own" }, .ago.as_secs()
     )]
     Expired {
-        /// Who or where.
+        /// The address that was connected to.
         address: SocketAddr,
-        /// The peer's certificate ended, not ours.
+        /// Whether it is the peer's certificate; otherwise it is ours.
         peers: bool,
-        /// So long ago.
+        /// How long ago it expired.
         ago: Duration,
     },
-    /// A tunnel broke, or was not to be had.
+    /// A tunnel broke or could not be opened.
     #[error("tunnel to {address} failed: {reason}")]
     Tunnel {
-        /// Who or where.
+        /// The peer's address.
         address: SocketAddr,
-        /// What was wrong.
+        /// The reason.
         reason: String,
     },
-    /// An idle tunnel led nowhere.
+    /// An idle tunnel turned out to be dead.
     #[error(
         "{address} said nothing when a connection over an idle tunnel was asked for; its pod or node may be gone, or a \
          firewall on the way has forgotten the tunnel"
     )]
     SilentTunnel {
-        /// Who or where.
+        /// The peer's address.
         address: SocketAddr,
     },
-    /// Whoever wanted the connection wanted it no more.
+    /// The program gave up before its connection was established.
     #[error("{address} gave up before the connection stood: {reason}")]
     GivenUp {
-        /// Who or where.
+        /// The program's address.
         address: SocketAddr,
-        /// What was wrong.
+        /// The reason.
         reason: String,
     },
-    /// The peer said no.
+    /// The peer refused the connection.
     #[error("{address} refused the connection: {}", status_meaning(*.status))]
     Refused {
         /// Who or where.
         address: SocketAddr,
-        /// The status it said it with.
+        /// The HTTP status of the refusal.
         status: StatusCode,
     },
 }
@@ -142,7 +142,7 @@ fn status_meaning(status: StatusCode) -> String {
 }
 
 impl Failure {
-    /// Of a tunnel to `address` for a program at `source`.
+    /// A failure of a tunnel to `address`, opened for a program at `source`.
     pub fn tunnel(address: SocketAddr, source: SocketAddr, error: OpenError<Self>) -> Self {
         match error {
             OpenError::Dial(failure) => failure,
@@ -153,14 +153,14 @@ impl Failure {
         }
     }
 
-    /// Of the one at `address`, before the connection stood.
+    /// The failure of a program at `address` that gave up before its connection was established.
     pub fn given_up(address: SocketAddr, error: &dyn fmt::Display) -> Self {
         Self::GivenUp { address, reason: error.to_string() }
     }
 
-    /// Whether the connection may be tried on another endpoint, as long as no byte of the program's
-    /// may have arrived (`FirstBytes::in_doubt`): nothing is asked twice. A denial is final: shopping around for an
-    /// endpoint that forgot its policy is not ours to do.
+    /// Whether the connection may be tried on another endpoint, as long as none of the program's bytes can have arrived
+    /// (`FirstBytes::in_doubt`), so that nothing is asked twice. A denial is final: the proxy does not look for an
+    /// endpoint that has missed its policy.
     pub fn may_try_another_endpoint(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::ConnectTimeout { .. } | Self::Tunnel { .. } | Self::SilentTunnel { .. } => {
@@ -172,11 +172,11 @@ impl Failure {
         }
     }
 
-    /// Whether nothing came back from there at all.
+    /// Whether nothing came back from the peer at all.
     pub fn is_silence(&self) -> bool {
         match self {
             Self::ConnectTimeout { .. } | Self::SilentTunnel { .. } => true,
-            // What the kernel says when nobody on the link, or no router, knows where the address is; that takes it seconds.
+            // The kernel's answer, after some seconds, if nobody on the link and no router knows the address.
             Self::Connect { source, .. } => {
                 matches!(source.raw_os_error(), Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT))
             }
@@ -185,7 +185,7 @@ impl Failure {
         }
     }
 
-    /// Whether the source port asked for was in use.
+    /// Whether the requested source port was in use.
     pub fn is_port_taken(&self) -> bool {
         let code = match self {
             Self::Socket(source) => source.errno(),

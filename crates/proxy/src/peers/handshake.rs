@@ -1,4 +1,4 @@
-//! Proving both sides of a tunnel, on a worker: the handshake's timers are kept elsewhere.
+//! The TLS handshakes of a tunnel, on a worker. Their timers are kept by another thread.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use super::failure::Failure;
 use super::link::{Link, Proof};
 use crate::config::Config;
 
-/// Has the peer that connected from `address` prove who it is, to `own`. Boxed: it lives long.
+/// Accepts TLS from the peer at `address`, with `own` as our identity, and lets the peer prove its own. Boxed, because
+/// it lives long.
 ///
 /// # Errors
-/// If it can't, or takes too long.
+/// If the handshake fails or takes too long.
 #[expect(clippy::disallowed_methods, reason = "entered as it must be")]
 pub async fn accept(
     own: &MeshIdentity,
@@ -29,10 +30,11 @@ pub async fn accept(
     Ok((Box::new(Link::accepted(stream, proof, config.tunnel_max_age)), peer.identity, proof))
 }
 
-/// Proves to the peer at `address` that we are `own`, and has it prove to be one of `expected`.
+/// Connects TLS to the peer at `address`, with `own` as our identity, and requires the peer to prove one of the
+/// `expected` identities.
 ///
 /// # Errors
-/// If it can't, or takes too long.
+/// If the handshake fails or takes too long.
 #[expect(clippy::disallowed_methods, reason = "entered as it must be")]
 pub async fn connect(
     own: &MeshIdentity,

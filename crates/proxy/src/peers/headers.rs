@@ -1,4 +1,4 @@
-//! Headers of a CONNECT request and of its response: who is calling, on whose behalf.
+//! Headers of a CONNECT request and of its response: who calls, on whose behalf.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub fn request(
     headers
 }
 
-/// The headers of a 200: which workload was reached.
+/// The headers of a 200 response: the workload that was reached.
 pub fn response(baggage: Option<HeaderValue>) -> HeaderMap {
     baggage.map(|baggage| (BAGGAGE, baggage)).into_iter().collect()
 }
@@ -38,20 +38,20 @@ pub fn trace_of(headers: &HeaderMap) -> Option<u128> {
     let value = headers.get(TRACEPARENT)?.to_str().ok()?;
     let mut parts = value.split('-');
     let (_version, trace) = (parts.next()?, parts.next()?);
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` alone would accept a sign.
     let sound = trace.len() == 32 && trace.bytes().all(|b| b.is_ascii_hexdigit());
     u128::from_str_radix(trace, 16).ok().filter(|id| sound && *id != 0)
 }
 
-/// The service a caller says its program asked for. Only for telemetry: a caller may write
+/// The service that the caller's program asked for, according to the caller. For telemetry only: a caller may write
 /// anything here.
 pub fn forwarded_host(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(http::header::FORWARDED)?.to_str().ok()?;
     value.split(';').find_map(|pair| pair.trim().strip_prefix("host=")).map(|host| host.trim_matches('"'))
 }
 
-/// Adds a value that never comes again. Remembered by both sides (RFC 7541 §2.3.2) it would drive
-/// out those that do; "never indexed" (§6.2.3) is how HTTP/2 is told.
+/// Adds a value that won't be used again. If both sides remembered it (RFC 7541 §2.3.2), it would displace values that
+/// are used again. "Never indexed" (§6.2.3) prevents that.
 fn put_once(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Some(mut value) = sound(value) {
         value.set_sensitive(true);
@@ -59,12 +59,12 @@ fn put_once(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// Names come from the control plane; one with a control character must not forge a header.
+/// A name as a header value. Names come from the control plane; one with a control character must not forge a header.
 fn sound(value: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(value).ok()
 }
 
-/// Who a workload is, as the value of a header.
+/// A description of a workload as a header value.
 pub fn baggage(workload: &Workload) -> Option<HeaderValue> {
     let kind = format!("k8s.{}.name", workload.workload_type.as_str());
     let pairs = [
@@ -93,7 +93,7 @@ pub struct TraceId {
 }
 
 impl TraceId {
-    /// A new one.
+    /// A new random one.
     pub fn random() -> Self {
         // Zero is not a valid id (W3C Trace Context §3.2.2).
         Self { trace: rand::random::<u128>() | 1, span: rand::random::<u64>() | 1 }

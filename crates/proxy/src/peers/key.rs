@@ -1,30 +1,31 @@
-//! What a tunnel may be shared by.
+//! The key by which tunnels are shared.
 
 use std::net::SocketAddr;
 
 use leno_capture::NamespaceId;
 use leno_model::{Identity, Mesh, WorkloadUid};
 
-/// What a tunnel may be shared by: what goes out of one namespace, under one identity, to one peer that
+/// The key of a tunnel. Connections share a tunnel if they leave one namespace under one identity, for one peer that
 /// must prove one of the same identities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TunnelKey {
-    /// The namespace it goes out of, a pod's or the proxy's own: an address may be reused by another pod, a
-    /// namespace isn't while somebody holds it.
+    /// The network namespace it leaves: a pod's or the proxy's own. An address may be reused by another pod; a
+    /// namespace can't be while somebody holds it.
     pub from: NamespaceId,
-    /// Who we are. A new certificate for the same identity may use an old tunnel until that drains ([`crate::peers::Link`]).
+    /// Our identity. A new certificate for the same identity may use an old tunnel until that drains
+    /// ([`crate::peers::Link`]).
     pub source: Identity,
-    /// Who the peer must be.
+    /// The identities that the peer may prove.
     pub expected: Vec<Identity>,
-    /// Uid of the peer's workload: an address that has passed to another pod makes another key.
+    /// UID of the peer's workload. If its address passes to another pod, the key changes.
     pub peer: WorkloadUid,
     /// The peer's HBONE address.
     pub address: SocketAddr,
 }
 
 impl TunnelKey {
-    /// Whether the peer is gone, or no longer what it was when the tunnel was made. Nothing would be given to such a
-    /// tunnel, for it is found by what its peer is; but it would be kept ready until it has been idle for long enough.
+    /// Whether the peer is gone or has changed since the tunnel was made. No connection would be given to such a
+    /// tunnel, but it would be kept until it has been idle for long enough.
     pub fn is_obsolete(&self, mesh: &Mesh) -> bool {
         mesh.workload(&self.peer).is_none_or(|peer| {
             peer.not_understood.is_some()

@@ -1,4 +1,4 @@
-//! What a tunnel runs over: a TLS connection, and for how long that proves its two sides.
+//! The TLS connection under a tunnel, and how long its certificates are valid.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,53 +13,54 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Which share of its life a tunnel takes new connections for. Its life ends with the earlier of the two certificates, or
-/// at `LENO_TUNNEL_MAX_AGE`. A certificate is renewed at half its life, so the next tunnel has a fresh one. The side that
-/// dialled stops first, so that the other need not ask for it. Each tunnel draws its own share, so that those that were
+/// The part of a tunnel's life in which it takes new connections. Its life ends with the earlier of the two
+/// certificates, or at `LENO_TUNNEL_MAX_AGE`. A certificate is renewed at half its life, so the next tunnel has a fresh
+/// one. The side that dialled stops first, so that the other side need not ask for it. Each tunnel draws its own part
+/// at random, so that tunnels made together are not all replaced together.
 /// made together are not all replaced together.
 const DIALLED: std::ops::Range<f64> = 0.75..0.85;
 const ACCEPTED: std::ops::Range<f64> = 0.85..0.95;
 
-/// A peer's proven connection.
+/// A TLS connection to a peer that has proved its identity.
 pub struct Link {
     tls: TlsStream<TcpStream>,
     drains: Instant,
 }
 
-/// When the first of the two certificates ends that prove a tunnel's sides.
+/// When the first of a tunnel's two certificates expires.
 #[derive(Debug, Clone, Copy)]
 pub struct Proof {
     end: SystemTime,
-    /// It is the peer's.
+    /// Whether that is the peer's certificate.
     pub peers: bool,
 }
 
 impl Proof {
-    /// Of a tunnel between `own` and `peer`.
+    /// For a tunnel between `own` and `peer`.
     pub fn of(own: &MeshIdentity, peer: &Peer) -> Self {
         let own = own.certificate.not_after();
         Self { end: own.min(peer.not_after), peers: peer.not_after <= own }
     }
 
-    /// How long ago a certificate has ended; `None` as long as both are good.
+    /// How long ago the certificate expired; `None` while both are valid.
     pub fn passed(&self, now: SystemTime) -> Option<Duration> {
         now.duration_since(self.end).ok()
     }
 }
 
 impl Link {
-    /// One that this side has opened.
+    /// A connection that this side opened.
     pub fn dialled(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
         Self::new(tls, proof, max_age, DIALLED)
     }
 
-    /// One that the peer has opened.
+    /// A connection that the peer opened.
     pub fn accepted(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
         Self::new(tls, proof, max_age, ACCEPTED)
     }
 
     fn new(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration, share: std::ops::Range<f64>) -> Self {
-        // The wall clock is what certificates are judged by; from here on the time that passes counts.
+        // Certificates are valid by the wall clock. From here on, elapsed time counts.
         let left = proof.end.duration_since(SystemTime::now()).unwrap_or_default();
         let share = rand::rng().random_range(share);
         Self { tls, drains: Instant::now() + left.min(max_age).mul_f64(share) }

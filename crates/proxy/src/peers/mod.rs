@@ -1,4 +1,5 @@
-//! Other proxies: how they are reached and prove who they are, what a tunnel to one runs over, and who does not answer.
+//! Peers: how they are reached and prove their identity, the connection under a tunnel, and endpoints that don't
+//! answer.
 
 mod failure;
 mod handshake;

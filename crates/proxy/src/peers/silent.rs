@@ -10,41 +10,41 @@ use tokio::time::Instant;
 
 use super::failure::Failure;
 
-/// How long an endpoint that did not answer is tried last, at first and at most; twice as long each time.
+/// How long an endpoint that did not answer is tried last: the first time, and at most. It doubles each time.
 const FIRST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How long a connection that has somebody else to go to waits for an endpoint that did not answer before. One that is
+/// How long a connection waits for an endpoint that did not answer before, if there are other endpoints. One that is
 /// back answers in a fraction of that.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Who was waited for that long in vain did not answer, even if the program would not wait any longer.
+/// After this time without an answer, an endpoint counts as silent, even if the program gave up earlier.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Endpoints that are remembered of a pod; then the one whose time is over first is forgotten.
+/// Most endpoints remembered for a pod. Beyond this, the entry that expires first is dropped.
 const REMEMBERED: usize = 256;
 
-/// The endpoints that did not answer a pod, each of which would cost every new connection seconds. They are tried last for
-/// a while; then one connection that chooses such an endpoint finds out whether it is back.
+/// The endpoints that did not answer a pod. Each would cost every new connection seconds, so they are tried last for a
+/// while. Then one connection that chooses such an endpoint finds out whether it is back.
 ///
-/// Of one pod, for a policy of the network may keep one pod from an endpoint that others reach.
+/// They are kept for each pod, because a network policy may keep one pod from an endpoint that others reach.
 #[derive(Default)]
 pub struct Silent {
     known: Mutex<Vec<Endpoint>>,
-    /// Whether there are any, so that whoever has none takes no lock.
+    /// Whether there are any. Without any, no lock is taken.
     any: AtomicBool,
 }
 
 struct Endpoint {
     address: SocketAddr,
-    /// It is tried last until then.
+    /// It is tried last until this time.
     until: Instant,
-    /// How often in a row it did not answer.
+    /// How many times in a row it did not answer.
     times: u32,
 }
 
 impl Silent {
-    /// Whether the endpoint is to be tried last.
+    /// Whether the endpoint is tried last.
     pub fn is_avoided(&self, address: SocketAddr) -> bool {
         self.any.load(Relaxed) && self.until(address).is_some_and(|until| until > Instant::now())
     }
@@ -53,8 +53,8 @@ impl Silent {
         self.known.lock().iter().find(|known| known.address == address).map(|known| known.until)
     }
 
-    /// Connects to an endpoint by `dialling`, and remembers whether it answered. With `others` to go to, nobody waits long
-    /// for one that did not answer before.
+    /// Connects to an endpoint with `dialling`, and remembers whether it answered. If there are `others`, the wait for
+    /// an endpoint that did not answer before is short.
     pub async fn dial<T>(
         &self,
         address: SocketAddr,
@@ -78,7 +78,7 @@ impl Silent {
             && let Some(known) = self.known.lock().iter_mut().find(|known| known.address == address)
         {
             attempt.known = true;
-            // The others avoid it as before until this one knows.
+            // Other connections keep avoiding it until this one has the result.
             attempt.decides = known.until <= now;
             if attempt.decides {
                 known.until = now + FIRST;
@@ -87,7 +87,7 @@ impl Silent {
         attempt
     }
 
-    /// The next connection that chooses the endpoint may find out.
+    /// Lets the next connection that chooses the endpoint find out.
     fn allow(&self, address: SocketAddr) {
         if let Some(known) = self.known.lock().iter_mut().find(|known| known.address == address) {
             known.until = Instant::now();
@@ -103,14 +103,14 @@ impl Silent {
         }
     }
 
-    /// A tunnel to the endpoint led nowhere. All who asked for connections over it say so.
+    /// A tunnel to the endpoint was dead. Called once for each connection that was requested over it.
     pub fn has_fallen_silent(&self, address: SocketAddr) {
         if !self.is_avoided(address) {
             self.did_not_answer(address);
         }
     }
 
-    /// The endpoint has not answered.
+    /// The endpoint did not answer.
     fn did_not_answer(&self, address: SocketAddr) {
         let mut known = self.known.lock();
         let now = Instant::now();
@@ -127,14 +127,14 @@ impl Silent {
     }
 }
 
-/// One connection on its way to an endpoint; dropped, it has been given up.
+/// One connection attempt. Dropped without a result, it counts as given up.
 struct Attempt<'a> {
     silent: &'a Silent,
     address: SocketAddr,
     begun: Instant,
-    /// The endpoint did not answer before.
+    /// Whether the endpoint was known not to answer.
     known: bool,
-    /// What becomes of it says more than what is known. A hundred that fail together are one failure.
+    /// Whether the result of this attempt counts. If a hundred fail together, that is one failure.
     decides: bool,
     answered: Option<bool>,
 }
@@ -145,7 +145,7 @@ impl Drop for Attempt<'_> {
             Some(true) => self.silent.answered(self.address),
             Some(false) if self.known && self.decides => self.silent.did_not_answer(self.address),
             Some(false) if !self.known => self.silent.has_fallen_silent(self.address),
-            // Given up before anything could be told: the next one may.
+            // Given up before there was a result: the next attempt may find out.
             None if self.known && self.decides => self.silent.allow(self.address),
             _ => {}
         }

@@ -54,7 +54,7 @@ impl Unproven {
     }
 }
 
-/// Dropped, it is free.
+/// A place. Dropping it frees it.
 pub struct Place {
     pod: Option<UnprovenPlace<()>>,
     all: UnprovenPlace<IpAddr>,
@@ -62,7 +62,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Resolves once it is another's.
+    /// Resolves when the place was given to another connection.
     pub async fn turned_away(&self) -> Failure {
         let of_pod = async {
             match &self.pod {

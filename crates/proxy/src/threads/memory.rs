@@ -1,9 +1,9 @@
-//! Giving back what a burst of connections needed.
+//! Gives back memory after a burst of connections.
 //!
-//! An allocator keeps what a thread frees until that thread comes by again, and an idle thread does
-//! not. So each worker counts what lives on it. When most of that has gone, or one that carried
-//! much, and little came after it, the worker asks the allocator to let go. Nothing is looked at
-//! while nothing changes: an idle proxy does not wake up.
+//! An allocator keeps what a thread frees until that thread allocates again, and an idle thread does not. So each
+//! worker counts the connections and tunnels that live on it. When most of them have ended, or one that carried much,
+//! and few follow, the worker asks the allocator to give memory back. While nothing changes, nothing is checked: an
+//! idle proxy does not wake up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -14,49 +14,49 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Connections that are worth looking for their memory: some hundred KiB.
+/// Fewest connections that make a burst. They hold some hundred KiB.
 const BURST: usize = 64;
 
-/// Gone is a burst of which a quarter is left; over it is when fewer than that came or went in a
-/// lull.
+/// A burst has gone when one in this many of its connections is left. It is over when fewer than that many begin or end
+/// during a lull.
 const LEFT: usize = 4;
 
-/// Bytes of one connection after whose end memory is looked for as after a burst. More may have
-/// waited here for a program that did not read, up to a stream's window of 4 MiB; and before
-/// anything waits here, the kernel has taken more than this.
+/// Bytes after which a single connection's end counts like that of a burst. More may have waited here for a program
+/// that did not read, up to a stream's window of 4 MiB. Before anything waits here, the kernel has taken more than
+/// this.
 const MUCH: u64 = 256 << 10;
 
-/// How long few connections must have come or gone before the allocator is asked: the worker does
-/// nothing else meanwhile (0.4 ms after 2000 connections), and would soon need the memory again.
+/// How long few connections must begin or end before the allocator is asked. Meanwhile the worker does nothing else
+/// (0.4 ms after 2000 connections), and in a burst it would need the memory again soon.
 const LULL: Duration = Duration::from_secs(3);
 
-/// The tunnels that carried them go later, and each holds on to pages it shares with what has gone:
-/// those beyond the first after ten seconds, one that carried many streams after thirty, the last
-/// after sixty ([`leno_tunnel::Settings`]), and up to ten seconds later, as that is how often they
-/// are looked for. Waits from one look to the next, the first of them [`LULL`] after the burst's end.
+/// The tunnels of the connections end later, and each keeps pages alive that it shares with memory already freed.
+/// Tunnels beyond the first end after ten seconds, one that carried many streams after thirty, the last after sixty
+/// ([`leno_tunnel::Settings`]), each up to ten seconds late because that is how often they are checked. These are the
+/// waits from one check to the next; the first starts [`LULL`] after the burst's end.
 const TUNNELS: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(30), Duration::from_secs(30)];
 
-/// Bytes of configuration after which the thread that takes it in looks for memory, if they came within a
-/// [`LULL`]. What comes bit by bit needs the same memory again and again.
+/// Bytes of configuration, received within one [`LULL`], after which memory is given back. Configuration that comes bit
+/// by bit needs the same memory again and again.
 const MUCH_CONFIGURATION: u64 = 1 << 20;
 
-/// Gives back by `trim` what taking in configuration has needed: a moment after so much has come that
-/// it is worth a look. `heard` counts its bytes. For the control thread.
+/// Gives back, with `trim`, the memory that receiving configuration has needed, a moment after much of it has come.
+/// `heard` counts its bytes. For the control thread.
 #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
 pub(crate) async fn after_configuration(mut heard: watch::Receiver<u64>, trim: fn()) {
     let mut burst = Burst::after(0);
     while heard.wait_for(|bytes| burst.is_much_with(*bytes)).await.is_ok() {
-        // More is likely to come, and the snapshot that it replaces is likely to be in use.
+        // More will probably follow, and the replaced snapshot is probably still in use.
         tokio::time::sleep(LULL).await;
         burst = Burst::after(*heard.borrow());
         trim();
     }
 }
 
-/// Configuration that comes in one [`LULL`].
+/// The configuration received in one [`LULL`].
 struct Burst {
     since: Instant,
-    /// What was heard before.
+    /// The bytes received before.
     before: u64,
     heard: u64,
 }
@@ -66,7 +66,7 @@ impl Burst {
         Self { since: Instant::now(), before: heard, heard }
     }
 
-    /// Whether it is much, now that so much has been heard.
+    /// Whether it is much, when `heard` bytes have been received.
     fn is_much_with(&mut self, heard: u64) -> bool {
         if self.since.elapsed() >= LULL {
             *self = Self::after(self.heard);
@@ -76,28 +76,29 @@ impl Burst {
     }
 }
 
-/// What lives on one thread. Counted by that thread, but for what is handed over to it.
+/// The connections and tunnels that live on one thread. That thread counts them, except those that are handed over to
+/// it.
 pub(crate) struct Memory {
     thread: Handle,
-    /// Lets go of memory that the thread has freed.
+    /// Gives back memory that the thread has freed.
     trim: fn(),
     live: AtomicUsize,
-    /// Most at once since memory was given back.
+    /// The largest number at a time since memory was given back.
     peak: AtomicUsize,
-    /// How many have ever begun, and ended.
+    /// The number that have ever begun, plus the number that have ended.
     changes: AtomicUsize,
-    /// One that had carried [`MUCH`] has ended since memory was given back.
+    /// Whether one that carried [`MUCH`] has ended since memory was given back.
     much: AtomicBool,
-    /// Somebody waits for the lull.
+    /// Whether a task waits for the lull.
     watched: AtomicBool,
 }
 
-/// A connection or a tunnel that lives on a worker, from its first moment to its last: what
-/// fails before it stands, or never gets as far, has needed memory as well.
+/// A connection or a tunnel that lives on a worker, from its first moment to its last. One that fails before it is
+/// established has needed memory as well.
 pub struct Lives(Arc<Memory>);
 
 impl Lives {
-    /// One that is about to end has carried so many bytes.
+    /// Notes that it carried this many bytes. Called when it is about to end.
     pub fn carried(&self, bytes: u64) {
         if bytes >= MUCH {
             self.0.much.store(true, Relaxed);
@@ -112,7 +113,7 @@ impl Drop for Lives {
 }
 
 impl Memory {
-    /// Of the thread that runs `thread`, which gives it back by `trim`.
+    /// For the thread that runs `thread`, which gives memory back with `trim`.
     pub(crate) fn new(thread: Handle, trim: fn()) -> Arc<Self> {
         Arc::new(Self {
             thread,
@@ -150,7 +151,7 @@ impl Memory {
         self.burst_is_gone() || self.much.load(Relaxed)
     }
 
-    /// To be called on its thread: that is whose memory it is.
+    /// To be called on the thread whose memory it is.
     fn give_back(&self) {
         let started = std::time::Instant::now();
         leno_tls::buffer::release();
@@ -161,8 +162,8 @@ impl Memory {
         tracing::debug!(took = ?started.elapsed(), live, "gave back memory");
     }
 
-    /// Whether there is something to give back; returns when nothing takes its place, or so much that
-    /// there isn't.
+    /// Whether there is something to give back. Returns when a lull has come, or when so many new ones have begun that
+    /// there is nothing to give back.
     async fn lull(&self) -> bool {
         while self.is_worth_a_look() {
             if self.quiet().await && self.is_worth_a_look() {
@@ -172,7 +173,7 @@ impl Memory {
         false
     }
 
-    /// Whether few came or went in the time of a lull, which begins now.
+    /// Whether few began or ended during a lull that starts now.
     async fn quiet(&self) -> bool {
         let before = self.changes.load(Relaxed);
         sleep(LULL).await;
@@ -180,7 +181,7 @@ impl Memory {
     }
 }
 
-/// Gives back memory once the burst is over, and again when its tunnels have gone.
+/// Gives back memory when the burst is over, and again when its tunnels have ended.
 async fn watch(memory: Arc<Memory>) {
     while memory.lull().await {
         memory.give_back();
@@ -188,7 +189,7 @@ async fn watch(memory: Arc<Memory>) {
             let kept = memory.live.load(Relaxed);
             sleep(wait - LULL).await;
             let quiet = memory.quiet().await;
-            // Another burst: it gets its own lull.
+            // Another burst has begun, and has its own lull.
             if memory.peak.load(Relaxed) >= kept + BURST {
                 break;
             }

@@ -1,7 +1,7 @@
-//! The threads connections run on.
+//! The threads that connections run on.
 //!
-//! Single-threaded runtimes: a connection stays with the tunnel it uses, so that no message has to
-//! wake another thread. As many as cores. Which of them take what is not decided here.
+//! Each has a single-threaded runtime. A connection stays on the thread of the tunnel that it uses, so no message has
+//! to wake another thread. There are as many threads as cores. Other modules decide which of them accept connections.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::memory::{Lives, Memory};
 use crate::error::Error;
 
-/// One of the threads connections run on, and what belongs to it. Whoever runs something there hands this down.
+/// One of the threads that connections run on, and what belongs to it. It is handed down to everything that runs there.
 ///
-/// What can't be handed down, because it is the kernel's or another library's to ask for, is set up once, in
-/// [`Worker::occupy`]: who keeps the thread's timers, and which network namespace it comes home to.
+/// Two things can't be handed down, because the kernel or another library asks for them: which thread keeps this
+/// thread's timers, and which network namespace it returns to. [`Worker::occupy`] sets them up once.
 #[derive(Clone)]
 pub struct Worker {
     handle: Handle,
@@ -30,7 +30,7 @@ impl Worker {
         Self { memory: Memory::new(handle.clone(), trim), handle }
     }
 
-    /// Makes the calling thread this worker's until `stop`; its timers are `keeper`'s.
+    /// Makes the calling thread this worker's thread until `stop`. `keeper` keeps its timers.
     fn occupy(runtime: &Runtime, keeper: &Handle, stop: &CancellationToken) {
         timers::keep_on(keeper);
         NetworkNamespace::linger();
@@ -38,23 +38,23 @@ impl Worker {
         NetworkNamespace::go_home();
     }
 
-    /// Runs something on it.
+    /// Runs a task on it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(task);
     }
 
-    /// Until the guard is dropped, what the calling thread spawns and registers is this worker's.
+    /// Until the guard is dropped, tasks and sockets of the calling thread belong to this worker.
     pub fn enter(&self) -> EnterGuard<'_> {
         self.handle.enter()
     }
 
-    /// Counts a connection or a tunnel that is to live on it.
+    /// Counts a connection or a tunnel that will live on it.
     pub fn lives(&self) -> Lives {
         self.memory.begun()
     }
 }
 
-/// The data-path threads. Dropped, they finish what they are polling and end.
+/// The data-path threads. When dropped, they finish what they are polling and end.
 pub struct Workers {
     all: Vec<Worker>,
     threads: Vec<JoinHandle<()>>,
@@ -62,11 +62,11 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads; 0 for one per core. Each lets go of freed memory by `trim` and
-    /// leaves its timers to `keeper`, which must outlive it.
+    /// Starts `count` threads, or one per core if it is 0. Each gives freed memory back with `trim` and leaves its
+    /// timers to `keeper`, which must outlive it.
     ///
     /// # Errors
-    /// If a thread or its runtime can't be had.
+    /// If a thread or its runtime can't be created.
     pub fn start(count: usize, trim: fn(), keeper: &Handle) -> Result<Self, Error> {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from);
         let count = if count == 0 { cores() } else { count };
@@ -74,8 +74,8 @@ impl Workers {
         let mut workers = Self { all: Vec::new(), threads: Vec::new(), stop };
         for index in 0..count {
             let runtime = Builder::new_current_thread()
-                // And not of time: that would read the clock and look through its timers at each
-                // turn, 1 % of the processor time of a request, for none that are kept here.
+                // Without time: the runtime would read the clock and look through its timers at each turn. That is 1 %
+                // of the processor time of a request, for timers that are not kept here.
                 .enable_io()
                 .on_thread_park(|| {
                     leno_tunnel::thread_sleeps();
@@ -105,7 +105,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.stop.cancel();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has already told so; there is nothing left to stop.
+            // A worker that panicked has reported it, and there is nothing left to stop.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! How a line looks. Values come from the network and from users: whatever they hold, a line
-//! stays one line and a field one field.
+//! The format of a line. Values come from the network and from users. Whatever they contain, a line stays one line and
+//! a field one field.
 
 use std::fmt::{Display, Write as _};
 use std::io::Write;
@@ -17,7 +17,7 @@ use crate::logging::Format;
 const TIME: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
 
-/// Where fields of a line go.
+/// The output of a line's fields.
 trait Fields {
     /// Text in quotes.
     fn text(&mut self, key: &'static str, value: &dyn Display);
@@ -36,7 +36,7 @@ pub(super) fn line(out: &mut Vec<u8>, format: Format, line: &Line) {
     write(out, format, &head, |fields| record(fields, &line.record, line.happened == Happened::Opened));
 }
 
-/// Says that lines are missing here.
+/// Notes that lines are missing here.
 pub(super) fn gap(out: &mut Vec<u8>, format: Format, time: SystemTime, lines: u64) {
     let head =
         Head { time, level: Level::Error, message: "access log lines dropped: the log was not written fast enough" };
@@ -75,7 +75,7 @@ fn write(out: &mut Vec<u8>, format: Format, head: &Head<'_>, fill: impl FnOnce(&
             json.text("scope", &"access");
             json.text("message", &head.message);
             fill(&mut json);
-            // Writing to memory; a map of strings and numbers always has a JSON form.
+            // It can't fail: it writes to memory, and a map of strings and numbers always has a JSON form.
             let _ = serde_json::to_writer(&mut *out, &Value::Object(json.0));
         }
     }
@@ -109,7 +109,7 @@ fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
     }
 }
 
-/// What the fields of one end of a connection are called.
+/// The field names of one end of a connection.
 struct Keys {
     address: &'static str,
     workload: &'static str,
@@ -154,13 +154,13 @@ fn name(fields: &mut dyn Fields, key: &'static str, name: Option<&Name>) {
     }
 }
 
-/// Most lines are a little shorter, bytes.
+/// Initial capacity, bytes: most lines are a little shorter.
 const USUAL: usize = 768;
 
 struct Text(String);
 
 impl Text {
-    /// Writes `value` as it is, and says where it begins.
+    /// Writes `value` unchanged, and returns where it begins.
     fn raw(&mut self, value: &dyn Display) -> usize {
         let start = self.0.len();
         let _ = write!(self.0, "{value}");
@@ -197,7 +197,7 @@ impl Fields for Text {
     }
 }
 
-/// Whether a byte, and with it the text made of such, needs no second look.
+/// Whether a byte is harmless. Text of such bytes needs no further check.
 fn is_harmless(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
 }
@@ -209,8 +209,8 @@ fn escape(out: &mut String, text: &str) {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            // Escape sequences of terminals start with one; line separators and text direction
-            // marks could fake another line to a reader.
+            // Escape sequences of terminals begin with a control character. Line separators and text direction marks
+            // could make a reader see another line.
             c if c.is_control() || is_deceptive(c) => {
                 let _ = write!(out, "\\u{{{:x}}}", c as u32);
             }

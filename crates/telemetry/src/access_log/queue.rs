@@ -1,4 +1,4 @@
-//! Between the data path and the thread that writes.
+//! The queue between the data path and the writer thread.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -11,21 +11,20 @@ use super::watch::Watchers;
 use super::{Line, format};
 use crate::logging::Format;
 
-/// How long the writer lets lines gather: a wake-up and a system call per line would cost more
-/// than the line.
+/// How long the writer lets lines gather. A wake-up and a system call for each line would cost more than the line.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Bytes put together before they are written.
+/// Bytes that are gathered before they are written.
 const BATCH: usize = 64 << 10;
 
-/// Lines that there is room for at all times, twice: many more only come in a burst.
+/// The number of lines for which each of the two buffers keeps room. More come only in a burst.
 const ROOM: usize = 256;
 
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// The writer waits here.
+    /// Where the writer waits.
     filled: Condvar,
-    /// Who flushes waits here.
+    /// Where flushing callers wait.
     written: Condvar,
     capacity: usize,
     dropped: Counter,
@@ -34,9 +33,9 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     lines: VecDeque<Line>,
-    /// Lines dropped since the log last said so.
+    /// Lines dropped since the last note in the log.
     missing: u64,
-    /// Lines ever queued, and of these written.
+    /// The number of lines ever queued, and the number written.
     pushed: u64,
     done: u64,
     closed: bool,
@@ -59,7 +58,7 @@ impl Queue {
         }
         state.lines.push_back(line);
         state.pushed += 1;
-        // Else the writer is awake, or will look here once it is done.
+        // Otherwise the writer is awake, or will look here when it is done.
         let first = state.lines.len() == 1;
         drop(state);
         if first {
@@ -86,10 +85,10 @@ impl Queue {
         state.done >= target
     }
 
-    /// The writer's thread: runs until the queue is closed and empty, or `out` fails.
+    /// The writer thread: runs until the queue is closed and empty, or `out` fails.
     pub(super) fn write_all(&self, mut out: impl Write, format: Format, watchers: &Watchers) {
         let mut buffer = Vec::with_capacity(BATCH + 4096);
-        // Swapped with the queue's own, so that neither has to grow anew for each batch.
+        // Swapped with the queue's own, so that neither has to grow again for each batch.
         let mut lines = VecDeque::new();
         loop {
             let missing = self.next_batch(&mut lines);
@@ -134,8 +133,7 @@ impl Queue {
         self.written.notify_all();
     }
 
-    /// Swaps in what has gathered, nothing once the queue is closed and drained; says how many
-    /// lines were dropped.
+    /// Swaps in what has gathered; nothing when the queue is closed and empty. Returns how many lines were dropped.
     fn next_batch(&self, lines: &mut VecDeque<Line>) -> u64 {
         let mut state = self.state.lock();
         while state.lines.is_empty() && state.missing == 0 && !state.closed {

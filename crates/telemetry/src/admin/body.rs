@@ -1,4 +1,4 @@
-//! What an answer carries: all at once, or in pieces as they are written.
+//! The body of a response: complete, or in pieces as they are written.
 
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 /// Size of one piece, bytes.
 const PIECE: usize = 64 << 10;
 
-/// Pieces that wait for the reader; whoever writes waits then.
+/// Pieces that may wait for the reader. When there are as many, the writer waits.
 const WAITING: usize = 2;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub struct Body {
     carries: Carries,
@@ -31,7 +31,7 @@ pub(super) type Taken = Arc<AtomicUsize>;
 #[derive(Debug)]
 enum Carries {
     Whole(Full<Bytes>),
-    /// An empty piece is the end. Without it the answer is broken off, and must look so.
+    /// Pieces. An empty one is the end. Without it the response was broken off, and must look so.
     Pieces(mpsc::Receiver<Bytes>),
 }
 
@@ -40,7 +40,7 @@ impl Body {
         Self { carries: Carries::Whole(Full::new(bytes.into())), taken: Taken::default() }
     }
 
-    /// What `write` writes, on a thread of its own, no faster than it is read.
+    /// The body that `write` writes, on a thread of its own, no faster than it is read.
     pub(super) fn written(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> io::Result<Self> {
         let (sender, pieces) = mpsc::channel(WAITING);
         std::thread::Builder::new().name("answer".to_owned()).spawn(move || {
@@ -52,7 +52,7 @@ impl Body {
         Ok(Self { carries: Carries::Pieces(pieces), taken: Taken::default() })
     }
 
-    /// Has `taken` count the pieces.
+    /// Makes `taken` count the pieces.
     pub(super) fn count(&mut self, taken: Taken) {
         self.taken = taken;
     }
@@ -97,7 +97,7 @@ impl HttpBody for Body {
     }
 }
 
-/// Cuts what is written into pieces.
+/// Splits what is written into pieces.
 struct Pieces {
     sender: mpsc::Sender<Bytes>,
     next: Vec<u8>,

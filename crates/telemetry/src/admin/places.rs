@@ -1,9 +1,9 @@
-//! Whose requests are served at a time.
+//! Which requests are served at a time?
 //!
-//! Pods reach the metrics and readiness ports, and whoever is slow there must keep neither the
-//! kubelet's probe nor a scrape waiting. So nobody waits for a place: where all are taken, whoever
-//! comes gets one of those that the greediest client has, the one it took first. Clients that have
-//! yet to say what they want, and clients that read their answer, take places of their own.
+//! Pods can reach the metrics and readiness ports, and a slow client there must not keep the kubelet's probe or a
+//! scrape waiting. So nobody waits for a place. If all are taken, a newcomer gets the place that the client with the
+//! most places has held longest. Clients that are sending their request and clients that read their response have
+//! separate places.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 
 use crate::one_host;
 
-/// Connections whose request is not complete, at most: each holds up to a request's head and body.
+/// Most connections whose request is not complete. Each holds up to a request's head and body.
 const ASKING: usize = 64;
 
-/// Connections that are sent their answer, at most: each holds up to a scrape, which can be megabytes.
+/// Most connections that are sent their response. Each holds up to a scrape, which can be megabytes.
 const ANSWERED: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct Places {
 
 #[derive(Default)]
 struct Taken {
-    /// Of each stage, in the order in which they were taken.
+    /// The places of both stages, in the order in which they were taken.
     places: Vec<Entry>,
     next: u64,
 }
@@ -66,7 +66,7 @@ impl Taken {
             return;
         }
         let share = |client| of(stage).filter(|entry| entry.client == client).count();
-        // The first of equals: `max_by_key` would take the last.
+        // The first of equals; `max_by_key` takes the last.
         let greediest = of(stage).rev().max_by_key(|entry| share(entry.client)).map(|entry| entry.client);
         let first = self.places.iter().position(|entry| entry.stage == stage && Some(entry.client) == greediest);
         if let Some(first) = first {
@@ -75,7 +75,7 @@ impl Taken {
     }
 }
 
-/// Dropped, it is free.
+/// A place. Dropping it frees it.
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
@@ -86,7 +86,7 @@ impl Place {
     /// The client's request is complete.
     pub(super) fn asked(&self) {
         let mut taken = self.places.taken.lock();
-        // Not if it is another's by now.
+        // Unless the place belongs to another connection by now.
         let Some(at) = taken.places.iter().position(|entry| entry.number == self.number) else { return };
         let mut entry = taken.places.remove(at);
         entry.stage = Stage::Answered;
@@ -94,7 +94,7 @@ impl Place {
         taken.places.push(entry);
     }
 
-    /// Resolves once it is another's.
+    /// Resolves when the place was given to another connection.
     pub(super) async fn lost(&self) {
         self.lost.notified().await;
     }

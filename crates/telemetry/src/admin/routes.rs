@@ -9,7 +9,7 @@ use crate::logging::LogHandle;
 use crate::metrics::{OPEN_METRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE};
 use crate::{Metrics, Readiness};
 
-/// `GET /healthz/ready`: 200 `ready`, or 500 with what is waited for.
+/// `GET /healthz/ready`: 200 `ready`, or 500 with what it waits for.
 pub fn readiness(readiness: &Readiness) -> Routes {
     let readiness = readiness.clone();
     Routes::new().get("/healthz/ready", move |_| {
@@ -49,8 +49,8 @@ pub fn metrics(metrics: &Metrics) -> Routes {
     Routes::new().add(Method::GET, "/metrics", scrape.clone()).add(Method::GET, "/stats/prometheus", scrape)
 }
 
-/// `POST /logging`: `?level=` a level or a list of `module=level`, `?reset` to how the process
-/// started; answers with what is in force. `GET` only tells.
+/// `POST /logging`: `?level=` sets a level or a list of `module=level`; `?reset` goes back to the level at the start.
+/// Answers with the level in force. `GET` only shows it.
 pub fn logging(log: &LogHandle) -> Routes {
     let change = |log: LogHandle| {
         move |request: Request| -> Answer {

@@ -5,22 +5,22 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Chunks handed to one system call.
+/// Most chunks passed to one system call.
 pub(super) const SLICES: usize = 32;
 
-/// Chunks up to this length are gathered. A stream's window bounds what waits by its payload only:
+/// Chunks below this length, bytes, are copied together. A stream's window bounds only the payload that waits;
 /// thousands of one-byte frames would each keep a buffer of their own.
 const GATHER_BELOW: usize = 1 << 10;
 
-/// Room for gathered chunks, bytes.
+/// Buffer size for copied chunks, bytes.
 const GATHERED: usize = 8 << 10;
 
-/// A queue of bytes. What is in it has not been released to the peer, so the stream's window
-/// bounds it. Empty, it holds no memory.
+/// A queue of bytes. They have not been released to the peer, so the stream's window bounds them. An empty queue holds
+/// no memory.
 #[derive(Default)]
 pub(super) struct Chunks {
     waiting: VecDeque<Bytes>,
-    /// Behind everything in `waiting`.
+    /// Comes after everything in `waiting`.
     gathered: BytesMut,
 }
 
@@ -29,12 +29,12 @@ impl Chunks {
         self.waiting.is_empty() && self.gathered.is_empty()
     }
 
-    /// Whether a chunk of so many bytes is better copied than kept.
+    /// Whether a chunk of this length is better copied than kept.
     pub(super) fn copies(length: usize) -> bool {
         length <= GATHER_BELOW
     }
 
-    /// Copies few bytes to the end.
+    /// Copies a few bytes to the end.
     pub(super) fn push_copy(&mut self, bytes: &[u8]) {
         if self.is_empty() {
             self.waiting.push_back(Bytes::copy_from_slice(bytes));
@@ -52,7 +52,7 @@ impl Chunks {
         self.waiting.push_back(bytes);
     }
 
-    /// The first chunk.
+    /// Removes and returns the first chunk.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
         let first = match self.waiting.pop_front() {
             None if self.gathered.is_empty() => None,
@@ -63,7 +63,7 @@ impl Chunks {
         first
     }
 
-    /// The first chunks, for a vectored write; says how many.
+    /// The first chunks, for a vectored write. Returns their number.
     pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
         let gathered = Some(&self.gathered[..]).filter(|gathered| !gathered.is_empty());
         let mut count = 0;
@@ -74,7 +74,7 @@ impl Chunks {
         count
     }
 
-    /// The first `bytes` bytes are gone.
+    /// Drops the first `bytes` bytes.
     pub(super) fn advance(&mut self, mut bytes: usize) {
         while let Some(chunk) = self.waiting.front_mut() {
             if bytes < chunk.len() {

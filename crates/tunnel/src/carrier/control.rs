@@ -1,5 +1,5 @@
-//! What the peer's frames say that are not DATA, as far as it concerns streams or windows here. The library sees most of
-//! them, too, and judges them.
+//! Frames of the peer other than DATA, as far as they concern streams or windows here. The library sees and judges most
+//! of them as well.
 
 use h2::Reason;
 
@@ -60,7 +60,7 @@ impl Carrier {
                 self.stream_fails(head.stream, Error::Reset { code, by_peer: true });
             }
             SETTINGS if head.stream == 0 && !head.has(ACK) => self.peer_settings(head),
-            // It has heard of ours. What was on its way when it did, has come before.
+            // The peer has received our settings. Everything it sent before that has come.
             SETTINGS if head.stream == 0 => self.incoming.lenient = 0,
             GOAWAY if head.stream == 0 => {
                 let (last, code) =
@@ -80,7 +80,7 @@ impl Carrier {
         true
     }
 
-    /// Tells the library of the ends that came due inside a header block.
+    /// Tells the library of stream ends that became due inside a header block.
     fn tell_late_ends(&mut self) {
         for (id, stream) in &mut self.streams {
             if stream.receiving.take_due() {
@@ -100,7 +100,7 @@ impl Carrier {
     fn peer_settings(&mut self, head: Head) {
         let settings = self.incoming.inbox.payload(head);
         let (mut window, mut frame) = (None, None);
-        // What makes no sense ends the connection in a moment, by the library.
+        // Invalid settings: the library is about to end the connection.
         for setting in settings.chunks_exact(6) {
             let (name, value) = (u16::from_be_bytes([setting[0], setting[1]]), word(setting, 2));
             match name {
@@ -169,7 +169,7 @@ impl Carrier {
         self.violated(Violation::new(Reason::FLOW_CONTROL_ERROR, what));
     }
 
-    /// The peer closes the connection, and did nothing for our streams after `last`.
+    /// The peer closes the connection and did not process our streams after `last`.
     fn peer_leaves(&mut self, last: u32, code: Reason) {
         if self.role != Role::Client {
             return;
@@ -180,14 +180,14 @@ impl Carrier {
         }
     }
 
-    /// Counts it, for whom it costs more than it brings.
+    /// Reports a frame to the flood protection if it costs more than it brings.
     fn tell_calm(&mut self, head: Head) {
         match head.kind {
-            // There are few in a block, by the library.
+            // The library allows few of them in a block.
             CONTINUATION => {}
             RST_STREAM => match self.streams.get(&head.stream).filter(|stream| stream.failure.is_none()) {
                 Some(stream) if self.role == Role::Server && !stream.sending.is_open() => self.brings_nothing(GIVEN_UP),
-                // So streams may end, and the request was counted.
+                // They may end a stream, and the request itself was counted.
                 Some(_) => {}
                 None => self.brings_nothing(1),
             },
@@ -195,8 +195,8 @@ impl Carrier {
         }
     }
 
-    /// A client's request was reset by the library, with this reason. A client may have as many served and
-    /// reset as it likes by breaking a rule in each (CVE-2025-8671).
+    /// The library reset a client's request for this reason. Without a count, a client could have any number of
+    /// requests served and reset by breaking a rule in each (CVE-2025-8671).
     pub(super) fn was_reset_for(&mut self, reason: Reason) {
         if self.role == Role::Server && matches!(reason, Reason::PROTOCOL_ERROR | Reason::FLOW_CONTROL_ERROR) {
             self.brings_nothing(BROKEN);
@@ -208,7 +208,7 @@ impl Carrier {
         self.is_calm(borne);
     }
 
-    /// Ends the connection of a peer that is not.
+    /// Ends the connection of a peer that floods.
     pub(super) fn is_calm(&mut self, borne: bool) {
         if !borne {
             let what = "the peer floods the connection with frames that bring nothing (ENHANCE_YOUR_CALM)";

@@ -1,15 +1,15 @@
-//! A receive window as its receiver keeps it (RFC 9113 §6.9).
+//! A receive window, as its receiver keeps it (RFC 9113 §6.9).
 
-/// What the peer may still send, and what it has yet to be told of.
+/// The bytes that the peer may still send, and those that it will be told of.
 #[derive(Debug)]
 pub(super) struct Credit {
-    /// The peer may still send so many bytes; less than nothing if it has sent some before it knew how many.
+    /// Bytes that the peer may still send. Negative if it sent some before it knew the limit.
     available: i32,
-    /// So many more are not held against it: it may not have heard yet.
+    /// Bytes that it may send beyond that because it may not have heard of the limit yet.
     lenient: u16,
-    /// So many more are consumed and not yet told of.
+    /// Bytes that were consumed and that the peer was not told of yet.
     owed: u32,
-    /// So many will not be told of when they are consumed: the window shrinks.
+    /// Bytes that the peer won't be told of when they are consumed, because the window shrinks.
     withheld: u32,
 }
 
@@ -18,13 +18,13 @@ impl Credit {
         Self::with_leniency(window, 0)
     }
 
-    /// A window that the peer takes for larger by so many bytes until it hears of it (RFC 9113 §6.9.3).
+    /// A window that the peer takes to be larger by `lenient` bytes until it hears of it (RFC 9113 §6.9.3).
     pub(super) fn with_leniency(window: u32, lenient: u16) -> Self {
-        // Not more than 2^31-1, as any window.
+        // At most 2^31-1, as any window.
         Self { available: window as i32, lenient, owed: 0, withheld: 0 }
     }
 
-    /// The peer has sent so many bytes; false if it must not have.
+    /// The peer has sent this many bytes. Returns false if that exceeds the window.
     pub(super) fn take(&mut self, bytes: u32) -> bool {
         let rest = i64::from(self.available) - i64::from(bytes);
         if rest < -i64::from(self.lenient) {
@@ -34,16 +34,16 @@ impl Credit {
         true
     }
 
-    /// So many of the received bytes are consumed.
+    /// This many of the received bytes were consumed.
     pub(super) fn give(&mut self, bytes: u32) {
         let kept = bytes.min(self.withheld);
         self.withheld -= kept;
         self.owed += bytes - kept;
     }
 
-    /// What the peer is to be told now, once it is worth a frame: half as much as the peer still
-    /// may send. To be asked after each [`Credit::take`], too, or what is left of the window could
-    /// go to one whose bytes are never consumed.
+    /// The increment to tell the peer now, if it is worth a frame: half as much as the peer may still send. Ask after
+    /// each [`Credit::take`] as well. Otherwise the rest of the window could be used up by a stream whose bytes are
+    /// never consumed.
     pub(super) fn due(&mut self) -> Option<u32> {
         if self.owed == 0 || i64::from(self.owed) < i64::from(self.available / 2) {
             return None;
@@ -52,12 +52,12 @@ impl Credit {
         Some(std::mem::take(&mut self.owed))
     }
 
-    /// What the peer may still send, or is to be told that it may.
+    /// Bytes that the peer may still send, including those that it will be told of.
     pub(super) fn outstanding(&self) -> u32 {
         self.available.saturating_add_unsigned(self.owed).max(0) as u32
     }
 
-    /// The window is to be larger, or smaller, by so many bytes.
+    /// Changes the size of the window.
     pub(super) fn resize(&mut self, from: u32, to: u32) {
         if to > from {
             self.give(to - from);
@@ -72,12 +72,12 @@ impl Credit {
 
 #[cfg(test)]
 impl Credit {
-    /// The window, if all that came is consumed.
+    /// The size of the window when everything received is consumed.
     pub(super) fn whole(&self) -> u32 {
         self.available as u32 + self.owed + self.withheld
     }
 
-    /// What the peer may send now.
+    /// Bytes that the peer may send now.
     pub(super) fn open(&self) -> i64 {
         self.available.into()
     }

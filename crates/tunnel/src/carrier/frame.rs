@@ -1,8 +1,8 @@
-//! HTTP/2 frames as far as the carrier has to know them (RFC 9113 §4.1, §6).
+//! The parts of HTTP/2 frames that the carrier has to know (RFC 9113 §4.1, §6).
 
 use std::ops::Range;
 
-/// Bytes of a frame's head.
+/// Length of a frame's head, bytes.
 pub(super) const HEAD: usize = 9;
 
 pub(super) const DATA: u8 = 0;
@@ -16,18 +16,18 @@ pub(super) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const CONTINUATION: u8 = 9;
 
-/// Of DATA and HEADERS.
+/// Flag of DATA and HEADERS.
 pub(super) const END_STREAM: u8 = 0x1;
-/// Of SETTINGS.
+/// Flag of SETTINGS.
 pub(super) const ACK: u8 = 0x1;
-/// Of HEADERS and CONTINUATION.
+/// Flag of HEADERS and CONTINUATION.
 pub(super) const END_HEADERS: u8 = 0x4;
-/// Of DATA and HEADERS.
+/// Flag of DATA and HEADERS.
 pub(super) const PADDED: u8 = 0x8;
 
-/// Of SETTINGS: what a stream's window begins with, bytes.
+/// Parameter of SETTINGS: the initial window of a stream, bytes.
 pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
-/// Of SETTINGS: the largest frame, bytes.
+/// Parameter of SETTINGS: the largest frame, bytes.
 pub(super) const MAX_FRAME_SIZE: u16 = 5;
 
 /// Largest window a peer may ask for, bytes (RFC 9113 §6.9.1).
@@ -36,11 +36,11 @@ pub(super) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
 /// A frame's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Bytes that follow; 24 bits.
+    /// Length of the payload, bytes; 24 bits.
     pub(super) length: u32,
     pub(super) kind: u8,
     pub(super) flags: u8,
-    /// 31 bits; 0 for the connection.
+    /// Stream number, 31 bits; 0 for the connection.
     pub(super) stream: u32,
 }
 
@@ -60,7 +60,7 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// A WINDOW_UPDATE for `stream`, whole.
+    /// A complete WINDOW_UPDATE for `stream`.
     pub(super) fn window_update(stream: u32, increment: u32) -> [u8; HEAD + 4] {
         let mut frame = [0; HEAD + 4];
         frame[..HEAD].copy_from_slice(&Self { length: 4, kind: WINDOW_UPDATE, flags: 0, stream }.bytes());
@@ -68,7 +68,7 @@ impl Head {
         frame
     }
 
-    /// A GOAWAY, whole.
+    /// A complete GOAWAY.
     pub(super) fn goaway(last_stream: u32, code: u32) -> [u8; HEAD + 8] {
         let mut frame = [0; HEAD + 8];
         frame[..HEAD].copy_from_slice(&Self { length: 8, kind: GOAWAY, flags: 0, stream: 0 }.bytes());
@@ -78,36 +78,36 @@ impl Head {
     }
 }
 
-/// The 32 bits at `at`; 0 beyond the end.
+/// The 32 bits at offset `at`; 0 beyond the end.
 pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
-/// Takes a byte stream apart, however it is cut into reads.
+/// Splits a byte stream into frames, however the stream is cut into reads.
 #[derive(Debug)]
 pub(super) struct Splitter {
-    /// Bytes before the first frame that are still to come.
+    /// Bytes before the first frame that have not come yet.
     preface: u8,
     head: [u8; HEAD],
     /// Bytes of `head` that have come.
     have: u8,
-    /// Payload of the current frame that is still to come.
+    /// Payload of the current frame that has not come yet, bytes.
     left: u32,
 }
 
-/// What [`Splitter::next`] found.
+/// A piece found by [`Splitter::next`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// Of what comes before the first frame (RFC 9113 §3.4).
+    /// A piece of the connection preface (RFC 9113 §3.4).
     Preface(Range<usize>),
-    /// A frame begins; it is over already if its length is 0.
+    /// The head of a frame. If its length is 0, the frame is complete.
     Head(Head),
-    /// Of the current frame's payload, and whether it is over with that.
+    /// A piece of the current frame's payload, and whether the frame is complete with it.
     Payload(Range<usize>, bool),
 }
 
 impl Splitter {
-    /// `preface`: bytes before the first frame.
+    /// `preface` is the number of bytes before the first frame.
     pub(super) fn new(preface: u8) -> Self {
         Self { preface, head: [0; HEAD], have: 0, left: 0 }
     }
@@ -117,12 +117,12 @@ impl Splitter {
         self.preface == 0 && self.have == 0 && self.left == 0
     }
 
-    /// Bytes of the current frame that are still to come.
+    /// Bytes of the current frame that have not come yet.
     pub(super) fn left(&self) -> usize {
         self.left as usize
     }
 
-    /// The next piece in `bytes`, from `at` on, which is moved behind it. None once all is taken.
+    /// The next piece of `bytes`, starting at `at`, which is moved behind the piece. `None` at the end.
     pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Piece> {
         let start = *at;
         let rest = bytes.len() - start;

@@ -1,30 +1,30 @@
-//! What has become of a stream: who holds it, what the peer's half has said, and what this side's has.
+//! The state of a stream: who holds it, and the state of the peer's half and of ours.
 
 use super::Role;
 
-/// Who has a stream's lane.
+/// Who holds a stream's lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody yet: what comes is kept.
+    /// Nobody yet. What comes is kept.
     Awaited,
     Somebody,
-    /// Nobody any more: what comes is thrown away.
+    /// Nobody any more. What comes is thrown away.
     Gone,
 }
 
-/// The half that the peer sends on.
+/// The peer's half of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receiving {
-    /// Its headers have yet to come.
+    /// Its headers have not come yet.
     Awaited,
-    /// They have come. What a server says behind them may belong to a refusal, which is of no interest.
+    /// Its headers have come. What a server sends after them may belong to a refusal and is ignored.
     Answered,
-    /// It is a tunnel: what comes is its program's.
+    /// The stream is a tunnel. What comes is for its program.
     Tunnel,
-    /// It ended before it became one. The library is not told: it would compare a refusal's
-    /// `content-length` with the bytes it has seen, which are none.
+    /// It ended before the stream became a tunnel. The library is not told: it would compare a refusal's
+    /// `content-length` with the DATA bytes that it has seen, which are none.
     EndUntold,
-    /// It became one then, and the library is to be told as soon as it may be.
+    /// The stream became a tunnel after that. The library must be told of the end as soon as possible.
     EndDue,
     /// It has ended, and the library knows.
     Ended,
@@ -41,7 +41,7 @@ impl Receiving {
         self != Self::Awaited
     }
 
-    /// The stream is to be a tunnel.
+    /// The stream becomes a tunnel.
     pub(super) fn accept(&mut self) {
         match self {
             Self::Awaited | Self::Answered => *self = Self::Tunnel,
@@ -50,7 +50,7 @@ impl Receiving {
         }
     }
 
-    /// It ends with a frame that the library does not see. Says whether the library is to be told.
+    /// It ends with a frame that the library does not see. Returns whether the library must be told.
     pub(super) fn end_beside(&mut self, role: Role) -> bool {
         let told = role == Role::Server || *self == Self::Tunnel;
         *self = if told { Self::Ended } else { Self::EndUntold };
@@ -68,7 +68,7 @@ impl Receiving {
         matches!(self, Self::EndUntold | Self::EndDue | Self::Ended)
     }
 
-    /// Whether the library is to be told of the end, which the caller then does.
+    /// Whether the library must be told of the end now. The caller then does so.
     pub(super) fn take_due(&mut self) -> bool {
         let due = *self == Self::EndDue;
         if due {
@@ -78,19 +78,19 @@ impl Receiving {
     }
 }
 
-/// The half that this side sends on.
+/// Our half of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sending {
-    /// The headers after which DATA may be sent have yet to pass.
+    /// The headers after which DATA may be sent have not been written yet.
     Unopened,
-    /// They have passed in part, and are all that there will be.
+    /// A part of its headers was written, and they end the half.
     Ending,
     Open,
     Ended,
 }
 
 impl Sending {
-    /// Its headers have passed. Says whether they are the first.
+    /// Its headers were written. Returns whether they are the first.
     pub(super) fn open(&mut self) -> bool {
         let opened = match self {
             Self::Unopened => Self::Open,
@@ -105,7 +105,7 @@ impl Sending {
         matches!(self, Self::Open | Self::Ended)
     }
 
-    /// A frame that ends it has passed.
+    /// A frame that ends it was written.
     pub(super) fn end(&mut self) {
         *self = if self.is_open() { Self::Ended } else { Self::Ending };
     }

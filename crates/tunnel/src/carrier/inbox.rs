@@ -1,4 +1,4 @@
-//! What the peer sent that is for the library, until it takes it.
+//! Frames of the peer that wait for the library to read them.
 
 use std::io;
 use std::task::{Context, Waker};
@@ -8,8 +8,8 @@ use tokio::io::ReadBuf;
 
 use super::frame::{DATA, END_STREAM, HEAD, Head, LARGEST_WINDOW};
 
-/// Whole frames that may wait, bytes; beyond, nothing is read until the library has taken some: it may be
-/// waiting for the peer to read its answers.
+/// Most bytes of complete frames that may wait. Beyond that, nothing is read until the library has taken some, because
+/// it may be waiting for the peer to read its answers.
 const MOST: usize = 64 << 10;
 
 /// Memory that a connection keeps while no frame waits, bytes.
@@ -17,18 +17,18 @@ const KEPT: usize = 1 << 10;
 
 #[derive(Default)]
 pub(super) struct Inbox {
-    /// The last may be incomplete.
+    /// The last frame may be incomplete.
     frames: BytesMut,
-    /// Bytes of it that are whole frames.
+    /// Bytes of complete frames.
     whole: usize,
-    /// The transport ended. The library is told once it has got everything else.
+    /// Set when the transport has ended. The library is told after it has got everything else.
     end: Option<io::Result<()>>,
-    /// The library, where it waits for a frame.
+    /// The library, if it waits for a frame.
     library: Option<Waker>,
 }
 
 impl Inbox {
-    /// Nothing more is to be read for now.
+    /// Whether nothing more should be read for now.
     pub(super) fn is_full(&self) -> bool {
         self.whole > MOST
     }
@@ -37,23 +37,23 @@ impl Inbox {
         self.end.is_some()
     }
 
-    /// Adds a frame's bytes, which may not be all.
+    /// Adds bytes of a frame.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.frames.extend_from_slice(bytes);
     }
 
-    /// The last frame has come whole.
+    /// The last frame is complete.
     pub(super) fn frame_is_whole(&mut self) {
         self.whole = self.frames.len();
         self.wake();
     }
 
-    /// The payload of the last frame, which has just become whole.
+    /// The payload of the last frame, which has just become complete.
     pub(super) fn payload(&self, head: Head) -> &[u8] {
         &self.frames[self.frames.len() - head.length as usize..]
     }
 
-    /// The library need not see the last frame.
+    /// Removes the last frame, which the library need not see.
     pub(super) fn withdraw(&mut self, head: Head) {
         self.frames.truncate(self.frames.len() - HEAD - head.length as usize);
     }
@@ -64,7 +64,7 @@ impl Inbox {
         self.wake();
     }
 
-    /// The connection is over: what waits is of no use any more.
+    /// The connection is over: drops everything that waits.
     pub(super) fn forget(&mut self) {
         self.frames = BytesMut::new();
         self.whole = 0;
@@ -72,13 +72,13 @@ impl Inbox {
         self.wake();
     }
 
-    /// Gives the library as much as has come whole and has room, nothing at the end. `None` if it
-    /// has to wait.
+    /// Copies complete frames into `room`, as many as fit. At the end of the transport, copies nothing. `None` if the
+    /// library has to wait.
     pub(super) fn give(&mut self, room: &mut ReadBuf<'_>) -> Option<io::Result<()>> {
         if self.whole == 0 {
             return match self.end.as_mut()? {
                 Ok(()) => Some(Ok(())),
-                // Told once; it can't be copied.
+                // Returned once, because it can't be copied.
                 end => Some(std::mem::replace(end, Ok(()))),
             };
         }
@@ -103,7 +103,7 @@ impl Inbox {
         }
     }
 
-    /// Tells the library of a stream's end, between two frames.
+    /// Tells the library that a stream has ended, between two frames.
     pub(super) fn tell_end(&mut self, stream: u32) {
         let end = Head { length: 0, kind: DATA, flags: END_STREAM, stream };
         let begun = self.frames[self.whole..].to_vec();
@@ -113,10 +113,10 @@ impl Inbox {
         self.frames.extend_from_slice(&begun);
     }
 
-    /// Has the library end a stream whose window the peer has opened too far by the WINDOW_UPDATE that
-    /// has just become whole. The library knows of no other: its own count lies between nothing and the
-    /// largest, so one frame may not be beyond that, and two always are. It takes the second for late
-    /// where the first was enough.
+    /// Makes the library end a stream whose window the peer has opened too far with the WINDOW_UPDATE that has just
+    /// become complete. The library does not know the stream's real window. Its own count lies between zero and the
+    /// maximum, so one further frame may not exceed the limit, but two always do. If one was enough, it treats the
+    /// second as late.
     pub(super) fn tell_overflow(&mut self, stream: u32) {
         let twice = Head::window_update(stream, LARGEST_WINDOW as u32);
         self.frames.truncate(self.frames.len() - twice.len());
@@ -127,7 +127,7 @@ impl Inbox {
 
 #[cfg(test)]
 impl Inbox {
-    /// Bytes that it takes.
+    /// Memory in use, bytes.
     pub(super) fn memory(&self) -> usize {
         self.frames.capacity()
     }

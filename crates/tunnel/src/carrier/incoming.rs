@@ -21,8 +21,8 @@ use crate::calm::Calm;
 use crate::sockets::write_now;
 use crate::window::Ledger;
 
-/// What is left of a frame from so many bytes on is read by itself, bytes: a TLS record's. With less, the records that
-/// small frames share would be cut at each of these.
+/// If at least this much of a frame is missing, bytes, it is read by itself. The value is the size of a TLS record.
+/// With a lower one, records shared by small frames would be cut at each of them.
 const LARGE: usize = 16 << 10;
 
 /// Frames that bring nothing, within ten seconds and beyond what is earned: an honest peer sends one for some that bring
@@ -35,16 +35,16 @@ pub(super) struct Incoming {
     pub(super) demux: Demux,
     /// Frames for the library.
     pub(super) inbox: Inbox,
-    /// Nothing is read until the library has taken some.
+    /// Nothing is read until the library has taken some frames.
     pub(super) paused: bool,
-    /// Once it has broken one, nothing of it is looked at any more.
+    /// Set when the peer has broken a rule. Nothing of it is handled any more.
     pub(super) violation: Option<Violation>,
-    /// Who drives the connection knows.
+    /// Whether the connection's driver knows of it.
     pub(super) reported: bool,
     pub(super) received: Arc<AtomicU64>,
     /// Bytes that may still be read in this turn.
     pub(super) budget: usize,
-    /// What a turn has read and not taken apart, and how much of it it has.
+    /// What a turn has read and not handled, and how much of it has been handled.
     pub(super) rest: Option<Box<(Received, usize)>>,
     /// Somebody listened to the stream of the current frame of DATA when that began.
     is_heard: bool,
@@ -54,12 +54,12 @@ pub(super) struct Incoming {
     pub(super) size: ReadSize,
     /// The connection's window.
     pub(super) credit: Credit,
-    /// What that is to be.
+    /// The size that it should have.
     pub(super) target: u32,
-    /// A stream's, before it is open, and at most.
+    /// The window of a stream before it is open, and its largest window.
     first_stream_window: u32,
     pub(super) stream_window: u32,
-    /// What a peer that has not heard of a stream's window takes it to be larger, bytes.
+    /// By how many bytes a peer that has not heard of a stream's window overestimates it.
     pub(super) lenient: u16,
 }
 
@@ -78,12 +78,12 @@ impl Incoming {
             gained: 0,
             calm: Calm::bearing(BORNE),
             size: ReadSize::new(LARGEST_READ),
-            // The library tells the peer of what exceeds the default, first thing.
+            // The library's first frame tells the peer of what exceeds the default.
             credit: Credit::new(settings.connection_window),
             target: settings.connection_window,
             first_stream_window: settings.first_stream_window(),
             stream_window: settings.stream_window,
-            // A server hears of it before it hears of a stream.
+            // A server's peer hears of it before it opens a stream.
             lenient: if role == Role::Server {
                 DEFAULT_WINDOW.saturating_sub(settings.first_stream_window()) as u16
             } else {
@@ -102,19 +102,18 @@ impl Incoming {
         !self.paused && !self.inbox.has_ended() && self.violation.is_none()
     }
 
-    /// Bytes to read at once: what is left of a large frame, if that has begun, and else as many as
-    /// load suggests, and the head of their frame. So a frame of 256 KiB that the peer's proxy has sent
-    /// in one piece goes to its program in one piece; read without regard to frames, each read would bring
-    /// the end of one and the beginning of the next, twice as many system calls and twice as many
-    /// wakings of programs.
+    /// Bytes to read at once: the rest of a large frame, if one has begun, or else as many as the load suggests, and
+    /// the head of the next frame. So a frame of 256 KiB that the peer's proxy has sent in one piece goes to its
+    /// program in one piece. Reads that ignored frames would each bring the end of one frame and the beginning of the
+    /// next: twice as many system calls, and twice as many wake-ups of programs.
     pub(super) fn wanted(&self) -> usize {
         let (left, size) = (self.demux.left(), self.size.bytes());
         if (LARGE..size).contains(&left) { left } else { size + HEAD }
     }
 
-    /// A read has brought `length` bytes where so many were `wanted`.
+    /// A read of up to `wanted` bytes has brought `length`.
     pub(super) fn observe(&mut self, length: usize, wanted: usize) {
-        // One that was to end with its frame tells nothing of the load.
+        // A read that was to end with its frame tells nothing about the load.
         if wanted > self.size.bytes() {
             self.size.observe(length, wanted);
         }
@@ -133,7 +132,7 @@ impl Incoming {
 }
 
 impl Carrier {
-    /// Takes received bytes from `at` on apart and passes them on, as many as this turn may.
+    /// Handles received bytes from `at` on, as many as this turn may.
     pub(super) fn take_apart(&mut self, mut received: Received, mut at: usize) {
         let mut gathered = Gathered::default();
         while self.incoming.violation.is_none() {
@@ -214,7 +213,7 @@ impl Carrier {
         self.receive_ends(id);
     }
 
-    /// Nothing is read from such a peer any more.
+    /// The peer has broken a rule. Nothing is read any more.
     pub(super) fn violated(&mut self, violation: Violation) {
         self.incoming.violation.get_or_insert(violation);
     }
@@ -232,8 +231,7 @@ impl Carrier {
         gathered.count += 1;
     }
 
-    /// Passes on what was gathered: to the program's socket as far as that takes it now, the rest
-    /// waits for the stream's reader.
+    /// Delivers what was gathered: as much as the program's socket takes now. The rest waits for the stream's reader.
     fn deliver(&mut self, received: &mut Received, gathered: &mut Gathered) {
         let count = std::mem::take(&mut gathered.count);
         if count == 0 {
@@ -251,7 +249,7 @@ impl Carrier {
             for (slice, range) in slices.iter_mut().zip(ranges) {
                 *slice = IoSlice::new(&received.bytes()[range.start as usize..range.end as usize]);
             }
-            // The relay meets an error again, and knows what to do.
+            // The relay meets the error again and handles it.
             written = write_now(&sink.socket, &slices[..count]).unwrap_or(0);
             sink.meter.backward(written as u64);
         }
@@ -277,7 +275,7 @@ impl Carrier {
         self.consumed(gathered.stream, written as u32);
     }
 
-    /// Received bytes have left this process, or will never be asked for.
+    /// Received bytes have left this process or will never be read.
     pub(super) fn consumed(&mut self, id: u32, bytes: u32) {
         self.incoming.credit.give(bytes);
         let Some(stream) = self.streams.get_mut(&id) else { return };

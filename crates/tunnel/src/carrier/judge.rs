@@ -1,5 +1,5 @@
-//! Judges received frames by their heads. A frame for the library is kept until it is whole, so one that must not be so long
-//! is refused before its body has come.
+//! Checks received frames by their heads. A frame for the library is buffered until it is complete, so one that is too
+//! long is refused before its body has come.
 
 use h2::Reason;
 
@@ -10,44 +10,43 @@ use super::frame::{
 use super::violation::Violation;
 use crate::Settings;
 
-/// What HEADERS hold beside their part of the header block, at most: the length of the padding, the padding and the
-/// priority (RFC 9113 §6.2), bytes.
+/// Most bytes of HEADERS besides the header block: the padding's length, the padding and the priority (RFC 9113 §6.2).
 const BESIDE_BLOCK: u32 = 1 + 255 + 5;
 
-/// Settings in one frame, at most. HTTP/2 has seven; some peers send one or two more that nobody knows.
+/// Most settings in one frame. HTTP/2 defines seven; some peers send one or two unknown ones.
 const MOST_SETTINGS: u32 = 32;
 
-/// Bytes of one setting (RFC 9113 §6.5.1).
+/// Length of one setting (RFC 9113 §6.5.1), bytes.
 const SETTING: u32 = 6;
 
 /// Longest GOAWAY, bytes. All but eight of them are a text for people.
 const LONGEST_GOAWAY: u32 = 4 << 10;
 
-/// What is to be done with a frame.
+/// What to do with a frame.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It is somebody's.
+    /// Handle it.
     Taken,
-    /// Nobody has to see its body.
+    /// Ignore its body.
     Ignored,
     Refused(Violation),
 }
 
-/// What it takes to judge the next frame.
+/// The state needed to check the next frame.
 pub(super) struct Judge {
     largest_frame: u32,
-    /// Longest header block, bytes: as long as the header list that was announced. A field is shorter as it is written in a
-    /// block than as RFC 9113 §6.5.2 counts it, so a list that is a little too long still reaches the library, which
+    /// Longest header block, bytes: as long as the announced limit of the header list. A field is shorter in a block
+    /// than by the count of RFC 9113 §6.5.2. So a list that is slightly too long still reaches the library, which
     /// refuses that request alone.
     longest_block: u32,
-    /// The stream whose header block has begun: only its CONTINUATION may follow (RFC 9113 §6.10).
+    /// The stream whose header block has begun. Only its CONTINUATION may follow (RFC 9113 §6.10).
     open_block: Option<u32>,
     /// Bytes of that block so far.
     block: u32,
 }
 
 impl Judge {
-    /// `header_list`: the longest that the peer was told of, bytes.
+    /// `header_list` is the longest header list that was announced to the peer, bytes.
     pub(super) fn new(settings: &Settings, header_list: u32) -> Self {
         Self { largest_frame: settings.max_frame_size, longest_block: header_list, open_block: None, block: 0 }
     }
@@ -70,7 +69,8 @@ impl Judge {
         if head.length > self.largest_frame {
             return Some((Reason::FRAME_SIZE_ERROR, "the peer sent a larger frame than it was told to"));
         }
-        // The library would see it only of what it gets, and what is taken out has an effect at once.
+        // The library checks only frames that it gets. Frames handled here take effect at once, so the rule must be
+        // checked here.
         if let Some(stream) = self.open_block
             && (head.kind, head.stream) != (CONTINUATION, stream)
         {
@@ -103,14 +103,14 @@ impl Judge {
             PING => wrong_length(length != 8),
             PRIORITY => wrong_length(length != 5),
             RST_STREAM | WINDOW_UPDATE => wrong_length(length != 4),
-            // A client has said that it takes none, a server takes none ever (RFC 9113 §8.4).
+            // A client has announced that it accepts none, and a server never accepts any (RFC 9113 §8.4).
             PUSH_PROMISE => Some((Reason::PROTOCOL_ERROR, "the peer sent a PUSH_PROMISE, which nobody takes here")),
             // DATA is bounded by windows, and others are of no interest.
             _ => None,
         }
     }
 
-    /// A frame that is not DATA has come whole. Says whether a header block of several frames ends with it.
+    /// A frame that is not DATA is complete. Returns whether it ends a header block of several frames.
     pub(super) fn came(&mut self, head: Head) -> bool {
         let ends = head.has(END_HEADERS);
         match head.kind {
@@ -121,7 +121,7 @@ impl Judge {
         false
     }
 
-    /// Whether nothing may stand between what has come and what is to come.
+    /// Whether nothing may be inserted between what has come and what follows.
     pub(super) fn is_inside_block(&self) -> bool {
         self.open_block.is_some()
     }

@@ -1,4 +1,4 @@
-//! A stream's way through its connection.
+//! One stream, as the rest of this crate uses it.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::Error;
 use crate::meter::Meter;
 use crate::sockets::write_now;
 
-/// Both directions of one stream's bytes. Dropped, what still comes is thrown away.
+/// Both directions of one stream's bytes. After it is dropped, what still comes is thrown away.
 pub(crate) struct Lane {
     carrier: Handle,
     stream: u32,
 }
 
-/// What became of a delivery.
+/// The result of a delivery.
 pub(crate) enum Delivery {
     /// The program's socket failed.
     Socket(io::Error),
     /// The stream failed.
     Stream(Error),
-    /// All that the peer sent before it ended its half has been delivered.
+    /// The peer has ended its half, and everything before that was delivered.
     Ended,
 }
 
@@ -52,7 +52,7 @@ impl Lane {
         }
     }
 
-    /// Next received bytes; `None` once the peer has ended its half.
+    /// The next received bytes; `None` when the peer has ended its half.
     pub(crate) fn poll_chunk(&self, cx: &Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
         let mut carrier = self.carrier.0.lock();
         let Some(stream) = carrier.streams.get_mut(&self.stream) else { return Poll::Ready(Ok(None)) };
@@ -62,7 +62,7 @@ impl Lane {
         if stream.receiving.has_ended() { Poll::Ready(Ok(None)) } else { stream.poll_failed(cx).map(Err) }
     }
 
-    /// So many bytes of chunks have left this process.
+    /// This many bytes of chunks have left this process.
     pub(crate) fn release(&self, bytes: usize) {
         let mut carrier = self.carrier.0.lock();
         if let Some(stream) = carrier.streams.get_mut(&self.stream) {
@@ -72,15 +72,14 @@ impl Lane {
         }
     }
 
-    /// From now on, what comes goes straight to the socket; what that has no room for waits for
-    /// [`Lane::poll_deliver`].
+    /// From now on, received bytes go straight to the socket. What it has no room for waits for [`Lane::poll_deliver`].
     pub(crate) fn deliver_to(&self, socket: &Arc<TcpStream>, meter: Arc<dyn Meter>) {
         if let Some(stream) = self.carrier.0.lock().streams.get_mut(&self.stream) {
             stream.sink = Some(Sink { socket: socket.clone(), meter });
         }
     }
 
-    /// Writes what waits to the socket.
+    /// Writes waiting bytes to the socket.
     pub(crate) fn poll_deliver(&self, cx: &mut Context<'_>, socket: &TcpStream, meter: &dyn Meter) -> Poll<Delivery> {
         let mut carrier = self.carrier.0.lock();
         loop {
@@ -92,7 +91,7 @@ impl Lane {
             match socket.poll_write_ready(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Delivery::Socket(error)),
-                // What is complete stays so, whatever becomes of the connection.
+                // A complete stream stays complete, whatever happens to the connection.
                 Poll::Pending if stream.receiving.has_ended() => return Poll::Pending,
                 Poll::Pending => return stream.poll_failed(cx).map(Delivery::Stream),
             }
@@ -112,7 +111,7 @@ impl Lane {
         }
     }
 
-    /// Bytes that were written to the socket.
+    /// Bytes written to the socket so far.
     pub(crate) fn delivered(&self) -> u64 {
         self.carrier.0.lock().streams.get(&self.stream).map_or(0, |stream| stream.delivered)
     }
@@ -127,29 +126,28 @@ impl Lane {
         self.carrier.0.lock().leave_queue(self.stream);
     }
 
-    /// Sends the first `length` bytes of `payload`; at most as many as were reserved.
+    /// Sends the first `length` bytes of `payload`, at most as many as were reserved.
     pub(crate) fn send(&self, payload: impl Payload, length: usize) -> Result<(), Error> {
         self.carrier.0.lock().send(self.stream, payload, length)
     }
 
-    /// Sends bytes once the stream is open; nothing else may have been given before that did not
-    /// leave yet.
+    /// Sends bytes when the stream is open. Everything given before must have left.
     pub(crate) fn send_soon(&self, bytes: Bytes) {
         self.carrier.0.lock().send_soon(self.stream, bytes);
     }
 
-    /// Waits until all that was given has left the stream.
+    /// Waits until everything given has left the stream.
     pub(crate) fn poll_sent(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         self.carrier.0.lock().poll_sent(self.stream, cx)
     }
 
-    /// Waits until the end of this side's half has left the stream.
+    /// Waits until the end of our half has left the stream.
     pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         self.carrier.0.lock().poll_ended(self.stream, cx)
     }
 
-    /// Ready when the stream has failed before the peer ended its half: what came then is not all. Takes the
-    /// place of who waits for received bytes.
+    /// Ready when the stream has failed before the peer ended its half, so that what came is not everything. Replaces
+    /// the waker of a task that waits for received bytes.
     pub(crate) fn poll_cut(&self, cx: &Context<'_>) -> Poll<Error> {
         let mut carrier = self.carrier.0.lock();
         let stream = carrier.streams.get_mut(&self.stream).filter(|stream| !stream.receiving.has_ended());
@@ -161,7 +159,7 @@ impl Lane {
         self.carrier.0.lock().streams.get(&self.stream).is_none_or(|stream| stream.failure.is_some())
     }
 
-    /// Ready when the stream has failed. Takes the place of who waits for received bytes.
+    /// Ready when the stream has failed. Replaces the waker of a task that waits for received bytes.
     pub(crate) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Error> {
         let mut carrier = self.carrier.0.lock();
         carrier.streams.get_mut(&self.stream).map_or(Poll::Pending, |stream| stream.poll_failed(cx))
@@ -170,12 +168,12 @@ impl Lane {
 
 #[cfg(test)]
 impl Lane {
-    /// Bytes that the stream, and all streams of the connection, hold.
+    /// Bytes that wait: of this stream, and of all streams of the connection.
     pub(crate) fn held(&self) -> (usize, usize) {
         self.carrier.0.lock().streams[&self.stream].held.all()
     }
 
-    /// What it goes by, which may outlive it.
+    /// Its carrier, which may outlive it.
     pub(super) fn carrier(&self) -> Handle {
         self.carrier.clone()
     }
@@ -199,7 +197,7 @@ impl Drop for Lane {
         carrier.forget_if_over(self.stream);
         carrier.forget_if_never_opened(self.stream);
         drop(carrier);
-        // Closes the program's socket, if the relay has ended.
+        // Closes the program's socket if the relay has ended.
         drop(sink);
     }
 }

@@ -1,4 +1,4 @@
-//! What the HTTP/2 library takes for its transport.
+//! The carrier as the HTTP/2 library's transport.
 
 use std::future::Future;
 use std::io;
@@ -14,30 +14,28 @@ use tokio::time::Sleep;
 use super::Handle;
 use crate::timers::sleep;
 
-/// Takes its leave when shut down: it reads on until the peer has closed too.
+/// When shut down, it reads on until the peer has closed too.
 ///
-/// Without that, a late frame of the peer (a WINDOW_UPDATE, mostly) that meets a closed socket is
-/// answered with a RST by the kernel, which then throws away what it had still to send: the last
-/// megabytes of the connection's last streams.
+/// Otherwise a late frame of the peer (mostly a WINDOW_UPDATE) would meet a closed socket. The kernel answers that with
+/// a RST and discards what it has not sent yet: the last megabytes of the connection's last streams.
 pub(crate) struct LibraryIo {
     carrier: Handle,
     patience: Patience,
-    /// Set while it takes its leave.
+    /// Set while it waits for the peer to close.
     leaving: Option<Pin<Box<Sleep>>>,
 }
 
-/// How long a peer may take to close once this side has. Clones are one.
+/// How long a peer may take to close after this side has. Clones share the value.
 #[derive(Clone)]
 pub(crate) struct Patience(Arc<AtomicU64>);
 
 impl Patience {
-    /// Long enough for a last word (GOAWAY) to arrive; no longer, for it may be said to somebody
-    /// who keeps on sending what it is said for.
+    /// Long enough for a final GOAWAY to arrive, and no longer, because a peer that gets a GOAWAY may keep sending.
     fn short() -> Self {
         Self(Arc::new(AtomicU64::new(1000)))
     }
 
-    /// This connection will end in good order, and may have much to deliver yet.
+    /// This connection will end in good order, and may have much to deliver.
     pub(crate) fn raise(&self, to: Duration) {
         self.0.store(u64::try_from(to.as_millis()).unwrap_or(u64::MAX), Relaxed);
     }
@@ -67,7 +65,7 @@ impl AsyncRead for LibraryIo {
             given = carrier.incoming.inbox.give(buf);
         }
         if given.is_some() && std::mem::take(&mut carrier.incoming.paused) {
-            // There is room again, and nobody else would say so.
+            // There is room again, and nothing else would wake the driver.
             carrier.wake_driver();
         }
         match given {
@@ -91,7 +89,7 @@ impl AsyncWrite for LibraryIo {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut carrier = self.carrier.0.lock();
-        // Else at the end of the turn, for all frames at once.
+        // With a task, flush at the end of the turn, once for all frames.
         if carrier.has_task { Poll::Ready(Ok(())) } else { carrier.poll_flush(cx) }
     }
 
@@ -99,8 +97,8 @@ impl AsyncWrite for LibraryIo {
         let this = &mut *self;
         let mut carrier = this.carrier.0.lock();
         if !std::mem::replace(&mut carrier.leaving, true) {
-            // From here on the transport wakes who polls this. Nothing is carried any more: the
-            // peer may take its time to close, and programs must not wait for it.
+            // From here on, the transport wakes whoever polls this. Nothing is carried any more: the peer may take its
+            // time to close, and programs must not wait for it.
             let error = carrier.last_word();
             carrier.fail(&error);
         }
@@ -118,7 +116,7 @@ impl AsyncWrite for LibraryIo {
                 return Poll::Ready(Ok(()));
             }
             let mut unwanted = ReadBuf::new(&mut scratch);
-            // Whatever its end looks like, the peer has closed.
+            // However it ends, the peer has closed.
             if ready!(Pin::new(&mut *io).poll_read(cx, &mut unwanted)).is_err() || unwanted.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }

@@ -73,45 +73,45 @@ pub(crate) use library::{LibraryIo, Patience};
 pub use pace::thread_sleeps;
 pub(crate) use violation::Violation;
 
-/// Bytes read in one turn, but for the last read, which may bring twice what is left of them. A bulk
-/// sender keeps the socket full, and would be read until it is empty: others on the thread would wait
-/// for megabytes.
+/// Bytes read in one turn, except that the last read may bring twice what is left of them. A bulk sender keeps the
+/// socket full. Without a limit, it would be read until it is empty, and the thread's other tasks would wait for
+/// megabytes.
 const TURN: usize = 256 << 10;
 
 /// Most bytes read at once.
 const LARGEST_READ: usize = 256 << 10;
 
-/// What the peer assumes before it is told otherwise, bytes (RFC 9113 §6.5.2).
+/// The peer's assumption before it is told otherwise, bytes (RFC 9113 §6.5.2).
 const DEFAULT_WINDOW: u32 = 65_535;
 const DEFAULT_FRAME: usize = 16_384;
 
-/// Which side of the connection this is.
+/// Our side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
     Server,
 }
 
-/// One connection. Its task calls [`Handle::begin_turn`], polls the library if that asks for it,
-/// and calls [`Handle::end_turn`]; streams come in by their [`Lane`]s.
+/// One connection. Its task calls [`Handle::begin_turn`], polls the library if the library asked for it, and calls
+/// [`Handle::end_turn`]. Streams use it through their [`Lane`]s.
 pub(crate) struct Carrier {
-    /// None once the connection is over.
+    /// `None` when the connection is over.
     io: Option<Box<dyn Transport>>,
     role: Role,
-    /// Who drives the connection: its task or, before there is one, who waits for its handshake.
+    /// The task that drives the connection: its own or, before there is one, the task that waits for its handshake.
     driver: Option<Waker>,
-    /// The task drives it: reading and flushing are left to its turns.
+    /// Whether the connection's task drives it. Then reading and flushing happen in its turns only.
     has_task: bool,
-    /// What the task does in its turn, it need not be woken for.
+    /// Whether the task is in its turn, so that it need not be woken.
     in_turn: bool,
-    /// The library has begun to close the transport, which is its own from then on.
+    /// Whether the library has begun to close the transport, which then belongs to the library.
     leaving: bool,
     streams: HashMap<u32, Stream, RandomState>,
-    /// The latest stream that began.
+    /// The latest stream that was begun.
     last_stream: u32,
-    /// The latest stream whose first frame has passed.
+    /// The latest stream whose first frame was sent or received.
     last_begun: u32,
-    /// Of a server: nobody will take streams that begin after this one.
+    /// Of a server: streams after this one are not served.
     last_served: u32,
     /// Why the connection is over.
     failure: Option<Error>,
@@ -121,12 +121,12 @@ pub(crate) struct Carrier {
     ledger: Arc<Ledger>,
 }
 
-/// A connection's carrier. Clones are one.
+/// A handle of a connection's carrier. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Mutex<Carrier>>);
 
 impl Handle {
-    /// A carrier on `io`, and what the library is to take for its transport.
+    /// A carrier on `io`, and the transport for the library.
     pub(crate) fn new(io: Box<dyn Transport>, role: Role, settings: &Settings, ledger: Arc<Ledger>) -> Self {
         Self(Arc::new(Mutex::new(Carrier {
             io: Some(io),
@@ -147,7 +147,7 @@ impl Handle {
         })))
     }
 
-    /// What the library is to take for its transport.
+    /// The transport for the library.
     pub(crate) fn library_io(&self) -> LibraryIo {
         LibraryIo::new(self.clone())
     }
@@ -162,11 +162,10 @@ impl Handle {
         self.0.lock().has_task = true;
     }
 
-    /// Receives what has come and passes it on. To be called first in each turn of the
-    /// connection's task.
+    /// Receives what has come and passes it on. Call it first in each turn of the connection's task.
     ///
     /// # Errors
-    /// Once, if the peer has broken the rules: the connection is to be ended.
+    /// Once, if the peer has broken a rule and the connection must end.
     pub(crate) fn begin_turn(&self, cx: &mut Context<'_>) -> Result<(), Violation> {
         let mut carrier = self.0.lock();
         carrier.in_turn = true;
@@ -180,13 +179,13 @@ impl Handle {
         if std::mem::replace(&mut carrier.incoming.reported, true) { Ok(()) } else { Err(violation) }
     }
 
-    /// A client's last word to a server that has broken the rules, as far as it can be said now: the
-    /// library has none for that.
+    /// Sends a client's final frame to a server that has broken a rule, as far as that is possible now. The library has
+    /// no function for it.
     pub(crate) fn complain(&self, cx: &mut Context<'_>, violation: Violation) {
         self.0.lock().complain(cx, violation);
     }
 
-    /// Sends what was gathered. To be called last in each turn.
+    /// Sends what was gathered. Call it last in each turn.
     ///
     /// # Errors
     /// If the transport failed.
@@ -202,7 +201,7 @@ impl Handle {
         }
     }
 
-    /// The connection's receive window has another size.
+    /// Changes the size of the connection's receive window.
     pub(crate) fn resize_window(&self, size: u32) {
         let mut carrier = self.0.lock();
         let before = std::mem::replace(&mut carrier.incoming.target, size);
@@ -210,27 +209,26 @@ impl Handle {
         carrier.tell_connection_credit();
     }
 
-    /// A stream's lane. It may be asked for before or after the stream's first frame has passed.
+    /// A stream's lane. It may be requested before or after the stream's first frame.
     pub(crate) fn attach(&self, stream: u32) -> Lane {
         let mut carrier = self.0.lock();
         carrier.attach(stream);
         Lane::new(self.clone(), stream)
     }
 
-    /// All streams end with this error; the connection may still say its last words.
+    /// Ends all streams with this error. The connection may still send its final frames.
     pub(crate) fn fail(&self, error: &Error) {
         self.0.lock().fail(error);
     }
 
-    /// The connection is over: the transport is dropped, and streams that are still open end with
-    /// this error.
+    /// The connection is over. Drops the transport, and ends streams that are still open with this error.
     pub(crate) fn close(&self, error: &Error) {
         let io = {
             let mut carrier = self.0.lock();
             carrier.fail(error);
             carrier.outgoing.forget();
             carrier.incoming.forget();
-            // Or lanes would keep the memory of a task that has ended.
+            // Otherwise lanes would keep the memory of a task that has ended.
             carrier.driver = None;
             carrier.pulse = Pulse::default();
             carrier.io.take()
@@ -240,12 +238,12 @@ impl Handle {
 }
 
 impl Carrier {
-    /// From now on, whoever polls with `cx` is woken.
+    /// From now on, the task of `cx` is woken.
     fn driven_by(&mut self, cx: &Context<'_>) {
         keep(&mut self.driver, cx);
     }
 
-    /// The transport has something that only the task's turn can send.
+    /// The transport has bytes that only the task's turn can flush.
     fn ask_for_flush(&mut self) {
         let asked = std::mem::replace(&mut self.outgoing.unflushed, true);
         if !asked && self.has_task && !self.in_turn {
@@ -259,12 +257,11 @@ impl Carrier {
         }
     }
 
-    /// Reads until nothing more has come, the turn's share is used up, or the library has to catch
-    /// up first.
+    /// Reads until nothing more has come, the turn's share is used up, or the library must catch up first.
     fn receive(&mut self, cx: &mut Context<'_>) {
         while self.incoming.may_read() {
             if self.incoming.demux.had_its_turn() {
-                // Not at once, as below: this one may have no end.
+                // Not by waking at once, because there may be no end to it; see below.
                 return let_others(cx);
             }
             if let Some(rest) = self.incoming.rest.take() {
@@ -297,12 +294,12 @@ impl Carrier {
     }
 
     fn attach(&mut self, id: u32) {
-        // A server is asked to by the library, after the first frame has passed; a client by
-        // whoever opens the stream, before or after, and several may do so at once.
+        // On a server, the library asks for it after the first frame has come. On a client, whoever opens the stream
+        // asks for it before or after that, and several may do so at the same time.
         let (failure, known) = (&self.failure, id <= self.last_begun);
         let stream = self.streams.entry(id).or_insert_with(|| {
             let mut stream = self.incoming.new_stream(self.outgoing.mux.initial_window(), &self.ledger);
-            // Its end has passed, too, before anybody looked at it.
+            // Its end came as well, before anybody asked for it.
             if known && failure.is_none() {
                 stream.failure = Some(Error::Reset { code: h2::Reason::CANCEL, by_peer: true });
             }
@@ -315,7 +312,7 @@ impl Carrier {
         self.last_stream = self.last_stream.max(id);
     }
 
-    /// A stream begins with a frame that passes. One that was attached before is there already.
+    /// A stream begins with a frame that is sent or received. It may have been attached before.
     fn begin(&mut self, id: u32) {
         self.last_stream = self.last_stream.max(id);
         self.last_begun = self.last_begun.max(id);
@@ -338,8 +335,8 @@ impl Carrier {
         self.streams.retain(|_, stream| stream.is_held());
     }
 
-    /// Forgets a stream of a client that was given up before its headers passed. They may never
-    /// come; if they do, what ends it follows them.
+    /// Forgets a client's stream that was given up before its headers were sent. They may never be sent; if they are,
+    /// the frame that ends the stream follows them.
     fn forget_if_never_opened(&mut self, id: u32) {
         if self.role == Role::Client
             && self.streams.get(&id).is_some_and(|stream| !stream.is_held() && !stream.sending.is_open())
@@ -348,7 +345,7 @@ impl Carrier {
         }
     }
 
-    /// Forgets a stream that nobody holds and that is over.
+    /// Forgets a stream that is over and that nobody holds.
     fn forget_if_over(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| !stream.is_held() && stream.is_over()) {
             self.forget(id);
@@ -357,19 +354,18 @@ impl Carrier {
 
     fn forget(&mut self, id: u32) {
         let Some(mut stream) = self.streams.remove(&id) else { return };
-        // What came for it before anybody held it, nobody will ask for.
+        // What came for it before anybody held it will not be read.
         let given_back = stream.held.give_back(usize::MAX);
         self.incoming.credit.give(given_back as u32);
         self.tell_connection_credit();
-        // The table of many streams is not kept for a few.
+        // A table that once held many streams is not kept for a few.
         if self.streams.is_empty() && self.streams.capacity() > 64 {
             self.streams.shrink_to_fit();
         }
     }
 }
 
-/// A connection's hold on its carrier: however its task ends, the transport is closed, and streams
-/// are told.
+/// Closes the transport and informs the streams, however the connection's task ends.
 pub(crate) struct Guard(pub(crate) Handle);
 
 impl Drop for Guard {
@@ -378,13 +374,13 @@ impl Drop for Guard {
     }
 }
 
-/// Has the task go on when all others on the thread have had their turn, and the kernel was asked for whom there is
-/// something. A task that is woken at once would have sixty more turns before that.
+/// Lets the task continue only when all others on the thread have had their turn and the kernel was asked for new
+/// events. A task that wakes itself would get sixty more turns before that.
 fn let_others(cx: &mut Context<'_>) {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
-/// Why streams end whose connection is closed without a reason.
+/// The error of streams whose connection is closed without a reason.
 fn closed() -> Error {
     Error::Lost(Arc::new(io::ErrorKind::BrokenPipe.into()))
 }

@@ -1,4 +1,4 @@
-//! What goes to the peer: DATA of streams between the frames of the library.
+//! Sending: DATA of streams, between the library's frames.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -23,28 +23,28 @@ pub(super) struct Outgoing {
     pub(super) passing: Passing,
     /// Who may send, and how much.
     pub(super) mux: Mux,
-    /// The library has yet to write the rest of something that no frame may interrupt.
+    /// Whether the library is inside something that no frame may interrupt.
     pub(super) uninterruptible: bool,
-    /// Frames that wait for that.
+    /// Frames that wait for the end of that.
     pub(super) held_back: Vec<u8>,
-    /// What the transport had no room for; goes before anything else.
+    /// What the transport had no room for. It goes before anything else.
     pub(super) stuck: VecDeque<Bytes>,
     /// The transport has bytes that it may keep until it is flushed.
     pub(super) unflushed: bool,
-    /// Found by somebody who can do nothing about it.
+    /// An error that was met where it could not be handled.
     pub(super) error: Option<io::Error>,
-    /// Streams whose peer is to be told of their credit once the transport takes more.
+    /// Streams that owe their peer a WINDOW_UPDATE, sent when the transport takes more.
     owing: Vec<u32>,
-    /// Of the library's last GOAWAY.
+    /// The reason of the library's last GOAWAY.
     pub(super) goodbye: Option<Reason>,
-    /// The library, where it waits until the transport takes more.
+    /// The library, if it waits until the transport takes more.
     pub(super) library: Option<Waker>,
     pace: Pace,
 }
 
-/// Bytes to be sent, kept where the transport has no room for them.
+/// Bytes to be sent. They are kept if the transport has no room for them.
 pub(crate) trait Payload: Deref<Target = [u8]> {
-    /// The first `length` of them, for as long as it takes.
+    /// The first `length` of them, kept as long as needed.
     fn keep(self, length: usize) -> Bytes;
 }
 
@@ -90,15 +90,15 @@ impl Outgoing {
         }
     }
 
-    /// What is given now would have to wait here.
+    /// Whether what is given now would have to wait here.
     pub(super) fn is_busy(&self) -> bool {
         !self.stuck.is_empty() || self.uninterruptible
     }
 }
 
 impl Carrier {
-    /// The stream's credit is told once the transport takes more. Until then it adds up: a peer that
-    /// reads nothing must not have one frame after the other wait for it.
+    /// Owes the stream's peer a WINDOW_UPDATE until the transport takes more. Until then the credit adds up: otherwise
+    /// one frame after the other would wait for a peer that reads nothing.
     pub(super) fn owe(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id)
             && !std::mem::replace(&mut stream.owing, true)
@@ -117,7 +117,7 @@ impl Carrier {
         }
     }
 
-    /// Waits until the stream may send; says how much, `want` at most.
+    /// Waits until the stream may send. Returns how much, at most `want`.
     pub(super) fn poll_reserve(&mut self, id: u32, cx: &Context<'_>, want: usize) -> Poll<Result<usize, Error>> {
         let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
         if let Some(failure) = &stream.failure {
@@ -139,7 +139,7 @@ impl Carrier {
         }
     }
 
-    /// Waits until all that the stream was given has gone to the transport.
+    /// Waits until everything that the stream was given has gone to the transport.
     pub(super) fn poll_sent(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
         match &stream.failure {
@@ -152,7 +152,7 @@ impl Carrier {
         }
     }
 
-    /// Waits until the end of this side's half has gone to the transport.
+    /// Waits until the end of our half has gone to the transport.
     pub(super) fn poll_ended(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         let Some(stream) = self.streams.get_mut(&id) else { return Poll::Ready(Err(gone())) };
         match &stream.failure {
@@ -165,15 +165,15 @@ impl Carrier {
         }
     }
 
-    /// Sends the first `length` bytes of `payload`; at most as many as were reserved.
+    /// Sends the first `length` bytes of `payload`, at most as many as were reserved.
     pub(super) fn send(&mut self, id: u32, payload: impl Payload, length: usize) -> Result<(), Error> {
         let Some(stream) = self.streams.get_mut(&id) else { return Err(gone()) };
         if let Some(failure) = &stream.failure {
             return Err(failure.clone());
         }
         if self.outgoing.uninterruptible || self.outgoing.mux.room(stream.window) < length as i64 {
-            // Since it was reserved, others have used the connection's window, the peer has changed
-            // its mind, or the library has begun something.
+            // Since the reservation, others have used the connection's window, the peer has reduced the stream's, or
+            // the library has begun something that can't be interrupted.
             self.send_soon(id, payload.keep(length));
             self.let_next();
             return Ok(());
@@ -251,7 +251,7 @@ impl Carrier {
         }
     }
 
-    /// Wakes the first of those who wait for room, if there is some.
+    /// Wakes the first stream that waits for room, if there is any.
     pub(super) fn let_next(&mut self) {
         if let Some(first) = self.outgoing.mux.next()
             && !self.outgoing.is_busy()
@@ -261,7 +261,7 @@ impl Carrier {
         }
     }
 
-    /// The stream does not wait for room any more.
+    /// The stream no longer waits for room.
     pub(super) fn leave_queue(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id)
             && std::mem::take(&mut stream.queued)
@@ -271,15 +271,15 @@ impl Carrier {
         self.let_next();
     }
 
-    /// Tells the peer what it did wrong, as far as that can be done now.
+    /// Tells the peer which rule it broke, as far as that is possible now.
     pub(super) fn complain(&mut self, cx: &mut Context<'_>, violation: Violation) {
-        // The peer of a client has opened no stream.
+        // A client's peer has opened no stream.
         self.write(&Head::goaway(0, violation.code.into()));
         let _ = self.poll_flush(cx);
     }
 }
 
-/// A stream that nobody should hold any more.
+/// The error of a stream that nobody should hold any more.
 fn gone() -> Error {
     Error::Protocol("the stream is gone".into())
 }

@@ -1,31 +1,30 @@
-//! Whether what is sent now is likely to be all for a while.
+//! Predicts whether a message that is sent now is the only one for a while.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// How often this thread has gone to sleep.
+    /// How many times this thread has gone to sleep.
     static SLEEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Says that this thread has nothing left to do and is about to sleep. Where that is said, what a
-/// stream sends leaves at once as long as each waking of the thread brings one message; where it
-/// is not, and where there are more, it leaves when the others have had their turn, all of it in
-/// one record and one system call.
+/// Tells that this thread has nothing left to do and is about to sleep. On threads that call this, a stream's message
+/// is sent at once as long as each wake-up of the thread brings one message. Otherwise messages are sent when the other
+/// tasks have had their turn, together in one record and one system call.
 pub fn thread_sleeps() {
     SLEEPS.set(SLEEPS.get().wrapping_add(1));
 }
 
-/// How many messages one waking of the thread brings.
+/// Counts the messages of each wake-up of the thread.
 #[derive(Default)]
 pub(super) struct Pace {
     sleeps: u64,
     sent: u32,
-    /// The waking before brought one at most.
+    /// Whether the previous wake-up brought at most one.
     single: bool,
 }
 
 impl Pace {
-    /// One more is sent; says whether it is likely to be the only one.
+    /// Counts one more message. Returns whether it is likely to be the only one.
     pub(super) fn one_more(&mut self) -> bool {
         let sleeps = SLEEPS.get();
         if sleeps != self.sleeps {

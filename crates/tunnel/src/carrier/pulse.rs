@@ -1,4 +1,4 @@
-//! Whether anything waits for the peer: what the keepalive of a connection goes by.
+//! Whether anything waits for the peer. The keepalive of a connection depends on it.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Waker};
@@ -7,26 +7,26 @@ use super::{Carrier, Handle, Role};
 use crate::transport::Acknowledged;
 use crate::waking::keep;
 
-/// What was sent, beside what was received.
+/// What was sent, compared with what was received.
 #[derive(Default)]
 pub(super) struct Pulse {
-    /// What had been received when a stream's frame was sent last; `None` before the first.
+    /// The number of bytes received when a stream's frame was last sent; `None` before the first.
     asked: Option<u64>,
-    /// The keepalive looks after the peer. It need not be told of each frame then.
+    /// The keepalive is active, and need not be told of each frame.
     watched: bool,
-    /// Somebody wants to know at once whether the peer is there.
+    /// Somebody wants to know at once whether the peer is alive.
     probe: bool,
     keepalive: Option<Waker>,
 }
 
-/// What the keepalive sees.
+/// The state as the keepalive sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
     /// Bytes received so far.
     pub(crate) received: u64,
     /// Something was sent since the keepalive came to rest.
     pub(crate) watched: bool,
-    /// A PING is wanted. Told once.
+    /// A PING is wanted. Reported once.
     pub(crate) probe: bool,
 }
 
@@ -40,7 +40,7 @@ impl Pulse {
 }
 
 impl Carrier {
-    /// A frame of a stream was sent: from now on the peer should be heard.
+    /// A stream's frame was sent: from now on something should come from the peer.
     pub(super) fn expects_life(&mut self) {
         self.pulse.asked = Some(self.incoming.received.load(Relaxed));
         if !self.pulse.watched {
@@ -48,9 +48,9 @@ impl Carrier {
         }
     }
 
-    /// Whether a program would wait for ever if the peer were gone: nothing has come since the last
-    /// frame was sent, a request is unanswered, or there is no room for what is to be sent. Not while the
-    /// connection is closed: that has a time limit of its own, and nobody has to say anything any more.
+    /// Whether a program would wait for ever if the peer were gone: nothing has come since the last frame was sent, a
+    /// request is unanswered, or there is no room for what is to be sent. Not while the connection is being closed:
+    /// that has a time limit of its own.
     fn waits(&self) -> bool {
         if self.leaving {
             return false;
@@ -67,7 +67,7 @@ impl Carrier {
 }
 
 impl Handle {
-    /// Looks, and has `cx` woken when there is something to look after.
+    /// The current state. Wakes the task of `cx` when there is something to watch.
     pub(crate) fn look(&self, cx: &Context<'_>) -> Look {
         let mut carrier = self.0.lock();
         let received = carrier.incoming.received.load(Relaxed);
@@ -84,7 +84,7 @@ impl Handle {
         waits
     }
 
-    /// The peer was silent for long, and somebody wants to know whether it is there.
+    /// The peer was silent for long, and somebody wants to know whether it is alive.
     pub(crate) fn probe(&self) {
         let mut carrier = self.0.lock();
         carrier.pulse.probe = true;

@@ -1,4 +1,4 @@
-//! One read's bytes, on their way to whom they are for.
+//! The bytes of one read, on their way to their receivers.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use leno_tls::buffer::Buffer;
 
 use super::chunks::SLICES;
 
-/// One read's bytes. Whoever needs some of them for longer keeps all of them, or copies few.
+/// The bytes of one read. A receiver that needs some of them longer keeps all of them, or copies a few.
 pub(super) struct Received {
     buffer: Option<Buffer>,
     frozen: Bytes,
     pub(super) length: usize,
-    /// Bytes of memory that it takes.
+    /// Memory in use, bytes.
     capacity: usize,
 }
 
@@ -29,9 +29,9 @@ impl Received {
         }
     }
 
-    /// Some of the bytes, for longer. Few of them are copied, or they would keep all of the buffer,
-    /// whoever else keeps it now: a program that has stopped reading would hold a multiple of its
-    /// window. `thrifty`: nor may much of it lie idle.
+    /// Some of the bytes, to be kept longer. A few bytes are copied. Otherwise they would keep the whole buffer alive,
+    /// and a program that has stopped reading would hold a multiple of its window. With `thrifty`, bytes are also
+    /// copied if much of the buffer would lie idle.
     pub(super) fn keep(&mut self, range: Range<usize>, thrifty: bool) -> Bytes {
         let least = if thrifty { self.capacity / 8 * 7 } else { self.capacity / 2 };
         if range.len() < least {
@@ -44,7 +44,7 @@ impl Received {
     }
 }
 
-/// Payload of several frames that go to the same stream: one system call for all.
+/// Payload of several frames for one stream, written with one system call.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) stream: u32,

@@ -1,4 +1,4 @@
-//! What the carrier knows of one stream.
+//! The carrier's state of one stream.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -16,41 +16,41 @@ use crate::meter::Meter;
 use crate::waking::keep;
 use crate::window::{Held, Ledger};
 
-/// Whether the program reads. Its kernel takes megabytes for one that does not, which looks the same
-/// from here. So once it has taken a little, it is told to keep little: what it takes from then on, but
-/// for what fits its receive buffer, the program has read.
+/// Evidence that the program reads. The kernel takes megabytes for a program that does not, which looks the same from
+/// here. So after a little was delivered, the kernel is told to buffer little. What it takes from then on, except for
+/// what fits its receive buffer, the program has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
-    /// Short connections are never asked.
+    /// Not asked for. Short connections never are.
     None,
-    /// Asked when so many bytes had been delivered.
+    /// Asked for when this many bytes had been delivered.
     Since(u64),
-    /// What was delivered beyond so many bytes, it has read.
+    /// What was delivered beyond this many bytes, the program has read.
     Given(u64),
 }
 
-/// Proof is asked for once so many bytes were delivered.
+/// Bytes delivered before evidence is asked for.
 const ASKED_FROM: u64 = 32 << 10;
 
-/// What the kernel may have yet to send to a program that is asked for proof, bytes.
+/// Bytes that the kernel may hold unsent for a program while evidence is asked for.
 const UNSENT: u32 = 16 << 10;
 
-/// What it takes for such a program that does not read: its receive buffer, which grows a little, and
-/// what is unsent. Measured 410 KiB.
+/// Bytes that the kernel takes for such a program if it does not read: its receive buffer, which grows a little, and
+/// the unsent bytes. Measured: 410 KiB.
 const ABSORBED: u64 = 1 << 20;
 
 pub(super) struct Stream {
     pub(super) holder: Holder,
     pub(super) receiving: Receiving,
     pub(super) sending: Sending,
-    /// It stands in the queue of those who wait for their turn to send.
+    /// Whether it is in the queue of streams that wait to send.
     pub(super) queued: bool,
-    /// It stands among those whose peer is to be told of their credit when the transport takes more.
+    /// Whether it owes its peer a WINDOW_UPDATE, sent when the transport takes more.
     pub(super) owing: bool,
     pub(super) failure: Option<Error>,
     // Receiving.
     pub(super) credit: Credit,
-    /// What the stream's window is to be.
+    /// The size that the stream's window should have.
     pub(super) target: u32,
     proof: Proof,
     pub(super) chunks: Chunks,
@@ -58,18 +58,18 @@ pub(super) struct Stream {
     pub(super) held: Held,
     pub(super) reader: Option<Waker>,
     pub(super) sink: Option<Sink>,
-    /// Bytes that were written to the sink.
+    /// Bytes written to the sink.
     pub(super) delivered: u64,
     // Sending.
-    /// Bytes that the peer will take of this stream; less than nothing where it has changed its mind.
+    /// Bytes that the peer accepts on this stream. Negative if it has reduced the window since.
     pub(super) window: i64,
-    /// Given to be sent before the stream was open, or beyond its window.
+    /// Bytes given before the stream was open, or beyond its window.
     pub(super) backlog: Bytes,
     pub(super) sender: Option<Waker>,
 }
 
 impl Stream {
-    /// `credit` is what the peer may send of it, of `receive_window` in all.
+    /// `credit` is what the peer may send, out of `receive_window`.
     pub(super) fn new(receive_window: u32, credit: Credit, send_window: i64, ledger: &Arc<Ledger>) -> Self {
         Self {
             holder: Holder::Awaited,
@@ -92,8 +92,7 @@ impl Stream {
         }
     }
 
-    /// Has the window follow what else waits, and what the program has read; `largest` is the most it
-    /// may be.
+    /// Adapts the window to what else waits and to what the program has read. `largest` is the limit.
     pub(super) fn resize(&mut self, largest: u32) {
         let read = match self.proof {
             Proof::None if self.delivered >= ASKED_FROM => self.ask_for_proof(),
@@ -112,7 +111,7 @@ impl Stream {
 
     fn ask_for_proof(&mut self) -> u64 {
         let Some(sink) = &self.sink else { return 0 };
-        // Where it can't be set, what the kernel takes passes for read.
+        // Where it can't be set, what the kernel takes counts as read.
         let _ = SockRef::from(&*sink.socket).set_tcp_notsent_lowat(UNSENT);
         self.proof = Proof::Since(self.delivered);
         0
@@ -123,14 +122,14 @@ impl Stream {
             return 0;
         }
         if let Some(sink) = &self.sink {
-            // The system's own setting.
+            // Back to the system's default.
             let _ = SockRef::from(&*sink.socket).set_tcp_notsent_lowat(0);
         }
         self.proof = Proof::Given(self.delivered - delivered + ABSORBED);
         delivered - ABSORBED
     }
 
-    /// Nothing more will come of it, or may be sent.
+    /// Nothing more will come or may be sent.
     pub(super) fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
         self.sink = None;
@@ -139,7 +138,7 @@ impl Stream {
         self.wake_sender();
     }
 
-    /// Nobody will ask for what still comes; gives what its bytes went to.
+    /// Nobody will read what still comes. Returns the sink.
     pub(super) fn abandon(&mut self) -> Option<Sink> {
         self.holder = Holder::Gone;
         self.chunks = Chunks::default();
@@ -147,7 +146,7 @@ impl Stream {
         self.sink.take()
     }
 
-    /// Why the stream failed; until it does, whoever polls with `cx` is woken when that happens, or something comes.
+    /// Why the stream failed. Until it fails, the task of `cx` is woken when it does or when something comes.
     pub(super) fn poll_failed(&mut self, cx: &Context<'_>) -> Poll<Error> {
         match &self.failure {
             Some(failure) => Poll::Ready(failure.clone()),
@@ -162,7 +161,7 @@ impl Stream {
         self.failure.is_some() || (self.receiving.has_ended() && self.sending.has_ended())
     }
 
-    /// Somebody holds its lane.
+    /// Whether somebody holds its lane.
     pub(super) fn is_held(&self) -> bool {
         self.holder == Holder::Somebody
     }
@@ -172,12 +171,12 @@ impl Stream {
         !self.receiving.has_ended() && (role == Role::Server || self.receiving.is_answered())
     }
 
-    /// Whether what still comes is of use to anybody, or will be.
+    /// Whether what still comes is, or will be, of use to somebody.
     pub(super) fn is_listened_to(&self) -> bool {
         self.holder != Holder::Gone && self.failure.is_none()
     }
 
-    /// Whether the peer may go on sending to somebody's use.
+    /// Whether it is of use if the peer goes on sending.
     pub(super) fn wants_more(&self) -> bool {
         !self.receiving.has_ended() && self.is_listened_to()
     }
@@ -195,7 +194,7 @@ impl Stream {
     }
 }
 
-/// The program that a stream's bytes are for.
+/// The program's side of a stream.
 pub(super) struct Sink {
     pub(super) socket: Arc<TcpStream>,
     pub(super) meter: Arc<dyn Meter>,

@@ -1,4 +1,4 @@
-//! What the transport takes, and what waits where it takes nothing.
+//! Writing to the transport, and keeping what it has no room for.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::AsyncWrite;
 use super::Carrier;
 
 impl Carrier {
-    /// Sends a whole frame, before anything that is given later.
+    /// Sends a complete frame, before anything that is given later.
     pub(super) fn write(&mut self, frame: &[u8]) {
         if self.outgoing.uninterruptible {
             self.outgoing.held_back.extend_from_slice(frame);
@@ -19,7 +19,7 @@ impl Carrier {
         }
     }
 
-    /// Sends bytes after those that were given before.
+    /// Sends bytes after those given before.
     pub(super) fn append(&mut self, frame: &[u8]) {
         let taken = if self.outgoing.stuck.is_empty() { self.offer(&mut [IoSlice::new(frame)]) } else { 0 };
         if taken < frame.len() {
@@ -28,12 +28,12 @@ impl Carrier {
         self.ask_for_flush();
     }
 
-    /// Gives the transport what it takes now; says how much. With an error, all of it: nothing
+    /// Offers bytes to the transport and returns how many it took. After an error, it reports all as taken: nothing
     /// will be sent any more.
     pub(super) fn offer(&mut self, mut slices: &mut [IoSlice<'_>]) -> usize {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         if self.leaving {
-            // Whoever closes the transport waits for it, and would not be woken any more.
+            // Whoever closes the transport waits for it, and would no longer be woken.
             return total;
         }
         let Some(io) = &mut self.io else { return total };
@@ -57,7 +57,7 @@ impl Carrier {
         taken
     }
 
-    /// Sends all that was gathered; ready when the transport has it.
+    /// Sends everything that was gathered. Ready when the transport has it.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(error) = self.outgoing.error.take() {
             return Poll::Ready(Err(error));
@@ -86,7 +86,7 @@ impl Carrier {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what was gathered outside of the task's turns.
+    /// Sends what was gathered, outside the task's turns.
     pub(super) fn flush_now(&mut self) {
         self.outgoing.unflushed = true;
         let Some(driver) = self.driver.clone() else { return };

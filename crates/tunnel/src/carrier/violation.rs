@@ -1,10 +1,10 @@
-//! What a peer did wrong that the library can't see.
+//! Rules broken by a peer that the library can't see.
 
 use h2::Reason;
 
 use crate::Error;
 
-/// The peer broke a rule: the connection ends, and the peer is told `code`.
+/// The peer broke a rule. The connection ends, and the peer is sent `code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) code: Reason,

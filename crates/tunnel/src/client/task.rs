@@ -1,4 +1,4 @@
-//! The task of a client's connection: who may open streams on it, for how long it is kept, and whether its peer lives.
+//! The task of a client's connection: new streams, idle timeout, and whether the peer lives.
 
 use std::future::Future;
 use std::io;
@@ -20,23 +20,22 @@ use crate::timers::{sleep, timeout};
 use crate::waking::Registered;
 use crate::{Error, Settings, Transport};
 
-/// The timers' grain: what waits for less would not wait at all.
+/// Resolution of the timers. A shorter wait would be no wait at all.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// What the task of a connection tells the pool.
+/// What the task of a connection reports to the pool.
 pub(crate) trait Registry: Send + Sync + 'static {
-    /// The peer has told its limits: other streams than the first may be opened.
+    /// The peer has announced its limits. More streams than the first may be opened.
     fn settled(&self);
-    /// Takes the connection out of use if it carries no stream, on demand only if there are others
-    /// to the same peer; says whether it is out of use.
+    /// Takes the connection out of use if it carries no stream; with `only_if_surplus`, only if there are others to the
+    /// same peer. Returns whether it is out of use.
     fn release_if_idle(&self, only_if_surplus: bool) -> bool;
-    /// The connection is gone; why, if it did not end in order.
+    /// The connection is gone. `error` is the reason if it did not end in good order.
     fn gone(&self, error: Option<&Error>);
 }
 
-/// Starts HTTP/2 on `io` and a task that drives it. The task needs the connection to call it
-/// idle, and the registry needs it to find it, so the registry is made from it. Gives a place
-/// for the first stream.
+/// Starts HTTP/2 on `io` and a task that drives it. The task needs the connection to know when it is idle, and the
+/// registry needs it to find it, so the registry is made from the connection. Returns a place for the first stream.
 pub(crate) async fn start<IO, R: Registry>(
     io: IO,
     settings: &Arc<Settings>,
@@ -49,7 +48,7 @@ where
     let mut driver = Driver::new(io, Role::Client, settings);
     let carrier = driver.carrier().clone();
     let io = carrier.library_io();
-    // It ends only once it is of no more use.
+    // It ends only when it is of no more use.
     io.patience().raise(settings.closing_timeout);
     let (send, mut http2) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
         .await
@@ -84,7 +83,7 @@ where
     };
     tokio::spawn(async move {
         let result = driver.run(&mut side).await;
-        // Before the transport is closed in the guard's way, which knows no reason.
+        // Before the guard closes the transport, because the guard knows no reason.
         match &result {
             Err(error) => driver.close(error),
             Ok(()) => drop(driver),
@@ -98,22 +97,22 @@ where
 }
 
 struct ClientSide<R> {
-    /// Not held: while anyone holds it, HTTP/2 keeps the transport open.
+    /// Weak: HTTP/2 keeps the transport open while anyone holds the connection.
     connection: Weak<Connection>,
     registry: R,
     carrier: Handle,
     http2: h2::client::Connection<LibraryIo, Bytes>,
     idleness: Idleness,
     keepalive: Box<Keepalive>,
-    /// For both of them.
+    /// Shared by both of them.
     watch: Asked,
     received: Arc<AtomicU64>,
     heard: Arc<AtomicU64>,
     created: Instant,
-    /// Bytes received by the end of the turn before.
+    /// Bytes received by the end of the previous turn.
     seen: u64,
     turns: u32,
-    /// The library was polled in this turn.
+    /// Whether the library was polled in this turn.
     looked: bool,
 }
 
@@ -155,13 +154,13 @@ impl<R: Registry> Side for ClientSide<R> {
         if so_far <= self.seen {
             return;
         }
-        // Not for each message, for looking at the clock is dear; what opens streams has
-        // the library look at their answers.
+        // Not for each message, because reading the clock is expensive. Opening a stream makes the library look at its
+        // answer.
         self.turns = self.turns.wrapping_add(1);
         if self.looked || self.turns.is_multiple_of(16) {
             self.heard.store(self.created.elapsed().as_millis() as u64, Relaxed);
         }
-        // SETTINGS are the first thing a peer sends (RFC 9113 §3.4).
+        // SETTINGS are the first frame of a peer (RFC 9113 §3.4).
         if self.seen == 0 {
             if let Some(connection) = self.connection.upgrade() {
                 connection.settled.store(true, Release);
@@ -172,19 +171,19 @@ impl<R: Registry> Side for ClientSide<R> {
     }
 }
 
-/// For how long a connection without streams is kept.
+/// How long a connection without streams is kept.
 struct Idleness {
-    /// `None` once it is out of use.
+    /// `None` when it is out of use.
     timer: Option<Pin<Box<Sleep>>>,
     surplus_timeout: Duration,
     registered: Registered,
-    /// The last stream's end is waited for instead of the timer's.
+    /// Whether the end of the last stream is waited for, instead of the timer.
     awaits_last: bool,
     settings: Arc<Settings>,
 }
 
 impl Idleness {
-    /// Lets go of the connection when nobody needs it.
+    /// Drops the connection when nobody needs it.
     fn look(&mut self, cx: &mut Context<'_>, connection: &Weak<Connection>, registry: &impl Registry) {
         while let Some(timer) = &mut self.timer {
             if !self.awaits_last && timer.as_mut().poll(cx).is_pending() {
@@ -206,7 +205,7 @@ impl Idleness {
                 self.timer = None;
                 break;
             } else {
-                // Another may be opened meanwhile, and then this one is one too many.
+                // Another connection may be opened meanwhile, and then this one is surplus.
                 unused.min(now + self.surplus_timeout).max(now + SHORTEST)
             };
             timer.as_mut().reset(again);

@@ -50,7 +50,7 @@ impl Entry {
         self.wish.borrow().stop.is_some()
     }
 
-    /// As the API server would hold it.
+    /// The pod as the API server would hold it.
     fn observed(&self) -> Pod {
         let Report { phase, ready, enrolled, .. } = self.report;
         observed(&self.pod, &Seen { ips: &self.plan.ips, phase, ready, enrolled })
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     stopping: Option<oneshot::Sender<()>>,
     /// Longest a pod may take to end when the whole stage ends.
     last_grace: Duration,
-    /// What the authors of the manifests in force should know.
+    /// Warnings for the authors of the manifests in force.
     warnings: Vec<String>,
     /// What is in the manifests and not in force.
     passed_over: Vec<PassedOver>,
@@ -264,7 +264,7 @@ impl Core {
         let known = std::mem::replace(&mut self.warnings, warnings);
         self.configure();
         self.reconcile();
-        // What the control plane makes of them is known once it has them.
+        // The control plane's warnings are known when it has the objects.
         for (key, status) in self.ctx.plane.findings() {
             let place = places.get(&key).map_or("", String::as_str);
             self.warnings.extend(status.findings().map(|finding| format!("{place}{key}: {finding}")));

@@ -22,7 +22,7 @@ use crate::stage::pod::volumes;
 /// How long to wait before trying again what the node or its proxy refused.
 const RETRY: Duration = Duration::from_millis(300);
 
-/// What requests that run through the proxy get to end when a pod leaves the mesh.
+/// Time for requests through the proxy to end when a pod leaves the mesh.
 const DRAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct PodActor {
@@ -230,7 +230,7 @@ impl PodActor {
             self.settled().await;
             match enrollment.release().await {
                 Ok(_) => {
-                    // What is under way through the proxy may end; nothing new comes.
+                    // Requests through the proxy may end. New ones don't come.
                     let mut wish = self.wish.clone();
                     let other = wish.wait_for(|wish| wish.in_mesh || wish.stop.is_some());
                     let _ = tokio::time::timeout(DRAIN, other).await;
@@ -257,7 +257,7 @@ impl PodActor {
         let mut wish = self.wish.clone();
         let mut ended = std::pin::pin!(containers.end());
         loop {
-            // Who is in more of a hurry may shorten it.
+            // A caller in a hurry may shorten it.
             let grace = wish.borrow_and_update().stop.map_or(stop.grace, |stop| stop.grace);
             tokio::select! {
                 () = &mut ended => break,

@@ -1,5 +1,5 @@
-//! What is taken from a pod before its first program runs: the rights that would let a process
-//! leave the mesh, and the sight of the stage's own files.
+//! Takes rights from a pod before its first program runs: those with which a process could leave the mesh, and the view
+//! of the stage's own files.
 //!
 //! A pod's processes are root over the machine's files, as everything on the stage is; this keeps
 //! programs from slipping past the proxy, by accident or by trying.
@@ -87,9 +87,9 @@ pub(crate) fn give_up_rights() -> io::Result<()> {
     limit_capabilities()
 }
 
-/// Has the kernel ignore set-user-id bits and capabilities of files. They would not add a right,
-/// but a file with a capability that is out of bounds (Debian's `ping`) can't be started at all.
-/// Kernels before 5.12 refuse; there such files fail.
+/// Makes the kernel ignore set-user-id bits and capabilities of files. They would add no right, but a file with a
+/// capability that the pod may not have (Debian's `ping`) could not be started at all. Kernels before 5.12 refuse this;
+/// there, such files fail.
 #[allow(unsafe_code)]
 fn ignore_file_rights() {
     let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_NOSUID, attr_clr: 0, propagation: 0, userns_fd: 0 };

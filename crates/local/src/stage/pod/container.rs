@@ -23,12 +23,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A container that ran this long has recovered: its next failure is a first one.
 const RECOVERED: Duration = Duration::from_secs(60);
 
-/// What a container does right now.
+/// The current state of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     /// Not running, and will be started.
     Waiting {
-        /// One word, as Kubernetes says it.
+        /// The reason in one word, as in Kubernetes.
         reason: &'static str,
         message: String,
     },

@@ -1,4 +1,4 @@
-//! What a container's process finds around it: variables, command line, directory.
+//! The environment of a container's process: variables, command line, directory.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

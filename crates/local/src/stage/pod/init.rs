@@ -30,7 +30,7 @@ pub(crate) const FILES: &str = "LENO_POD_FILES";
 /// Descriptor under which the supervisor hands over its end of the conversation.
 pub(crate) const SOCKET: i32 = 3;
 
-/// What a pod sees instead of the machine's own files.
+/// The files that a pod sees instead of the machine's own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct PodFiles {
     /// `(file of the stage, path in the pod)`.

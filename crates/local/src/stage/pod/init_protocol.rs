@@ -1,5 +1,5 @@
-//! What a pod's first process and the supervisor say to each other, over a `SOCK_SEQPACKET`
-//! pair: one JSON message per packet, file descriptors beside it.
+//! The messages between a pod's first process and the supervisor, over a `SOCK_SEQPACKET` pair: one JSON message per
+//! packet, with file descriptors beside it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -22,7 +22,7 @@ pub(crate) enum ToInit {
         id: u64,
         /// Program and arguments.
         argv: Vec<String>,
-        /// Whole environment.
+        /// The complete environment.
         env: Vec<(String, String)>,
         /// Working directory.
         cwd: Option<String>,
@@ -91,7 +91,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result
     Ok(Some((message, fds)))
 }
 
-/// One `recvmsg`, with up to four descriptors.
+/// One `recvmsg` call, with up to four descriptors.
 pub(crate) fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = cmsg_space!([std::os::fd::RawFd; 4]);
     let mut parts = [IoSliceMut::new(buffer)];

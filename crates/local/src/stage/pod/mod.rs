@@ -1,4 +1,4 @@
-//! One pod on the stage: what it is to be, its first process, its containers, and the actor that leads it from its network to
+//! One pod on the stage: its plan, its first process, its containers, and the actor that leads it from its network to
 //! its last process.
 
 pub(crate) mod actor;

@@ -38,7 +38,7 @@ impl PodPlan {
         format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
     }
 
-    /// Whose identity its connections have.
+    /// The identity that its connections have.
     pub(crate) fn info(&self) -> PodInfo {
         let metadata = &self.pod.metadata;
         PodInfo {

@@ -19,7 +19,7 @@ const ANSWER: usize = 10 * 1024;
 /// How one probe went; `Err` says why not, for the operator.
 pub(crate) type Outcome = Result<(), String>;
 
-/// What a probe needs to know of its surroundings.
+/// The surroundings that a probe needs to know.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     pub node: NetworkNamespace,
@@ -52,7 +52,7 @@ impl Counter {
         }
     }
 
-    /// Takes an outcome in; whether readiness changed.
+    /// Counts a result. Returns whether readiness changed.
     pub(crate) fn count(&mut self, success: bool) -> bool {
         let before = self.ready;
         if success {

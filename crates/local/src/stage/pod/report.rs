@@ -1,4 +1,4 @@
-//! What the stage wants of a pod, and what it is told of one.
+//! What the stage wants from a pod, and what the pod reports.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::stage::pod::sandbox::Sandbox;
 
-/// What the stage wants of a pod.
+/// What the stage wants from a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub in_mesh: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Stop {
     pub drain: bool,
 }
 
-/// What is known of a pod.
+/// The known state of a pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
     pub phase: PodPhase,
@@ -31,7 +31,7 @@ pub(crate) struct Report {
     /// Whether the node's proxy has it and the rules are in place.
     pub enrolled: bool,
     pub restarts: u32,
-    /// One word, as `kubectl get pods` shows it.
+    /// The status in one word, as in `kubectl get pods`.
     pub status: String,
     /// Why it isn't what it should be.
     pub message: String,

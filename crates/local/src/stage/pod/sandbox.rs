@@ -217,7 +217,7 @@ impl Inner {
     }
 }
 
-/// Hands each message of the pod to whom it concerns, until the pod is gone.
+/// Passes each message of the pod to its receiver, until the pod is gone.
 async fn dispatch(inner: Arc<Inner>, ended: oneshot::Receiver<i32>, gone: watch::Sender<bool>) {
     while let Ok(Some(message)) = inner.receive().await {
         let mut waiting = inner.waiting.lock();
