@@ -29,7 +29,7 @@ kind: Pod
 metadata: {{name: brief, namespace: shop}}
 spec:
   restartPolicy: OnFailure
-  containers: [{{name: main, command: [sh, -c, 'echo it burns; exit 3']}}]
+  containers: [{{name: main, command: [sh, -c, 'echo it burns; exit 3'], readinessProbe: {{tcpSocket: {{port: 9}}}}}}]
 "
     )
 }
@@ -40,7 +40,7 @@ fn the_stages_log_tells_what_happened_and_outlives_it() {
         return;
     }
     let stage = Stage::prepare(&[("all.yaml", &manifest("", "one"))]);
-    // Not all gets ready: one pod fails again and again.
+    // Not all gets ready: one pod fails again and again, and its probe keeps it from being ready in between.
     let ran = run(stage.up_command(&["--timeout", "20s"]));
     assert_eq!(ran.code, 1, "{ran:?}");
     let logs = |args: &[&str]| run(stage.command("logs").args(args));
