@@ -9,17 +9,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::stage::{Stage, eventually, skip};
-use crate::topology::{self, Readiness, Server};
+use crate::topology::{self, ECHO};
 
 const NEEDS: &[&str] = &["socat", "tcpdump", "nsenter", "curl"];
 const CANARY: &str = "canary-6f1e0b";
-const ECHO: Server<'static> = Server {
-    name: "echo",
-    node: "node-2",
-    port: 7000,
-    readiness: Readiness::Accepts,
-    command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
-};
 
 /// Watches everything that passes between the nodes.
 struct Capture {

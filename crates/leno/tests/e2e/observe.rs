@@ -6,16 +6,9 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 
 use crate::stage::{Stage, eventually, run, skip, ztunnel};
-use crate::topology::{self, Readiness, Server};
+use crate::topology::{self, ECHO};
 
 const NEEDS: &[&str] = &["socat"];
-const ECHO: Server<'static> = Server {
-    name: "echo",
-    node: "node-2",
-    port: 7000,
-    readiness: Readiness::Accepts,
-    command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
-};
 
 const ONLY_NEAR: &str = "
 apiVersion: security.istio.io/v1

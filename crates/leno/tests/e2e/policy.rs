@@ -3,16 +3,9 @@
 use std::io::{BufRead, BufReader};
 
 use crate::stage::{Stage, eventually, run, skip};
-use crate::topology::{self, Readiness, Server};
+use crate::topology::{self, ECHO};
 
 const NEEDS: &[&str] = &["socat", "curl", "nsenter"];
-const ECHO: Server<'static> = Server {
-    name: "echo",
-    node: "node-2",
-    port: 7000,
-    readiness: Readiness::Accepts,
-    command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
-};
 
 const DENY_FAR: &str = "
 apiVersion: security.istio.io/v1

@@ -42,6 +42,15 @@ pub(crate) struct Server<'a> {
     pub(crate) command: &'a str,
 }
 
+/// Says what it is told, over both families.
+pub(crate) const ECHO: Server<'static> = Server {
+    name: "echo",
+    node: "node-2",
+    port: 7000,
+    readiness: Readiness::Accepts,
+    command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
+};
+
 /// How a server's readiness is seen, once a second for as long as it runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Readiness {
