@@ -1,6 +1,6 @@
-//! How are names asked for and answered? DNS messages (RFC 1035) as far as a mesh needs them, for the pods' server in a node's
-//! proxy and for a cluster's own, and the loops of such a server. What the answer *is* comes from elsewhere, and so does how long
-//! a server lives and what keeps its time.
+//! How are names asked for and answered? DNS messages (RFC 1035) as far as a mesh needs them, and a server's loops, for the
+//! pods' server in a node's proxy and for a cluster's own server. The server's [`Owner`] decides the answers, how long the
+//! server lives, and who keeps its timers.
 
 mod message;
 mod server;

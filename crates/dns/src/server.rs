@@ -1,4 +1,4 @@
-//! A server's two loops: questions over UDP, and connections over TCP with a question after another.
+//! A server's two loops: questions over UDP, and connections over TCP with one question after another.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,31 +12,31 @@ use tokio::sync::Semaphore;
 
 use crate::stream::{framed, read};
 
-/// Questions, or connections, of one socket under way at once. Past it they wait in the socket's buffer, then drop: who
-/// floods a resolver slows that down and nothing else.
+/// How many questions, or connections, of one socket are processed at once. Further ones wait in the socket's buffer, and are
+/// dropped when it is full. So a client that floods a resolver slows down the resolver and nothing else.
 const CONCURRENT: usize = 256;
 
 /// How a question came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// In a packet, as the answer must.
+    /// In a packet; the answer must fit into one, too.
     Udp,
     /// On a connection.
     Tcp,
 }
 
-/// Whose server it is: who answers, how long it lives, and who keeps its time. Its clones are one owner.
+/// The owner of a server: it answers, decides how long the server lives, and keeps its timers. Clones are the same owner.
 pub trait Owner: Clone + Send + Sync + 'static {
     /// Held while a question or a connection is under way.
     type Counted: Send + 'static;
 
-    /// One more of them has begun.
+    /// One more question or connection has begun.
     fn count(&self) -> Self::Counted;
 
-    /// The reply to a message, unless that deserves none.
+    /// The reply to a message; `None` if it gets none.
     fn reply(&self, message: &[u8], transport: Transport) -> impl Future<Output = Option<Vec<u8>>> + Send;
 
-    /// The next connection of a client; `None` once the server takes no more.
+    /// The next connection of a client; `None` when the server takes no more.
     fn accept(&self, listener: &TcpListener) -> impl Future<Output = Option<TcpStream>> + Send;
 
     /// Resolves when the server takes no more questions.
@@ -45,20 +45,20 @@ pub trait Owner: Clone + Send + Sync + 'static {
     /// Resolves when connections must end.
     fn stopped(&self) -> impl Future<Output = ()> + Send;
 
-    /// What becomes of `io`, unless it takes longer than a client of TCP may say, or take, nothing (RFC 7766 §6.2.3 asks
-    /// for seconds). Then it is an error.
+    /// The result of `io`, or an error if it takes longer than a client of TCP may be idle (RFC 7766 §6.2.3 asks for
+    /// seconds).
     fn in_time<T: Send>(
         &self,
         io: impl Future<Output = io::Result<T>> + Send,
     ) -> impl Future<Output = io::Result<T>> + Send;
 }
 
-/// Answers on one UDP socket until no more questions are to be taken, and those that wait there by then.
+/// Answers on one UDP socket until the owner closes it. Questions that wait in the socket by then are answered, too.
 pub async fn serve_udp(owner: impl Owner, socket: UdpSocket) {
     let socket = Arc::new(socket);
     let permits = Arc::new(Semaphore::new(CONCURRENT));
     let mut packet = vec![0; 4096];
-    // Once no more are to be taken: the same socket without the reactor, which may not have heard yet what waits there.
+    // After closing, the socket is read without the reactor, which may not know yet what waits there.
     let mut last: Option<std::net::UdpSocket> = None;
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
@@ -85,7 +85,7 @@ pub async fn serve_udp(owner: impl Owner, socket: UdpSocket) {
         let counted = owner.count();
         tokio::spawn(async move {
             if let Some(reply) = owner.reply(&query, Transport::Udp).await {
-                // A client that has gone is nobody's trouble.
+                // A client that has gone needs no answer.
                 let _ = socket.send_to(&reply, client).await;
             }
             drop((permit, counted));
@@ -93,16 +93,16 @@ pub async fn serve_udp(owner: impl Owner, socket: UdpSocket) {
     }
 }
 
-/// Has new questions go to whoever else answers on the port. A socket that is connected gets nothing from anybody but its
-/// peer, and nobody sends from the discard port of the loopback address; it can still answer what came before.
+/// Makes new questions go to the other socket that answers on this port. A connected socket gets packets from its peer only,
+/// and nobody sends from the discard port of the loopback address. It can still answer earlier questions.
 fn take_no_more(socket: &UdpSocket) {
     const DISCARD: u16 = 9;
-    // Where this fails, the last questions may be lost, as any packet may.
+    // If this fails, the last questions may be lost, as any packet may.
     let _ =
         socket.local_addr().and_then(|own| SockRef::from(socket).connect(&SocketAddr::new(own.ip(), DISCARD).into()));
 }
 
-/// Answers on one TCP listener until no more connections are to be taken.
+/// Answers on one TCP listener until the owner closes it.
 pub async fn serve_tcp(owner: impl Owner, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CONCURRENT));
     loop {

@@ -15,11 +15,12 @@ pub mod ports;
 mod recent;
 mod reference;
 mod service;
+pub mod settings;
 mod workload;
 
 pub use identity::{DEFAULT_TRUST_DOMAIN, Identity, IdentityError};
 pub use map::{Map, Set};
-pub use mesh::{Endpoint, Mesh};
+pub use mesh::{Endpoint, Kept, KeptFor, Mesh, PolicyChange, Release};
 pub use names::Names;
 pub use policy::{Action, Authorization, Clause, Match, PolicyName, Rule, Scope, ServiceAccountMatch, StringMatch};
 pub use ports::{HBONE as HBONE_PORT, RESERVED as RESERVED_PORTS};

@@ -6,6 +6,9 @@
 //! on the path to its entry, whatever the size of the map.
 //!
 //! Entries lie in order, side by side in the leaves, so an entry costs little more than its key and value.
+//!
+//! Published resources have a tree of their own (`catalogue` in `leno-xds`): it finds what differs between two versions,
+//! and keeps each page of resources encoded. A mesh needs neither, and writes more often, so its nodes are smaller.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -60,11 +63,11 @@ impl<K: Clone, V: Clone> Clone for Node<K, V> {
 
 /// What a write did to a node.
 enum Inserted<K, V> {
-    /// The key was there, with this value.
-    Replaced(V),
     /// The key was there. Holds its previous value.
-    New,
+    Replaced(V),
     /// The key is new, and there was room for it.
+    New,
+    /// The key is new, and the node was split. Holds the right half and its first key.
     Split(K, Arc<Node<K, V>>),
 }
 
@@ -249,17 +252,6 @@ impl<K, V> Map<K, V> {
     /// The entry with the smallest key.
     pub fn first_key_value(&self) -> Option<(&K, &V)> {
         self.iter().next()
-    }
-
-    /// The entry with the greatest key.
-    pub fn last_key_value(&self) -> Option<(&K, &V)> {
-        let mut node = self.root.as_deref()?;
-        loop {
-            match node {
-                Node::Leaf(entries) => return entries.last().map(|(key, value)| (key, value)),
-                Node::Branch(children) => node = &children.last()?.1,
-            }
-        }
     }
 
     /// The entry of a key.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
 
+mod kept;
 mod policies;
 
+pub use kept::{Kept, KeptFor, PolicyChange, Release};
 use policies::Policies;
 
 /// A workload as an endpoint of one service.
@@ -61,7 +63,7 @@ struct Endpoints {
 }
 
 impl Endpoints {
-    /// These ports, as another endpoint has them: those of one service mostly say the same.
+    /// These ports, shared with another endpoint that has the same ones, because the endpoints of a service mostly do.
     fn shared(&self, ports: &[Port]) -> Arc<[Port]> {
         let same = self.by_uid.values().next().map(|other| &other.ports).filter(|others| ***others == *ports);
         same.cloned().unwrap_or_else(|| ports.into())
@@ -69,7 +71,19 @@ impl Endpoints {
 }
 
 impl Mesh {
-    /// Adds or replaces a workload. Retired policies that the new version still names keep applying to it.
+    /// As [`Self::upsert_workload`]. A policy that the workload no longer names keeps applying to it until [`Self::end`],
+    /// until the policy changes or until the workload names it again: it may be about to apply by scope instead.
+    pub fn update_workload(&mut self, workload: Arc<Workload>) -> Vec<Kept> {
+        let old = self.workload(&workload.uid).cloned();
+        let named = old.iter().flat_map(|old| &old.authorization_policies);
+        let released = named.filter(|id| !workload.authorization_policies.contains(id)).collect::<Vec<_>>();
+        let released = self.policies.released(&workload.uid, &released);
+        self.upsert_workload(workload);
+        released.iter().for_each(|release| self.policies.release(release.clone()));
+        released.into_iter().map(Kept::Released).collect()
+    }
+
+    /// Adds or replaces a workload. Removed policies that the new version still names keep applying to it.
     pub fn upsert_workload(&mut self, workload: Arc<Workload>) {
         let old = self.workload(&workload.uid).cloned();
         if let Some(old) = &old {
@@ -96,7 +110,7 @@ impl Mesh {
         self.workloads.put(hash(&*workload.uid), workload);
     }
 
-    /// Puts a workload where it was before, if all that it is found by is the same.
+    /// Replaces a workload in place, if none of its index keys has changed.
     fn put_in_place(&mut self, old: &Workload, new: &Arc<Workload>) -> bool {
         let stays = (&old.network, old.network_mode, &old.addresses)
             == (&new.network, new.network_mode, &new.addresses)
@@ -137,6 +151,7 @@ impl Mesh {
         for id in &old.authorization_policies {
             self.policies.names_no_more(uid, id);
         }
+        self.policies.forget(uid);
         true
     }
 
@@ -214,30 +229,26 @@ impl Mesh {
         self.policies.remove(id)
     }
 
-    /// Retires policies: each one is removed, but keeps applying, in its last version, to the workloads that name it.
-    /// For each workload this ends when the workload is removed, when a new version of it no longer names the policy,
-    /// or when the policy comes back.
-    pub fn retire_policies(&mut self, ids: &[PolicyName]) {
-        ids.iter().for_each(|id| self.policies.retire(id));
-    }
-
-    /// Replaces a policy by one that reaches only the workloads that name it. If the old version applied
-    /// by scope, it goes on to count for each workload that it covered and that does not name the policy,
-    /// until [`Self::end_narrowing`]: that one of them is to name it may not have been told yet.
+    /// Changes policies as one message of a control plane tells: the removed ones, then those that are new or other than
+    /// before. Workloads are told of in other messages, earlier or later, so some old versions are kept:
     ///
-    /// Returns the old version if it goes on to count.
-    pub fn narrow_policy(&mut self, policy: Arc<Authorization>) -> Option<Arc<Authorization>> {
-        self.policies.narrow(policy)
+    /// - A removed policy keeps applying to the workloads that name it. For each of them this ends when it is removed,
+    ///   when a new version of it no longer names the policy, or when the policy comes back.
+    /// - A policy that applied by scope is kept if the message has policies that workloads have to name from now on: the
+    ///   same one, narrowed, or another in its place. It keeps applying to each workload that it covered and that names
+    ///   none of these yet, until [`Self::end`].
+    pub fn change_policies(&mut self, removed: &[PolicyName], told: Vec<Arc<Authorization>>) -> PolicyChange {
+        self.policies.change(removed, told)
     }
 
-    /// The old version of a narrowed policy, while it goes on to count.
-    pub fn narrowed_policy(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        self.policies.narrowed(id)
+    /// Ends a kept policy. Returns whether it was kept still.
+    pub fn end(&mut self, kept: &Kept) -> bool {
+        self.policies.end(kept)
     }
 
-    /// Has the old version of a narrowed policy count no more, if it is this one; whether it was.
-    pub fn end_narrowing(&mut self, old: &Arc<Authorization>) -> bool {
-        self.policies.end_narrowing(old)
+    /// The policies that are kept for some workloads, and for whom.
+    pub fn kept_policies(&self) -> impl Iterator<Item = (&Arc<Authorization>, KeptFor<'_>)> {
+        self.policies.kept()
     }
 
     /// The workload with this UID.
@@ -355,19 +366,13 @@ impl Mesh {
         self.policies.all()
     }
 
-    /// The policies that apply to `workload` as Istio scopes them, in a stable order; those that were
-    /// retired since the workload last changed, and old versions of narrowed ones, among them. An `Err`
-    /// is a policy the workload names and this mesh does not hold: the caller must fail closed.
+    /// The policies that apply to `workload` as Istio scopes them, in a stable order, and those that are kept for it. An
+    /// `Err` is a policy the workload names and this mesh does not hold: the caller must fail closed.
     pub fn policies_for<'a>(
         &'a self,
         workload: &'a Workload,
     ) -> impl Iterator<Item = Result<&'a Arc<Authorization>, &'a PolicyName>> {
         self.policies.of(workload)
-    }
-
-    /// The number of retired policies that still apply, counted once for each workload that names one.
-    pub fn retired_policies(&self) -> usize {
-        self.policies.retired()
     }
 }
 

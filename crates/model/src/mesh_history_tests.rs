@@ -14,20 +14,24 @@ struct Naive {
     services: Vec<Arc<Service>>,
     policies: BTreeMap<PolicyName, Arc<Authorization>>,
     retired: BTreeMap<(WorkloadUid, PolicyName), Arc<Authorization>>,
-    narrowed: BTreeMap<PolicyName, Arc<Authorization>>,
+    /// With the policies that are to be named instead.
+    replaced: BTreeMap<PolicyName, (Arc<Authorization>, Vec<PolicyName>)>,
+    released: std::collections::BTreeSet<(WorkloadUid, PolicyName)>,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
     Workload(Workload),
+    /// Keeping for a while the policies that it names no more.
+    Update(Workload),
     NoWorkload(WorkloadUid),
     Service(Service),
     NoService(ServiceName),
     Policy(Authorization),
     NoPolicy(PolicyName),
-    Retire(Vec<PolicyName>),
-    Narrow(Authorization),
-    EndNarrowing(PolicyName),
+    Change(Vec<PolicyName>, Vec<Authorization>),
+    EndReplaced(PolicyName),
+    EndReleased(PolicyName),
     Publish,
 }
 
@@ -92,15 +96,18 @@ prop_compose! {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => workload().prop_map(Step::Workload),
+        4 => workload().prop_map(Step::Workload),
+        4 => workload().prop_map(Step::Update),
         3 => workload().prop_map(|workload| Step::NoWorkload(workload.uid)),
         3 => service().prop_map(Step::Service),
         1 => (0..9u8).prop_map(|n| Step::NoService(service_name(n))),
         3 => policy().prop_map(Step::Policy),
         1 => (0..6u8).prop_map(|n| Step::NoPolicy(policy_name(n))),
-        1 => numbers(6).prop_map(|all| Step::Retire(all.into_iter().map(policy_name).collect())),
-        2 => policy().prop_map(|policy| Step::Narrow(Authorization { scope: Scope::WorkloadSelector, ..policy })),
-        1 => (0..6u8).prop_map(|n| Step::EndNarrowing(policy_name(n))),
+        4 => (numbers(6), prop::collection::vec(policy(), 0..3)).prop_map(|(removed, told)| {
+            Step::Change(removed.into_iter().map(policy_name).collect(), told)
+        }),
+        1 => (0..6u8).prop_map(|n| Step::EndReplaced(policy_name(n))),
+        1 => (0..6u8).prop_map(|n| Step::EndReleased(policy_name(n))),
         1 => Just(Step::Publish),
     ]
 }
@@ -109,12 +116,28 @@ impl Naive {
     fn take(&mut self, step: Step) {
         match step {
             Step::Workload(new) => {
-                self.retired.retain(|(uid, id), _| *uid != new.uid || new.authorization_policies.contains(id));
+                let names = |id: &PolicyName| new.authorization_policies.contains(id);
+                self.retired.retain(|(uid, id), _| *uid != new.uid || names(id));
+                self.released.retain(|(uid, id)| *uid != new.uid || !names(id));
                 self.workloads.retain(|old| old.uid != new.uid);
                 self.workloads.push(Arc::new(new));
             }
+            Step::Update(new) => {
+                let old = self.workloads.iter().find(|old| old.uid == new.uid).cloned();
+                let named = old.iter().flat_map(|old| &old.authorization_policies);
+                let dropped: Vec<_> = named.filter(|id| !new.authorization_policies.contains(id)).cloned().collect();
+                let uid = new.uid.clone();
+                let is_late = dropped.iter().any(|id| self.retired.contains_key(&(uid.clone(), id.clone())));
+                self.take(Step::Workload(new));
+                for id in dropped.into_iter().filter(|_| !is_late) {
+                    if self.policies.get(&id).is_some_and(|policy| policy.scope == Scope::WorkloadSelector) {
+                        self.released.insert((uid.clone(), id));
+                    }
+                }
+            }
             Step::NoWorkload(uid) => {
                 self.retired.retain(|(of, _), _| *of != uid);
+                self.released.retain(|(of, _)| *of != uid);
                 self.workloads.retain(|old| old.uid != uid);
             }
             Step::Service(new) => {
@@ -123,33 +146,64 @@ impl Naive {
             }
             Step::NoService(id) => self.services.retain(|old| old.id != id),
             Step::Policy(new) => {
-                self.retired.retain(|(_, id), _| *id != new.id);
-                self.narrowed.remove(&new.id);
+                self.take(Step::NoPolicy(new.id.clone()));
                 self.policies.insert(new.id.clone(), Arc::new(new));
             }
-            Step::Narrow(new) => {
-                let before = self.policies.get(&new.id).filter(|before| before.scope != Scope::WorkloadSelector);
-                let old = before.or(self.narrowed.get(&new.id)).cloned();
-                self.take(Step::Policy(new.clone()));
-                self.narrowed.extend(old.map(|old| (new.id, old)));
-            }
-            Step::EndNarrowing(id) => drop(self.narrowed.remove(&id)),
             Step::NoPolicy(id) => {
-                self.retired.retain(|(_, of), _| *of != id);
-                self.narrowed.remove(&id);
+                self.changes(&id);
+                self.replaced.remove(&id);
                 self.policies.remove(&id);
             }
-            Step::Retire(ids) => {
-                for id in ids {
-                    let Some(policy) = self.policies.remove(&id) else { continue };
-                    self.narrowed.remove(&id);
-                    for workload in self.workloads.iter().filter(|w| w.authorization_policies.contains(&id)) {
-                        self.retired.insert((workload.uid.clone(), id.clone()), policy.clone());
-                    }
-                }
-            }
+            Step::EndReplaced(id) => drop(self.replaced.remove(&id)),
+            Step::EndReleased(id) => self.released.retain(|(_, of)| *of != id),
+            Step::Change(removed, told) => self.change(&removed, told),
             Step::Publish => {}
         }
+    }
+
+    fn changes(&mut self, id: &PolicyName) {
+        self.retired.retain(|(_, of), _| of != id);
+        let from: Vec<_> = self.released.iter().filter(|(_, of)| of == id).map(|(uid, _)| uid.clone()).collect();
+        self.released.retain(|(uid, _)| !from.contains(uid));
+    }
+
+    fn change(&mut self, removed: &[PolicyName], told: Vec<Authorization>) {
+        let before = self.policies.clone();
+        let by_scope = |policy: &Authorization| policy.scope != Scope::WorkloadSelector;
+        let (mut ended, mut successors) = (Vec::new(), Vec::new());
+        for id in removed {
+            let Some(policy) = self.policies.remove(id) else { continue };
+            self.changes(id);
+            for workload in self.workloads.iter().filter(|w| w.authorization_policies.contains(id)) {
+                self.retired.insert((workload.uid.clone(), id.clone()), policy.clone());
+            }
+            ended.extend(by_scope(&policy).then_some(policy));
+        }
+        for new in told {
+            if self.policies.get(&new.id).is_some_and(|held| **held == new) {
+                continue;
+            }
+            self.changes(&new.id);
+            let old = self.policies.insert(new.id.clone(), Arc::new(new.clone()));
+            if by_scope(&new) {
+                self.replaced.remove(&new.id);
+                ended.retain(|old| old.id != new.id);
+            } else {
+                ended.extend(old.filter(|old| by_scope(old)));
+                if before.get(&new.id).is_none_or(|before| by_scope(before)) {
+                    successors.push(new.id);
+                }
+            }
+        }
+        if successors.is_empty() {
+            return self.replaced.retain(|id, _| !removed.contains(id));
+        }
+        for (id, (_, of)) in &mut self.replaced {
+            if removed.iter().any(|gone| gone == id || of.contains(gone)) {
+                of.extend(successors.clone());
+            }
+        }
+        self.replaced.extend(ended.into_iter().map(|old| (old.id.clone(), (old, successors.clone()))));
     }
 
     fn at(&self, network: &Name, address: IpAddr) -> Option<&Arc<Workload>> {
@@ -175,30 +229,47 @@ impl Naive {
             let retired = || self.retired.get(&(workload.uid.clone(), id.clone()));
             self.policies.get(id).or_else(retired).ok_or_else(|| id.clone())
         });
-        let narrowed = self.narrowed.values().filter(|old| {
+        let replaced = self.replaced.values().filter(|(old, successors)| {
             let covers = old.scope == Scope::Global || old.id.namespace == workload.namespace;
-            covers && !workload.authorization_policies.contains(&old.id)
+            covers && !workload.authorization_policies.iter().any(|id| *id == old.id || successors.contains(id))
         });
-        wide(Scope::Global).chain(of_namespace).chain(narrowed).map(Ok).chain(named).collect()
+        let released = self.released.iter().filter(|(uid, _)| *uid == workload.uid).map(|(_, id)| &self.policies[id]);
+        let kept = replaced.map(|(old, _)| old).chain(released);
+        wide(Scope::Global).chain(of_namespace).chain(kept).map(Ok).chain(named).collect()
     }
 }
 
-fn take(mesh: &mut Mesh, step: Step) {
-    match step {
-        Step::Workload(new) => mesh.upsert_workload(Arc::new(new)),
-        Step::NoWorkload(uid) => drop(mesh.remove_workload(&uid)),
-        Step::Service(new) => mesh.upsert_service(Arc::new(new)),
-        Step::NoService(id) => drop(mesh.remove_service(&id)),
-        Step::Policy(new) => mesh.upsert_policy(Arc::new(new)),
-        Step::NoPolicy(id) => drop(mesh.remove_policy(&id)),
-        Step::Retire(ids) => mesh.retire_policies(&ids),
-        Step::Narrow(new) => drop(mesh.narrow_policy(Arc::new(new))),
-        Step::EndNarrowing(id) => {
-            if let Some(old) = mesh.narrowed_policy(&id).cloned() {
-                assert!(mesh.end_narrowing(&old));
+/// A mesh, and what is to be ended in it some time.
+#[derive(Default)]
+struct Real {
+    mesh: Mesh,
+    kept: Vec<Kept>,
+}
+
+impl Real {
+    fn take(&mut self, step: Step) {
+        let mesh = &mut self.mesh;
+        match step {
+            Step::Workload(new) => mesh.upsert_workload(Arc::new(new)),
+            Step::Update(new) => self.kept.extend(mesh.update_workload(Arc::new(new))),
+            Step::NoWorkload(uid) => drop(mesh.remove_workload(&uid)),
+            Step::Service(new) => mesh.upsert_service(Arc::new(new)),
+            Step::NoService(id) => drop(mesh.remove_service(&id)),
+            Step::Policy(new) => mesh.upsert_policy(Arc::new(new)),
+            Step::NoPolicy(id) => drop(mesh.remove_policy(&id)),
+            Step::Change(removed, told) => {
+                self.kept.extend(mesh.change_policies(&removed, told.into_iter().map(Arc::new).collect()).kept);
             }
+            Step::EndReplaced(id) => self.end(|kept| matches!(kept, Kept::Replaced(old) if old.id == id)),
+            Step::EndReleased(id) => self.end(|kept| matches!(kept, Kept::Released(of) if of.policy == id)),
+            Step::Publish => {}
         }
-        Step::Publish => {}
+    }
+
+    fn end(&mut self, which: impl Fn(&Kept) -> bool) {
+        for kept in self.kept.extract_if(.., |kept| which(kept)) {
+            self.mesh.end(&kept);
+        }
     }
 }
 
@@ -213,12 +284,18 @@ fn compare(mesh: &Mesh, naive: &Naive) -> Result<(), TestCaseError> {
     prop_assert_eq!(sorted(mesh.workloads(), uid), sorted(naive.workloads.iter(), uid));
     let id = |s: &&Arc<Service>| s.id.clone();
     prop_assert_eq!(sorted(mesh.services(), id), sorted(naive.services.iter(), id));
-    for n in 0..6 {
-        prop_assert_eq!(mesh.narrowed_policy(&policy_name(n)), naive.narrowed.get(&policy_name(n)));
+    let (mut retired, mut released, mut replaced) = (0, 0, BTreeMap::new());
+    for (policy, whom) in mesh.kept_policies() {
+        match whom {
+            KeptFor::Naming(workloads) => retired += workloads.len(),
+            KeptFor::NamedBefore(workloads) => released += workloads.len(),
+            KeptFor::NotYetNaming(_) => drop(replaced.insert(policy.id.clone(), policy)),
+        }
     }
+    prop_assert_eq!((retired, released), (naive.retired.len(), naive.released.len()));
+    prop_assert_eq!(replaced, naive.replaced.iter().map(|(id, (old, _))| (id.clone(), old)).collect());
     let id = |p: &&Arc<Authorization>| p.id.clone();
     prop_assert_eq!(sorted(mesh.policies(), id), sorted(naive.policies.values(), id));
-    prop_assert_eq!(mesh.retired_policies(), naive.retired.len());
     for w in &naive.workloads {
         prop_assert_eq!(mesh.workload(&w.uid), Some(w));
         let policies: Vec<_> = mesh.policies_for(w).map(|found| found.map_err(PolicyName::clone)).collect();
@@ -256,16 +333,16 @@ proptest! {
 
     #[test]
     fn the_indices_say_what_a_look_at_everything_would(steps in prop::collection::vec(step(), 0..250)) {
-        let (mut mesh, mut naive) = (Mesh::default(), Naive::default());
+        let (mut real, mut naive) = (Real::default(), Naive::default());
         let mut published = Vec::new();
         for step in steps {
             if matches!(step, Step::Publish) && published.len() < 4 {
-                published.push((mesh.clone(), naive.clone()));
+                published.push((real.mesh.clone(), naive.clone()));
             }
-            take(&mut mesh, step.clone());
+            real.take(step.clone());
             naive.take(step);
         }
-        published.push((mesh, naive));
+        published.push((real.mesh, naive));
         for (mesh, naive) in &published {
             compare(mesh, naive)?;
         }
@@ -274,8 +351,10 @@ proptest! {
     /// Nothing is kept of what has gone.
     #[test]
     fn what_comes_and_goes_leaves_nothing(steps in prop::collection::vec(step(), 0..200)) {
-        let mut mesh = Mesh::default();
-        steps.into_iter().for_each(|step| take(&mut mesh, step));
+        let mut real = Real::default();
+        steps.into_iter().for_each(|step| real.take(step));
+        real.end(|_| true);
+        let mut mesh = real.mesh;
         for uid in mesh.workloads().map(|w| w.uid.clone()).collect::<Vec<_>>() {
             mesh.remove_workload(&uid);
         }

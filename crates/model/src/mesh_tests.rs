@@ -132,6 +132,14 @@ fn deny(name: &str, scope: Scope) -> Arc<Authorization> {
 
 #[test]
 fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then() {
+    // For how many workloads a policy is kept.
+    let kept = |mesh: &Mesh| {
+        let named = |kept| match kept {
+            KeptFor::Naming(workloads) => workloads.len(),
+            KeptFor::NotYetNaming(_) | KeptFor::NamedBefore(_) => panic!("{kept:?}"),
+        };
+        mesh.kept_policies().map(|(_, whom)| named(whom)).sum::<usize>()
+    };
     let old = deny("p", Scope::WorkloadSelector);
     let named =
         |name: &str| Arc::new(Workload { authorization_policies: vec![old.id.clone()], ..pod(name, "10.0.0.1") });
@@ -141,11 +149,11 @@ fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then(
         mesh.upsert_policy(old.clone());
         mesh.upsert_workload(a.clone());
         mesh.upsert_workload(b.clone());
-        mesh.retire_policies(std::slice::from_ref(&old.id));
+        mesh.change_policies(std::slice::from_ref(&old.id), vec![]);
         // Told a second time, as after a reconnect.
-        mesh.retire_policies(std::slice::from_ref(&old.id));
+        mesh.change_policies(std::slice::from_ref(&old.id), vec![]);
         mesh.upsert_workload(late.clone());
-        assert_eq!((mesh.retired_policies(), mesh.policies().count()), (2, 0));
+        assert_eq!((kept(&mesh), mesh.policies().count()), (2, 0));
         mesh
     };
     let of = |mesh: &Mesh, workload: &Workload| mesh.policies_for(workload).next().map(|found| found.ok().cloned());
@@ -158,17 +166,14 @@ fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then(
     mesh.upsert_workload(Arc::new(pod("a", "10.0.0.1")));
     mesh.upsert_workload(a.clone());
     assert_eq!(of(&mesh, &a), Some(None), "it had ceased to name it");
-    assert_eq!((of(&mesh, &b), mesh.retired_policies()), (Some(Some(old.clone())), 1));
+    assert_eq!((of(&mesh, &b), kept(&mesh)), (Some(Some(old.clone())), 1));
     mesh.remove_workload(&b.uid);
-    assert_eq!(mesh.retired_policies(), 0);
+    assert_eq!(kept(&mesh), 0);
 
     let mut mesh = retired();
     let new = Arc::new(Authorization { action: Action::Allow, ..Authorization::clone(&old) });
     mesh.upsert_policy(new.clone());
-    assert_eq!(
-        (of(&mesh, &a), of(&mesh, &late), mesh.retired_policies()),
-        (Some(Some(new.clone())), Some(Some(new)), 0)
-    );
+    assert_eq!((of(&mesh, &a), of(&mesh, &late), kept(&mesh)), (Some(Some(new.clone())), Some(Some(new)), 0));
 
     // By scope it ends at once; for those that name it as well, when they change.
     for scope in [Scope::Global, Scope::Namespace] {
@@ -176,7 +181,7 @@ fn a_retired_policy_counts_for_whom_it_did_until_they_change_and_is_let_go_then(
         let mut mesh = Mesh::default();
         mesh.upsert_policy(wide.clone());
         mesh.upsert_workload(a.clone());
-        mesh.retire_policies(std::slice::from_ref(&wide.id));
+        mesh.change_policies(std::slice::from_ref(&wide.id), vec![]);
         assert_eq!((of(&mesh, &pod("other", "10.0.0.2")), of(&mesh, &a)), (None, Some(Some(wide))));
     }
 }
@@ -195,28 +200,88 @@ fn the_old_version_of_a_narrowed_policy_counts_for_those_that_do_not_name_it_unt
         let mut mesh = Mesh::default();
         let old = deny("p", scope);
         mesh.upsert_policy(old.clone());
-        assert_eq!(mesh.narrow_policy(new.clone()), Some(old.clone()));
+        let change = mesh.change_policies(&[], vec![new.clone()]);
+        let [kept] = &change.kept[..] else { panic!("{change:?}") };
         assert_eq!((of(&mesh, &bystander), of(&mesh, &chosen)), (vec![old.clone()], vec![new.clone()]));
         assert_eq!(of(&mesh, &elsewhere).is_empty(), !reaches_elsewhere);
         // Told again with other content: what counts on is the version that applied by scope.
         let newer = Arc::new(Authorization { dry_run: true, ..Authorization::clone(&new) });
-        assert_eq!(mesh.narrow_policy(newer.clone()), Some(old.clone()));
+        assert!(mesh.change_policies(&[], vec![newer.clone()]).kept.is_empty(), "it ends when it was to");
         assert_eq!((of(&mesh, &bystander), of(&mesh, &chosen)), (vec![old.clone()], vec![newer.clone()]));
-        assert!(!mesh.end_narrowing(&deny("p", scope)), "that is not the one");
-        assert!(mesh.end_narrowing(&old) && !mesh.end_narrowing(&old));
+        assert!(!mesh.end(&Kept::Replaced(deny("p", scope))), "that is not the one");
+        assert!(mesh.end(kept) && !mesh.end(kept));
         assert_eq!((of(&mesh, &bystander), of(&mesh, &chosen)), (vec![], vec![newer.clone()]));
         // One that reached nobody by scope leaves nothing behind.
-        assert_eq!(mesh.narrow_policy(new.clone()), None);
-        // Removed or wide again, it has no old version any more.
-        for end in
-            [Mesh::retire_policies, |mesh: &mut Mesh, _: &[PolicyName]| mesh.upsert_policy(deny("p", Scope::Global))]
-        {
+        assert!(mesh.change_policies(&[], vec![new.clone()]).kept.is_empty());
+        // Removed or wide again, it has no old version any more, and whom that covered is looked at again.
+        for (removed, told) in [(vec![new.id.clone()], vec![]), (vec![], vec![deny("p", Scope::Global)])] {
             mesh.upsert_policy(old.clone());
-            mesh.narrow_policy(new.clone());
-            end(&mut mesh, std::slice::from_ref(&new.id));
-            assert!(mesh.narrowed_policy(&new.id).is_none());
+            mesh.change_policies(&[], vec![new.clone()]);
+            let change = mesh.change_policies(&removed, told);
+            assert_eq!(mesh.kept_policies().count(), 0);
+            assert!(change.policies.contains(&(new.id.clone(), scope)), "{change:?}");
         }
     }
+}
+
+#[test]
+fn a_policy_that_a_workload_names_no_more_counts_for_it_until_it_is_ended_or_changes() {
+    let old = deny("p", Scope::WorkloadSelector);
+    let other = deny("q", Scope::WorkloadSelector);
+    let named =
+        Arc::new(Workload { authorization_policies: vec![old.id.clone(), other.id.clone()], ..pod("a", "10.0.0.1") });
+    let free = Arc::new(pod("a", "10.0.0.1"));
+    let released = || {
+        let mut mesh = Mesh::default();
+        mesh.change_policies(&[], vec![old.clone(), other.clone()]);
+        assert_eq!(mesh.update_workload(named.clone()).len(), 0);
+        let kept = mesh.update_workload(free.clone());
+        assert_eq!(kept.len(), 2);
+        (mesh, kept)
+    };
+    let of = |mesh: &Mesh| {
+        let found = mesh.policies_for(mesh.workload(&free.uid).expect("here"));
+        found.map(|found| found.cloned().map_err(PolicyName::clone)).collect::<Vec<_>>()
+    };
+    let (mut mesh, kept) = released();
+    assert_eq!(of(&mesh), [Ok(old.clone()), Ok(other.clone())]);
+    assert!(mesh.end(&kept[0]) && !mesh.end(&kept[0]));
+    assert_eq!(of(&mesh), [Ok(other.clone())]);
+    assert!(mesh.end(&kept[1]));
+    assert_eq!((of(&mesh), mesh.kept_policies().count()), (vec![], 0));
+
+    // A change of one is the one that the workload was told ahead of, and it may bring what the others wait for.
+    let wide = deny("p", Scope::Namespace);
+    for (removed, told, expected) in
+        [(vec![old.id.clone()], vec![], vec![]), (vec![], vec![wide.clone()], vec![Ok(wide)])]
+    {
+        let (mut mesh, kept) = released();
+        let change = mesh.change_policies(&removed, told);
+        assert_eq!((of(&mesh), mesh.kept_policies().count()), (expected, 0));
+        assert_eq!(change.workloads, std::slice::from_ref(&free.uid), "its connections are looked at again");
+        assert!(!kept.iter().any(|kept| mesh.end(kept)));
+    }
+
+    // One that applied by scope as well does, and of one that is gone nothing is kept.
+    let mut mesh = Mesh::default();
+    mesh.change_policies(&[], vec![deny("p", Scope::Namespace), other.clone()]);
+    mesh.update_workload(named.clone());
+    mesh.change_policies(std::slice::from_ref(&other.id), vec![]);
+    assert_eq!(mesh.update_workload(free.clone()).len(), 0);
+    assert_eq!(mesh.kept_policies().count(), 0);
+    // That mutual TLS is required ends at once: it always is for those who name it.
+    let strict = Arc::new(Authorization { id: PolicyName::static_strict("root".into()), ..Authorization::clone(&old) });
+    let mut mesh = Mesh::default();
+    mesh.upsert_policy(strict.clone());
+    mesh.update_workload(Arc::new(Workload {
+        authorization_policies: vec![strict.id.clone()],
+        ..pod("a", "10.0.0.1")
+    }));
+    assert_eq!(mesh.update_workload(free.clone()).len(), 0);
+    // Neither of a workload that is gone.
+    let (mut mesh, _) = released();
+    mesh.remove_workload(&free.uid);
+    assert_eq!(mesh.kept_policies().count(), 0);
 }
 
 #[test]

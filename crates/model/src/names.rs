@@ -14,7 +14,7 @@ const FEW: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Names {
     held: HashSet<Name>,
-    /// What workloads say of their services: the replicas of one say the same.
+    /// The services that workloads belong to. The replicas of one Deployment have the same ones.
     services: Recent<Map<ServiceName, Vec<Port>>>,
     /// As many as make it worth a look for those that only this holds: it may take up to twice what is
     /// in use, and looks at each as often as one is added.
@@ -83,7 +83,7 @@ impl Names {
         self.forget_unused();
     }
 
-    /// Shares one name with whoever says the same.
+    /// Replaces a name by the shared one with the same text.
     pub fn settle_name(&mut self, name: &mut Name) {
         self.share(name);
         self.forget_unused();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::{DEFAULT_TRUST_DOMAIN, GatewayAddress, Identity, Map, Name, Port, ServiceName};
+use crate::{DEFAULT_TRUST_DOMAIN, GatewayAddress, Identity, Map, Name, Port, ServiceName, settings};
 
 /// Opaque primary key of a workload, unique in the mesh, such as `Kubernetes//Pod/ns/name`.
 pub type WorkloadUid = Name;
@@ -187,7 +187,7 @@ impl Workload {
             application_tunnel: None,
             authorization_policies: Vec::new(),
             health: Health::Healthy,
-            cluster_id: "Kubernetes".into(),
+            cluster_id: settings::DEFAULT_CLUSTER_ID.into(),
             services: Map::new(),
             locality: Locality::default(),
             network_mode: NetworkMode::Standard,

@@ -4,11 +4,19 @@ use crate::meta::{Labels, ObjectMeta};
 
 /// Label of a namespace or pod that adds it to the mesh or keeps it out.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// Label of a namespace, service or pod: the name of the Gateway that is its waypoint; `none` for no waypoint.
+pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// Label beside [`USE_WAYPOINT`]: the Gateway's namespace, if it is another.
+pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 /// Annotation that a node agent writes when it has captured the pod's traffic. Peers may use tunnels to the pod only
 /// then.
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
 /// The value of [`REDIRECTION_ANNOTATION`] for a captured pod.
 pub const REDIRECTION_ENABLED: &str = "enabled";
+
+/// Annotation of an object that stands for a pod from a file of the kubelet's: the uid by which kubelet and runtime know the
+/// pod. The object has another one.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Whether a pod should be captured, given its namespace's labels. This is Istio's enrolment predicate (the agent's
 /// default selector).

@@ -34,7 +34,10 @@ pub use config::{ConfigMap, EnvFromSource, KeySelector, NameReference, Secret};
 pub use controllers::{ClaimTemplate, Job, JobSpec, Ordinals, PodManagementPolicy, StatefulSet, StatefulSetSpec};
 pub use decode::{Mode, NotInForce};
 
-pub use enrolment::{DATAPLANE_MODE, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, is_captured, is_enrolled};
+pub use enrolment::{
+    DATAPLANE_MODE, MIRROR, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
+    is_captured, is_enrolled,
+};
 pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels, ObjectMeta, OwnerReference, selects};
 pub use network::{
     AddressType, EndpointConditions, EndpointSlice, HEADLESS, IpFamily, IpFamilyPolicy, ObjectReference,

@@ -164,12 +164,12 @@ impl PodSpec {
 word! {
     /// When a container that ended is started again.
     pub enum RestartPolicy {
-        /// Whatever way it ended.
+        /// The container is started again however it ended.
         #[default]
         Always = "Always",
-        /// If it failed.
+        /// The container is started again if it failed.
         OnFailure = "OnFailure",
-        /// Not.
+        /// The container is not started again.
         Never = "Never",
     }
 }

@@ -51,7 +51,7 @@ impl fmt::Display for Outcome {
             Self::Denied => "denied",
             Self::Mixed => "depends on the endpoint",
             Self::Refused => "refused",
-            Self::Undecided => "not decided by this mesh's layer 4 policies",
+            Self::Undecided => "passes in the clear, out of the mesh; no policy is asked",
             Self::PassesBy => "passes by, unencrypted; no policy is asked",
             Self::Answered => "answered by the source's own proxy",
         })

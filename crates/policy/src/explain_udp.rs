@@ -60,7 +60,7 @@ fn to_service(mesh: &Mesh, service: &Service, address: SocketAddr, out: &mut Exp
     let udp: Vec<_> = service.ports.iter().filter(|port| port.transport == Transport::Udp).collect();
     let Some(port) = udp.iter().find(|port| port.service_port == address.port()) else {
         let offered: Vec<_> = udp.iter().map(|port| port.service_port.to_string()).collect();
-        let offered = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+        let offered = if offered.is_empty() { "no UDP port".to_owned() } else { offered.join(", ") };
         let ServiceName { namespace, hostname } = &service.id;
         let port = address.port();
         return refuse(format!("service {namespace}/{hostname} has no UDP port {port}; it has: {offered}"), out);

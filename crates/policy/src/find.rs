@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// Not of the accepted forms.
-    #[error("{0:?} is not understood; expected NAMESPACE/NAME of a pod, a Service or what makes pods")]
+    #[error("{0:?} is not understood; expected NAMESPACE/NAME of a pod, Service, Deployment, StatefulSet or Job")]
     Form(String),
     /// No port, or none from 1 to 65535.
     #[error("{0:?} has no port; expected NAME:PORT or IP:PORT, with /udp after it for UDP")]
@@ -27,13 +27,19 @@ pub enum LookupError {
         known: Vec<String>,
     },
     /// Nobody is called that.
-    #[error("no pod, Service or what makes pods is called {name}{}", Known(.known))]
+    #[error("no running pod, Service, Deployment, StatefulSet or Job is called {name}{}", Known(.known))]
     Unknown {
         /// The name that was asked for.
         name: String,
         /// The names in that namespace.
         known: Vec<String>,
     },
+    /// A name outside of the mesh.
+    #[error(
+        "{0} is no name of this mesh: the node's resolvers answer it, and the connection passes as the program sends it; ask for its \
+         IP address instead"
+    )]
+    Outside(String),
     /// A service without endpoints was given as source.
     #[error("service {0} has no endpoints, so nobody can connect from it; check its selector or its EndpointSlices")]
     Empty(String),
@@ -192,17 +198,24 @@ fn named<'m>(mesh: &'m Mesh, source: &Workload, name: &str) -> Result<Found<'m>,
         [short, namespace] | [short, namespace, "svc", ..] => find_destination(mesh, namespace, short),
         _ => None,
     };
+    let of_service = |pod: &str, service: &str, namespace: &str| {
+        let service = find_service(mesh, namespace, service)?;
+        let endpoint = mesh.endpoints(&service.id).find(|endpoint| &*endpoint.workload.name == pod)?;
+        Some(Found::Pods(vec![&endpoint.workload]))
+    };
     let of_pod = || match labels[..] {
-        [pod, service, namespace, "svc", ..] | [pod, service, namespace] => {
-            let service = find_service(mesh, namespace, service)?;
-            let endpoint = mesh.endpoints(&service.id).find(|endpoint| &*endpoint.workload.name == pod)?;
-            Some(Found::Pods(vec![&endpoint.workload]))
-        }
+        [pod, service] => of_service(pod, service, &source.namespace),
+        [pod, service, namespace, "svc", ..] | [pod, service, namespace] => of_service(pod, service, namespace),
         _ => None,
     };
     let by_hostname = || mesh.service_by_hostname(name.trim_end_matches('.'), &source.namespace).map(Found::Service);
     let found = found.or_else(of_pod).or_else(by_hostname);
-    found.ok_or_else(|| not_found(mesh, labels.get(1).copied().unwrap_or(&source.namespace), name))
+    found.ok_or_else(|| match labels[..] {
+        [_] => not_found(mesh, &source.namespace, name),
+        [_, namespace, "svc", ..] => not_found(mesh, namespace, name),
+        [_, namespace] if has_namespace(mesh, namespace) => not_found(mesh, namespace, name),
+        _ => LookupError::Outside(name.to_owned()),
+    })
 }
 
 /// The number of a port, by number, by name or because there is but one.
@@ -287,6 +300,10 @@ fn find_pod<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Option<&'m Arc<W
 
 fn find_service<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Option<&'m Arc<Service>> {
     mesh.services().find(|s| &*s.id.namespace == namespace && (&*s.name == name || &*s.id.hostname == name))
+}
+
+fn has_namespace(mesh: &Mesh, namespace: &str) -> bool {
+    mesh.workloads().any(|w| &*w.namespace == namespace) || mesh.services().any(|s| &*s.id.namespace == namespace)
 }
 
 fn not_found(mesh: &Mesh, namespace: &str, name: &str) -> LookupError {

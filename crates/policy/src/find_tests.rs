@@ -30,7 +30,7 @@ fn names_people_type() {
     assert!(matches!(to("a/b/c:80"), Err(LookupError::Form(_))));
     assert_eq!(
         to("default/wbe:80").expect_err("unknown").to_string(),
-        "no pod, Service or what makes pods is called default/wbe; its namespace has client, db, db-1, web"
+        "no running pod, Service, Deployment, StatefulSet or Job is called default/wbe; its namespace has client, db, db-1, web"
     );
     let names = |text| find_workloads(&mesh, text).map(|list| list.iter().map(|w| w.name.to_string()).collect());
     assert_eq!(names("default/client"), Ok(vec!["client".to_owned()]));
@@ -66,6 +66,13 @@ fn names_as_a_resolver_takes_them() {
         assert_eq!(to(&format!("{name}:http")), tcp("10.96.0.1:80"), "{name}");
     }
     assert_eq!(to("db-1.db.default.svc.cluster.local:5432"), tcp("10.0.1.1:5432"), "a pod of a headless service");
+    assert_eq!(to("db-1.db:5432"), tcp("10.0.1.1:5432"), "as a pod's resolver completes it");
+    for outside in ["google.com:443", "redis.example.com:6379"] {
+        assert!(to(outside).is_err_and(|error| error.contains("is no name of this mesh")), "{outside}");
+    }
+    for here in ["nobody.default:80", "kubernetes.other.svc.cluster.local:443"] {
+        assert!(to(here).is_err_and(|error| error.contains("is called")), "{here}");
+    }
     assert_eq!(to("default/dns:53/udp"), udp("10.96.0.9:53"));
     assert_eq!(to("dns:query/udp"), udp("10.96.0.9:53"));
     assert_eq!(to("dns/udp"), udp("10.96.0.9:53"), "it has but one of UDP");

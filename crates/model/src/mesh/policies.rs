@@ -1,10 +1,8 @@
-//! The policies of a mesh, and to whom each applies.
-//!
-//! A change of a policy and the change of the workloads that name it are told one after the other.
-//! What this keeps beside the current policies bridges the time in between.
+//! The policies of a mesh, and which workloads each applies to.
 
 use std::sync::Arc;
 
+use super::kept::{Kept, KeptFor, KeptPolicies, PolicyChange, Release};
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, PolicyName, Scope, Set, Workload, WorkloadUid};
 
@@ -16,22 +14,12 @@ pub(super) struct Policies {
     of_namespace: Map<Name, Map<PolicyName, Arc<Authorization>>>,
     // Which workloads name a policy, known or not.
     named_by: Map<PolicyName, Set<WorkloadUid>>,
-    retired: Map<PolicyName, Retired>,
-    /// Old versions, which applied by scope, of policies that reach only those who name them now.
-    narrowed: Map<PolicyName, Arc<Authorization>>,
-}
-
-/// A policy that was removed.
-#[derive(Debug, Clone)]
-struct Retired {
-    policy: Arc<Authorization>,
-    /// Those that named it then, and name it still.
-    named_by: Set<WorkloadUid>,
+    kept: KeptPolicies,
 }
 
 impl Policies {
     pub(super) fn get(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        self.by_id.at(hash(id)).iter().find(|policy| policy.id == *id)
+        find(&self.by_id, id)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Authorization>> {
@@ -43,22 +31,79 @@ impl Policies {
         workload: &'a Workload,
     ) -> impl Iterator<Item = Result<&'a Arc<Authorization>, &'a PolicyName>> {
         let of_namespace = self.of_namespace.get(&workload.namespace).into_iter().flat_map(Map::values);
-        let narrowed = self.narrowed.values().filter(|old| {
-            // Who names it is covered by the new version.
-            covers_by_scope(old, workload) && !workload.authorization_policies.contains(&old.id)
-        });
+        let replaced = self.kept.replaced_for(workload);
+        let released = self.kept.released_from(&workload.uid).filter_map(|id| self.get(id));
         let named = workload.authorization_policies.iter();
-        let named = named.map(|id| self.get(id).or_else(|| self.retired_for(workload, id)).ok_or(id));
-        self.global.values().chain(of_namespace).chain(narrowed).map(Ok).chain(named)
+        let named = named.map(|id| self.get(id).or_else(|| self.kept.retired_for(&workload.uid, id)).ok_or(id));
+        self.global.values().chain(of_namespace).chain(replaced).chain(released).map(Ok).chain(named)
     }
 
-    fn retired_for(&self, workload: &Workload, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        let retired = self.retired.get(id)?;
-        retired.named_by.contains_key(&workload.uid).then_some(&retired.policy)
+    pub(super) fn kept(&self) -> impl Iterator<Item = (&Arc<Authorization>, KeptFor<'_>)> {
+        self.kept.all(|id| self.get(id))
     }
 
     pub(super) fn upsert(&mut self, policy: Arc<Authorization>) {
         self.remove(&policy.id);
+        self.put(policy);
+    }
+
+    pub(super) fn remove(&mut self, id: &PolicyName) -> bool {
+        self.kept.changes(id);
+        self.kept.is_replaced_no_more(id);
+        self.take_out(id).is_some()
+    }
+
+    /// The changes of one message: what is removed, then what is new or other than before.
+    pub(super) fn change(&mut self, removed: &[PolicyName], told: Vec<Arc<Authorization>>) -> PolicyChange {
+        let before = self.by_id.clone();
+        let mut change = PolicyChange::default();
+        // Versions that applied by scope, and the policies that apply to those who name them now, and did not before.
+        let (mut by_scope, mut successors) = (Vec::new(), Set::new());
+        for id in removed {
+            // One that has been retired before is not here any more, and stays retired.
+            let Some(old) = self.take_out(id) else { continue };
+            change.workloads.append(&mut self.kept.changes(id));
+            change.policies.push((id.clone(), old.scope));
+            if let Some(named_by) = self.named_by.get(id).cloned() {
+                self.kept.retire(old.clone(), named_by);
+            }
+            by_scope.extend(applies_by_scope(&old).then_some(old));
+        }
+        for new in told {
+            let id = &new.id;
+            if self.get(id).is_some_and(|held| **held == *new) {
+                continue;
+            }
+            change.workloads.append(&mut self.kept.changes(id));
+            let old = self.take_out(id);
+            change.policies.extend(old.iter().chain([&new]).map(|policy| (id.clone(), policy.scope)));
+            if applies_by_scope(&new) {
+                let scope = self.kept.is_replaced_no_more(id);
+                change.policies.extend(scope.map(|scope| (id.clone(), scope)));
+                by_scope.retain(|old| old.id != *id);
+            } else {
+                by_scope.extend(old.filter(|old| applies_by_scope(old)));
+                if find(&before, id).is_none_or(|before| applies_by_scope(before)) {
+                    successors.insert(id.clone(), ());
+                }
+            }
+            self.put(new);
+        }
+        if successors.is_empty() {
+            for id in removed {
+                let scope = self.kept.is_replaced_no_more(id);
+                change.policies.extend(scope.map(|scope| (id.clone(), scope)));
+            }
+        } else {
+            for old in self.kept.replace(removed, by_scope, &successors) {
+                change.policies.push((old.id.clone(), old.scope));
+                change.kept.push(Kept::Replaced(old));
+            }
+        }
+        change
+    }
+
+    fn put(&mut self, policy: Arc<Authorization>) {
         let id = policy.id.clone();
         match policy.scope {
             Scope::Global => {
@@ -73,12 +118,8 @@ impl Policies {
         self.by_id.put(hash(&policy.id), policy);
     }
 
-    pub(super) fn remove(&mut self, id: &PolicyName) -> bool {
-        self.retired.remove(id);
-        self.narrowed.remove(id);
-        if self.get(id).is_none() {
-            return false;
-        }
+    fn take_out(&mut self, id: &PolicyName) -> Option<Arc<Authorization>> {
+        let policy = self.get(id).cloned()?;
         self.by_id.remove(hash(id), |policy| policy.id == *id);
         self.global.remove(id);
         if let Some(of_namespace) = self.of_namespace.get_mut(&id.namespace) {
@@ -87,45 +128,34 @@ impl Policies {
                 self.of_namespace.remove(&id.namespace);
             }
         }
-        true
+        Some(policy)
     }
 
-    pub(super) fn retire(&mut self, id: &PolicyName) {
-        // One that has been retired before is not here any more, and stays retired.
-        let Some(policy) = self.get(id).cloned() else { return };
-        self.remove(id);
-        if let Some(named_by) = self.named_by.get(id).cloned() {
-            self.retired.insert(id.clone(), Retired { policy, named_by });
+    /// What is to be kept for a workload that is about to name these policies no more.
+    pub(super) fn released(&self, uid: &WorkloadUid, ids: &[&PolicyName]) -> Vec<Arc<Release>> {
+        // One of them was removed before, so the policies of this change have come already.
+        if ids.iter().any(|id| self.kept.retired_for(uid, id).is_some()) {
+            return Vec::new();
         }
+        let may_apply_by_scope = |id: &&&PolicyName| {
+            // "Mutual TLS is required" always is for those who name it. Not to require it takes effect at once.
+            !id.is_static_strict() && self.get(id).is_some_and(|policy| !applies_by_scope(policy))
+        };
+        let ids = ids.iter().filter(may_apply_by_scope);
+        ids.map(|id| Arc::new(Release { policy: PolicyName::clone(id), workload: uid.clone() })).collect()
     }
 
-    pub(super) fn retired(&self) -> usize {
-        self.retired.values().map(|retired| retired.named_by.len()).sum()
+    pub(super) fn release(&mut self, release: Arc<Release>) {
+        self.kept.release(release);
     }
 
-    pub(super) fn narrow(&mut self, policy: Arc<Authorization>) -> Option<Arc<Authorization>> {
-        let id = policy.id.clone();
-        let before = self.get(&id).filter(|before| before.scope != Scope::WorkloadSelector).cloned();
-        // One that was narrowed a moment ago, and is told again with other content.
-        let old = before.or_else(|| self.narrowed.get(&id).cloned());
-        self.upsert(policy);
-        if let Some(old) = &old {
-            self.narrowed.insert(id, old.clone());
-        }
-        old
-    }
-
-    pub(super) fn narrowed(&self, id: &PolicyName) -> Option<&Arc<Authorization>> {
-        self.narrowed.get(id)
-    }
-
-    pub(super) fn end_narrowing(&mut self, old: &Arc<Authorization>) -> bool {
-        let is_it = self.narrowed.get(&old.id).is_some_and(|held| Arc::ptr_eq(held, old));
-        is_it && self.narrowed.remove(&old.id).is_some()
+    pub(super) fn end(&mut self, kept: &Kept) -> bool {
+        self.kept.end(kept)
     }
 
     pub(super) fn names(&mut self, uid: &WorkloadUid, id: &PolicyName) {
         self.named_by.get_or_insert_with(id.clone(), Set::new).insert(uid.clone(), ());
+        self.kept.names(uid, id);
     }
 
     pub(super) fn names_no_more(&mut self, uid: &str, id: &PolicyName) {
@@ -135,20 +165,19 @@ impl Policies {
                 self.named_by.remove(id);
             }
         }
-        if let Some(retired) = self.retired.get_mut(id) {
-            retired.named_by.remove(uid);
-            if retired.named_by.is_empty() {
-                self.retired.remove(id);
-            }
-        }
+        self.kept.names_no_more(uid, id);
+    }
+
+    /// Nothing is kept for this workload any more.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.kept.forget(uid);
     }
 }
 
-/// Whether it applies to `workload` without being named by it.
-fn covers_by_scope(policy: &Authorization, workload: &Workload) -> bool {
-    match policy.scope {
-        Scope::Global => true,
-        Scope::Namespace => policy.id.namespace == workload.namespace,
-        Scope::WorkloadSelector => false,
-    }
+fn find<'a>(by_id: &'a Index<Arc<Authorization>>, id: &PolicyName) -> Option<&'a Arc<Authorization>> {
+    by_id.at(hash(id)).iter().find(|policy| policy.id == *id)
+}
+
+fn applies_by_scope(policy: &Authorization) -> bool {
+    policy.scope != Scope::WorkloadSelector
 }
