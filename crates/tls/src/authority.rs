@@ -14,8 +14,9 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::authority_elsewhere::AuthorityFiles;
 use crate::authority_files::{CA_CERT, CA_KEY, Contents, Directory, ROOT_CERT, ROOT_KEY, TRUSTED_ROOTS};
-use crate::certificate::parse_pem_certificates;
+use crate::certificate::{describe, parse_pem_certificates};
 use crate::rotation::Rotation;
 use crate::signing::{CaOptions, RESTORE, Root, Signing, bundle_pem};
 
@@ -28,7 +29,7 @@ pub struct CertificateAuthority {
     /// Whether the file of trusted roots still holds a root that is no longer trusted. Locked while that file is
     /// written.
     stale: Mutex<bool>,
-    /// What the directory records as signing. Locked while that is written.
+    /// The signing certificate that the directory records. Locked while that is written.
     in_use: Mutex<Option<Arc<Signing>>>,
 }
 
@@ -41,8 +42,22 @@ impl CertificateAuthority {
     /// # Errors
     /// If the directory is incomplete, damaged, readable by others, or in use. The text says what to do.
     pub fn open(directory: &Path, trust_domain: impl Into<Name>, options: CaOptions) -> Result<Self, Error> {
-        let trust_domain = trust_domain.into();
-        let directory = Directory::open(directory)?;
+        Self::in_directory(Directory::open(directory)?, trust_domain.into(), options)
+    }
+
+    /// Opens the authority whose files somebody else keeps, or creates one if there are none.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_elsewhere(
+        files: AuthorityFiles,
+        trust_domain: impl Into<Name>,
+        options: CaOptions,
+    ) -> Result<Self, Error> {
+        Self::in_directory(Directory::elsewhere(files), trust_domain.into(), options)
+    }
+
+    fn in_directory(directory: Directory, trust_domain: Name, options: CaOptions) -> Result<Self, Error> {
         let contents = directory.read()?;
         let (root, signing) = Self::load(&directory, &contents, &trust_domain, &options, true)?;
         // A root that signed for an earlier process may be new to others.
@@ -84,8 +99,8 @@ impl CertificateAuthority {
         let was_complete = contents.ca_cert.is_some() || contents.ca_key.is_some() || contents.cert_chain.is_some();
         let root = match (&contents.root_cert, &contents.root_key) {
             (None, _) if !was_complete => {
-                // It is new, or a first start was cut off before its root was complete; nobody can have trusted that
-                // root.
+                // The directory is new, or a first start was cut off before its root was complete. Nobody can have
+                // trusted that root.
                 let root = Root::generate(trust_domain, options)?;
                 if let Some(key) = &root.key {
                     directory.write(ROOT_KEY, &key.serialize_pem())?;
@@ -137,8 +152,8 @@ impl CertificateAuthority {
         Ok((root, signing))
     }
 
-    /// What signed last, if it is below another root than `configured`. It keeps signing until the configured root is
-    /// trusted.
+    /// The certificate that signed last, if it is below another root than `configured`. It keeps signing until the
+    /// configured root is trusted.
     fn still_signing(directory: &Directory, configured: &Signing, options: &CaOptions) -> Option<Signing> {
         match Signing::read_in_use(directory) {
             Ok(before) => {
@@ -162,7 +177,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// Records what signs now, unless that is recorded already.
+    /// Records in the directory which certificate signs now, unless that is recorded already.
     fn write_in_use(&self) {
         let Some(directory) = &self.directory else { return };
         let mut written = self.in_use.lock();
@@ -210,7 +225,7 @@ impl CertificateAuthority {
                 trusted.push(root.clone());
             }
         }
-        // First, so that a failure here is retried at the next look.
+        // This comes first, so that a failure here is retried at the next check.
         directory.write(TRUSTED_ROOTS, &bundle_pem(&trusted))?;
         self.rotation.announce(root, signing);
         Ok(true)
@@ -317,6 +332,14 @@ impl CertificateAuthority {
     /// End of the signing certificate's validity.
     pub fn signing_not_after(&self) -> SystemTime {
         self.rotation.signing().not_after
+    }
+
+    /// End of the validity of the root that signs.
+    ///
+    /// # Errors
+    /// If the root can't be read.
+    pub fn root_not_after(&self) -> Result<SystemTime, Error> {
+        Ok(describe(&self.rotation.signing().root)?.not_after)
     }
 
     /// Replaces the signing certificate now. Certificates signed before stay valid: their

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::Error;
+use crate::authority_elsewhere::AuthorityFiles;
 
 pub(crate) const ROOT_CERT: &str = "root-cert.pem";
 pub(crate) const ROOT_KEY: &str = "root-key.pem";
@@ -31,11 +32,19 @@ pub(crate) const TRUSTED_ROOTS: &str = "trusted-roots.pem";
 pub(crate) const IN_USE: &str = "in-use-key.pem";
 const LOCK: &str = ".lock";
 
-/// The directory of one authority, locked while this lives.
+/// The directory of one authority.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    _lock: File,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// On disk, locked while this lives.
+    Disk { _lock: File },
+    /// Not on disk; the path is only a name.
+    Elsewhere(AuthorityFiles),
 }
 
 /// The contents of the directory; `None` for a missing file.
@@ -81,7 +90,12 @@ impl Directory {
                 Error::File { action: "lock the directory", path: path.to_owned(), source }
             }
         })?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), place: Place::Disk { _lock: lock } })
+    }
+
+    /// The directory that somebody else keeps.
+    pub(crate) fn elsewhere(files: AuthorityFiles) -> Self {
+        Self { path: files.name().into(), place: Place::Elsewhere(files) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -106,11 +120,18 @@ impl Directory {
     pub(crate) fn read_dated(&self, name: &str) -> Result<Option<(String, SystemTime)>, Error> {
         let Some(text) = self.read_file(name)? else { return Ok(None) };
         let path = self.path.join(name);
+        if let Place::Elsewhere(files) = &self.place {
+            // If nobody knows, roots must not be dropped too soon.
+            return Ok(Some((text, files.written_at(name).unwrap_or_else(SystemTime::now))));
+        }
         let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
         written.map(|at| Some((text, at))).map_err(|source| Error::File { action: "read", path, source })
     }
 
     fn read_file(&self, name: &str) -> Result<Option<String>, Error> {
+        if let Place::Elsewhere(files) = &self.place {
+            return Ok(files.read(name));
+        }
         let path = self.path.join(name);
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text)),
@@ -120,6 +141,9 @@ impl Directory {
     }
 
     fn read_key(&self, name: &str) -> Result<Option<String>, Error> {
+        if let Place::Elsewhere(_) = &self.place {
+            return self.read_file(name);
+        }
         let path = self.path.join(name);
         match fs::metadata(&path) {
             Ok(metadata) if metadata.mode() & 0o077 != 0 => Err(Error::Directory {
@@ -135,6 +159,10 @@ impl Directory {
 
     /// Replaces a whole file. Only its owner can read it until the rename; for keys also afterwards.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        if let Place::Elsewhere(files) = &self.place {
+            files.write(name, text, name == TRUSTED_ROOTS);
+            return Ok(());
+        }
         let path = self.path.join(name);
         let temporary = self.path.join(format!(".{name}.new"));
         let write = || -> io::Result<()> {

@@ -199,7 +199,7 @@ fn a_torn_directory_heals_or_says_what_to_do() {
     // Cut off while the intermediate was replaced: the key is new, the certificate old.
     fs::write(file(&directory, CA_KEY), KeyPair::generate().unwrap().serialize_pem()).unwrap();
     issue(&reopen().unwrap(), HOUR);
-    // Cut off while it was made for the first time.
+    // Cut off while the intermediate was made for the first time.
     fs::remove_file(file(&directory, CA_CERT)).unwrap();
     issue(&reopen().unwrap(), HOUR);
     fs::write(file(&directory, CA_CERT), "-----BEGIN CERTIFICATE-----\ntorn").unwrap();
@@ -277,7 +277,7 @@ fn istio_layout_with_the_root_in_the_chain() {
     assert!(ca.rotate_intermediate().is_err());
 }
 
-/// As users make them for Istio: RSA, several intermediates, no root key.
+/// A certificate authority as users make it for Istio: RSA, several intermediates, no root key.
 #[test]
 fn a_plugged_in_authority_of_another_make() {
     use rcgen::{PKCS_RSA_SHA256, RsaKeySize};

@@ -311,7 +311,7 @@ pub(crate) fn to_pem(der: &[u8]) -> String {
     encode_pem("CERTIFICATE", der)
 }
 
-fn encode_pem(label: &str, der: &[u8]) -> String {
+pub(crate) fn encode_pem(label: &str, der: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = format!("-----BEGIN {label}-----\n");
     // RFC 7468 §2: lines of 64 characters, which is 48 bytes.

@@ -13,7 +13,7 @@ const SHARE: u32 = 8 << 10;
 const RECORD: u32 = SHARE;
 
 /// The cost of a record with less than [`SMALL`] bytes: at most 32 in a turn, because each is handled by itself. With
-/// 512 of them, a neighbour was seen to wait for milliseconds, with 128 for one. Each step of a request waits for a
+/// 512 in a turn, another connection of the thread waited for milliseconds, with 128 for one millisecond. Each step of a request waits for a
 /// turn.
 const SMALL_RECORD: u32 = 4 * SHARE;
 const SMALL: usize = 256;
@@ -21,11 +21,10 @@ const SMALL: usize = 256;
 /// The cost of a handshake message, bytes, because keys are derived for it. At most 25 in a turn.
 const MESSAGE: u32 = 4 * SHARE;
 
-/// The cost of records that was not paid yet, bytes.
+/// The cost of received records that the task has not paid for yet, bytes.
 ///
-/// It counts what comes, not what that carries. Otherwise a peer that sends padding, empty records or key changes would
-/// keep the thread busy as long as it can send.
-/// keys would otherwise keep the thread for as long as it can send.
+/// Every record counts, whatever it carries. Otherwise a peer that sends padding, empty records or key changes would
+/// keep the thread busy for as long as it can send.
 #[derive(Debug, Default)]
 pub(crate) struct Effort(u32);
 

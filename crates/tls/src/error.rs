@@ -24,7 +24,7 @@ pub enum Error {
         source: rcgen::Error,
     },
     /// The TLS library refused a key or certificate.
-    #[error("cannot use the certificate for TLS: {0}")]
+    #[error("cannot use the certificate for TLS: {0}; does the key belong to it?")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// PEM or DER that is not valid.
     #[error("{what} is not valid: {reason}")]
@@ -153,7 +153,7 @@ pub enum HandshakeError {
         expected: Vec<Identity>,
     },
     /// The server's certificate is for another name (control plane only).
-    #[error("the server's certificate is not for {expected}; it is for {}", if presented.is_empty() { "no name at all".to_owned() } else { presented.join(", ") })]
+    #[error("the server's certificate is not for {expected} but for {}; check the address and the server's own names", if presented.is_empty() { "no name at all".to_owned() } else { presented.join(", ") })]
     WrongServerName {
         /// The name that was dialled.
         expected: String,
@@ -165,7 +165,7 @@ pub enum HandshakeError {
     #[error("the peer's certificate is unacceptable: {0}")]
     BadCertificate(String),
     /// The peers have no application protocol in common.
-    #[error("the peer does not agree on an application protocol (ALPN); we speak {0}")]
+    #[error("the peer does not agree on an application protocol (ALPN); this side speaks {0}")]
     Alpn(String),
     /// The peer refused us with an alert.
     #[error("the peer refused the handshake: {0}")]
@@ -174,16 +174,17 @@ pub enum HandshakeError {
     #[error("the TLS handshake took longer than {} s; the peer may be overloaded or not a mesh proxy", .0.as_secs_f64())]
     Timeout(Duration),
     /// The peer does not speak TLS 1.3 as required.
-    #[error("the peer does not speak the mesh's TLS: {0}")]
+    #[error("the peer does not speak TLS as the mesh requires: {0}")]
     Protocol(String),
-    /// Its handshake was long, and others needed the memory.
+    /// The handshake needed much memory, and others needed it, too.
     #[error(
-        "the peer had not proved who it is when others needed the memory: only {most} handshakes at a time may hold \
-         more than {} KiB; who sends such long certificate chains, and does not finish?",
+        "the handshake was ended before the peer had proved its identity, because others needed its memory: at most {most} \
+         handshakes at a time may hold more than {} KiB; find out who sends such long certificate chains and does not \
+         finish",
         .own >> 10
     )]
     GaveWay {
-        /// So many handshakes may hold more than `own`.
+        /// How many handshakes at a time may hold more than `own`.
         most: usize,
         /// Bytes.
         own: usize,
@@ -272,7 +273,7 @@ pub enum CertificateError {
     Timeout {
         /// The identity.
         identity: Identity,
-        /// How long it was waited.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// The identity left this node during the wait.

@@ -11,7 +11,7 @@ const BLOCK: usize = 64 * 1024;
 /// The SHA-256 of everything that the reader returns, in lower-case hex.
 ///
 /// # Errors
-/// As the reader's.
+/// If the reader fails, with its error.
 pub fn sha256(mut from: impl Read) -> io::Result<String> {
     let mut hash = Context::new(&SHA256);
     let mut block = vec![0; BLOCK];

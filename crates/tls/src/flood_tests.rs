@@ -1,9 +1,9 @@
-//! Floods of records that bring nothing: the library's verdict on each, and a turn for everybody else
-//! on the thread whatever the verdict.
+//! Floods of records without data: each ends where the TLS library would end it, and meanwhile the thread's other
+//! connections have their turns.
 
 use super::*;
 
-/// What a flood may be made of: nothing of it breaks a rule by itself.
+/// Records that a flood can consist of. None of them breaks a rule by itself.
 fn fruitless() -> Vec<(&'static str, Sent)> {
     vec![
         ("KeyUpdate", Sent::KeyUpdate(0)),
@@ -17,7 +17,7 @@ fn fruitless() -> Vec<(&'static str, Sent)> {
     ]
 }
 
-/// Where the library draws each line, and beyond it.
+/// Up to the library's limit of each kind, and beyond it.
 const LENGTHS: [usize; 7] = [4, 5, 31, 32, 33, 34, 70];
 
 #[test]
@@ -45,7 +45,7 @@ fn one_flood_beside_another_ends_where_the_library_ends_it() {
     let kinds = fruitless();
     for (_, one) in &kinds {
         for (_, other) in &kinds {
-            // By turns, and the second where the first has nearly used up what it may.
+            // Alternating, and the second kind after the first has nearly reached its limit.
             let by_turns = (0..80).map(|n| if n % 2 == 0 { one } else { other }).cloned().collect::<Vec<_>>();
             let nearly = [vec![one.clone(); 32], vec![other.clone(); 2], vec![one.clone(); 33]].concat();
             for mut sent in [by_turns, nearly] {
@@ -54,6 +54,16 @@ fn one_flood_beside_another_ends_where_the_library_ends_it() {
             }
         }
     }
+}
+
+/// Tokio lets a task read and write only so often in one turn. The wrong record is read at the end of such a turn.
+#[test]
+fn an_alert_is_sent_also_at_the_end_of_a_long_turn() {
+    let mut sent = vec![Sent::KeyUpdate(1); 3];
+    sent.extend(vec![Sent::Padded(0, 16_000); 30]);
+    sent.extend([Sent::KeyUpdate(0), Sent::KeyUpdate(0), Sent::KeyUpdate(1), Sent::KeyUpdate(1)]);
+    sent.extend([Sent::Inner(vec![1, 90, 21]), Sent::Inner(vec![1, 90, 21]), Sent::KeyUpdate(2)]);
+    compare_with(SUITES[0], &sent, &Damage::default());
 }
 
 fn any_flood() -> impl Strategy<Value = Vec<Sent>> {
@@ -68,13 +78,13 @@ proptest! {
     #[test]
     fn any_mixture_ends_alike(sent in any_flood(), what in any::<bool>()) {
         let mut sent = sent;
-        // A wrong one at the end: which of two faults is told counts as well.
+        // A wrong record at the end: which of two faults is reported matters as well.
         sent.push(if what { close() } else { Sent::KeyUpdate(2) });
         compare_with(SUITES[0], &sent, &Damage::default());
     }
 }
 
-/// A transport that always has more, and counts what is taken from it.
+/// A transport that always has more bytes, and counts those that are read.
 struct Endless {
     record: Box<dyn FnMut() -> Vec<u8> + Send>,
     rest: Vec<u8>,
@@ -110,7 +120,7 @@ impl AsyncWrite for Endless {
     }
 }
 
-/// What a peer may send for ever, as the library does not end it either.
+/// Records that a peer may send without end; the library does not end such a connection either.
 fn endless() -> Vec<(&'static str, Vec<Sent>)> {
     vec![
         ("empty data and KeyUpdates", vec![Sent::Inner(vec![23]), Sent::KeyUpdate(0)]),
@@ -121,10 +131,10 @@ fn endless() -> Vec<(&'static str, Vec<Sent>)> {
     ]
 }
 
-/// Bytes that may be taken in one turn: what Tokio allows a task, and one large read.
+/// Most bytes that may be read in one turn: what Tokio's budget allows a task, and one large read.
 const TURN: usize = (1 << 20) + (256 << 10);
 
-/// Records that may be opened in one, however few bytes they have.
+/// Most records that may be opened in one turn, however few bytes they have.
 const RECORDS: u64 = 129;
 
 #[test]
@@ -143,14 +153,14 @@ fn a_flood_leaves_each_turn_to_the_others() {
             // A caller that never stops by itself.
             let mut room = vec![0; 256 << 10];
             let mut turns = Vec::new();
-            let flooded = std::future::poll_fn(|cx| {
+            let flooded = poll_fn(|cx| {
                 let (before, opened) = (server.io.taken, server.keys.opening.sequence());
                 while let Poll::Ready(read) = Pin::new(&mut server).poll_read(cx, &mut ReadBuf::new(&mut room)) {
                     read.unwrap();
                     assert!(server.io.taken - before < 64 << 20, "{what}: a turn without end");
                 }
                 turns.push(server.io.taken - before);
-                // With new keys, they are counted anew.
+                // New keys start the count again.
                 let opened = server.keys.opening.sequence().saturating_sub(opened);
                 assert!(opened <= RECORDS, "{what}: {opened} records");
                 if turns.len() < 4 { Poll::Pending } else { Poll::Ready(()) }

@@ -1,5 +1,5 @@
-//! What a peer has sent of its handshake and is not understood yet. A peer that has proved nothing decides how much
-//! that is, so it is bounded: for each handshake, and over all of the process.
+//! The received bytes of a handshake that the TLS library has not processed yet. A peer that has proved nothing decides
+//! how many there are. So they are bounded: for each handshake, and for the whole process.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -13,22 +13,22 @@ use crate::buffer::Buffer;
 use crate::record::{HEADER, MAX_RECORD};
 use crate::unproven::{Unproven, UnprovenPlace};
 
-/// Read at a time where no record asks for more, bytes. All that a peer usually sends at once fits.
+/// Bytes to read at a time, unless a record needs more. What a peer usually sends at once fits.
 const READ: usize = 4 << 10;
 
-/// Held for each handshake whatever others do, bytes. Usual messages are shorter: a ClientHello with a post-quantum
+/// Bytes that each handshake may hold, whatever others do. Usual messages are shorter: a ClientHello with a post-quantum
 /// key has 1.5 KiB, a chain of three RSA certificates 5 KiB.
 const OWN: usize = 8 << 10;
 
-/// Longest ClientHello or ServerHello that is taken, bytes, with the heads of its records. It is sent before anything
-/// is encrypted.
-const HELLO: usize = 16 << 10;
+/// Most accepted bytes that the TLS library has not processed. It refuses a message of more than 64 KiB; the headers of
+/// the message's records come on top.
+const MOST: usize = 68 << 10;
 
-/// Most bytes that are taken of messages that come after those, which is where certificates are. The TLS library
-/// refuses a message of more than 64 KiB; the heads of its records come on top.
-const FLIGHT: usize = 68 << 10;
+/// Each record counts for at least so many bytes, which is about what the shortest encrypted one has. The library walks
+/// over all records of a message again for each that is new: a ClientHello in pieces of one byte would keep it busy.
+const LEAST: usize = 24;
 
-/// So many handshakes of the process at a time may hold more than [`OWN`]: 18 MiB at most.
+/// How many handshakes of the process at a time may hold more than [`OWN`]: together 18 MiB at most.
 const LARGE: usize = 256;
 
 static LARGE_PLACES: LazyLock<Arc<Unproven<()>>> = LazyLock::new(|| Unproven::unshared(LARGE));
@@ -36,37 +36,44 @@ static LARGE_PLACES: LazyLock<Arc<Unproven<()>>> = LazyLock::new(|| Unproven::un
 /// Type of a record that holds a handshake message in the clear.
 const HANDSHAKE: u8 = 22;
 
-/// Received bytes of a handshake. The TLS library is shown them record by record: what follows the handshake's last
-/// record must be left to the keys that this handshake is for.
+/// Received bytes of a handshake. The TLS library is shown them record by record, because what follows the handshake's
+/// last record belongs to this crate's record layer, under the keys of this handshake.
 #[derive(Default)]
 pub(crate) struct Gathered {
     bytes: Vec<u8>,
     shown: usize,
+    /// What the shown records count for.
+    counted: usize,
     large: Option<UnprovenPlace<()>>,
 }
 
 impl Gathered {
-    /// The records that are shown. They may be changed.
+    /// The records that the TLS library may see. It changes them in place.
     pub(crate) fn shown(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.shown]
     }
 
-    /// The first `bytes` of what is shown were understood.
+    /// The TLS library has processed the first `bytes` of what it was shown.
     pub(crate) fn discard(&mut self, bytes: usize) {
         self.bytes.drain(..bytes);
         self.shown -= bytes;
+        // While it joins the pieces of a message, the library discards a part of them.
+        if self.shown == 0 {
+            self.counted = 0;
+        }
     }
 
-    /// What came after the records that were shown and understood.
+    /// The bytes that the TLS library has not processed.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Shows the next record too, and waits until it has come in full.
+    /// Waits until the next record has come in full, and shows it, too.
     pub(crate) async fn show_next<IO: AsyncRead + Unpin>(&mut self, io: &mut IO) -> Result<(), Failed> {
         loop {
             let needs = match self.next_record()? {
                 Next::Shows(shown) => {
+                    self.counted += (shown - self.shown).max(LEAST);
                     self.shown = shown;
                     return Ok(());
                 }
@@ -74,7 +81,7 @@ impl Gathered {
             };
             let room = needs.next_multiple_of(READ) - self.bytes.len();
             if self.bytes.len() + room > OWN && self.large.is_none() {
-                // Without shares there is nobody to have too much.
+                // This can't fail: without shares, no source can have too many places.
                 self.large = LARGE_PLACES.place(()).await.ok();
             }
             let read = self.read(io, room).await?;
@@ -85,7 +92,8 @@ impl Gathered {
         }
     }
 
-    /// Bytes that are no record are shown as they are, for the TLS library to say what is wrong with them.
+    /// Where the next record ends. Bytes that are not a TLS record are shown as they are, so that the TLS library says
+    /// what is wrong with them.
     fn next_record(&self) -> Result<Next, Failed> {
         let rest = &self.bytes[self.shown..];
         let Some(&[content, major, _, high, low]) = rest.first_chunk::<HEADER>() else {
@@ -96,17 +104,16 @@ impl Gathered {
             return Ok(Next::Shows(self.bytes.len()));
         }
         let is_plain = content == HANDSHAKE;
-        let most = if is_plain { HELLO } else { FLIGHT };
-        // What is encrypted announces nothing that could be read here, and what goes on an earlier record has done so.
+        // The length of an encrypted message can't be read here. A record that continues a message carries no length.
         let announced = if is_plain && self.shown == 0 { announced(&rest[HEADER..length.min(rest.len())]) } else { 0 };
-        if announced > most || self.shown + length > most {
-            return Err(Failed::TooLong { most, is_plain });
+        if announced > MOST || self.counted + length.max(LEAST) > MOST {
+            return Err(Failed::TooLong { is_plain });
         }
         let end = self.shown + length;
         Ok(if end <= self.bytes.len() { Next::Shows(end) } else { Next::Needs(end) })
     }
 
-    /// Reads once, up to `room` bytes. While nothing has come, no memory is held for it.
+    /// Reads once, up to `room` bytes. It holds no memory while it waits.
     async fn read<IO: AsyncRead + Unpin>(&mut self, io: &mut IO, room: usize) -> Result<usize, Failed> {
         let Self { bytes, large, .. } = self;
         let reading = future::poll_fn(|context| {
@@ -126,17 +133,17 @@ impl Gathered {
     }
 }
 
-/// How long a message will be that begins with `bytes`; 0 if too few of them are there to tell.
+/// Length of the message that begins with `bytes`; 0 if there are too few bytes to tell.
 fn announced(bytes: &[u8]) -> usize {
     let Some(&[_, high, middle, low]) = bytes.first_chunk::<4>() else { return 0 };
     usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)
 }
 
-/// Where the bytes that are shown end.
+/// The end of the next record.
 enum Next {
-    /// With this record.
+    /// The record has come in full and ends here.
     Shows(usize),
-    /// With one that is not there in full: so many bytes are needed.
+    /// The record is not there in full. This many bytes are needed.
     Needs(usize),
 }
 
@@ -145,14 +152,12 @@ enum Next {
 pub(crate) enum Failed {
     /// The peer's message is longer than any may be.
     TooLong {
-        /// Bytes.
-        most: usize,
         /// Nothing is encrypted yet, so the peer can be told.
         is_plain: bool,
     },
-    /// Others needed the memory.
+    /// Other handshakes needed the memory.
     GaveWay {
-        /// So many handshakes may hold as much.
+        /// How many handshakes may hold as much.
         most: usize,
     },
     /// The connection broke.
@@ -162,8 +167,8 @@ pub(crate) enum Failed {
 impl From<Failed> for HandshakeError {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::TooLong { most, .. } => {
-                Self::Protocol(format!("a message of its handshake is longer than {} KiB", most >> 10))
+            Failed::TooLong { .. } => {
+                Self::Protocol(format!("a message of its handshake is longer than {} KiB", MOST >> 10))
             }
             Failed::GaveWay { most } => Self::GaveWay { most, own: OWN },
             Failed::Broken(error) => Self::Io(Arc::new(error)),

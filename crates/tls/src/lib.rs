@@ -10,6 +10,7 @@
 
 mod alert;
 mod authority;
+mod authority_elsewhere;
 mod authority_files;
 pub mod buffer;
 mod certificate;
@@ -38,12 +39,13 @@ mod violation;
 
 pub use alert::PeerAlert;
 pub use authority::CertificateAuthority;
+pub use authority_elsewhere::AuthorityFiles;
 pub use certificate::{CertificateInfo, PrivateKey, ServerCertificate, WorkloadCertificate, certificate_request};
 pub use clock::Clock;
 pub use control::{ControlAcceptor, ControlConnector, LearntRoots, RootSource};
 pub use error::{CertificateError, Error, HandshakeError, IssueError};
 pub use fingerprint::sha256;
 pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
-pub use manager::{CertificateManager, CertificateState, CertificateStatus, Issuer, Options};
+pub use manager::{CertificateManager, CertificateState, CertificateStatus, CertificateStore, Issuer, Options};
 pub use signing::CaOptions;
 pub use stream::TlsStream;

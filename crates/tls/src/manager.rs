@@ -1,6 +1,7 @@
 //! The certificates of all identities on a node: requested once per identity, renewed, and shared by every connection.
 
-mod entry;
+mod kept;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
@@ -17,7 +18,8 @@ use tokio::sync::Semaphore;
 use crate::certificate::parse_pem_certificates;
 use crate::verify::Roots;
 use crate::{ALPN_H2, CertificateError, Clock, Error, IssueError, MeshIdentity, WorkloadCertificate};
-use entry::{Entry, Shared, State};
+pub use kept::CertificateStore;
+use upkeep::{Entry, Shared, State};
 
 /// Signs certificates: the mesh's control plane, or an authority in this process.
 pub trait Issuer: Send + Sync + 'static {
@@ -48,6 +50,9 @@ pub struct Options {
     pub alpn: Vec<Vec<u8>>,
     /// The wall clock.
     pub clock: Clock,
+    /// Where certificates outlast the process. A new one is requested all the same; until then, and while none is issued,
+    /// the kept one is used as long as it is valid.
+    pub store: Option<Arc<dyn CertificateStore>>,
 }
 
 impl Default for Options {
@@ -60,17 +65,16 @@ impl Default for Options {
             retry_max: Duration::from_secs(150),
             alpn: vec![ALPN_H2.to_vec()],
             clock: Clock::system(),
+            store: None,
         }
     }
 }
 
 /// Keeps one certificate per identity.
-/// Keeps one certificate per identity.
 ///
 /// Each identity has a task of its own, so that a slow or refused request delays no other. A certificate is renewed at
 /// half its life, plus or minus 5 %, so that a node's identities are not all renewed together. If renewal fails, the
 /// old certificate is used as long as it is valid, and no longer.
-/// longer.
 #[derive(Clone)]
 pub struct CertificateManager {
     shared: Arc<Shared>,
@@ -106,8 +110,8 @@ pub struct CertificateStatus {
 }
 
 impl CertificateManager {
-    /// A manager that works on the calling runtime, whoever uses it later. The data path waits for certificates but
-    /// never works for them.
+    /// A manager whose tasks run on the calling runtime, whichever runtime its users are on. The data path waits for
+    /// certificates but does no work for them.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
@@ -158,6 +162,9 @@ impl CertificateManager {
         if let Some(entry) = removed {
             entry.stop();
         }
+        if let Some(store) = &self.shared.options.store {
+            store.remove(identity);
+        }
     }
 
     /// All identities, sorted.
@@ -169,8 +176,8 @@ impl CertificateManager {
         statuses
     }
 
-    /// From its return on, also trusts peers whose certificates chain to one of these roots, besides the roots that
-    /// came with each certificate. The last call counts.
+    /// Also trusts peers whose certificates chain to one of these roots, besides the roots that came with each
+    /// certificate. This holds from the time the call returns. A later call replaces these roots.
     ///
     /// # Errors
     /// If one of the roots can't be read. Then nothing changes.

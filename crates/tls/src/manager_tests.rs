@@ -18,7 +18,7 @@ fn test_clock() -> Clock {
     clock_off_by(0)
 }
 
-/// Such a clock, so many minutes ahead of the others (or behind).
+/// The same clock, this many minutes ahead of the others (or behind).
 fn clock_off_by(minutes: i64) -> Clock {
     let (wall, start) = (SystemTime::now(), Instant::now());
     let off = Duration::from_secs(60 * minutes.unsigned_abs());
@@ -324,4 +324,61 @@ async fn a_new_root_is_believed_at_once_and_with_every_later_certificate() {
     assert_eq!(renewed.certificate.roots().len(), roots);
     // An identity that comes later.
     assert_eq!(manager.identity(&bob).await.unwrap().certificate.roots().len(), roots);
+}
+
+/// Certificates of a process, for the next.
+#[derive(Debug, Default)]
+struct Kept(Mutex<HashMap<Identity, String>>);
+
+impl CertificateStore for Kept {
+    fn load(&self, identity: &Identity) -> Option<String> {
+        self.0.lock().get(identity).cloned()
+    }
+
+    fn save(&self, identity: &Identity, text: &str) {
+        self.0.lock().insert(identity.clone(), text.to_owned());
+    }
+
+    fn remove(&self, identity: &Identity) {
+        self.0.lock().remove(identity);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kept_certificate_is_used_while_none_is_issued_and_as_long_as_it_is_valid() {
+    let clock = test_clock();
+    let (authority, store) = (Authority::new(clock.clone()), Arc::new(Kept::default()));
+    let manager = || {
+        let options = Options { clock: clock.clone(), store: Some(store.clone()), ..Options::default() };
+        CertificateManager::new(authority.clone(), options)
+    };
+    let (alice, bob) = (id("alice"), id("bob"));
+    let first = manager();
+    let before = first.identity(&alice).await.unwrap();
+    first.identity(&bob).await.unwrap();
+    first.forget(&bob);
+    assert_eq!(store.load(&bob), None, "nobody here has that identity any more");
+    drop(first);
+
+    authority.refuse.lock().insert(alice.clone());
+    let next = manager();
+    let held = next.identity(&alice).await.unwrap();
+    assert_eq!(held.certificate.serial(), before.certificate.serial());
+    tokio::time::sleep(HOUR * 25).await;
+    assert!(next.current(&alice).is_none(), "it has ended");
+    authority.refuse.lock().clear();
+    let fresh = next.identity(&alice).await.unwrap();
+    assert_ne!(fresh.certificate.serial(), before.certificate.serial());
+    drop(next);
+
+    // One that is issued takes the place of the kept one at once.
+    let last = manager();
+    last.identity(&alice).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_ne!(last.current(&alice).unwrap().certificate.serial(), fresh.certificate.serial());
+    // Another identity's is not taken.
+    let stolen = store.load(&alice).unwrap();
+    store.save(&bob, &stolen);
+    authority.refuse.lock().insert(bob.clone());
+    assert!(last.identity(&bob).await.is_err());
 }

@@ -107,7 +107,7 @@ impl Rotation {
         if state.signing.root == by.root {
             state.signed_until = state.signed_until.max(end);
         }
-        // It was replaced just now.
+        // `by` may have been replaced meanwhile.
         if let Some(former) = state.former.iter_mut().find(|former| former.root == by.root) {
             former.until = former.until.max(end);
         }
@@ -153,11 +153,11 @@ impl Rotation {
         let before = state.bundle();
         state.former.retain(|former| former.until > now);
         self.publish(&state);
-        // Only the loss of a root makes it shorter.
+        // The bundle gets shorter only if a root was dropped.
         state.bundle().len() < before.len()
     }
 
-    /// With `state` locked, so that the latest version is published last.
+    /// Called with `state` locked, so that the latest version is published last.
     fn publish(&self, state: &State) {
         let bundle = state.bundle();
         self.trust.send_if_modified(|trust| {

@@ -38,7 +38,7 @@ fn issue(ca: &CertificateAuthority, clock: &Clock) -> Issued {
 }
 
 impl Issued {
-    /// Whether a peer with these roots believes its holder.
+    /// Whether a peer with these roots accepts the certificate.
     fn is_good_for(&self, roots: &str) -> bool {
         let roots = Roots::all_of(&parse_pem_certificates(roots).unwrap()).unwrap();
         let chain = parse_pem_certificates(&self.certificate.chain_pem()).unwrap();
@@ -342,7 +342,7 @@ fn a_root_that_has_gone_is_not_written_down() {
     assert!(ca.reload().unwrap());
     ca.all_trust_it();
     *time.lock() += HOUR * 2;
-    // Whoever notices that it goes, the next look writes.
+    // Whichever call notices that the root has gone, the next check writes the file.
     issue(&ca, &options.clock);
     ca.tick();
     assert_eq!(roots_in(&fs::read_to_string(path.join("trusted-roots.pem")).unwrap()), 1);

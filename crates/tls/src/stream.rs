@@ -1,8 +1,9 @@
 //! An established TLS connection as a byte stream.
 
 use std::fmt;
+use std::future::{Future as _, poll_fn};
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,7 +22,7 @@ use crate::violation::Violation;
 /// or when 256 KiB have gathered. When idle, the connection holds no buffer.
 pub struct TlsStream<IO> {
     io: IO,
-    /// Boxed: a cipher's key schedule is large, and streams are moved several times before they settle.
+    /// Boxed, because a cipher's key schedule is large and a stream is moved several times while it is set up.
     keys: Box<Keys>,
     incoming: Incoming,
     outgoing: Outgoing,
@@ -162,7 +163,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> TlsStream<IO> {
             && let message = [FATAL, alert.0]
             && self.outgoing.control(&mut self.keys.sealing, Content::Alert, &message).unwrap_or(false)
         {
-            let _ = self.poll_drain(cx);
+            // Regardless of Tokio's budget for this turn: there is no later turn in which the alert could be sent.
+            let drained = tokio::task::unconstrained(poll_fn(|cx| self.poll_drain(cx)));
+            let _ = pin!(drained).poll(cx);
         }
         self.send_ended = true;
         self.failure = Some(violation.clone());
@@ -252,7 +255,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
                 |read| if let Poll::Ready(Ok(length)) = read { *length } else { 0 },
             );
             match read {
-                // The next read meets what follows again.
+                // The next read handles what follows.
                 Poll::Pending | Poll::Ready(Ok(0)) if has_some => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) if has_some => {
                     this.io_failure = Some(error);

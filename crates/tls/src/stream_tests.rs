@@ -1,5 +1,5 @@
-//! The record layer against the TLS library's own: same bytes, same verdict on each record that
-//! is not as it should be.
+//! Compares this crate's record layer with the TLS library's: the same bytes come out, and each wrong record gets the
+//! same verdict.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -20,7 +20,7 @@ use crate::{ALPN_H2, MeshIdentity, PrivateKey, WorkloadCertificate};
 const NAME: &str = "spiffe://cluster.local/ns/a/sa/b";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// All that we agree on.
+/// What both record layers must agree on.
 const SUITES: [SupportedCipherSuite; 2] =
     [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
 
@@ -56,7 +56,7 @@ impl Sent {
     }
 }
 
-/// What the way does to the bytes.
+/// What happens to the bytes on the way.
 #[derive(Debug, Clone, Default)]
 struct Damage {
     /// Byte (counted over all, modulo the length) and what it is XORed with.
@@ -65,7 +65,7 @@ struct Damage {
     cut: Option<usize>,
 }
 
-/// Whom the records are between, with this cipher for them.
+/// The identity of both ends, which use this cipher suite.
 fn identity(suite: SupportedCipherSuite) -> MeshIdentity {
     let ca = TestCa::root("root");
     let certificate = ca.issue(&Leaf::uri(NAME));
@@ -135,24 +135,24 @@ fn sealed(stream: &mut TlsStream<DuplexStream>, sent: &[Sent]) -> Vec<u8> {
     out
 }
 
-/// Who receives.
+/// The receiver under test.
 #[derive(Debug, Clone, Copy)]
 enum Receiver {
     Library,
-    /// We, who are asked for so many bytes at once.
+    /// Our record layer, asked for so many bytes at a time.
     Ours(usize),
 }
 
-/// What a receiver makes of it.
+/// A receiver's result.
 struct Outcome {
     data: Vec<u8>,
-    /// What it ends with; none for close_notify.
+    /// The error it ends with; `None` for close_notify.
     error: Option<String>,
-    /// What it tells the sender.
+    /// The alert it sends.
     alert: Option<AlertDescription>,
 }
 
-/// What the library calls it.
+/// The library's error for the same violation.
 fn in_the_librarys_words(violation: &Violation) -> rustls::Error {
     match violation {
         Violation::NoRecord | Violation::UnknownType => InvalidMessage::InvalidContentType.into(),
@@ -233,10 +233,10 @@ async fn received(suite: SupportedCipherSuite, by: Receiver, sent: &[Sent], dama
         match (verdict, inner.and_then(|inner| inner.downcast_ref::<PeerAlert>())) {
             (Some(rustls::Error::AlertReceived(alert)), _) => format!("alert {}", u8::from(alert)),
             (_, Some(alert)) => format!("alert {}", alert.code()),
-            // Which of a malformed message's faults is named first is no part of the protocol.
+            // The protocol does not say which of a message's faults is reported first.
             (Some(rustls::Error::InvalidMessage(_)), _) => "malformed".to_owned(),
             (Some(error), None) => format!("{error:?}"),
-            // Told in other words by each.
+            // Both report it, in different words.
             (None, None) => format!("{:?}", error.kind()),
         }
     });
@@ -290,8 +290,8 @@ fn compare_with(suite: SupportedCipherSuite, sent: &[Sent], damage: &Damage) -> 
             (Some(_), None) => verdicts.0.is_some_and(|error| !error.contains("TooMany")),
             _ => false,
         };
-        assert!(too_long || alike, "alerts {alerts:?} on {sent:?} {damage:?}");
-        // Where something is wrong, the library may keep back what came right before it.
+        assert!(too_long || alike, "alerts {alerts:?} after {verdicts:?} on {sent:?} {damage:?}");
+        // Before an error, the library may withhold the data that came right before it.
         let same = if ours.error.is_none() { ours.data == library.data } else { ours.data.starts_with(&library.data) };
         assert!(same, "data of {sent:?} {damage:?}: {} bytes and {} bytes", ours.data.len(), library.data.len());
         (ours.data, ours.error)

@@ -18,7 +18,7 @@ thread_local! {
 /// The turn is held until the step is done, never while the peer is waited for.
 pub(crate) async fn turn() -> Option<OwnedSemaphorePermit> {
     let free = FREE.with(Arc::clone);
-    // Never closed. Without a turn, a handshake would merely be less considerate.
+    // The semaphore is never closed. Without a turn, a handshake would merely hold up others.
     let turn = free.acquire_owned().await.ok();
     tokio::task::yield_now().await;
     turn

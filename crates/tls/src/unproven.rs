@@ -10,17 +10,18 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How long a connection keeps its place whatever others do, unless its source has more than its share. A round trip
-/// to the far side of the world takes a third of it, and a handshake two.
+/// to the far side of the world takes a third of this time, and a handshake takes two round trips.
 const UNDISTURBED: Duration = Duration::from_secs(1);
 
-/// So many connections may be in the middle of proving who they are, at most. Whoever opens connections and says
-/// nothing takes no more of the process's descriptors and memory than that, and keeps nobody out either:
+/// Bounds the number of connections whose peers have not proved their identity yet. A client that opens connections and
+/// sends nothing can take no more of the process's descriptors and memory than these places, and keeps nobody out:
 ///
-/// * While there is a free place, everybody gets one.
-/// * Once all are taken, who comes from a source that has less than its share gets a place at once from the source
-///   that has most of all, if that has more than its share.
-/// * If no source has more than its share, who comes gets the place that was taken first, once that is a second ago.
-/// * A source that has its share takes from nobody but itself.
+/// * While there is a free place, every new connection gets one.
+/// * When all are taken, a new connection from a source with less than its share gets a place at once: one of the
+///   source that has most places, if that source has more than its share.
+/// * If no source has more than its share, the new connection gets the place that was taken first, as soon as that was
+///   taken a second ago.
+/// * A new connection from a source that has its share can take a place from that source only.
 ///
 /// `K` tells sources apart, by address for instance.
 pub struct Unproven<K> {
@@ -46,34 +47,34 @@ struct Entry<K> {
 
 /// Why there is no place yet.
 enum Denied {
-    /// There is one at this time at the latest.
+    /// There will be one at this time at the latest.
     Until(Instant),
     OverShare,
 }
 
-/// All places are taken, and the source has its share of them, all fresh.
+/// All places are taken, and the source has its share of them, none older than a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("all places for connections that have proved nothing are taken, and this source has its share of them")]
 pub struct OverShare;
 
 impl<K: Copy + Eq + Hash> Unproven<K> {
-    /// `most` places, of which a source may have `share` while others want some; each at least one.
+    /// Makes `most` places, of which a source may have `share` while others want some. Both are at least one.
     pub fn new(most: usize, share: usize) -> Arc<Self> {
         let taken = Taken { places: BTreeMap::new(), sources: HashMap::new(), next: 0 };
         Arc::new(Self { most: most.max(1), share: share.max(1), taken: Mutex::new(taken), freed: Notify::new() })
     }
 
-    /// Places without shares: when all are taken, who comes gets the one that was taken first.
+    /// Places without shares: when all are taken, a new connection gets the one that was taken first.
     pub fn unshared(most: usize) -> Arc<Self> {
         Self::new(most, usize::MAX)
     }
 
-    /// How many places there are.
+    /// The number of places of the set that this place is of.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Waits for a place for a connection from `source`: a second at most, but for those who wait as well.
+    /// Waits for a place for a connection from `source`: a second at most, or longer if others wait, too.
     ///
     /// # Errors
     /// If the source has its share.
@@ -148,7 +149,7 @@ impl<K: Copy + Eq + Hash> Taken<K> {
     }
 }
 
-/// A connection's place. Dropped, it is free.
+/// A connection's place. It is free again when this is dropped.
 pub struct UnprovenPlace<K: Copy + Eq + Hash> {
     all: Arc<Unproven<K>>,
     number: u64,
@@ -156,12 +157,12 @@ pub struct UnprovenPlace<K: Copy + Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> UnprovenPlace<K> {
-    /// Resolves once it is another's.
+    /// Resolves when another connection has got this place.
     pub async fn gave_way(&self) {
         self.gave_way.notified().await;
     }
 
-    /// Of how many it is one.
+    /// How many places there are.
     pub fn among(&self) -> usize {
         self.all.most
     }
@@ -171,7 +172,7 @@ impl<K: Copy + Eq + Hash> UnprovenPlace<K> {
         self.all.taken.lock().places.contains_key(&self.number)
     }
 
-    /// Gives it back early. `false` if it is another's by now.
+    /// Gives it back early. `false` if another connection has it by now.
     pub fn leave(&self) -> bool {
         let held = self.all.taken.lock().remove(self.number).is_some();
         if held {

@@ -7,60 +7,62 @@ use crate::alert::{Alert, FATAL, PeerAlert, WARNING};
 /// The rule that the peer broke, or what failed here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
-    #[error("what came is no TLS record")]
+    #[error("the peer sent bytes that are not a TLS record")]
     NoRecord,
-    #[error("a record came of another version than TLS 1.3 writes there")]
+    #[error("the peer sent a record whose header names another version than TLS 1.3 uses")]
     Version,
-    #[error("a record came in plain and without content")]
+    #[error("the peer sent an unencrypted record without content")]
     Empty,
-    #[error("a record came that is longer than any may be")]
+    #[error("the peer sent a record longer than TLS allows")]
     SealedTooLong,
-    #[error("a record came with more content than any may have")]
+    #[error("the peer sent a record with more content than TLS allows")]
     PlainTooLong,
-    #[error("a record came that its sender did not seal, or that was changed on the way")]
+    #[error(
+        "a record failed authentication: the peer did not encrypt it with the agreed key, or it was changed on the way"
+    )]
     Forged,
-    #[error("a record came without a content type")]
+    #[error("the peer sent a record without a content type")]
     NoType,
-    #[error("a record came of a content type that TLS does not have")]
+    #[error("the peer sent a record of a content type that TLS does not have")]
     UnknownType,
-    #[error("a sealed change of cipher spec came")]
+    #[error("the peer sent an encrypted change_cipher_spec")]
     SealedCipherChange,
-    #[error("a change of cipher spec came after the handshake")]
+    #[error("the peer sent a change_cipher_spec after the handshake")]
     CipherChange,
-    #[error("a malformed change of cipher spec came")]
+    #[error("the peer sent a malformed change_cipher_spec")]
     MalformedCipherChange,
-    #[error("a handshake record came without content")]
+    #[error("the peer sent a handshake record without content")]
     EmptyHandshake,
-    #[error("a handshake message came that is longer than any may be")]
+    #[error("the peer sent a handshake message longer than TLS allows")]
     MessageTooLong,
     /// The message's type (RFC 8446 §4).
-    #[error("a handshake message of type {0} came after the handshake")]
+    #[error("the peer sent a handshake message of type {0} after the handshake")]
     UnexpectedMessage(u8),
-    #[error("a record of another kind came amid a handshake message")]
+    #[error("the peer sent a record of another type in the middle of a handshake message")]
     Interleaved,
-    #[error("a key update came of the wrong length")]
+    #[error("the peer sent a key update of the wrong length")]
     KeyUpdateLength,
-    #[error("a key update came that asks for something unknown")]
+    #[error("the peer sent a key update with an unknown request")]
     KeyUpdateRequest,
-    #[error("a handshake message came behind a key update, under the key that it ends")]
+    #[error("the peer sent a handshake message after a key update, under the old key")]
     KeyUpdateNotLast,
-    #[error("too many key updates came without data in between")]
+    #[error("the peer sent too many key updates without data in between")]
     TooManyKeyUpdates,
-    #[error("too many records came without content")]
+    #[error("the peer sent too many records without content")]
     TooManyEmpty,
-    #[error("too many warnings came")]
+    #[error("the peer sent too many warnings")]
     TooManyWarnings,
-    #[error("an alert came that has {0} bytes")]
+    #[error("the peer sent an alert of {0} bytes; an alert has two")]
     AlertLength(usize),
     /// An alert that ends the connection, or that must not have its level.
     #[error("{alert}")]
     AlertReceived { level: u8, alert: PeerAlert },
     /// The reason is the TLS library's.
-    #[error("a malformed session ticket came: {reason}")]
+    #[error("the peer sent a malformed session ticket: {reason}")]
     Ticket { reason: Box<str>, alert: Alert },
-    #[error("a record could not be sealed")]
+    #[error("a record could not be encrypted")]
     Sealing,
-    #[error("no next key: {0}")]
+    #[error("the next key could not be derived: {0}")]
     NoKey(Box<str>),
 }
 

@@ -1,15 +1,12 @@
-//! Who is let in, who is not, and with which reason.
+//! Which peers are accepted, which are refused, and with which reason.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
-
-#[path = "support/any_server.rs"]
-mod any_server;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use any_server::AnyServer;
 use leno_model::Identity;
+use leno_testkit::any_server::AnyServer;
 use leno_testkit::certs::{Leaf, TestCa, TestCertificate, self_signed};
 use leno_tls::{HandshakeError, MeshIdentity, PeerAlert, PrivateKey, TlsStream, WorkloadCertificate};
 use rustls_pki_types::ServerName;
@@ -53,7 +50,7 @@ impl Default for Hostile<'_> {
     }
 }
 
-/// What the server says to a client that breaks the rules, and what that client hears.
+/// The server's error for a client that breaks the rules, and the error that client gets.
 async fn refused(server: &MeshIdentity, hostile: Hostile<'_>) -> (HandshakeError, std::io::Error) {
     let versions: &[&rustls::SupportedProtocolVersion] =
         if hostile.tls12 { &[&rustls::version::TLS12] } else { &[&rustls::version::TLS13] };
@@ -200,7 +197,7 @@ async fn exactly_one_uri_of_the_right_shape() {
         let error = refused_with(&bob, &ca.issue(&leaf)).await;
         assert!(matches!(error, HandshakeError::NotAMeshIdentity(_)), "{leaf:?}: {error}");
     }
-    // A DNS name beside the one URI is nobody's business.
+    // A DNS name beside the one URI is ignored.
     let both = workload(&ca.issue(&Leaf { dns, ..Leaf::uri(ALICE) }), ALICE);
     pair(&bob, &MeshIdentity::new(Arc::new(both)).unwrap(), &[id(BOB)]).await;
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// More than all that a handshake may hold, and than any buffer.
+/// More bytes than a handshake may hold, and more than any buffer has.
 const QUEUED: usize = 600 << 10;
 
 /// A ClientHello of so many bytes or a few more: the rest of them are protocols that nobody speaks.
@@ -56,11 +56,12 @@ fn in_fragments(mut flight: &[u8], size: usize) -> Vec<u8> {
         messages.extend_from_slice(record);
         flight = after;
     }
-    messages.chunks(size).flat_map(|part| [&[22, 3, 1, 0, part.len() as u8], part].concat()).collect()
+    let record = |part: &[u8]| [&[22, 3, 1], &(part.len() as u16).to_be_bytes()[..], part].concat();
+    messages.chunks(size).flat_map(record).collect()
 }
 
-/// Connects, and sends [`QUEUED`] bytes together with the last message of the handshake. Gives the
-/// length of what the ClientHello took on the way.
+/// Connects, and sends [`QUEUED`] bytes together with the last message of the handshake. Returns the length of the
+/// ClientHello with its records' headers.
 async fn connect(mut client: ClientConnection, fragments: Option<usize>, mut pipe: DuplexStream) -> usize {
     let mut hello = flight(&mut client);
     if let Some(size) = fragments {
@@ -89,7 +90,7 @@ async fn connect(mut client: ClientConnection, fragments: Option<usize>, mut pip
     hello.len()
 }
 
-/// Says how the server's side of it went, and how long the ClientHello was on the way.
+/// The server's result, and the length of the ClientHello with its records' headers.
 async fn serve(hello: usize, fragments: Option<usize>) -> (Result<(), HandshakeError>, usize) {
     let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap());
     let acceptor =
@@ -107,7 +108,7 @@ async fn serve(hello: usize, fragments: Option<usize>) -> (Result<(), HandshakeE
 
 #[tokio::test]
 async fn what_is_queued_behind_the_handshake_arrives() {
-    for (hello, fragments) in [(0, None), (12_000, None), (0, Some(1))] {
+    for (hello, fragments) in [(0, None), (60_000, None), (60_000, Some(1000)), (0, Some(1))] {
         let (served, _) = serve(hello, fragments).await;
         served.unwrap();
     }

@@ -34,7 +34,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// A client as others have it.
+/// A client that resumes sessions, as usual clients do.
 fn keeps_sessions(certificate: &TestCertificate) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.root_pem.as_bytes()).unwrap()).unwrap();
@@ -111,7 +111,7 @@ async fn a_server_that_offers_sessions_is_not_taken_up() {
         };
         let connected = async {
             let mut bytes = [0; 4];
-            // The tickets come before them.
+            // The tickets arrive before these bytes.
             if by_leno {
                 let (mut stream, _) = client.connect(near, std::slice::from_ref(&id), TIMEOUT).await.unwrap();
                 stream.read_exact(&mut bytes).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_server_that_offers_sessions_is_not_taken_up() {
         };
         handshakes.push(tokio::join!(served, connected).0);
     }
-    // The last shows what the server would have done.
+    // The last connection shows that the server does resume sessions for a client that wants it.
     use HandshakeKind::{Full, Resumed};
     assert_eq!(handshakes, [Full, Full, Full, Resumed]);
 }

@@ -18,10 +18,10 @@ use leno_tunnel::{ConnectRequest, Counters, Pool, RelayOptions, Settings, relay,
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a program says at once where it has much to say, bytes.
+/// Bytes that a program writes at once in the `bulk` mode.
 const BULK: usize = 256 << 10;
 
-/// What it says and is answered where it has little, bytes.
+/// Bytes of a request and of its answer in the `small` mode.
 const SMALL: usize = 100;
 
 async fn pair() -> (TcpStream, TcpStream) {
@@ -34,7 +34,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     pair
 }
 
-/// Passes a program's connection on through a tunnel, and gives the program at its end.
+/// Passes a program's connection on through a tunnel, and returns the program at its other end.
 async fn through_a_tunnel(caller: TcpStream) -> TcpStream {
     let (near, far) = pair().await;
     let (to_program, program) = pair().await;

@@ -1,56 +1,57 @@
-//! How many HTTP/2 frames that bring nothing a peer may send before it counts as flooding.
+//! Flood protection: how many HTTP/2 frames without use a peer may send before it counts as flooding. Useful frames
+//! (a program's bytes, accepted requests) earn the peer further frames.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Within so long.
+/// The time in which a peer must not use up what it may send.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// What such a frame weighs. Others weigh less.
+/// Weight of a frame without use. Others weigh less.
 const FRAME: u32 = 256;
 
-/// What a frame of DATA weighs: it goes by the library, and costs a thirtieth of one that does not. Each byte that a
-/// program gains earns one of it, so that frames of one byte are a flood from 370 000 a second on, for ten seconds, and
-/// frames of eight never. Programs that say a byte at a time are far from that: their proxy sends what it finds, and finds
-/// more the less often it can look.
+/// Weight of a frame of DATA. It does not pass through the library, and costs a thirtieth of a frame that does. Each byte
+/// for a program earns a weight of one. So frames of one byte are a flood if there are more than 370 000 a second for ten
+/// seconds, and frames of eight bytes never are. Programs that write single bytes stay far below that, because their proxy
+/// puts all bytes that it finds at once into one frame, and finds more under load.
 const DATA: u32 = 8;
 
-/// The most that a frame of DATA earns, frames that bring nothing: who receives it opens two windows, or measures the
-/// delay by a PING.
+/// Most frames without use that a frame of DATA earns: its receiver answers with two WINDOW_UPDATEs, or measures the delay
+/// with a PING.
 const EARNED_BY_DATA: u32 = 2;
 
-/// What a request earns that becomes a tunnel: itself, the stream's window that its peer opens, and the trailers that may
-/// end it. One that is refused earns nothing, however many there are.
+/// Frames that a request earns if it becomes a tunnel: the request itself, a WINDOW_UPDATE, and the trailers that may end
+/// the stream. A refused request earns nothing.
 const EARNED_BY_TUNNEL: u32 = 3;
 
 /// Counts what one peer sends.
 #[derive(Debug)]
 pub struct Calm {
-    /// What may come within [`WITHIN`], beyond what is earned, by weight.
+    /// The weight that may come within [`WITHIN`], besides what is earned.
     most: u32,
-    /// What of it may still come.
+    /// The weight that may still come.
     left: u32,
     since: Instant,
 }
 
 impl Calm {
-    /// For a peer that may send so many frames that bring nothing within ten seconds, beyond what is earned; at most
-    /// sixteen million.
+    /// For a peer that may send this many frames without use within ten seconds, besides what it earns; at most sixteen
+    /// million.
     pub fn bearing(frames: u32) -> Self {
         let most = frames.saturating_mul(FRAME);
         Self { most, left: most, since: Instant::now() }
     }
 
-    /// A frame of DATA has come, by which a program gains so many bytes, or none where nobody listens any more; false if
-    /// there were too many with too few.
+    /// A frame of DATA has come, with this many bytes for a program; none if the program no longer reads. Returns false if
+    /// the peer floods.
     pub fn received(&mut self, bytes: u32) -> bool {
         let earned = bytes.min(EARNED_BY_DATA * FRAME);
         self.earn(earned.saturating_sub(DATA));
         self.weigh(DATA.saturating_sub(earned))
     }
 
-    /// So many bytes of a program were sent.
+    /// This many bytes of a program were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.earn(FRAME * (EARNED_BY_DATA + (bytes >> 10) as u32));
     }
@@ -60,7 +61,7 @@ impl Calm {
         self.earn(FRAME * EARNED_BY_TUNNEL);
     }
 
-    /// Something came that is worth so many frames that bring nothing; false if those are too many.
+    /// Something came that costs as much as this many frames without use. Returns false if the peer floods.
     pub fn spend(&mut self, frames: u32) -> bool {
         self.weigh(frames.saturating_mul(FRAME))
     }
@@ -82,7 +83,7 @@ impl Calm {
 
 #[cfg(test)]
 impl Calm {
-    /// Almost nothing may come any more.
+    /// Leaves the peer with room for one frame.
     pub(crate) fn nearly_spent(&mut self) {
         self.left = FRAME;
     }

@@ -6,11 +6,11 @@ const MOST: u32 = 100_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Whether it is borne for half a minute that `each` happens so many times a second.
+/// Whether a peer may do `each` this many times a second for half a minute.
 async fn is_borne(times: u32, mut each: impl FnMut(&mut Calm) -> bool) -> bool {
     let mut calm = Calm::bearing(MOST);
     for _ in 0..30 {
-        // A second's worth at once, as it comes when the thread had others to serve.
+        // A second's worth at once, as after a time in which the thread served others.
         if !(0..times).all(|_| each(&mut calm)) {
             return false;
         }
@@ -40,7 +40,7 @@ async fn who_takes_its_time_is_borne_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn programs_that_say_little_at_a_time_are_borne() {
-    // A cache's requests without pipelining: the shortest has 14 bytes, its answer 5 to 7.
+    // Requests of a cache's client without pipelining: the shortest has 14 bytes, its answer 5 to 7.
     assert!(
         is_borne(150_000, |calm| {
             calm.sent(7);
@@ -55,7 +55,7 @@ async fn programs_that_say_little_at_a_time_are_borne() {
         })
         .await
     );
-    // Small messages of gRPC, one way: two frames' heads, a message's head and a few bytes; the peer opens windows.
+    // Small one-way messages of gRPC: two frame headers, a message header and a few bytes, and WINDOW_UPDATEs of the peer.
     assert!(is_borne(150_000, |calm| calm.received(9 + 5 + 4)).await);
     assert!(
         is_borne(150_000, |calm| {
@@ -64,7 +64,7 @@ async fn programs_that_say_little_at_a_time_are_borne() {
         })
         .await
     );
-    // Two hundred people who type, and the echo; and who type where nothing answers.
+    // Two hundred people who type, with and without an echo.
     assert!(
         is_borne(200 * 30, |calm| {
             calm.sent(1);
@@ -73,9 +73,9 @@ async fn programs_that_say_little_at_a_time_are_borne() {
         .await
     );
     assert!(is_borne(200 * 30, |calm| calm.received(1)).await);
-    // A program that writes byte by byte: the proxy finds some each time it looks.
+    // A program that writes byte by byte. The proxy finds several bytes at each read.
     assert!(is_borne(300_000, |calm| calm.received(4)).await);
-    // Connections that say nothing, and open their window.
+    // Connections without data that open their window.
     assert!(
         is_borne(10_000, |calm| {
             calm.opened();
@@ -83,17 +83,17 @@ async fn programs_that_say_little_at_a_time_are_borne() {
         })
         .await
     );
-    // A program that is refused, and tries again at once.
+    // A program that is refused and tries again at once.
     assert!(is_borne(4_000, |calm| calm.spend(1) && calm.spend(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn tiny_frames_without_end_are_a_flood() {
-    // A second of a thread takes millions apart.
+    // In a second, a thread can process millions of these.
     assert!(!is_borne(1_000_000, |calm| calm.received(1)).await);
     assert!(!is_borne(2_000_000, |calm| calm.received(4)).await);
-    // Requests that are all refused.
+    // Requests, all of which are refused.
     assert!(!is_borne(15_000, |calm| calm.spend(1)).await);
-    // What DATA earns, its bytes do.
+    // DATA earns by its bytes only.
     assert!(!is_borne(20_000, |calm| calm.received(8) && calm.spend(1)).await);
 }

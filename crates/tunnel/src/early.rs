@@ -15,19 +15,17 @@ use tokio::net::TcpStream;
 use crate::carrier::Lane;
 use crate::sockets::try_read;
 
-/// Most bytes sent before the peer has answered. Most requests fit, and a peer that refuses has not been sent much in
-/// vain.
+/// Most bytes sent before the peer has answered. Most requests fit, and little is sent in vain to a peer that refuses.
 const MOST: usize = 4 << 10;
 
 /// The first bytes of a connection. They are sent right after the request that opens the tunnel, which RFC 9113 §8.5
 /// allows. The peer passes them on when it has connected, or never.
 ///
 /// They are kept until a peer has answered, so that another one can be tried.
-/// They are kept until a peer has answered, so that another one can be asked for the same.
 pub struct FirstBytes<'a> {
     program: &'a TcpStream,
     taken: Bytes,
-    /// This attempt needs no more of them.
+    /// Whether this attempt needs no more bytes.
     done: bool,
     in_doubt: bool,
 }
@@ -38,7 +36,7 @@ impl<'a> FirstBytes<'a> {
         Self { program, taken: Bytes::new(), done: false, in_doubt: false }
     }
 
-    /// Bytes taken from the program so far. The stream that is opened in the end carries them.
+    /// The number of bytes taken from the program so far. The stream that is opened in the end carries them.
     pub fn taken(&self) -> usize {
         self.taken.len()
     }
@@ -87,7 +85,7 @@ impl<'a> FirstBytes<'a> {
 
     fn send(&mut self, to: &Lane) {
         self.done = true;
-        // At the program's end of file there are none; the relay passes the end on.
+        // At the program's end of file there are no bytes; the relay passes the end on.
         if !self.taken.is_empty() {
             self.in_doubt = true;
             to.send_soon(self.taken.clone());

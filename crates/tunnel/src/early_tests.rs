@@ -16,7 +16,7 @@ use crate::{Error, OpenError, Pool, Settings, TunnelStream};
 type TestPool = Pool<&'static str, &'static str>;
 type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
 
-/// A program, and this proxy's end of its connection.
+/// A program, and the proxy's end of its connection.
 async fn program() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (program, accepted) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
@@ -30,8 +30,8 @@ async fn program_that_says(what: &str) -> (TcpStream, TcpStream) {
     (program, captured)
 }
 
-/// A peer that accepts the first request; every other answer is the test's to give. Dropping what is
-/// returned closes its connection.
+/// A peer that accepts the first request. The test gives all other answers. Dropping what is returned closes its
+/// connection.
 fn peer() -> (DuplexStream, mpsc::UnboundedReceiver<Asked>) {
     let (near, far) = duplex(64 << 10);
     let (tell, asked) = mpsc::unbounded_channel();
@@ -77,7 +77,7 @@ async fn received(from: &mut Request<h2::RecvStream>) -> Bytes {
     bytes
 }
 
-/// A request that "hello" came with, before it was answered.
+/// The next request, with which "hello" came before it was answered.
 async fn says_hello(asked: &mut mpsc::UnboundedReceiver<Asked>) -> Asked {
     let (mut request, respond) = asked.recv().await.unwrap();
     assert_eq!(received(&mut request).await, "hello");
@@ -90,7 +90,7 @@ async fn refuses_hello(asked: &mut mpsc::UnboundedReceiver<Asked>) -> Asked {
     (request, respond)
 }
 
-/// A pool with a connection whose peer has refused "hello", and what keeps it open.
+/// A pool with a connection whose peer has refused "hello", and a guard that keeps the connection open.
 async fn refused(first: &mut FirstBytes<'_>) -> (TestPool, impl Sized + use<>) {
     let (transport, mut asked) = peer();
     let (pool, kept) = pool(transport).await;
@@ -173,7 +173,7 @@ async fn bytes_that_a_lost_peer_may_have_passed_on_are_not_sent_twice() {
             if says_something {
                 assert_eq!(received(&mut request).await, "hello");
             }
-            // Before the request: that one's end would be told in a frame of its own.
+            // This comes before the request, because the request's end would be announced in a frame of its own.
             drop(asked);
             (request, respond)
         };
@@ -297,7 +297,7 @@ async fn bytes_that_meet_a_refusal_do_the_connection_no_harm() {
     assert_eq!(echoed.data().await.unwrap().unwrap(), "still here");
 }
 
-/// A transport on which what `far` says takes its time.
+/// A transport on which bytes from `far` are delayed.
 fn late_to_hear(far: DuplexStream) -> DuplexStream {
     let (near, middle) = duplex(64 << 10);
     let (mut from_near, mut to_near) = tokio::io::split(middle);

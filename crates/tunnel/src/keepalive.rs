@@ -84,7 +84,7 @@ impl Keepalive {
             let now = Instant::now();
             if self.check.is_none() && look.watched {
                 (self.seen, self.heard) = (look.received, now);
-                // What was acknowledged while nothing waited says nothing about whether the peer is alive now.
+                // Acknowledgements from a time when nothing waited don't tell whether the peer is alive now.
                 self.is_acknowledging();
                 self.check_soon(now);
             }
@@ -105,7 +105,7 @@ impl Keepalive {
                 self.rearm();
                 continue;
             };
-            // While this side did not run (the machine was overloaded or paused), it could not hear anybody.
+            // While this side did not run (the machine was overloaded or paused), it could not receive anything.
             self.heard += now - check;
             self.acknowledged_at += now - check;
             if look.received != self.seen {
@@ -117,7 +117,6 @@ impl Keepalive {
                 continue;
             }
             // At every check, not only after a long silence: an acknowledgement counts from the check that finds it.
-            // finds it.
             if self.is_acknowledging() {
                 self.acknowledged_at = now;
             }
@@ -131,7 +130,7 @@ impl Keepalive {
         }
     }
 
-    /// Checks often enough that the peer's last byte is not taken for a much later one.
+    /// Checks often enough that the time of the peer's last byte is known well enough.
     fn check_soon(&mut self, now: Instant) {
         self.check = Some(now + self.interval / 2);
         self.rearm();

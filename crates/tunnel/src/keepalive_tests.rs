@@ -12,10 +12,10 @@ use crate::server::InboundConnect;
 use crate::test_support::{Farm, echo, request, say, settle};
 use crate::{Acknowledged, Error, OpenError, Pool, TunnelStream};
 
-/// What anybody may wait at most for a peer that is gone.
+/// The longest that a caller may wait for a peer that is gone.
 const FOUND: Duration = Duration::from_secs(10);
 
-/// A line to the peer that can be cut, as a network is: neither side hears of it.
+/// A transport that can be cut like a network: neither side is told.
 struct Line {
     io: DuplexStream,
     state: Arc<State>,
@@ -24,10 +24,10 @@ struct Line {
 #[derive(Default)]
 struct State {
     cut: AtomicBool,
-    /// Nothing comes from there for now; what is sent arrives.
+    /// Nothing comes from the peer for now. What is sent arrives.
     silent: AtomicBool,
     polls: AtomicUsize,
-    /// Bytes that the far end's system acknowledges each time it is asked, although its proxy says nothing.
+    /// Bytes that the peer's system acknowledges each time it is asked, although the peer's proxy sends nothing.
     acknowledges: AtomicU64,
     acknowledged: AtomicU64,
 }
@@ -67,7 +67,7 @@ impl AsyncWrite for Line {
     }
 }
 
-/// A pool whose connections go over lines, the latest of them last.
+/// A pool whose connections use these transports, the latest one last.
 struct Bench {
     pool: Pool<u8, &'static str>,
     farm: Farm,
@@ -104,7 +104,7 @@ impl Bench {
 
 #[tokio::test(start_paused = true)]
 async fn who_has_sent_something_to_a_peer_that_is_gone_hears_of_it_in_time() {
-    // Whatever went on before, and however long ago.
+    // Whatever happened before, and however long ago.
     for idle in [0, 1, 2, 3, 5, 1000, 100_000] {
         let mut bench = Bench::new();
         let mut stream = bench.open().await.unwrap();
@@ -156,7 +156,7 @@ async fn an_idle_connection_wakes_nobody() {
     let mut bench = Bench::new();
     let mut stream = bench.open().await.unwrap();
     say(&mut stream, "hello").await;
-    // The last words of both sides have been answered.
+    // The last frames of both sides were answered.
     sleep(Duration::from_secs(60)).await;
     let polls = bench.lines[0].polls.load(Relaxed);
     sleep(Duration::from_secs(3600)).await;
@@ -177,10 +177,10 @@ async fn a_new_stream_on_an_idle_connection_to_a_peer_that_is_gone_does_not_wait
     assert!(matches!(error, OpenError::Tunnel(Error::Unheard)) && error.is_retryable(), "{error:?}");
     assert!(begun.elapsed() < FOUND / 2, "{:?}", begun.elapsed());
     assert_eq!(bench.lines.len(), 1, "other peers are to be tried first");
-    // Who asks again gets a new connection.
+    // The next request gets a new connection.
     say(&mut bench.open().await.unwrap(), "hello").await;
     assert_eq!(bench.lines.len(), 2);
-    // And the old one is given up.
+    // The old connection is given up.
     assert!(old.read(&mut [0]).await.is_err());
     assert!(begun.elapsed() < FOUND, "{:?}", begun.elapsed());
 }
@@ -209,7 +209,7 @@ async fn who_was_asleep_does_not_take_the_peer_for_dead() {
     let mut stream = bench.open().await.unwrap();
     say(&mut stream, "hello").await;
     sleep(Duration::from_secs(10)).await;
-    // Something is sent and unanswered; then nothing runs here for a while.
+    // Something was sent and not answered. Then this process does not run for a while.
     bench.cut();
     stream.write_all(b"lost").await.unwrap();
     settle().await;
@@ -228,7 +228,7 @@ async fn a_peer_whose_system_goes_on_acknowledging_is_alive() {
     let line = bench.lines[0].clone();
     line.acknowledges.store(1000, Relaxed);
     bench.cut();
-    // As far as anybody here can tell, megabytes are in front of our PING.
+    // For all this side knows, megabytes are queued before its PING.
     stream.write_all(b"hello").await.unwrap();
     let waited = tokio::time::timeout(Duration::from_secs(300), stream.read(&mut [0])).await;
     assert!(waited.is_err(), "{waited:?}");
@@ -240,14 +240,14 @@ async fn a_peer_whose_system_goes_on_acknowledging_is_alive() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_acknowledged_before_anybody_waited_keeps_no_dead_peer_alive() {
-    // Between looks, too: the peer goes at any time after something was sent.
+    // The peer may die at any time after something was sent, also between two checks.
     for later in [0, 1, 1499, 1501, 2999, 3001, 4000] {
         let mut bench = Bench::new();
         let mut stream = bench.open().await.unwrap();
         say(&mut stream, "hello").await;
         let line = bench.lines[0].clone();
         line.acknowledges.store(1000, Relaxed);
-        // It is asked, so that there is something to compare with.
+        // A first answer, to compare later ones with.
         line.silent.store(true, Relaxed);
         stream.write_all(b"hello").await.unwrap();
         sleep(Duration::from_secs(20)).await;
@@ -256,7 +256,7 @@ async fn what_was_acknowledged_before_anybody_waited_keeps_no_dead_peer_alive() 
         stream.read_exact(&mut [0; 13]).await.unwrap();
         say(&mut stream, "hello").await;
         sleep(Duration::from_secs(60)).await;
-        // Much is acknowledged while nobody waits, and nothing once somebody does.
+        // Much is acknowledged while nobody waits, and nothing after that.
         line.acknowledges.store(0, Relaxed);
         line.acknowledged.fetch_add(1_000_000, Relaxed);
         sleep(Duration::from_millis(later)).await;

@@ -13,6 +13,7 @@ mod connection;
 mod driver;
 mod early;
 mod error;
+pub mod frame;
 mod keepalive;
 mod meter;
 mod pool;

@@ -1,9 +1,9 @@
-//! Who is told of the bytes that are passed on.
+//! Counts the bytes that a relay passes on.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Told of every byte that was passed on. *Forward* is from the first argument of the relay to
-/// the second, *backward* the other way. Called on the hot path.
+/// Is told of all bytes that a relay passes on. *Forward* is from the relay's first argument to the second, *backward* the
+/// other way. It is called on the hot path.
 pub trait Meter: Send + Sync + 'static {
     /// `bytes` more were passed on from the first end to the second.
     fn forward(&self, bytes: u64);

@@ -28,6 +28,10 @@ const SPREAD_WAIT: Duration = Duration::from_millis(500);
 /// connection, for example because a certificate has expired.
 const REFUSALS: usize = 3;
 
+/// How many connections may turn out to be leaving before they took the request. A proxy that restarts may still accept
+/// a connection just before it hands its listener over. The next one that is dialled reaches the next proxy.
+const DEPARTURES: usize = 3;
+
 /// A pool of HBONE connections. `K` tells which tunnels may share a connection (source identity, the peer's identities,
 /// the peer's address). `E` is the caller's error of setting up a transport.
 ///
@@ -75,7 +79,8 @@ where
     /// TLS).
     ///
     /// If a kept connection turns out to be dead before the peer answered, it tries once more on a new one, because no
-    /// byte of the tunnel was sent. It does not if the peer was merely silent ([`Error::Unheard`]): dialling a peer
+    /// byte of the tunnel was sent. If the peer said that it leaves and did not process the request (GOAWAY), it tries
+    /// a few times, also when the connection was new. It does not if the peer was merely silent ([`Error::Unheard`]): dialling a peer
     /// that does not answer takes long, and the caller may know another endpoint. The next call makes a new connection.
     ///
     /// Dropping the future gives up, and the next waiter takes over the dial. There is no time limit except the PING's.
@@ -113,7 +118,7 @@ where
         D: FnMut() -> F,
         F: Future<Output = Result<IO, E>>,
     {
-        let mut refusals = 0;
+        let (mut refusals, mut departures) = (0, 0);
         let mut newer_than = None;
         loop {
             let Lease { permit, fresh } = self.lease(key, &mut dial, newer_than).await?;
@@ -143,7 +148,9 @@ where
                 newer_than = Some(Instant::now());
             } else if is_lost {
                 self.shared.remove(key, &Arc::downgrade(&connection), Removal::Always);
-                if fresh || newer_than.is_some() || in_doubt() {
+                if error.is_unprocessed() && departures < DEPARTURES && !in_doubt() {
+                    departures += 1;
+                } else if fresh || newer_than.is_some() || in_doubt() {
                     return Err(error.into());
                 }
                 newer_than = Some(Instant::now());

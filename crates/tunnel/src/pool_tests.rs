@@ -75,7 +75,7 @@ fn spreading_pool() -> TestPool {
     Pool::new(Settings { spread: 2, ..Settings::default() })
 }
 
-/// As many streams as share a connection.
+/// As many streams as share one connection before they are spread.
 async fn few(pool: &TestPool, farm: &Farm) -> Vec<TunnelStream> {
     let mut streams = Vec::new();
     for _ in 0..FEW {
@@ -93,7 +93,7 @@ async fn a_few_streams_share_a_connection_and_more_are_spread() {
         streams.push(open(&pool, &farm).await);
     }
     assert_eq!(pool.stats(), PoolStats { connections: 2, streams: 200, dialling: 0 });
-    // Both are full: from here on it is as without spreading.
+    // Both connections are full. From here on, streams are placed as without spreading.
     streams.push(open(&pool, &farm).await);
     assert_eq!(farm.dials(), 3);
     for stream in &mut streams {
@@ -170,7 +170,7 @@ async fn nobody_waits_long_for_a_peer_that_takes_no_further_connection() {
     assert_eq!(farm.dials(), 2, "for a while");
 }
 
-/// A peer that takes a connection and `lasts` for so long without a word of HTTP/2.
+/// A peer that accepts a connection, sends no HTTP/2, and closes after `lasts`.
 fn mute(lasts: Duration) -> DuplexStream {
     let (near, mut far) = duplex(64 << 10);
     tokio::spawn(async move {
@@ -227,7 +227,7 @@ async fn a_low_limit_of_the_peer_is_honoured() {
         let (pool, farm) = (pool.clone(), farm.clone());
         tasks.spawn(async move { open(&pool, &farm).await });
     }
-    // All at once: some find out only from a refusal.
+    // All at once, so that some streams learn of the limit only from a refusal.
     let mut streams = tasks.join_all().await;
     for stream in &mut streams {
         say(stream, "hello").await;
@@ -255,6 +255,34 @@ async fn a_connection_that_goes_away_gets_no_new_streams_and_loses_no_old_ones()
     let served = farm.served(0).await;
     assert!(served.end.is_ok() && served.requests == 1, "{served:?}");
     assert_eq!(pool.stats().connections, 1);
+}
+
+/// Dials peers of which the first `leaving` say at once that they take no more requests.
+fn dial_leaving(farm: &Farm, leaving: usize) -> DuplexStream {
+    let io = farm.dial();
+    if farm.dials() <= leaving {
+        farm.drain(farm.dials() - 1, Instant::now() + Duration::from_secs(3600));
+    }
+    io
+}
+
+#[tokio::test]
+async fn a_peer_that_leaves_as_soon_as_it_is_connected_to_costs_no_tunnel() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let dial = || std::future::ready(Ok(dial_leaving(&farm, DEPARTURES)));
+    let mut stream = pool.open(&"a", dial, request()).await.unwrap().0;
+    say(&mut stream, "hello").await;
+    assert_eq!(farm.dials(), DEPARTURES + 1);
+    assert_eq!(pool.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn a_peer_that_always_leaves_is_reported() {
+    let (pool, farm) = (pool(), Farm::new(Settings::default()));
+    let dial = || std::future::ready(Ok(dial_leaving(&farm, usize::MAX)));
+    let error = pool.open(&"a", dial, request()).await.map(drop).unwrap_err();
+    assert!(matches!(error, OpenError::Tunnel(Error::GoAway { by_peer: true, .. })), "{error:?}");
+    assert_eq!(farm.dials(), DEPARTURES + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -426,7 +454,7 @@ async fn of_idle_connections_to_one_peer_one_is_kept_for_long() {
         streams.push(open(&pool, &farm).await);
     }
     tokio::time::sleep(Duration::from_secs(600)).await;
-    // The third carries nothing, but the others are full.
+    // The third connection carries no stream, but the others are full.
     streams.truncate(200);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(pool.stats(), PoolStats { connections: 3, streams: 200, dialling: 0 });
@@ -542,7 +570,7 @@ async fn refusals_carry_the_peers_words() {
     assert_eq!(pool.stats(), PoolStats { connections: 1, streams: 0, dialling: 0 });
 }
 
-/// A peer that serves the first `taken` requests of its connection and turns the others away.
+/// A peer that serves the first `taken` requests of its connection and refuses the others unprocessed.
 fn dial_tiring(farm: &Farm, taken: usize) -> DuplexStream {
     let mut requests = 0;
     farm.dial_to(move |inbound| {

@@ -49,7 +49,7 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Before the task is woken: it may run on another thread before this function ends.
+        // This is set before the task is woken, because the task may run on another thread before this function ends.
         self.woken.store(true, Ordering::Release);
         self.task.wake();
     }
@@ -68,9 +68,9 @@ impl Asked {
 
     /// Polls with `poll` if it was woken for it. If the result is ready, the next call polls again.
     pub(crate) fn poll<T>(&mut self, cx: &Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-        // First: the task registered before may just have been woken in place of this one.
+        // Registering comes first: the task that was registered before may just have been woken in place of this one.
         self.registered.renew(cx, &self.signal.task);
-        // Cleared before anything is checked. Otherwise a wake-up in between would be lost.
+        // It is cleared before anything is checked. Otherwise a wake-up in between would be lost.
         if !self.signal.woken.load(Ordering::Relaxed) || !self.signal.woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }

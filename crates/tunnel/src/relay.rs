@@ -124,8 +124,8 @@ pub async fn tcp_to_tunnel<M: Meter>(
     result
 }
 
-/// A peer that has ended its half and then drops the stream has closed its connection, and everything it sent has come.
-/// Other codes mean that something went wrong.
+/// The result of a failure after the peer's end. A peer that has ended its half and then drops the stream has closed its
+/// connection, and everything that it sent has come. Other codes mean that something went wrong.
 fn after_end(error: Error) -> Result<(), RelayError> {
     match error {
         Error::Reset { code: Reason::NO_ERROR | Reason::CANCEL, .. } => Ok(()),
@@ -194,14 +194,14 @@ pub async fn tcp_to_tcp<M: Meter>(
 /// Ends this side's half of a connection.
 fn end(tcp: &TcpStream) -> io::Result<()> {
     match SockRef::from(tcp).shutdown(Shutdown::Write) {
-        // The other end has reset it, and hears no end. What it sent before is still to be delivered, if it ended that.
+        // The other end has reset the connection. What it sent before must still be delivered if it had ended its half.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
         ended => ended,
     }
 }
 
-/// Makes the coming close a RST, so that the program at the other end sees an error instead of
-/// the end of a complete stream.
+/// Makes the next close send a RST, so that the program at the other end sees an error instead of the end of a complete
+/// stream.
 fn abort(tcp: &TcpStream) {
     if let Err(error) = SockRef::from(tcp).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "connection can't be closed with a RST");
@@ -211,7 +211,7 @@ fn abort(tcp: &TcpStream) {
 /// Ends a half-closed relay that has gone silent.
 struct HalfCloseWatch {
     timeout: Option<Duration>,
-    /// Made when first needed: most connections close both ways at once.
+    /// Made when first needed, because most connections close both halves at once.
     silence: Option<Standstill>,
 }
 

@@ -17,10 +17,10 @@ use crate::test_support::request;
 use crate::timers::sleep;
 use crate::{Counters, Pool, Settings};
 
-/// Nothing here should take long; what hangs is a failure.
+/// Nothing here takes long. A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is between the two programs.
+/// What lies between the two programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Path {
     /// Two proxies and a tunnel.
@@ -37,7 +37,7 @@ const PATHS: [Path; 3] = [Path::Tunnel, Path::Waypoint, Path::Plain];
 struct Rig {
     client: TcpStream,
     server: TcpStream,
-    /// The relay at the client, and those behind its tunnel.
+    /// The client's relay, and the relays behind its tunnel.
     near: JoinHandle<Result<(), RelayError>>,
     far: Vec<JoinHandle<Result<(), RelayError>>>,
     counters: Arc<Counters>,
@@ -68,7 +68,7 @@ async fn tunnel_pair(settings: Settings) -> (TunnelStream, TunnelStream) {
     let pool: Pool<(), ()> = Pool::new(settings);
     let mut near = Some(near);
     let (near, _) = pool.open(&(), || std::future::ready(near.take().ok_or(())), request()).await.unwrap();
-    // As long as a test runs, the connection is needed even if its pool is gone.
+    // The connection is needed as long as the test runs, even if its pool is gone.
     (near, receiver.await.unwrap())
 }
 
@@ -207,7 +207,7 @@ async fn transfer(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpS
         let mut block = vec![0; 1 << 20];
         for _ in 0..bytes >> 20 {
             pattern.fill(&mut block);
-            // Block by block on both sides: a hasher need not be a stream.
+            // Both sides hash block by block, because the hasher is no stream.
             hash.write(&block);
             from.write_all(&block).await.unwrap();
         }
@@ -355,7 +355,7 @@ async fn a_half_closed_silent_connection_ends() {
     }
 }
 
-/// Writes until nothing more is taken; says how much was.
+/// Writes until nothing more is taken. Returns how many bytes were.
 async fn write_until_stuck(io: &mut TcpStream, chunk: &[u8], most: usize) -> usize {
     let mut written = 0;
     while written < most {
@@ -394,7 +394,7 @@ async fn a_stalled_reader_stalls_its_writer_and_loses_nothing() {
     }
 }
 
-/// Both directions: nobody reads what the program sent before, so only its reset itself can tell.
+/// Nobody reads what the program sent before, so only the reset itself tells that it is gone.
 #[tokio::test]
 async fn a_reset_behind_a_stalled_reader_arrives() {
     let arrives = |path, by_client| async move {
@@ -423,11 +423,11 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
     let is_delivered = |path, reader_ends| async move {
         let settings = Settings { stream_window: 1 << 20, ..Settings::default() };
         let Rig { mut client, mut server, near, .. } = Rig::with(path, RelayOptions::default(), settings).await;
-        // What its kernel keeps has to be read before the end arrives; the less it is, the more stays with the relay.
+        // The less the reader's kernel takes, the more stays with the relay.
         SockRef::from(&client).set_send_buffer_size(4 << 10).unwrap();
         let written = write_until_stuck(&mut client, &[7; 64 << 10], 64 << 20).await;
         client.shutdown().await.unwrap();
-        // Until the kernel's acknowledged all of it: a reset would take the rest along.
+        // Wait until the other kernel has acknowledged everything, because a reset discards the rest.
         let mut got = 0;
         let mut buffer = vec![0; 64 << 10];
         while unacknowledged(&client) {
@@ -441,14 +441,14 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
         let is_relays = |socket: &Vec<String>| ends_with_port(&socket[1], relays) && ends_with_port(&socket[2], own);
         reset(client);
         if reader_ends {
-            // There is nobody left who could be told. Before it has come, a reset would meet a connection that both sides
-            // have ended, and the kernel calls that by the name of one that cuts something off.
+            // Nobody is left who could be told. Before the end has arrived, a reset would meet a connection that both sides
+            // have ended, for which the kernel reports the same error as for lost bytes.
             while sockets().iter().any(is_relays) {
                 tokio::task::yield_now().await;
             }
             server.shutdown().await.unwrap();
         }
-        // The relay hears of it, and has nothing to do, or at most to write what is left.
+        // The relay notices, and has nothing to do except to write what is left.
         sleep(reset::PATIENCE * 3 / 2).await;
         let rest = read_all(&mut server).await.unwrap_or_else(|error| panic!("{path:?} {reader_ends}: {error:?}"));
         assert_eq!(got + rest.len(), written, "{path:?} {reader_ends}");
@@ -473,7 +473,7 @@ fn ends_with_port(address: &str, port: u16) -> bool {
     address.ends_with(&format!(":{port:04X}"))
 }
 
-/// Whether something that was sent, the end included, is yet to be acknowledged by the other kernel.
+/// Whether the other kernel has not yet acknowledged something that was sent, including the end.
 fn unacknowledged(tcp: &TcpStream) -> bool {
     let port = tcp.local_addr().unwrap().port();
     let socket = sockets().into_iter().find(|socket| ends_with_port(&socket[1], port)).unwrap();
@@ -486,7 +486,7 @@ async fn tiny_frames_to_a_stalled_reader_end_no_connection() {
     // 200 000 of them would exhaust it six times over.
     const FRAMES: usize = 200_000;
     let (mut app, tcp) = tcp_pair().await;
-    // So that the kernel does not take it all.
+    // A small buffer, so that the kernel does not take everything.
     SockRef::from(&tcp).set_send_buffer_size(4 << 10).unwrap();
     SockRef::from(&app).set_recv_buffer_size(4 << 10).unwrap();
     let (near, mut far) = tunnel_pair(Settings::default()).await;
@@ -551,7 +551,7 @@ async fn an_idle_relay_is_small() {
     assert!(size_of_val(&relay) <= 1024, "{}", size_of_val(&relay));
 }
 
-/// Both ends of two tunnels, and the relay that is to be between them.
+/// Both ends of two tunnels, and the relay between them.
 async fn between_tunnels(
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> (TunnelStream, TunnelStream, JoinHandle<Result<(), RelayError>>) {
@@ -583,7 +583,7 @@ async fn what_ends_one_tunnel_is_told_the_other() {
     assert!(matches!(relay.await.unwrap(), Err(RelayError::Cancelled)));
 }
 
-/// Says as much as is taken, ends that, and goes away. Gives how much it was.
+/// Sends as much as is taken, ends its half, and drops the stream. Returns how many bytes it sent.
 async fn say_and_leave(mut stream: TunnelStream) -> usize {
     let mut said = 0;
     while let Ok(written) = timeout(Duration::from_millis(200), stream.write(&[7; 64 << 10])).await {
@@ -596,7 +596,7 @@ async fn say_and_leave(mut stream: TunnelStream) -> usize {
     said
 }
 
-/// What was complete is delivered, though its peer has gone when the last of it is read.
+/// A complete stream is delivered even if its peer is gone before the last of it is read.
 #[tokio::test]
 async fn what_was_complete_is_delivered_though_its_peer_has_gone() {
     let (first, mut last, relay) = between_tunnels(std::future::pending()).await;
@@ -636,7 +636,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Plays one side's steps; says what it sent.
+/// Plays one side's steps. Returns what it sent.
 async fn play(mut io: tokio::net::tcp::OwnedWriteHalf, steps: Vec<Option<usize>>, seed: u64) -> Vec<u8> {
     let mut sent = Vec::new();
     let mut pattern = Pattern(seed);

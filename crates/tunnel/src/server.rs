@@ -25,33 +25,33 @@ mod requests;
 
 pub use requests::{Requests, requests};
 
-/// How long a last GOAWAY may take to leave before the transport is dropped, and how long a
-/// refused peer may go on sending.
+/// How long a final GOAWAY may take to be sent before the transport is dropped, and how long a refused peer may go on
+/// sending.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A request on an HBONE connection, not yet answered. Bytes the peer sends already wait in its
-/// stream window. Dropping it resets the stream (CANCEL).
+/// A request on an HBONE connection that was not answered yet. Bytes that the peer has sent already wait in the stream's
+/// window. Dropping it resets the stream (CANCEL).
 #[derive(Debug)]
 pub struct InboundConnect {
     head: http::request::Parts,
     recv: RecvStream,
     respond: SendResponse<Bytes>,
-    /// What its bytes go by.
+    /// Carries its bytes.
     lane: Lane,
 }
 
 impl InboundConnect {
-    /// Method; anything but CONNECT deserves [`StatusCode::BAD_REQUEST`].
+    /// The method. Anything but CONNECT should be answered with [`StatusCode::BAD_REQUEST`].
     pub fn method(&self) -> &Method {
         &self.head.method
     }
 
-    /// What it is for; a CONNECT's has an authority and nothing else.
+    /// The URI. A CONNECT request's has an authority and nothing else.
     pub fn uri(&self) -> &Uri {
         &self.head.uri
     }
 
-    /// What the peer wants to be connected to, `host:port`; unchecked.
+    /// The `host:port` that the peer wants to be connected to, unchecked.
     pub fn authority(&self) -> Option<&str> {
         self.head.uri.authority().map(http::uri::Authority::as_str)
     }
@@ -61,7 +61,7 @@ impl InboundConnect {
         &self.head.headers
     }
 
-    /// Takes the request headers out, for whoever outlives the answer.
+    /// Takes the request headers out, for use after the answer.
     pub fn take_headers(&mut self) -> HeaderMap {
         std::mem::take(&mut self.head.headers)
     }
@@ -94,13 +94,13 @@ impl InboundConnect {
         Ok(TunnelStream::new(send, self.recv, self.lane, None))
     }
 
-    /// Resets the request as one that nothing was done for (REFUSED_STREAM): the peer may send it again on
-    /// another connection (RFC 9113 §8.7).
+    /// Resets the request as not processed (REFUSED_STREAM). The peer may send it again on another connection (RFC 9113
+    /// §8.7).
     pub fn turn_away(mut self) {
         self.respond.send_reset(Reason::REFUSED_STREAM);
     }
 
-    /// Answers with an error status and no body. To be called on a runtime.
+    /// Answers with an error status and no body. It must be called on a runtime.
     pub fn refuse(mut self, status: StatusCode, headers: HeaderMap) {
         let mut response = Response::new(());
         *response.status_mut() = status;
@@ -109,9 +109,8 @@ impl InboundConnect {
             tracing::debug!(%error, "peer did not wait for its refusal");
             return;
         }
-        // What the peer sent before it heard would otherwise meet a stream that HTTP/2 may have
-        // forgotten already: an error, and a thousand of these end the connection with all that is
-        // open on it.
+        // Bytes that the peer sent before it got the answer could otherwise reach a stream that the library has forgotten.
+        // That is an error, and a thousand of these end the connection with all its streams.
         let mut recv = self.recv;
         tokio::spawn(timeout(FAREWELL, async move {
             while let Some(Ok(bytes)) = recv.data().await {
@@ -121,18 +120,18 @@ impl InboundConnect {
     }
 }
 
-/// How an HBONE connection went.
+/// The result of serving an HBONE connection.
 #[derive(Debug)]
 pub struct Served {
     /// Requests handed to the handler.
     pub requests: u64,
-    /// Bytes received, all frames counted.
+    /// Bytes received, in all frames.
     pub bytes_received: u64,
     /// How it ended: `Ok` when the peer closed it or after a drain that lost nothing.
     pub end: Result<(), ServeError>,
 }
 
-/// Why a connection ended that nobody wanted to end.
+/// Why a connection ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The connection failed.
@@ -144,7 +143,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Whether a client that connects anew may fare better.
+    /// Whether a new connection of the client may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connection(error) => error.is_retryable(),
@@ -153,14 +152,13 @@ impl ServeError {
     }
 }
 
-/// Serves one connection to its end. Each request goes to `on_request`, which must not block:
-/// it spawns a task or hands over.
+/// Serves one connection to its end. Each request goes to `on_request`, which must not block: it spawns a task or hands the
+/// request over.
 ///
-/// When `drain` completes, the peer is told to open no more streams here (GOAWAY), and open
-/// ones may go on until the instant it gave; then they are cut. `drain` giving an instant that
-/// has passed means: at once. When the transport says that it drains, the peer is told so as well,
-/// and open streams may go on for as long as they like. Dropping the future drops the connection
-/// without a word.
+/// When `drain` completes, the peer is told to open no more streams here (GOAWAY). Open streams may go on until the instant
+/// that `drain` returned, and are then cut. If that instant has passed, they are cut at once. When the transport drains
+/// ([`Transport::drains_at`]), the peer is told so as well, and open streams may go on without a limit. Dropping the future
+/// drops the connection without a GOAWAY.
 pub fn serve<IO, D, H>(io: IO, settings: &Settings, drain: D, on_request: H) -> impl Future<Output = Served>
 where
     IO: Transport + 'static,
@@ -170,9 +168,9 @@ where
     serve_to(io, settings, drain, on_request)
 }
 
-/// Who requests are for.
+/// The receiver of requests.
 trait Intake {
-    /// Ready if it takes one. Otherwise, the task of `cx` is woken when it does.
+    /// Ready if it takes a request now. Otherwise, the task of `cx` is woken when it does.
     fn poll_ready(&mut self, cx: &Context<'_>) -> Poll<()>;
 
     fn take(&mut self, request: InboundConnect);
@@ -201,7 +199,7 @@ where
     let io = carrier.library_io();
     let patience = io.patience();
     let served = |requests, end| Served { requests, bytes_received: received.load(Relaxed), end };
-    // Boxed: its state is large, and gone once it is over.
+    // Boxed, because its state is large and not needed after the handshake.
     let handshake = Box::pin(settings.server().handshake(io));
     let http2 = match timeout(settings.handshake_timeout, handshake).await {
         Err(_) => return served(0, Err(Error::HandshakeTimeout(settings.handshake_timeout).into())),
@@ -227,13 +225,13 @@ struct ServerSide<'a, D, I> {
     watch: Asked,
     /// `None` once it has completed.
     drain: Option<Rarely<Pin<&'a mut D>>>,
-    /// The peer knows that it is to open no more streams.
+    /// Whether the peer was told to open no more streams.
     told: bool,
-    /// The peer turned out to be dead in this turn.
+    /// Whether the peer was found to be dead in this turn.
     dead: bool,
-    /// Set once it is drained with a time limit, and once the end has begun.
+    /// Set when it drains with a time limit, and when it has begun to end.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// What the end that has begun is for.
+    /// Why it has begun to end.
     ending: Option<ServeError>,
 }
 
@@ -247,7 +245,8 @@ struct Begun<'a> {
 }
 
 impl<'a, D: Future<Output = Instant>, I> ServerSide<'a, D, I> {
-    /// Not where it is awaited: what is borrowed there, as the library's connection is here, is kept twice in the task.
+    /// A function of its own, because values that are borrowed where a future is awaited, as the library's connection is
+    /// here, would take their space twice in the task.
     fn new(begun: Begun<'a>, drain: Pin<&'a mut D>, intake: I) -> Self {
         let Begun { carrier, mut http2, patience, settings, drains } = begun;
         Self {
@@ -329,15 +328,15 @@ impl<D: Future<Output = Instant>, I: Intake> Side for ServerSide<'_, D, I> {
             let next = if self.intake.poll_ready(cx).is_ready() {
                 ready!(self.http2.poll_accept(cx))
             } else {
-                // Requests wait with the library, and it sees to all else.
+                // Requests wait in the library, which handles everything else meanwhile.
                 ready!(self.http2.poll_closed(cx)).err().map(Err)
             };
             match next {
                 Some(Ok((request, respond))) => {
                     let (head, recv) = request.into_parts();
                     let lane = self.carrier.attach(recv.stream_id().into());
-                    // Or a peer that gives each up at once, or breaks a rule by it, would have us look for its
-                    // destination each time, a whole turn's requests before anybody else had one.
+                    // Otherwise a peer that resets each request at once, or breaks a rule with it, would make this side
+                    // look up a destination for each, for a whole turn's requests before anybody else has a turn.
                     if lane.has_failed() {
                         tracing::debug!(stream = lane.id(), "a request was reset before anybody looked at it");
                         continue;

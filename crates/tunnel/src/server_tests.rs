@@ -43,7 +43,7 @@ fn connect_frame(stream: u32) -> Vec<u8> {
     frame(HEADERS, 4, stream, &connect_block(Some("10.0.0.1:80")))
 }
 
-/// A client that may break every rule.
+/// A client that sends arbitrary frames.
 struct Raw {
     io: DuplexStream,
     server: JoinHandle<Served>,
@@ -157,7 +157,7 @@ async fn rapid_reset_ends_the_connection() {
     let mut raw = Raw::start(Settings::default()).await;
     let (mut read, mut write) = tokio::io::split(raw.io);
     tokio::spawn(async move {
-        // In one write, so that resets are seen before their requests are handed out.
+        // One write, so that the resets are processed before their requests are handed out.
         let mut batch = Vec::new();
         for stream in 0..10_000u32 {
             batch.extend(connect_frame(2 * stream + 1));
@@ -215,7 +215,7 @@ async fn data_before_the_answer_waits_in_the_window() {
     let settings = Settings { stream_window: WINDOW, max_frame_size: 1 << 14, ..Settings::default() };
     let mut raw = Raw::start(settings).await;
     raw.send(&connect_frame(1)).await;
-    // What it may send unasked; then it is told of more.
+    // The client may send this much at first. Then it is granted more.
     let all = vec![7; WINDOW as usize];
     let (unasked, rest) = all.split_at(BEFORE as usize);
     raw.send(&frame(0, 0, 1, unasked)).await;
@@ -224,7 +224,7 @@ async fn data_before_the_answer_waits_in_the_window() {
         raw.send(&frame(0, 0, 1, part)).await;
     }
     let inbound = raw.requests.recv().await.unwrap();
-    // Until now all is well; a byte more breaks RFC 9113 §6.9.
+    // One more byte breaks RFC 9113 §6.9.
     let (ping, _) = {
         raw.send(&frame(PING, 0, 0, &[1; 8])).await;
         raw.wait_for(PING).await.unwrap()
@@ -234,7 +234,7 @@ async fn data_before_the_answer_waits_in_the_window() {
     let mut got = vec![0; WINDOW as usize];
     stream.read_exact(&mut got).await.unwrap();
     assert!(got.iter().all(|b| *b == 7));
-    // Read, hence released: the peer may go on.
+    // The bytes were read and so released. The peer may go on.
     loop {
         if raw.wait_for(WINDOW_UPDATE).await.unwrap().0 == 1 {
             break;
@@ -267,7 +267,7 @@ async fn a_peer_that_says_nothing_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_goes_silent_is_told_and_dropped() {
     let mut raw = Raw::start(Settings::default()).await;
-    // Nobody waits for it yet.
+    // Nothing waits for the peer yet.
     tokio::time::sleep(Duration::from_secs(3600)).await;
     raw.send(&connect_frame(1)).await;
     let mut stream = raw.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap();
@@ -322,7 +322,7 @@ async fn past_its_time_a_connection_says_so_and_serves_what_is_open() {
         let on_request = |inbound| drop(tokio::spawn(echo(inbound)));
         serve(far, &Settings::default(), std::future::pending(), on_request).await
     });
-    // A client that would keep it for ever.
+    // A client that would keep the connection for ever.
     let (mut near, farm) = (Some(near), Farm::new(Settings::default()));
     let pool: Pool<u8, ()> = Pool::new(Settings::default());
     let mut open = async || {

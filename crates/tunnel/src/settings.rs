@@ -9,19 +9,18 @@ use crate::window::BEFORE;
 /// uses, so that mixed meshes behave alike; where they differ, the field says so.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Largest receive window of one stream, bytes: how much a stalled reader can make us hold, as
-    /// long as few do ([`WindowBudget`]). At least 65 535, which peers assume before they are told
-    /// otherwise, as for `connection_window`.
+    /// Largest receive window of one stream, bytes: how much this side holds for a reader that has stopped, as long as there
+    /// are few such readers ([`WindowBudget`]). At least 65 535, which peers assume until they are told otherwise; the same
+    /// holds for `connection_window`.
     pub stream_window: u32,
     /// Receive window of a whole connection, bytes, as long as its programs read. Must exceed
     /// `stream_window` several times: with equal sizes, programs that read connection A only after
     /// connection B deadlock.
     pub connection_window: u32,
-    /// What all connections with these settings and clones of them may receive beyond
-    /// `connection_window`, bytes; 64 MiB by default. Of what a connection's streams hold for
-    /// programs that don't read, it gets all but a quarter of its window from here, so that its
-    /// other streams go on. Half of it is also what windows may hold of streams whose programs have
-    /// read much: what such may leave waiting that stop.
+    /// Bytes that all connections with these settings and their clones may receive beyond `connection_window`; 64 MiB by
+    /// default. When a connection's streams hold more than a quarter of its window for programs that don't read, its window
+    /// grows by the rest from this budget, so that its other streams go on. Half of the budget also bounds the larger
+    /// windows that programs earn by reading much, and so what these programs leave waiting if they stop.
     pub window_budget: WindowBudget,
     /// Largest DATA frame accepted, bytes (RFC 9113 §6.5.2: 16 384 to 16 777 215).
     pub max_frame_size: u32,
@@ -33,33 +32,32 @@ pub struct Settings {
     pub max_concurrent_streams: u32,
     /// Streams a client puts on one connection, at most; the peer's own limit is honoured too.
     pub streams_per_connection: usize,
-    /// Connections that a client spreads its streams to one peer over, once there are more than a
-    /// few: a connection is served by one thread of the peer's. 1 by default, which is what
-    /// ztunnel does.
+    /// Over how many connections a client spreads its streams to one peer, if there are more than a few. Each connection is
+    /// served by one thread of the peer. 1 by default, as ztunnel does.
     pub spread: usize,
-    /// How long a peer that something waits for may be silent before it is sent a PING; up to half as long
-    /// again, as the silence is looked for twice in this time. ztunnel sends one every 10 s, whether or not
-    /// anything waits, and so keeps two proxies awake for each idle connection.
+    /// How long a peer may be silent while something waits for it before it is sent a PING. It may take up to half as long
+    /// again, because there are two checks in this time. ztunnel sends a PING every 10 s whether or not anything waits, and
+    /// so keeps two proxies awake for each idle connection.
     pub ping_interval: Duration,
-    /// Silence after a PING after which the connection counts as dead: with `ping_interval` and what it
-    /// takes to look, 9 s at most after something was sent to a peer that is gone (ztunnel: 30 s).
+    /// How long a peer may be silent after a PING before the connection counts as dead. Together with `ping_interval` and
+    /// the time between checks, that is 9 s at most after something was sent to a peer that is gone (ztunnel: 30 s).
     pub ping_timeout: Duration,
-    /// How long a request waits on a connection whose peer was silent when it was made, if not a byte comes
-    /// from there. Then the connection gets no more of them.
+    /// How long a request waits if the connection's peer was silent when it was made, and stays silent. After that, the
+    /// connection gets no more requests.
     pub probe_timeout: Duration,
     /// How long the peer of a connection that ends in good order may take to close its side.
     pub closing_timeout: Duration,
-    /// How long a client keeps a connection that carries no stream. ztunnel keeps it for five
-    /// minutes; then a pod that got a dead pod's address meets stale connections. Half as long if
-    /// it carried half of its streams at some time: the tables of many stay as large as they were.
+    /// How long a client keeps a connection that carries no stream. ztunnel keeps it for five minutes, so that requests to a
+    /// pod that got a dead pod's address may use stale connections. Half as long if it carried half of its streams at some
+    /// time, because the tables of many streams stay as large as they were.
     pub idle_timeout: Duration,
-    /// How long a client keeps one that carries no stream beside others to the same peer. A burst
-    /// leaves a hundred of them, and each holds the memory of a hundred streams.
+    /// How long a client keeps a connection that carries no stream if it has others to the same peer. A burst leaves a
+    /// hundred of these, each with the memory of a hundred streams.
     pub surplus_timeout: Duration,
     /// How long a peer may take for its HTTP/2 preface.
     pub handshake_timeout: Duration,
-    /// Streams that a peer opened and reset before they were looked at, at most; beyond, the
-    /// connection is closed (rapid reset, CVE-2023-44487).
+    /// Most streams that a peer may have opened and reset before they were processed. Beyond that, the connection is closed
+    /// (rapid reset, CVE-2023-44487).
     pub max_pending_reset_streams: usize,
     /// Stream errors a peer may cause over the life of a connection (CVE-2025-8671).
     pub max_error_reset_streams: usize,
@@ -94,7 +92,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What a peer is told of a stream before that is open.
+    /// The window of a stream before it is open, as announced to the peer.
     pub(crate) fn first_stream_window(&self) -> u32 {
         self.stream_window.min(BEFORE)
     }

@@ -19,19 +19,19 @@ pub(crate) fn write_now(socket: &TcpStream, slices: &[IoSlice<'_>]) -> io::Resul
     }
 }
 
-/// Reads what has come into `room`. Short of that, the socket is taken to be empty, which spares a
-/// system call: the kernel says so when more comes.
+/// Reads what has come into `room`. If that does not fill `room`, the socket is taken to be empty, which saves a system
+/// call; the kernel reports when more comes.
 pub(crate) fn try_read(socket: &TcpStream, room: &mut [u8]) -> io::Result<usize> {
     let most = room.len();
     unless_exhausted(socket, Interest::READABLE, most, || io::Read::read(&mut &*SockRef::from(socket), room))
 }
 
-/// Writes as much of `bytes` as there is room for. If that is not all, the socket is taken to be full, likewise.
+/// Writes as much of `bytes` as there is room for. If that is not all of them, the socket is taken to be full.
 pub(crate) fn try_write(socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     unless_exhausted(socket, Interest::WRITABLE, bytes.len(), || io::Write::write(&mut &*SockRef::from(socket), bytes))
 }
 
-/// Reads or writes, and has the runtime wait for the kernel if some but less than `most` bytes were moved.
+/// Reads or writes. If some but fewer than `most` bytes were moved, the runtime waits for the kernel before the next attempt.
 fn unless_exhausted(
     socket: &TcpStream,
     interest: Interest,

@@ -19,22 +19,22 @@ use crate::{Error, RelayError};
 
 /// The byte stream of one CONNECT request, after its 200.
 ///
-/// Two ways to use it: chunk-wise ([`TunnelStream::poll_chunk`], [`TunnelStream::send`]), where
-/// the caller decides when received bytes count as consumed; or through `AsyncRead` and
-/// `AsyncWrite`, where `shutdown` ends the sending half only. One may follow the other.
+/// There are two ways to use it: by chunks ([`TunnelStream::poll_chunk`], [`TunnelStream::send`]), where the caller decides
+/// when received bytes count as consumed; or through `AsyncRead` and `AsyncWrite`, where `shutdown` ends the sending half
+/// only. A caller may change from one to the other.
 ///
 /// Dropping it before both halves have ended resets the stream (CANCEL).
 pub struct TunnelStream {
-    /// The library's ends of the stream: who holds them keeps it from being reset.
+    /// The library's ends of the stream. Dropping them would reset it.
     send: SendStream<Bytes>,
     recv: RecvStream,
-    /// Its bytes go this way.
+    /// Carries its bytes.
     pub(crate) lane: Lane,
-    /// What `AsyncRead` took and has not yet handed out.
+    /// Bytes that `AsyncRead` took and has not handed out yet.
     partial: Bytes,
     send_ended: bool,
     recv_ended: bool,
-    /// Place among the streams of a pooled connection; none on the server side.
+    /// Its place among the streams of a pooled connection; `None` on the server side.
     _permit: Option<Permit>,
 }
 
@@ -44,8 +44,8 @@ impl TunnelStream {
         Self { send, recv, lane, partial: Bytes::new(), send_ended: false, recv_ended: false, _permit: permit }
     }
 
-    /// Next received bytes; `None` once the peer has ended its half (END_STREAM). The peer may
-    /// send more only after [`TunnelStream::release`] has been told that these were consumed.
+    /// The next received bytes; `None` when the peer has ended its half (END_STREAM). The peer may send more only after
+    /// [`TunnelStream::release`] was called for these.
     ///
     /// # Errors
     /// If the stream was reset or its connection lost. Bytes received before come first.
@@ -65,8 +65,8 @@ impl TunnelStream {
         }
     }
 
-    /// Waits until the library has seen the end that the lane has: it would reset the stream if it
-    /// were let go of before.
+    /// Waits until the library, too, has seen the end of the peer's half. If the stream were dropped before, the library
+    /// would reset it.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.recv_ended {
             match ready!(self.recv.poll_data(cx)) {
@@ -78,20 +78,18 @@ impl TunnelStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Says that `bytes` received bytes have left this process, so that the peer may send as
-    /// many more.
+    /// Tells that `bytes` received bytes have left this process, so that the peer may send as many more.
     pub fn release(&mut self, bytes: usize) {
         self.lane.release(bytes);
     }
 
-    /// From now on, what comes is written to `socket` at once, as far as it takes it; the rest
-    /// waits for [`TunnelStream::poll_deliver`]. To be called once all chunks are consumed that
-    /// were taken before.
+    /// From now on, received bytes are written to `socket` at once, as far as it has room. The rest waits for
+    /// [`TunnelStream::poll_deliver`]. Call it when all chunks that were taken before are consumed.
     pub(crate) fn deliver_to(&self, socket: &Arc<TcpStream>, meter: Arc<dyn Meter>) {
         self.lane.deliver_to(socket, meter);
     }
 
-    /// Delivers what waits; ready once the peer has ended its half and all is delivered.
+    /// Delivers waiting bytes. Ready when the peer has ended its half and everything is delivered.
     pub(crate) fn poll_deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -110,14 +108,8 @@ impl TunnelStream {
         self.lane.delivered()
     }
 
-    /// Whether the peer has ended its half and all its bytes were read.
-    pub fn is_receive_ended(&self) -> bool {
-        self.recv_ended
-    }
-
-    /// Waits until bytes may be sent; says how many, `want` at most. The room is taken from
-    /// what all streams of the connection share: give it back ([`TunnelStream::unreserve`])
-    /// when there turns out to be nothing to send.
+    /// Waits until bytes may be sent. Returns how many, at most `want`. The room is reserved from what all streams of the
+    /// connection share. Give it back ([`TunnelStream::unreserve`]) if there is nothing to send after all.
     ///
     /// # Errors
     /// If the stream was reset, its connection lost, or its sending half ended.
@@ -133,7 +125,7 @@ impl TunnelStream {
         self.lane.unreserve();
     }
 
-    /// Sends the first `length` bytes of `buffer`; at most as many as were reserved.
+    /// Sends the first `length` bytes of `buffer`, at most as many as were reserved.
     ///
     /// # Errors
     /// If the stream was reset, its connection lost, or its sending half ended.
@@ -150,7 +142,7 @@ impl TunnelStream {
         self.lane.send(chunk, length)
     }
 
-    /// Ends the sending half (END_STREAM): the peer sees end of file. Receiving goes on.
+    /// Ends the sending half (END_STREAM). The peer sees the end of the stream. Receiving goes on.
     ///
     /// # Errors
     /// If the stream was reset or its connection lost.
@@ -158,22 +150,17 @@ impl TunnelStream {
         if self.send_ended {
             return Poll::Ready(Ok(()));
         }
-        // Or the end would overtake it.
+        // Otherwise the end would overtake these bytes.
         ready!(self.lane.poll_sent(cx))?;
         self.send_ended = true;
         Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(Error::from))
     }
 
-    /// As [`TunnelStream::poll_finish`], and waits until that is sent: who drops a stream before resets it, and the
+    /// As [`TunnelStream::poll_finish`], and waits until the end was sent. Dropping a stream before that resets it, and the
     /// reset overtakes the end.
     pub(crate) fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_finish(cx))?;
         self.lane.poll_ended(cx)
-    }
-
-    /// Whether the sending half was ended by [`TunnelStream::poll_finish`].
-    pub fn is_send_ended(&self) -> bool {
-        self.send_ended
     }
 
     /// Ends both halves at once (RST_STREAM). Bytes on their way may be lost.
@@ -181,19 +168,17 @@ impl TunnelStream {
         self.send.send_reset(code);
     }
 
-    /// Ready when the peer has reset the stream or the connection is gone; to be watched while
-    /// nothing is received or sent.
+    /// Ready when the peer has reset the stream or the connection is gone. For use while nothing is received or sent.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         self.lane.poll_failed(cx)
     }
 
-    /// Ready when the stream has failed and what was received is not all; to be watched while nothing is
-    /// received.
+    /// Ready when the stream has failed before the peer ended its half. For use while nothing is received.
     pub(crate) fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         self.lane.poll_cut(cx)
     }
 
-    /// Next received bytes, as [`TunnelStream::poll_chunk`].
+    /// The next received bytes, as [`TunnelStream::poll_chunk`].
     ///
     /// # Errors
     /// As [`TunnelStream::poll_chunk`].

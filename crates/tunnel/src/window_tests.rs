@@ -17,9 +17,9 @@ use crate::{Pool, Settings, TunnelStream};
 
 const STREAM: usize = 64 << 10;
 const CONNECTION: usize = 4 * STREAM;
-/// Readers that stop: more than the connection's own window has room for.
+/// How many readers stop: more than the connection's own window has room for.
 const STALLED: usize = 6;
-/// Time stands still while anything can happen, so this passes only if nothing can.
+/// Paused time moves on only when no task can run, so this passes only if the test hangs.
 const HANGS: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,7 +32,7 @@ const BOTH: [Receiver; 2] = [Receiver::Client, Receiver::Server];
 
 /// One connection with a few streams.
 struct Rig {
-    /// Of the end that receives.
+    /// The budget of the receiving end.
     budget: WindowBudget,
     senders: Vec<TunnelStream>,
     receivers: Vec<TunnelStream>,
@@ -46,7 +46,7 @@ impl Rig {
             stream_window: STREAM as u32,
             connection_window: CONNECTION as u32,
             max_frame_size: 16 << 10,
-            // What the other end may do must be of no help.
+            // The other end's budget must not matter.
             window_budget: WindowBudget::new(if end == receiver { budget } else { 0 }),
             ..Settings::default()
         };
@@ -73,8 +73,8 @@ impl Rig {
         Self { budget, senders, receivers, server, _pool: pool }
     }
 
-    /// All but the last are sent what their window has room for, and nobody takes it. The number
-    /// that got it.
+    /// Sends all streams but the last as much as their windows allow; nobody reads it. Returns the number of streams that
+    /// got everything.
     async fn stall(&mut self) -> usize {
         for stream in 0..STALLED {
             let (from, to) = (&mut self.senders[stream], &mut self.receivers[stream]);
@@ -92,12 +92,12 @@ impl Rig {
                 return stream;
             }
         }
-        // The connection's task has its turn.
+        // Lets the connection's task have its turn.
         sleep(Duration::from_millis(1)).await;
         STALLED
     }
 
-    /// Whether the last stream still carries something, much more than a window.
+    /// Whether the last stream still carries bytes: many more than a window has.
     async fn flows(&mut self) -> bool {
         let (from, to) = (self.senders.last_mut().unwrap(), self.receivers.last_mut().unwrap());
         let block = vec![1; 2 * CONNECTION];
@@ -108,7 +108,7 @@ impl Rig {
         result.is_ok_and(|(sent, received)| sent.is_ok() && received.is_ok())
     }
 
-    /// Waits until nothing of the budget is used.
+    /// Waits until the budget is unused.
     async fn given_back(&self) {
         let all = async {
             while self.budget.used() > 0 {
@@ -136,7 +136,7 @@ async fn without_a_budget_they_leave_none() {
         let mut rig = Rig::new(receiver, 0).await;
         assert_eq!(rig.stall().await, CONNECTION / STREAM, "{receiver:?}");
         assert!(!rig.flows().await, "{receiver:?}");
-        // All goes on once one of them is read.
+        // Everything goes on when one of them is read.
         rig.receivers[0].release(STREAM);
         assert!(timeout(HANGS, say_one_way(&mut rig)).await.is_ok(), "{receiver:?}");
     }
@@ -144,7 +144,7 @@ async fn without_a_budget_they_leave_none() {
 
 async fn say_one_way(rig: &mut Rig) {
     let (from, to) = (rig.senders.last_mut().unwrap(), rig.receivers.last_mut().unwrap());
-    // What `flows` began lies before it.
+    // The bytes of `flows` come first.
     from.write_all(&[1]).await.unwrap();
     to.read_exact(&mut [0]).await.unwrap();
 }
@@ -152,7 +152,7 @@ async fn say_one_way(rig: &mut Rig) {
 #[tokio::test(start_paused = true)]
 async fn one_that_gets_nothing_more_keeps_what_it_has() {
     for receiver in BOTH {
-        // Enough for one reader more than without.
+        // Enough for one more reader than without a budget.
         let mut rig = Rig::new(receiver, STREAM).await;
         assert_eq!(rig.stall().await, CONNECTION / STREAM + 1, "{receiver:?}");
         assert_eq!(rig.budget.used(), STREAM);
@@ -171,7 +171,7 @@ async fn readers_that_go_on_give_it_back() {
         }
         rig.given_back().await;
         assert!(rig.flows().await, "{receiver:?}");
-        // And again: nothing was lost on the way.
+        // Once more: nothing was lost.
         assert_eq!(rig.stall().await, STALLED, "{receiver:?}");
         assert_eq!(rig.budget.used(), stalled, "{receiver:?}");
     }
@@ -250,7 +250,7 @@ async fn what_was_read_in_part_is_held_once() {
     }
 }
 
-/// A task that says whether it was woken.
+/// A task that records whether it was woken.
 #[derive(Default)]
 struct Task(AtomicBool);
 
@@ -276,7 +276,7 @@ fn what_is_in_transit_changes_nothing() {
         assert_eq!(window.turn(&cx), None);
     }
     assert!(!task.0.load(SeqCst));
-    // One is slow, and others pass the threshold in each round: it grows once.
+    // One stream is slow, and others pass the threshold in each round. The window grows once.
     streams[0].hold(4 << 20);
     assert_eq!(window.turn(&cx), None);
     let mut changes = 0;
@@ -330,7 +330,7 @@ fn a_window_is_smaller_or_larger_in_time_on_many_threads() {
         while threads.iter().any(|thread| !thread.is_finished()) || budget.used() > 0 {
             grown += usize::from(window.turn(&cx).is_some());
             if threads.iter().all(|thread| thread.is_finished()) && budget.used() > 0 {
-                // Whoever made it due has woken it.
+                // The call that made the turn due has woken the task.
                 let begun = std::time::Instant::now();
                 std::thread::park_timeout(Duration::from_secs(10));
                 assert!(begun.elapsed() < Duration::from_secs(10), "nobody woke it");
@@ -414,9 +414,9 @@ proptest! {
                 if tasks[connection].0.load(SeqCst) {
                     continue;
                 }
-                // Nobody was woken, so nothing is to be done.
+                // Nobody was woken, so nothing is due.
                 prop_assert!(window.granted <= 2 * held, "should be smaller");
-                // Another's turn may have left something since this one asked.
+                // Another connection's turn may have freed some of the budget since.
                 let refused = window.ledger.high.load(SeqCst) > window.free() + window.granted;
                 prop_assert!(held <= window.free() + window.granted || refused, "should be larger");
             }
@@ -432,7 +432,7 @@ proptest! {
     }
 }
 
-/// Every stream is told its window, gets as much, and its program reads nothing of it.
+/// Every stream receives a full window, and its program reads nothing of it.
 #[test]
 fn streams_whose_programs_stop_hold_a_bounded_sum() {
     const UNREAD: usize = 16 << 20;
@@ -449,15 +449,15 @@ fn streams_whose_programs_stop_hold_a_bounded_sum() {
         streams.push(stream);
     }
     assert!(budget.waiting() <= UNREAD + (12 << 20), "{} bytes wait", budget.waiting());
-    // A program that has been seen to read gets what it needs.
+    // A program that is known to read gets what it needs.
     let mut reader = Held::new(window.ledger().clone());
     assert!(reader.window(LARGEST, 0) <= 4096);
     assert_eq!(reader.window(LARGEST, 100_000), 128 << 10);
     assert_eq!(reader.window(LARGEST, 1 << 30), LARGEST);
-    // Once they have read, others have their windows again.
+    // When they have read, others get their windows again.
     drop(streams);
     assert_eq!((budget.waiting(), reader.window(LARGEST, 0)), (0, LARGEST));
-    // What lies idle may come at any time.
+    // Bytes promised to idle streams may come at any time.
     let mut idle = Vec::new();
     let mut promised = 0;
     for _ in 0..1000 {
@@ -472,8 +472,7 @@ fn streams_whose_programs_stop_hold_a_bounded_sum() {
     assert!(promised <= UNREAD, "{promised}");
 }
 
-/// What is promised to streams that lie idle, and one program that has stopped, leave a new stream what the kernel takes for
-/// its program anyway.
+/// Promises to idle streams and one stopped program leave a new stream its first window.
 #[test]
 fn one_stopped_program_beside_idle_streams_slows_nobody() {
     const LARGEST: u32 = 4 << 20;
@@ -489,7 +488,7 @@ fn one_stopped_program_beside_idle_streams_slows_nobody() {
     assert!(Held::new(window.ledger().clone()).window(LARGEST, 0) >= FIRST);
 }
 
-/// A stream whose program has read much, and is told its window as it reads on.
+/// A stream whose program has read much, and whose window is adapted as it reads on.
 struct Reader {
     held: Held,
     window: u32,
@@ -525,7 +524,7 @@ fn few_readers_have_what_a_fast_program_far_away_needs_and_many_share() {
     let mut readers = Vec::new();
     for (count, least) in [(7, 4 << 20), (8, 3 << 20), (31, 1 << 19), (200, FIRST)] {
         readers.resize_with(count, || Reader::new(&window));
-        // Each gives way as it reads.
+        // Each gives some of its window up as it reads.
         for _ in 0..100 {
             for reader in &mut readers {
                 reader.reads();
@@ -536,7 +535,7 @@ fn few_readers_have_what_a_fast_program_far_away_needs_and_many_share() {
         let sum: usize = windows.iter().map(|window| *window as usize).sum();
         assert!(sum <= BUDGET / 2 + count * FIRST as usize, "{count} have {sum}");
     }
-    // Who goes leaves it to the others.
+    // A stream that ends leaves its window to the others.
     readers.truncate(1);
     assert_eq!(readers[0].reads(), 4 << 20);
 }
@@ -562,7 +561,7 @@ fn programs_that_read_much_and_stop_leave_a_bounded_sum_and_the_others_go_on() {
         assert!(beside >= 256 && elsewhere >= 4 << 10, "{count}: {beside}, {elsewhere}");
     }
     assert!(budget.waiting() <= 52 << 20, "{} bytes wait", budget.waiting());
-    // Those that have never read have their own.
+    // Programs that have never read have a budget of their own.
     let mut unknown = Held::new(innocent.ledger().clone());
     assert!(unknown.window(4 << 20, 0) >= FIRST);
     drop(stopped);
@@ -578,7 +577,7 @@ fn all_that_is_counted_is_given_back() {
         stream.hold(100_000);
         stream.promise(200_000);
         if reads {
-            // What it held and was promised before goes along.
+            // What the stream held and was promised before is moved as well.
             stream.window(4 << 20, 1 << 20);
             assert_eq!((budget.0.promised.load(Relaxed), budget.0.waiting.load(Relaxed)), (0, 0));
         }

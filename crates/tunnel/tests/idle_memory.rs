@@ -1,4 +1,4 @@
-//! What an idle connection costs. In a process of its own: the resident set is what is measured.
+//! What an idle connection costs. The test is a process of its own, because the resident set is measured.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, reason = "all of this file is a test")]
 
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CONNECTIONS: usize = 150;
 
-/// Bytes of both proxies together, of a connection that had its buffers grown. Measured 14035.
+/// Bytes of both proxies together, for a connection whose buffers had grown. Measured: 14035.
 const MOST: usize = 2 * (8 << 10);
 
 fn resident_bytes() -> usize {
@@ -41,7 +41,7 @@ async fn use_heavily(client: &mut TcpStream, server: &mut TcpStream) {
 
 #[test]
 fn an_idle_connection_costs_at_most_8_kib_in_each_proxy() {
-    // Of both proxies: their relays, tasks, streams and their share of the tunnel.
+    // Both proxies' relays, tasks, streams and their share of the tunnel.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let apps = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -73,7 +73,7 @@ fn an_idle_connection_costs_at_most_8_kib_in_each_proxy() {
             tokio::spawn(relayed(accepted.unwrap().0, opened.unwrap().0));
             (client.unwrap(), server.unwrap().0)
         };
-        // What is needed once: buffers that the thread keeps, the first tunnel.
+        // What is needed only once: buffers that the thread keeps, the first tunnel.
         let mut first = connect().await;
         use_heavily(&mut first.0, &mut first.1).await;
         held.push(first);

@@ -1,5 +1,5 @@
-//! What a connection costs whose reader has stopped while its sender has not. Alone in its process, for it counts what
-//! that has allocated.
+//! What a connection costs whose reader has stopped while its sender has not. The test is alone in its process, because it
+//! counts the process's allocations.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, reason = "all of this file is a test")]
 
@@ -14,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CONNECTIONS: usize = 40;
 
-/// Bytes, of a connection in the clear that has carried bulk before: its task, and no buffer. It took 72 KiB when
-/// what the reader did not take waited with the relay.
+/// Bytes of a plaintext connection that has carried bulk before: its task, and no buffer. It took 72 KiB when the relay kept
+/// what the reader did not take.
 const MOST: usize = 8 << 10;
 
 async fn pair() -> (TcpStream, TcpStream) {
@@ -28,7 +28,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 async fn write_until_stuck(stream: &mut TcpStream) -> usize {
     let block = vec![7; 64 << 10];
     let mut sent = 0;
-    // Silence is what is waited for.
+    // The test waits until nothing happens.
     while let Ok(written) = tokio::time::timeout(Duration::from_millis(300), stream.write(&block)).await {
         sent += written.unwrap();
     }
@@ -43,7 +43,7 @@ fn a_reader_that_has_stopped_costs_no_buffer() {
         let mut before = 0;
         for number in 0..=CONNECTIONS {
             let ((mut sender, local), (remote, mut reader)) = tokio::join!(pair(), pair());
-            // The less the kernel keeps, the sooner it is full.
+            // A small buffer, so that the kernel is soon full.
             socket2::SockRef::from(&remote).set_send_buffer_size(64 << 10).unwrap();
             socket2::SockRef::from(&reader).set_recv_buffer_size(64 << 10).unwrap();
             tokio::spawn(async move {
@@ -60,7 +60,7 @@ fn a_reader_that_has_stopped_costs_no_buffer() {
             drop((block, got));
             held.push((sender, reader));
             if number == 0 {
-                // What is needed once: buffers that the thread keeps.
+                // What is needed only once: buffers that the thread keeps.
                 write_until_stuck(&mut held[0].0).await;
                 before = counting::live();
             }
@@ -80,7 +80,7 @@ fn a_reader_that_has_stopped_costs_no_buffer() {
         let each = counting::live().saturating_sub(before) / CONNECTIONS;
         println!("{each} bytes for each of {CONNECTIONS} readers that have stopped");
         assert!(each <= MOST, "{each} bytes for each");
-        // Nothing is lost: what waits is there when they read on.
+        // Nothing is lost: the waiting bytes are there when the readers read on.
         for (mut sender, mut reader) in held {
             drop(tokio::spawn(async move { sender.shutdown().await.map(|()| sender) }));
             let mut rest = Vec::new();

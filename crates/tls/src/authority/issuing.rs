@@ -41,7 +41,7 @@ impl CertificateAuthority {
         let key = check_request(csr_pem, identity)?;
         let uri = identity.to_string().try_into().map_err(crypto("a workload certificate"))?;
         let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        // Before the roots are read: those that the certificate needs are among them then.
+        // The leaf is signed before the roots are read. Then the root that it needs is among them.
         let mut chain = self.sign_leaf(&key, vec![SanType::URI(uri)], &usages, ttl.min(self.options.max_ttl))?;
         chain.push(self.root_pem());
         Ok(chain)
@@ -74,7 +74,7 @@ impl CertificateAuthority {
         let signing = self.current_signing()?;
         let now = self.options.clock.now();
         let end = (now + ttl).min(signing.not_after);
-        // The control plane's own is replaced as soon as another root signs.
+        // The control plane's own certificate is replaced as soon as another root signs.
         if usages.contains(&ExtendedKeyUsagePurpose::ClientAuth) {
             self.rotation.signs_until(&signing, end);
         }

@@ -145,7 +145,7 @@ where
             }
             Next::Done => break,
             Next::Failed(error) => {
-                // Once more, for the alert; a second time it would look at the same bytes again.
+                // The library is asked once more, for its alert. A second time, it would process the same bytes again.
                 let _ = step(&mut side, incoming.shown(), &mut outgoing);
                 tell(&mut io, &outgoing).await;
                 return Err(failed(error));
@@ -195,7 +195,7 @@ fn step<S: Side>(side: &mut S, shown: &mut [u8], outgoing: &mut Vec<u8>) -> (usi
     (discard, Some(next))
 }
 
-/// Why the handshake ends; the reason counts, not whether the peer heard it.
+/// Ends the handshake. It returns the reason, whether or not the alert reached the peer.
 async fn tell<IO: AsyncWrite + Unpin>(io: &mut IO, alert: &[u8]) {
     if io.write_all(alert).await.is_ok() {
         let _ = io.flush().await;

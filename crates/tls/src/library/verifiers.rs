@@ -65,7 +65,7 @@ pub(super) fn reason_of(error: &rustls::Error, alpn: &[Vec<u8>]) -> HandshakeErr
     }
 }
 
-/// How signatures are verified in a handshake, which client and server ask in the same words: of TLS 1.3 only, by `self.algorithms`.
+/// Verifies signatures of a handshake, for client and server alike: those of TLS 1.3 only, with `self.algorithms`.
 macro_rules! signatures_by_algorithms {
     () => {
         fn verify_tls12_signature(

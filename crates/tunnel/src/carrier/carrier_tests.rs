@@ -1,4 +1,4 @@
-//! What the tests of the carrier share: peers that say whatever they like, frame by frame.
+//! Shared by the carrier's tests: peers that send arbitrary frames.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::frame::{Head, Piece, Splitter, word};
 use super::*;
+use crate::frame::{Head, Piece, Splitter, word};
 use crate::server::{InboundConnect, Served, serve};
 use crate::test_support::request;
 use crate::window::Held;
@@ -32,7 +32,7 @@ mod turns;
 #[path = "whole_tests.rs"]
 mod whole;
 
-use super::frame::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+use crate::frame::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// HPACK of a CONNECT to `x:1` (RFC 7541: literals with names of the static table).
@@ -44,10 +44,10 @@ const STREAM: usize = 64 << 10;
 const CONNECTION: usize = 128 << 10;
 const FRAME: usize = 16 << 10;
 
-/// Time stands still while anything can happen, so this passes only if nothing can.
+/// Paused time moves on only when no task can run, so this passes only if the test hangs.
 const HANGS: Duration = Duration::from_secs(5);
 
-/// Windows that are soon used up.
+/// Settings with small windows.
 fn small() -> Settings {
     Settings {
         stream_window: STREAM as u32,
@@ -68,10 +68,10 @@ fn setting(name: u16, value: u32) -> Vec<u8> {
     [&name.to_be_bytes()[..], &value.to_be_bytes()[..]].concat()
 }
 
-/// One end of a transport, without rules of its own.
+/// One end of a transport, which sends whatever a test wants.
 struct Raw {
     io: DuplexStream,
-    /// What the other end takes of new streams, of each, and (0) of all.
+    /// The other end's windows: of a new stream, of each stream, and (stream 0) of the connection.
     initial: i64,
     windows: HashMap<u32, i64>,
 }
@@ -94,7 +94,7 @@ impl Raw {
         self.windows.entry(stream).or_insert(initial)
     }
 
-    /// DATA as soon as the windows of all `of` have room for it.
+    /// Sends DATA as soon as the windows of all of `of` have room for it.
     async fn data_within(&mut self, of: &[u32], stream: u32, flags: u8, payload: &[u8]) {
         for window in of {
             while *self.window(*window) < payload.len() as i64 {
@@ -107,7 +107,7 @@ impl Raw {
         self.send(DATA, flags, stream, payload).await;
     }
 
-    /// The next frame, or none once the other end has closed.
+    /// The next frame; `None` when the other end has closed.
     async fn frame(&mut self) -> Option<(Head, Vec<u8>)> {
         let mut bytes = [0; 9];
         timeout(12 * HANGS, self.io.read_exact(&mut bytes)).await.expect("the other end says nothing").ok()?;
@@ -136,7 +136,7 @@ impl Raw {
         }
     }
 
-    /// Waits until a stream that has been opened is told its whole window.
+    /// Waits until the whole window of an opened stream was announced.
     async fn window_told(&mut self, stream: u32) {
         while self.until(WINDOW_UPDATE).await.0.stream != stream {}
     }
@@ -145,7 +145,7 @@ impl Raw {
         word(&self.until(GOAWAY).await.1, 4)
     }
 
-    /// What comes of a stream until it ends, or until nothing comes any more.
+    /// A stream's data until its end, or until nothing more comes; and whether it has ended.
     async fn all_data(&mut self, stream: u32) -> (Vec<u8>, bool) {
         let mut all = Vec::new();
         while let Ok(Some((head, payload))) = timeout(HANGS, self.frame()).await {
@@ -160,7 +160,7 @@ impl Raw {
     }
 }
 
-/// A client without rules at a server of this crate.
+/// A client that sends arbitrary frames to a server of this crate.
 struct Service {
     raw: Raw,
     server: JoinHandle<Served>,
@@ -175,7 +175,7 @@ impl Service {
         service
     }
 
-    /// One of whose settings the client has not heard, as far as it says.
+    /// As `start`, but the client has not acknowledged the server's settings.
     async fn unheard(settings: Settings, client: &[u8]) -> Self {
         let (near, far) = duplex(1 << 20);
         let (seen, requests) = mpsc::unbounded_channel();
@@ -198,7 +198,7 @@ impl Service {
         stream
     }
 
-    /// The server says that the peer has broken the rules, and closes.
+    /// Expects the server to report this error and to close.
     async fn ends_with(mut self, code: u32) {
         assert_eq!(self.raw.goaway().await, code);
         let served = self.server.await.unwrap();
@@ -206,7 +206,7 @@ impl Service {
     }
 }
 
-/// A server without rules for a client of this crate.
+/// A server that sends arbitrary frames to a client of this crate.
 struct Remote {
     raw: Raw,
     near: Option<DuplexStream>,
@@ -220,7 +220,7 @@ impl Remote {
         Self { raw: Raw::new(far), near: Some(near), pool: Arc::new(Pool::new(settings)), opened: 0 }
     }
 
-    /// Has the client ask for a stream; gives the answer as it comes. `server`: its settings.
+    /// Makes the client open a stream. Returns its number and the pending answer. `server` is the server's settings.
     async fn ask(&mut self, server: &[u8]) -> (u32, JoinHandle<Result<TunnelStream, OpenError<()>>>) {
         let (pool, mut near, first) = (self.pool.clone(), self.near.take(), self.opened == 0);
         let asked = tokio::spawn(async move {
@@ -245,7 +245,7 @@ impl Remote {
     }
 }
 
-/// A carrier alone, without library and task.
+/// A carrier without library and task.
 struct Bench {
     handle: Handle,
     library: LibraryIo,
@@ -253,7 +253,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `room`: bytes that the transport takes.
+    /// `room` is how many bytes the transport takes.
     fn new(role: Role, settings: &Settings, room: usize) -> Self {
         let (near, far) = duplex(room);
         let ledger = crate::window::Window::new(settings.connection_window, WindowBudget::new(0)).ledger().clone();
@@ -263,7 +263,7 @@ impl Bench {
         Self { handle, library, raw: Raw::new(far) }
     }
 
-    /// One whose library has sent the preface of a client and has opened streams.
+    /// A client's carrier, whose library has sent the preface and has opened these streams.
     async fn client(streams: &[u32], room: usize) -> Self {
         let mut bench = Self::new(Role::Client, &small(), room);
         bench.library.write_all(PREFACE).await.unwrap();
@@ -275,7 +275,7 @@ impl Bench {
         bench
     }
 
-    /// One turn of its task; what came for the library is thrown away.
+    /// One turn of its task. Frames for the library are discarded.
     fn turn(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         assert!(self.handle.begin_turn(&mut cx).is_ok());
@@ -299,7 +299,7 @@ fn buffer(bytes: &[u8]) -> leno_tls::buffer::Buffer {
     buffer
 }
 
-/// Streams that a connection knows, bytes that it holds, and its receive window.
+/// The number of streams that a connection knows, the bytes that it holds, and its receive window.
 fn kept(handle: &Handle) -> (usize, usize, u32) {
     let carrier = handle.0.lock();
     (carrier.streams.len(), Held::new(carrier.ledger.clone()).all().1, carrier.incoming.credit.whole())

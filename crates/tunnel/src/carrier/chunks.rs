@@ -20,7 +20,7 @@ const GATHERED: usize = 8 << 10;
 #[derive(Default)]
 pub(super) struct Chunks {
     waiting: VecDeque<Bytes>,
-    /// Comes after everything in `waiting`.
+    /// Copied bytes, which come after everything in `waiting`.
     gathered: BytesMut,
 }
 
@@ -29,7 +29,7 @@ impl Chunks {
         self.waiting.is_empty() && self.gathered.is_empty()
     }
 
-    /// Whether a chunk of this length is better copied than kept.
+    /// Whether a chunk of this length should be copied rather than kept.
     pub(super) fn copies(length: usize) -> bool {
         length <= GATHER_BELOW
     }

@@ -1,6 +1,6 @@
-//! What the carrier relies on of the HTTP/2 library beyond what that documents. The library is alone
-//! here, without a carrier: where one of these tests fails after an update, its message says what in
-//! the carrier breaks. Cargo.toml pins the version that was read and tested.
+//! Behaviour of the HTTP/2 library that the carrier relies on and that the library does not document. The library is
+//! tested alone, without a carrier. If one of these tests fails after an update, its message says what breaks in the
+//! carrier. Cargo.toml pins the version that was read and tested.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -20,7 +20,7 @@ const LARGEST_WINDOW: u32 = u32::MAX >> 1;
 
 type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
 
-/// The library as a server, with this crate's settings, for a client without rules.
+/// The library as a server, with this crate's settings, for a client that sends arbitrary frames.
 struct Alone {
     raw: Raw,
     requests: mpsc::UnboundedReceiver<Asked>,
@@ -62,7 +62,7 @@ impl Alone {
         timeout(HANGS, self.requests.recv()).await.expect("the request is handed out").unwrap()
     }
 
-    /// All that comes until nothing does.
+    /// All frames until nothing more comes.
     async fn rest(&mut self) -> Vec<(Head, Vec<u8>)> {
         rest(&mut self.raw).await
     }
@@ -80,7 +80,7 @@ fn accepted() -> Response<()> {
     Response::new(())
 }
 
-/// The library as a client, for a server without rules.
+/// The library as a client, for a server that sends arbitrary frames.
 async fn client() -> (Raw, SendRequest<Bytes>) {
     let (near, far) = duplex(1 << 20);
     let (send, connection) = small().client().handshake::<_, Bytes>(near).await.unwrap();
@@ -226,7 +226,7 @@ async fn frames_of_a_stream_leave_in_the_order_in_which_they_were_given() {
     );
 }
 
-/// Streams that are asked for from several places at once.
+/// Several tasks open streams at the same time.
 #[tokio::test(start_paused = true)]
 async fn requests_leave_in_the_order_of_their_numbers_which_are_known_before() {
     let (mut raw, send) = client().await;
@@ -343,14 +343,14 @@ async fn a_server_that_leaves_says_which_streams_it_serves_and_ignores_the_other
     );
 }
 
-/// A transport that looks at who calls it.
+/// A transport that checks who calls it.
 struct Watched {
     io: DuplexStream,
     calls: Arc<AtomicUsize>,
     read: Arc<AtomicUsize>,
-    /// Who polls the library now; nobody else may.
+    /// Who polls the library now. Nobody else may call the transport.
     task: Arc<Lock<Option<Waker>>>,
-    /// It takes nothing.
+    /// Whether it takes nothing.
     full: Arc<AtomicBool>,
 }
 
@@ -400,7 +400,7 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// A server of the library whose every poll is the test's.
+/// A server of the library that is polled only by the test.
 struct ByHand {
     connection: h2::server::Connection<Watched, Bytes>,
     raw: Raw,
@@ -460,7 +460,7 @@ impl ByHand {
     }
 }
 
-/// By [`Watched`]: in what the connection's own poll does, too.
+/// Checked by [`Watched`], also within the connection's own poll.
 #[tokio::test(start_paused = true)]
 async fn whoever_holds_a_stream_never_calls_the_transport() {
     let mut by_hand = ByHand::start().await;

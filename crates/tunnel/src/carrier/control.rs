@@ -3,33 +3,33 @@
 
 use h2::Reason;
 
-use super::frame::{
-    ACK, CONTINUATION, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE,
-    RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
-};
 use super::violation::Violation;
 use super::{Carrier, Role};
 use crate::Error;
+use crate::frame::{
+    ACK, CONTINUATION, END_STREAM, GOAWAY, HEADERS, Head, INITIAL_WINDOW_SIZE, LARGEST_WINDOW, MAX_FRAME_SIZE,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, word,
+};
 
-/// What a request costs that its peer gives up before it is answered (CVE-2023-44487), frames that bring nothing: somebody
-/// has looked for its destination, and connected to it. Honest peers give up 500 a second at most.
+/// Cost of a request that its peer resets before it is answered (CVE-2023-44487), in frames without use: its destination
+/// was looked up and connected to. Well-behaved peers reset 500 a second at most.
 const GIVEN_UP: u32 = 20;
 
-/// What a request costs by which its peer breaks a rule. Honest peers break none.
+/// Cost of a request with which its peer breaks a rule. Well-behaved peers break none.
 const BROKEN: u32 = 500;
 
-/// What a WINDOW_UPDATE led to.
+/// The effect of a WINDOW_UPDATE.
 enum Credited {
     /// The library need not see it.
     Here,
     /// The library has to see it, and judges it.
     Senseless,
-    /// Its stream has a larger window now than there is: an error of the stream (RFC 9113 §6.9.1).
+    /// The stream's window exceeds the largest one: a stream error (RFC 9113 §6.9.1).
     TooFar,
 }
 
 impl Carrier {
-    /// A frame that is not DATA is whole; `ends_block`: and so is a header block.
+    /// A frame other than DATA is complete. `ends_block`: so is a header block.
     pub(super) fn control_came(&mut self, head: Head, ends_block: bool) {
         self.tell_calm(head);
         if !self.library_needs(head) {
@@ -41,7 +41,7 @@ impl Carrier {
         }
     }
 
-    /// Takes from it what concerns streams; says whether the library has to see it.
+    /// Applies what the frame means for the streams. Returns whether the library has to see it.
     fn library_needs(&mut self, head: Head) -> bool {
         match head.kind {
             HEADERS => {
@@ -117,7 +117,7 @@ impl Carrier {
         }
     }
 
-    /// The peer takes so many bytes more.
+    /// The peer accepts this many bytes more.
     fn window_opens(&mut self, id: u32, increment: i64) -> Credited {
         if increment == 0 || id > self.last_stream {
             return Credited::Senseless;
@@ -143,7 +143,7 @@ impl Carrier {
         Credited::Here
     }
 
-    /// What the peer takes of each stream has changed (RFC 9113 §6.9.2).
+    /// The initial window of the peer's streams has changed (RFC 9113 §6.9.2).
     fn initial_window_is(&mut self, window: i64) {
         let more = self.outgoing.mux.initial_window_is(window);
         let mut too_large = false;

@@ -1,6 +1,6 @@
 //! A receive window, as its receiver keeps it (RFC 9113 §6.9).
 
-/// The bytes that the peer may still send, and those that it will be told of.
+/// The bytes that the peer may still send, and those that it will be granted.
 #[derive(Debug)]
 pub(super) struct Credit {
     /// Bytes that the peer may still send. Negative if it sent some before it knew the limit.
@@ -134,7 +134,7 @@ mod tests {
                 }
                 prop_assert!(peer + held <= largest);
                 prop_assert!(!credit.take(peer + 1));
-                // Nobody waits who could be let on.
+                // No waiting stream could be woken.
                 prop_assert!(peer > 0 || held >= window);
             }
             credit.give(held);

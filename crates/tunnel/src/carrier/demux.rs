@@ -1,58 +1,59 @@
-//! The demultiplexer: takes apart what comes from the peer, and says of each piece what it is and whom it is for.
+//! The demultiplexer: splits the received bytes into pieces, and tells of each piece what it is and which stream it is
+//! for.
 
 use std::ops::Range;
 
 use h2::Reason;
 
 use super::Role;
-use super::frame::{DATA, END_STREAM, HEADERS, Head, PADDED, Piece, RST_STREAM, SETTINGS, Splitter};
 use super::judge::{Judge, Verdict};
 use super::violation::Violation;
 use crate::Settings;
+use crate::frame::{DATA, END_STREAM, HEADERS, Head, PADDED, PREFACE, Piece, RST_STREAM, SETTINGS, Splitter};
 
-/// Frames taken apart in one turn. A read may bring twenty thousand that bring nothing or a byte each, and others on the
-/// thread would wait for all of them: for 50 µs, so.
+/// How many frames are processed in one turn. A read may bring twenty thousand frames with one byte or none, and the
+/// thread's other tasks would wait for all of them. With this limit they wait for 50 µs.
 pub(super) const FRAMES: u32 = 256;
 
-/// What a frame counts that begins or ends a request. With more, requests that are given up at once would
-/// be handed out before there are enough in one turn for the library to tell.
+/// How many frames a frame that begins or ends a request counts as. With a higher number, a turn would have too few
+/// requests for the library to recognise a peer that resets its requests at once, and these would be handed out.
 const OF_REQUESTS: u32 = 2;
 
-/// What another frame counts that is not DATA. The library takes its time, and answers.
+/// How many frames any other frame besides DATA counts as: the library processes and answers it, which takes longer.
 pub(super) const OF_OTHERS: u32 = 4;
 
-/// What has come. Ranges are of the bytes that are taken apart.
+/// A received piece. Ranges are offsets in the bytes given to [`Demux::next`].
 #[derive(Debug, PartialEq)]
 pub(super) enum Arrival {
-    /// Of what a client begins with, before the first frame: the library judges it.
+    /// A part of a client's connection preface, before the first frame. The library checks it.
     Preface(Range<usize>),
-    /// A frame for the library begins.
+    /// The header of a frame for the library.
     Control(Head),
-    /// Some of its payload.
+    /// A part of that frame's payload.
     ControlPayload(Range<usize>),
-    /// It is whole. `ends_block`: and so is a header block of several frames.
+    /// That frame is complete. `ends_block`: so is a header block of several frames.
     ControlEnds { head: Head, ends_block: bool },
-    /// DATA of a stream that can have none. It is for the library to say so, which need not see the payload.
+    /// The header of DATA for a stream that can have none now. The library reports the error; it need not see the payload.
     Misplaced(Head),
-    /// Some of a frame's payload, which is for a program and may be none, behind so many bytes of padding; and the frame's
-    /// end, if it is whole with that.
+    /// A part of a DATA frame's payload for a program, possibly empty, and the bytes of padding before it. `end` is set if
+    /// the frame is complete with it.
     Payload { stream: u32, range: Range<usize>, padding: u32, end: Option<End> },
-    /// A frame for a program that has none.
+    /// A DATA frame without payload.
     Empty { stream: u32, end: End },
-    /// A frame of so many bytes that nobody has to see.
+    /// A frame with this many bytes that is ignored.
     Ignored(u32),
-    /// The peer broke a rule: nothing of it is to be looked at any more.
+    /// The peer broke a rule. Nothing more of it is processed.
     Broken(Violation),
 }
 
-/// What becomes of a frame of DATA.
+/// The decision about a frame of DATA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     /// It is for a program, and there is room for it in the windows.
     Yes,
-    /// It is more than the windows have room for.
+    /// It exceeds the windows.
     TooMuch,
-    /// The stream can have none now.
+    /// The stream can have no DATA now.
     Misplaced,
 }
 
@@ -61,11 +62,11 @@ pub(super) enum Taken {
 pub(super) struct End {
     /// Its stream ends with it.
     pub(super) ends: bool,
-    /// It had a payload.
+    /// It has a payload.
     pub(super) brings: bool,
 }
 
-/// What the frame is that is coming in.
+/// The frame that is being received.
 enum Current {
     Control(Head),
     Data(Data),
@@ -75,11 +76,11 @@ enum Current {
 struct Data {
     stream: u32,
     ends: bool,
-    /// The length of the padding has yet to come.
+    /// The byte with the padding's length has not come yet.
     padded: bool,
-    /// Payload without padding that has yet to come.
+    /// Bytes of payload, without padding, that have not come yet.
     left: u32,
-    /// There is such payload.
+    /// Whether there is payload besides padding.
     brings: bool,
 }
 
@@ -98,18 +99,17 @@ impl Data {
 pub(super) struct Demux {
     splitter: Splitter,
     current: Current,
-    /// It is whole, which has yet to be said.
+    /// The current frame is complete, which was not reported yet.
     is_whole: bool,
     judge: Judge,
-    /// Frames that may still be taken apart in this turn.
+    /// How many frames may still be processed in this turn.
     frames: u32,
 }
 
 impl Demux {
     pub(super) fn new(role: Role, settings: &Settings) -> Self {
-        // A server's peer begins with a fixed text (RFC 9113 §3.4).
         let (preface, header_list) = match role {
-            Role::Server => (24, settings.server_header_list),
+            Role::Server => (PREFACE, settings.server_header_list),
             Role::Client => (0, settings.client_header_list),
         };
         Self {
@@ -117,7 +117,7 @@ impl Demux {
             current: Current::Control(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
             is_whole: false,
             judge: Judge::new(settings, header_list),
-            // Until there is a task, by what may wait for the library.
+            // Before there is a task, what may wait for the library is the limit.
             frames: u32::MAX,
         }
     }
@@ -126,7 +126,7 @@ impl Demux {
         self.frames = FRAMES;
     }
 
-    /// As many frames were taken apart as a turn may.
+    /// Whether this turn has processed as many frames as it may.
     pub(super) fn had_its_turn(&self) -> bool {
         self.frames == 0
     }
@@ -140,13 +140,13 @@ impl Demux {
         self.splitter.is_between_frames()
     }
 
-    /// Whether the library may be told something between two frames: nothing may interrupt a header block.
+    /// Whether a frame for the library may be inserted here. It must not interrupt a header block.
     pub(super) fn may_interrupt(&self) -> bool {
         !self.judge.is_inside_block()
     }
 
-    /// The next piece in `bytes`, from `at` on, which is moved behind it; none once all is taken, or the turn is over.
-    /// `take` is asked of each frame of DATA, by its stream and its length with padding.
+    /// The next piece of `bytes`, starting at `at`, which is moved behind the piece. `None` at the end of `bytes` and at the
+    /// end of the turn. `take` decides about each frame of DATA, given its stream and its length with padding.
     pub(super) fn next(
         &mut self,
         bytes: &[u8],
@@ -225,7 +225,7 @@ impl Demux {
     fn ends(&mut self) -> Arrival {
         match self.current {
             Current::Control(head) => Arrival::ControlEnds { head, ends_block: self.judge.came(head) },
-            // Of length 0, without a place for the padding's length.
+            // A padded frame of length 0 has no room for the padding's length.
             Current::Data(Data { padded: true, .. }) => bad_padding(),
             Current::Data(Data { stream, ends, brings, .. }) => Arrival::Empty { stream, end: End { ends, brings } },
             Current::Ignored(head) => Arrival::Ignored(head.length),

@@ -1,11 +1,11 @@
-//! What the demultiplexer says of bytes, however they are cut.
+//! The demultiplexer finds the same pieces, however the bytes are cut.
 
 use std::cell::Cell;
 
 use proptest::prelude::*;
 
-use super::super::frame::{CONTINUATION, END_HEADERS, PING};
 use super::*;
+use crate::frame::{CONTINUATION, END_HEADERS, PING};
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = Head { length: payload.len() as u32, kind, flags, stream }.bytes().to_vec();
@@ -13,7 +13,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Something of an arrival that does not depend on how bytes are cut.
+/// The part of an arrival that does not depend on how the bytes are cut.
 #[derive(Debug, PartialEq)]
 enum Said {
     Control(Head, Vec<u8>, bool),
@@ -29,7 +29,7 @@ impl Said {
     }
 }
 
-/// What is said of these pieces, one read each, up to the first rule that is broken. Stream 1 takes DATA.
+/// The arrivals of these reads, up to the first broken rule. Stream 1 accepts DATA.
 fn said<'a>(demux: &mut Demux, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Said> {
     let mut said = Vec::new();
     let (mut payload, mut padded, length) = (Vec::new(), 0, Cell::new(0));
@@ -123,7 +123,7 @@ fn a_turn_ends_between_frames_and_the_next_goes_on_there() {
         }
         taken
     };
-    // The last one's payload is the next turn's.
+    // The last frame's payload belongs to the next turn.
     assert_eq!(take(&mut demux), FRAMES - 1);
     assert!(demux.had_its_turn());
     demux.turn_begins();

@@ -5,10 +5,10 @@ use super::Role;
 /// Who holds a stream's lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody yet. What comes is kept.
+    /// Nobody yet. Received bytes are kept.
     Awaited,
     Somebody,
-    /// Nobody any more. What comes is thrown away.
+    /// Nobody any more. Received bytes are discarded.
     Gone,
 }
 
@@ -17,9 +17,9 @@ pub(super) enum Holder {
 pub(super) enum Receiving {
     /// Its headers have not come yet.
     Awaited,
-    /// Its headers have come. What a server sends after them may belong to a refusal and is ignored.
+    /// Its headers have come. Bytes that a server sends after them may belong to a refusal and are ignored.
     Answered,
-    /// The stream is a tunnel. What comes is for its program.
+    /// The stream is a tunnel. Received bytes are for its program.
     Tunnel,
     /// It ended before the stream became a tunnel. The library is not told: it would compare a refusal's
     /// `content-length` with the DATA bytes that it has seen, which are none.
@@ -133,11 +133,11 @@ mod tests {
         tunnel.accept();
         assert!(!tunnel.has_ended() && tunnel.end_beside(Role::Client) && !tunnel.take_due());
 
-        // A client that asks is always heard.
+        // A client's request is always read.
         let mut asked = Receiving::Answered;
         assert!(asked.end_beside(Role::Server) && asked.has_ended());
 
-        // What the library saw end, nobody tells it of.
+        // The library is not told of an end that it has seen.
         let mut seen = Receiving::Answered;
         seen.end();
         seen.accept();
@@ -150,7 +150,7 @@ mod tests {
         sending.end();
         assert!(sending.has_ended() && !sending.is_open());
         assert!(sending.open() && sending.has_ended() && sending.is_open());
-        // Trailers open nothing.
+        // Trailers do not open the stream.
         assert!(!sending.open());
 
         let mut sending = Sending::Unopened;

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use bytes::{Buf, BytesMut};
 use tokio::io::ReadBuf;
 
-use super::frame::{DATA, END_STREAM, HEAD, Head, LARGEST_WINDOW};
+use crate::frame::{DATA, END_STREAM, HEAD, Head, LARGEST_WINDOW};
 
 /// Most bytes of complete frames that may wait. Beyond that, nothing is read until the library has taken some, because
 /// it may be waiting for the peer to read its answers.

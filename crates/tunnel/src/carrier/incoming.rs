@@ -1,4 +1,4 @@
-//! What comes from the peer goes on: DATA to its streams, everything else to the library.
+//! Passes received frames on: DATA to its stream, everything else to the library.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -10,7 +10,6 @@ use leno_tls::buffer::ReadSize;
 use super::chunks::{Chunks, SLICES};
 use super::credit::Credit;
 use super::demux::{Arrival, Demux, End, Taken};
-use super::frame::{END_STREAM, HEAD, Head, RST_STREAM};
 use super::inbox::Inbox;
 use super::received::{Gathered, Received};
 use super::stream::Stream;
@@ -18,6 +17,7 @@ use super::violation::Violation;
 use super::{Carrier, DEFAULT_WINDOW, LARGEST_READ, Role};
 use crate::Settings;
 use crate::calm::Calm;
+use crate::frame::{END_STREAM, HEAD, Head, RST_STREAM};
 use crate::sockets::write_now;
 use crate::window::Ledger;
 
@@ -25,12 +25,13 @@ use crate::window::Ledger;
 /// With a lower one, records shared by small frames would be cut at each of them.
 const LARGE: usize = 16 << 10;
 
-/// Frames that bring nothing, within ten seconds and beyond what is earned: an honest peer sends one for some that bring
-/// something, and a few a minute of its own accord. To bear so many takes a tenth of a second of a thread, in turns.
-/// With less, one that comes back each time it is cut would cost more by its handshakes than by its frames.
+/// How many frames without use a peer may send within ten seconds, besides those that it earns. A well-behaved peer sends
+/// one for several useful ones, and a few a minute on its own. This many frames take a tenth of a second of a thread, in
+/// many turns. With a lower limit, a flooding peer that reconnects after each cut would cost more by its handshakes than
+/// by its frames.
 const BORNE: u32 = 100_000;
 
-/// What comes from the peer, and what of it waits.
+/// The received bytes and their state.
 pub(super) struct Incoming {
     pub(super) demux: Demux,
     /// Frames for the library.
@@ -39,16 +40,16 @@ pub(super) struct Incoming {
     pub(super) paused: bool,
     /// Set when the peer has broken a rule. Nothing of it is handled any more.
     pub(super) violation: Option<Violation>,
-    /// Whether the connection's driver knows of it.
+    /// Whether the connection's driver was told.
     pub(super) reported: bool,
     pub(super) received: Arc<AtomicU64>,
     /// Bytes that may still be read in this turn.
     pub(super) budget: usize,
-    /// What a turn has read and not handled, and how much of it has been handled.
+    /// The bytes that a turn has read, and how many of them have been handled.
     pub(super) rest: Option<Box<(Received, usize)>>,
-    /// Somebody listened to the stream of the current frame of DATA when that began.
+    /// Whether somebody held the stream of the current DATA frame when the frame began.
     is_heard: bool,
-    /// Bytes of it that a program gains.
+    /// Bytes of that frame that are for a program.
     gained: u32,
     pub(super) calm: Calm,
     pub(super) size: ReadSize,
@@ -157,7 +158,7 @@ impl Carrier {
                 Arrival::ControlPayload(range) => self.incoming.inbox.add(&received.bytes()[range]),
                 Arrival::ControlEnds { head, ends_block } => {
                     if head.kind == RST_STREAM {
-                        // What came before it comes first.
+                        // Bytes that came before the failure are delivered first.
                         self.deliver(&mut received, &mut gathered);
                     }
                     self.control_came(head, ends_block);
@@ -169,7 +170,7 @@ impl Carrier {
                 }
                 Arrival::Payload { stream, range, padding, end } => {
                     if padding > 0 {
-                        // Nobody will ever read it.
+                        // Nobody will read these bytes.
                         self.consumed(stream, padding);
                     }
                     if !range.is_empty() {

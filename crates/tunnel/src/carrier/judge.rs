@@ -3,12 +3,12 @@
 
 use h2::Reason;
 
-use super::frame::{
+use super::violation::Violation;
+use crate::Settings;
+use crate::frame::{
     ACK, CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, Head, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE,
 };
-use super::violation::Violation;
-use crate::Settings;
 
 /// Most bytes of HEADERS besides the header block: the padding's length, the padding and the priority (RFC 9113 §6.2).
 const BESIDE_BLOCK: u32 = 1 + 255 + 5;
@@ -25,7 +25,7 @@ const LONGEST_GOAWAY: u32 = 4 << 10;
 /// What to do with a frame.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// Handle it.
+    /// Handle the frame.
     Taken,
     /// Ignore its body.
     Ignored,

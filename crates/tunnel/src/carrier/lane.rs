@@ -15,7 +15,7 @@ use crate::Error;
 use crate::meter::Meter;
 use crate::sockets::write_now;
 
-/// Both directions of one stream's bytes. After it is dropped, what still comes is thrown away.
+/// Both directions of one stream's bytes. Bytes that come after it was dropped are discarded.
 pub(crate) struct Lane {
     carrier: Handle,
     stream: u32,
@@ -131,17 +131,17 @@ impl Lane {
         self.carrier.0.lock().send(self.stream, payload, length)
     }
 
-    /// Sends bytes when the stream is open. Everything given before must have left.
+    /// Sends bytes as soon as the stream is open. Everything given before must have been sent.
     pub(crate) fn send_soon(&self, bytes: Bytes) {
         self.carrier.0.lock().send_soon(self.stream, bytes);
     }
 
-    /// Waits until everything given has left the stream.
+    /// Waits until everything given was sent.
     pub(crate) fn poll_sent(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         self.carrier.0.lock().poll_sent(self.stream, cx)
     }
 
-    /// Waits until the end of our half has left the stream.
+    /// Waits until the end of our half was sent.
     pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         self.carrier.0.lock().poll_ended(self.stream, cx)
     }
@@ -168,12 +168,12 @@ impl Lane {
 
 #[cfg(test)]
 impl Lane {
-    /// Bytes that wait: of this stream, and of all streams of the connection.
+    /// Waiting bytes of this stream, and of all streams of the connection.
     pub(crate) fn held(&self) -> (usize, usize) {
         self.carrier.0.lock().streams[&self.stream].held.all()
     }
 
-    /// Its carrier, which may outlive it.
+    /// Its carrier, which may outlive the lane.
     pub(super) fn carrier(&self) -> Handle {
         self.carrier.clone()
     }

@@ -1,4 +1,4 @@
-//! What is left of streams that came to nothing: nothing, and the windows are whole again.
+//! Streams that fail leave nothing behind, and the windows are restored.
 
 use http::StatusCode;
 
@@ -8,7 +8,7 @@ use crate::window::BEFORE;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const CANCEL: [u8; 4] = 8u32.to_be_bytes();
 
-/// Times that something is done: enough to use up the connection's window if it were not given back.
+/// How often something is done: often enough to use up the connection's window if it were not given back.
 const TIMES: u32 = 4 * (CONNECTION as u32 / BEFORE);
 
 #[tokio::test(start_paused = true)]
@@ -55,11 +55,11 @@ async fn clients_requests_that_come_to_nothing() {
     let mut remote = Remote::new(small());
     let witness = remote.open_with(&setting(MAX_CONCURRENT_STREAMS, 2)).await;
     let carrier = witness.lane.carrier();
-    // Given up before the answer.
+    // Given up by the client before the answer.
     let (id, asked) = remote.ask(&[]).await;
     asked.abort();
     assert_eq!(remote.raw.until(RST_STREAM).await.0.stream, id);
-    // Refused by an answer, with bytes that nobody wants.
+    // Refused, with bytes that nobody reads.
     let (id, asked) = remote.ask(&[]).await;
     // `:status: 400`.
     remote.raw.send(HEADERS, END_HEADERS, id, &[0x8c]).await;
@@ -82,7 +82,7 @@ async fn clients_requests_that_come_to_nothing() {
     };
     assert!(got == FRAME && matches!(end, Error::Reset { by_peer: true, .. }), "{got} {end}");
     drop(stream);
-    // Given up by this side with bytes that nobody has taken.
+    // Given up by the client, with bytes that nobody has taken.
     let mut stream = remote.open().await;
     let id = stream.lane.id();
     remote.raw.send(DATA, 0, id, &[0; FRAME]).await;
@@ -118,7 +118,7 @@ async fn streams_that_a_leaving_server_did_not_look_at() {
     let carrier = first.lane.carrier();
     assert_eq!((id, kept(&carrier).0), (3, 2));
     remote.raw.send(GOAWAY, 0, 0, &[1u32.to_be_bytes(), 0u32.to_be_bytes()].concat()).await;
-    // The pool asks elsewhere, where nobody is.
+    // The pool tries a new connection, on which nobody answers.
     assert!(asked.await.unwrap().is_err());
     assert_eq!(kept(&carrier).0, 1);
     remote.raw.send(DATA, END_STREAM, 1, b"to the end").await;
@@ -199,7 +199,7 @@ async fn what_was_complete_is_delivered_after_the_connection() {
     assert!(reading.await.unwrap().unwrap()[before..].iter().all(|byte| *byte == 7));
 }
 
-/// HTTP/2 does not answer to what was asked for after the last stream it said it would serve.
+/// The library does not answer requests after the last stream that its GOAWAY announced.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_comes_too_late() {
     const PING: u8 = 6;
@@ -230,7 +230,7 @@ async fn a_request_that_comes_too_late() {
     assert_eq!(kept(&carrier).0, 0);
 }
 
-/// A client's stream may be over before the thread that asked for it has looked at it again.
+/// A client's stream may be over before the thread that requested it has attached to it.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_over_before_it_was_attached_says_so() {
     let mut bench = Bench::client(&[1], 1 << 20).await;
@@ -240,7 +240,7 @@ async fn a_stream_that_was_over_before_it_was_attached_says_so() {
     let lane = bench.handle.attach(1);
     assert!(matches!(lane.poll_chunk(&cx()), Poll::Ready(Err(Error::Reset { .. }))));
     drop(lane);
-    // One whose request has yet to leave is not.
+    // A stream whose request was not sent yet is not over.
     let later = bench.handle.attach(3);
     assert!(later.poll_chunk(&cx()).is_pending());
     drop(later);

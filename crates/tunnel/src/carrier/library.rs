@@ -35,7 +35,7 @@ impl Patience {
         Self(Arc::new(AtomicU64::new(1000)))
     }
 
-    /// This connection will end in good order, and may have much to deliver.
+    /// This connection will end in good order, and may still have much to deliver.
     pub(crate) fn raise(&self, to: Duration) {
         self.0.store(u64::try_from(to.as_millis()).unwrap_or(u64::MAX), Relaxed);
     }
@@ -89,7 +89,7 @@ impl AsyncWrite for LibraryIo {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut carrier = self.carrier.0.lock();
-        // With a task, flush at the end of the turn, once for all frames.
+        // If there is a task, it flushes at the end of the turn, once for all frames.
         if carrier.has_task { Poll::Ready(Ok(())) } else { carrier.poll_flush(cx) }
     }
 
@@ -116,7 +116,7 @@ impl AsyncWrite for LibraryIo {
                 return Poll::Ready(Ok(()));
             }
             let mut unwanted = ReadBuf::new(&mut scratch);
-            // However it ends, the peer has closed.
+            // The peer has closed, with or without an error.
             if ready!(Pin::new(&mut *io).poll_read(cx, &mut unwanted)).is_err() || unwanted.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }

@@ -1,4 +1,4 @@
-//! What the library must not notice, and what streams must notice of the library.
+//! What the carrier hides from the library, and what streams must learn from the library.
 
 use h2::Reason;
 
@@ -14,7 +14,7 @@ async fn streams_are_told_at_once_that_the_library_ends_the_connection() {
     let mut remote = Remote::new(Settings::default());
     let mut stream = remote.open().await;
     let began = Instant::now();
-    // It belongs to no stream. The peer does not close, whatever it is told.
+    // The error belongs to no stream. The peer does not close, whatever it is sent.
     remote.raw.send(PING, 0, 1, &[0; 8]).await;
     let error = stream.chunk().await.unwrap_err();
     assert!(matches!(error, Error::GoAway { code: Reason::PROTOCOL_ERROR, by_peer: false }));
@@ -63,7 +63,7 @@ async fn credit_adds_up_for_a_peer_that_reads_nothing() {
     }
     let stuck = bench.handle.0.lock().outgoing.stuck_frames();
     assert!(stuck < 4, "{stuck}");
-    // It is told in the end, but for what is not worth a frame yet.
+    // In the end it is announced, except for a rest that is not worth a frame yet.
     let mut told = 0;
     while told < 200 {
         let next = timeout(HANGS, bench.raw.frame()).await.expect("something is left").unwrap();

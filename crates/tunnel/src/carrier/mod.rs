@@ -1,26 +1,27 @@
-//! Between the HTTP/2 library and the transport: frames of DATA pass beside the library.
+//! Lies between the HTTP/2 library and the transport. DATA frames bypass the library.
 //!
-//! The library keeps what is rare and intricate: headers, settings, pings, the states of streams,
-//! and the end of each. What programs say is taken out of the stream of frames, and put into it,
-//! here, without a task, a queue or a look at the library: it would cost more than the cipher.
-//! Received bytes go to the program's socket from the buffer they were opened in.
+//! The library handles what is rare and intricate: headers, settings, pings, the states of streams, and the end of each.
+//! Programs' bytes are taken out of the frames, and put into frames, here. That needs no task, no queue and no call of the
+//! library, which would cost more than the encryption. Received bytes go to the program's socket from the buffer in which
+//! they were decrypted.
 //!
-//! So the library never sees a byte of DATA. It is told of a stream's end by an empty frame, and
-//! sends an empty frame where this side ends; all windows but the first word about the
-//! connection's are kept here.
+//! So the library never sees a byte of DATA. It is told of a stream's end by an empty frame, and sends an empty frame when
+//! this side ends a stream. All windows are kept here, except that the library announces the connection's first one.
 //!
 //! ```text
-//!  demux       takes apart what comes and says what it is; judge: whether it may come at all
-//!  incoming    acts on that: DATA goes to its stream; control: other frames, as far as they concern streams or windows
-//!  mux         says which stream may send, and how much
-//!  outgoing    sends; transmit: what the transport takes, and what waits for it
-//!  passing     reads what the library writes and says what it means; writing: acts on that
-//!  lane        what a stream's owner has of it; stream: what is known of it here
-//!  pulse       whether anything waits for the peer
+//!  demux       splits received bytes into frames; judge: which frames are allowed
+//!  incoming    acts on received frames: DATA goes to its stream; control: others, as far as they concern streams or windows
+//!  mux         decides which stream may send, and how much
+//!  outgoing    sends; transmit: writes to the transport, and keeps what it has no room for
+//!  credit      what each peer may still send: flow-control windows
+//!  library     the carrier as the library's transport
+//!  passing     reads what the library writes; writing: applies it to the streams
+//!  lane        a stream as its owner uses it; stream: its state here
+//!  pulse       tells whether anything waits for the peer
 //! ```
 //!
-//! Locks: the library may call in here with its own lock held. So nothing here calls the library
-//! with the carrier's lock held.
+//! Locks: the library may call the carrier with its own lock held. So the carrier never calls the library with the
+//! carrier's lock held.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -43,7 +44,6 @@ mod chunks;
 mod control;
 mod credit;
 mod demux;
-mod frame;
 mod halves;
 mod inbox;
 mod incoming;
@@ -73,7 +73,7 @@ pub(crate) use library::{LibraryIo, Patience};
 pub use pace::thread_sleeps;
 pub(crate) use violation::Violation;
 
-/// Bytes read in one turn, except that the last read may bring twice what is left of them. A bulk sender keeps the
+/// Bytes read in one turn. The last read may bring up to twice what is left of them. A bulk sender keeps the
 /// socket full. Without a limit, it would be read until it is empty, and the thread's other tasks would wait for
 /// megabytes.
 const TURN: usize = 256 << 10;
@@ -126,7 +126,7 @@ pub(crate) struct Carrier {
 pub(crate) struct Handle(Arc<Mutex<Carrier>>);
 
 impl Handle {
-    /// A carrier on `io`, and the transport for the library.
+    /// A carrier on `io`.
     pub(crate) fn new(io: Box<dyn Transport>, role: Role, settings: &Settings, ledger: Arc<Ledger>) -> Self {
         Self(Arc::new(Mutex::new(Carrier {
             io: Some(io),
@@ -261,7 +261,7 @@ impl Carrier {
     fn receive(&mut self, cx: &mut Context<'_>) {
         while self.incoming.may_read() {
             if self.incoming.demux.had_its_turn() {
-                // Not by waking at once, because there may be no end to it; see below.
+                // The task is not woken at once, because there may be no end to that; see [`let_others`].
                 return let_others(cx);
             }
             if let Some(rest) = self.incoming.rest.take() {
@@ -299,7 +299,7 @@ impl Carrier {
         let (failure, known) = (&self.failure, id <= self.last_begun);
         let stream = self.streams.entry(id).or_insert_with(|| {
             let mut stream = self.incoming.new_stream(self.outgoing.mux.initial_window(), &self.ledger);
-            // Its end came as well, before anybody asked for it.
+            // The stream's end came as well, before anybody attached to the stream.
             if known && failure.is_none() {
                 stream.failure = Some(Error::Reset { code: h2::Reason::CANCEL, by_peer: true });
             }

@@ -1,38 +1,38 @@
-//! The multiplexer: all streams send out of one window, and this says which of them may, and how much.
+//! The multiplexer: all streams share the connection's send window. This decides which stream may send, and how much.
 
 use std::collections::VecDeque;
 
-use super::frame::LARGEST_WINDOW;
 use super::{DEFAULT_FRAME, DEFAULT_WINDOW};
+use crate::frame::LARGEST_WINDOW;
 
 pub(super) struct Mux {
     /// Bytes that the peer will take on this connection.
     window: i64,
-    /// What the peer takes of a new stream.
+    /// The send window of a new stream.
     initial_window: i64,
     largest_frame: usize,
-    /// Streams with something to send that the connection has no room for, in their order. The
-    /// first is woken when there is room, and lets the next on when it has sent.
+    /// Streams that wait for room in the connection's window, in order. The first is woken when there is room, and wakes
+    /// the next one when it has sent.
     queue: VecDeque<u32>,
     /// Streams whose backlog waits for the connection's window.
     backlogged: Vec<u32>,
 }
 
-/// What a stream that wants to send is told.
+/// The answer to a stream that wants to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It may send so many bytes.
+    /// The stream may send this many bytes.
     Yours(usize),
-    /// It is to wait until it is woken.
+    /// The stream must wait until it is woken.
     Waits,
 }
 
-/// What a larger window of the connection leads to.
+/// The effect of a larger window of the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Streams whose backlog may go now.
+    /// Streams whose backlog may be sent now.
     pub(super) backlogged: Vec<u32>,
-    /// It is larger than there are windows, which is an error of the connection (RFC 9113 §6.9.1).
+    /// The window exceeds the largest one, which is a connection error (RFC 9113 §6.9.1).
     pub(super) too_far: bool,
 }
 
@@ -60,23 +60,23 @@ impl Mux {
         self.largest_frame = bytes;
     }
 
-    /// New streams have this window; says how much more those that are open have.
+    /// Sets the window of new streams. Returns by how much the windows of open streams change.
     pub(super) fn initial_window_is(&mut self, window: i64) -> i64 {
         window - std::mem::replace(&mut self.initial_window, window)
     }
 
-    /// What a stream may send whose own window is `window`; nothing, or less, if it may not.
+    /// How much a stream with the window `window` may send. Zero or negative if nothing.
     pub(super) fn room(&self, window: i64) -> i64 {
         window.min(self.window)
     }
 
-    /// So many bytes are sent.
+    /// This many bytes are sent.
     pub(super) fn take(&mut self, bytes: usize) {
         self.window -= bytes as i64;
     }
 
-    /// A stream wants to send that can, with this window of its own. `queued`: it stands in the queue. `blocked`: there
-    /// is no room for anybody, whatever the windows.
+    /// Asks whether stream `id` may send, given its own window. `queued`: whether it is in the queue. `blocked`: whether
+    /// nobody can send now, whatever the windows.
     pub(super) fn turn(&mut self, id: u32, window: i64, queued: &mut bool, blocked: bool) -> Turn {
         let is_first = self.queue.front().is_none_or(|first| *first == id);
         if blocked || self.window <= 0 || !is_first {
@@ -91,17 +91,17 @@ impl Mux {
         Turn::Yours(self.room(window) as usize)
     }
 
-    /// A stream in the queue does not wait any more.
+    /// A stream leaves the queue.
     pub(super) fn leaves(&mut self, id: u32) {
         self.queue.retain(|queued| *queued != id);
     }
 
-    /// Nobody waits any more.
+    /// Empties the queue.
     pub(super) fn all_leave(&mut self) {
         self.queue.clear();
     }
 
-    /// Whether somebody waits for room.
+    /// Whether a stream waits for room.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -111,15 +111,15 @@ impl Mux {
         if self.window > 0 { self.queue.front().copied() } else { None }
     }
 
-    /// A stream's backlog waits for the connection's window. Once: the peer may open the stream's own any number of times
-    /// meanwhile.
+    /// A stream's backlog waits for the connection's window. Each stream is listed once, because the peer may open the
+    /// stream's own window any number of times meanwhile.
     pub(super) fn backlog_waits(&mut self, id: u32) {
         if !self.backlogged.contains(&id) {
             self.backlogged.push(id);
         }
     }
 
-    /// The peer takes so many bytes more on this connection.
+    /// The peer accepts this many bytes more on the connection.
     pub(super) fn opens(&mut self, increment: i64) -> Opened {
         self.window += increment;
         Opened { backlogged: std::mem::take(&mut self.backlogged), too_far: self.window > LARGEST_WINDOW }

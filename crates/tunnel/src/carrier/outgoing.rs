@@ -9,29 +9,29 @@ use bytes::Bytes;
 use h2::Reason;
 use leno_tls::buffer::Buffer;
 
-use super::frame::{DATA, HEAD, Head};
 use super::mux::{Mux, Turn};
 use super::pace::Pace;
 use super::passing::Passing;
 use super::violation::Violation;
 use super::{Carrier, Role};
 use crate::Error;
+use crate::frame::{DATA, HEAD, Head};
 use crate::waking::keep;
 
 pub(super) struct Outgoing {
-    /// What the library writes.
+    /// Reads what the library writes.
     pub(super) passing: Passing,
-    /// Who may send, and how much.
+    /// Decides which stream may send, and how much.
     pub(super) mux: Mux,
-    /// Whether the library is inside something that no frame may interrupt.
+    /// Whether the library is inside a frame or header block, which no other frame may interrupt.
     pub(super) uninterruptible: bool,
     /// Frames that wait for the end of that.
     pub(super) held_back: Vec<u8>,
-    /// What the transport had no room for. It goes before anything else.
+    /// Bytes that the transport had no room for. They are sent before anything else.
     pub(super) stuck: VecDeque<Bytes>,
     /// The transport has bytes that it may keep until it is flushed.
     pub(super) unflushed: bool,
-    /// An error that was met where it could not be handled.
+    /// An error of the transport that could not be handled where it occurred.
     pub(super) error: Option<io::Error>,
     /// Streams that owe their peer a WINDOW_UPDATE, sent when the transport takes more.
     owing: Vec<u32>,
@@ -90,7 +90,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether what is given now would have to wait here.
+    /// Whether bytes given now would have to wait here.
     pub(super) fn is_busy(&self) -> bool {
         !self.stuck.is_empty() || self.uninterruptible
     }
@@ -125,7 +125,7 @@ impl Carrier {
         }
         if !stream.sending.is_open() || !stream.backlog.is_empty() || stream.window <= 0 {
             keep(&mut stream.sender, cx);
-            // Nobody is to wait for one who could not send anyway.
+            // A stream that could not send anyway must not hold up others.
             self.leave_queue(id);
             return Poll::Pending;
         }
@@ -279,7 +279,7 @@ impl Carrier {
     }
 }
 
-/// The error of a stream that nobody should hold any more.
+/// The error of a stream that is no longer known.
 fn gone() -> Error {
     Error::Protocol("the stream is gone".into())
 }

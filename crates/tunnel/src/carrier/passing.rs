@@ -1,9 +1,11 @@
-//! What the library writes, on its way to the transport: says of each frame what it means for the streams.
+//! Reads what the library writes to the transport, and tells what each frame means for the streams.
 
 use super::Role;
-use super::frame::{CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, Head, Piece, RST_STREAM, Splitter, word};
+use crate::frame::{
+    CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, Head, PREFACE, Piece, RST_STREAM, Splitter, word,
+};
 
-/// What has passed.
+/// A part of what the library wrote.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Passed {
     /// A frame begins.
@@ -12,24 +14,23 @@ pub(super) enum Passed {
     Resets { stream: u32, code: u32 },
     /// The library closes the connection, and does nothing for the peer's streams after `last`.
     Leaves { last: u32, code: u32 },
-    /// A frame is whole.
+    /// A frame is complete.
     Whole(Head),
 }
 
 pub(super) struct Passing {
     splitter: Splitter,
     current: Head,
-    /// Its payload says something that has yet to be told, or it is whole.
+    /// The first words of the current frame's payload, if they were not reported yet.
     payload: Option<(u32, u32)>,
     is_whole: bool,
-    /// A header block is not complete (RFC 9113 §6.10).
+    /// Whether a header block is incomplete (RFC 9113 §6.10).
     in_headers: bool,
 }
 
 impl Passing {
     pub(super) fn new(role: Role) -> Self {
-        // A client begins with a fixed text (RFC 9113 §3.4).
-        let preface = if role == Role::Client { 24 } else { 0 };
+        let preface = if role == Role::Client { PREFACE } else { 0 };
         Self {
             splitter: Splitter::new(preface),
             current: Head { length: 0, kind: DATA, flags: 0, stream: 0 },
@@ -39,12 +40,12 @@ impl Passing {
         }
     }
 
-    /// Other frames may be sent here: no frame and no header block has begun.
+    /// Whether other frames may be sent here: no frame and no header block is incomplete.
     pub(super) fn may_interrupt(&self) -> bool {
         self.splitter.is_between_frames() && !self.in_headers
     }
 
-    /// What the next piece in `bytes` means, from `at` on, which is moved behind it; none once all is taken.
+    /// The meaning of the next piece of `bytes`, starting at `at`, which is moved behind the piece. `None` at the end.
     pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Passed> {
         loop {
             if let Some((first, second)) = self.payload.take() {
@@ -68,7 +69,7 @@ impl Passing {
                 }
                 Piece::Payload(range, last) => {
                     self.is_whole = last;
-                    // The library gives each of these in one piece.
+                    // The library writes each of these frames in one piece.
                     let tells = match self.current.kind {
                         RST_STREAM => range.len() == 4,
                         GOAWAY => range.len() >= 8,
@@ -83,8 +84,8 @@ impl Passing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::END_STREAM;
     use super::*;
+    use crate::frame::END_STREAM;
 
     fn said(passing: &mut Passing, bytes: &[u8]) -> Vec<Passed> {
         let mut at = 0;

@@ -12,9 +12,9 @@ use crate::waking::keep;
 pub(super) struct Pulse {
     /// The number of bytes received when a stream's frame was last sent; `None` before the first.
     asked: Option<u64>,
-    /// The keepalive is active, and need not be told of each frame.
+    /// Whether the keepalive is active, and so need not be told of each frame.
     watched: bool,
-    /// Somebody wants to know at once whether the peer is alive.
+    /// Whether somebody wants to know at once if the peer is alive.
     probe: bool,
     keepalive: Option<Waker>,
 }
@@ -84,14 +84,14 @@ impl Handle {
         waits
     }
 
-    /// The peer was silent for long, and somebody wants to know whether it is alive.
+    /// Asks for a PING, because the peer was silent for long and somebody wants to know whether it is alive.
     pub(crate) fn probe(&self) {
         let mut carrier = self.0.lock();
         carrier.pulse.probe = true;
         carrier.pulse.tell();
     }
 
-    /// What the peer's system has acknowledged.
+    /// The bytes that the peer's system has acknowledged.
     pub(crate) fn acknowledged(&self) -> Option<Acknowledged> {
         self.0.lock().io.as_ref().and_then(|io| io.acknowledged())
     }

@@ -1,10 +1,10 @@
-//! What a peer sends that must not reach programs, and the windows it is held to.
+//! Received bytes that must not reach programs, and the windows that peers must respect.
 
 use http::StatusCode;
 
-use super::super::frame::{CONTINUATION, PADDED, PING, PRIORITY, PUSH_PROMISE};
 use super::demux::{FRAMES, OF_OTHERS};
 use super::*;
+use crate::frame::{CONTINUATION, PADDED, PING, PRIORITY, PUSH_PROMISE};
 
 const FLOW_CONTROL_ERROR: u32 = 3;
 const PROTOCOL_ERROR: u32 = 1;
@@ -30,14 +30,14 @@ async fn a_client_is_held_to_a_streams_window() {
     assert!(matches!(other.chunk().await, Err(Error::Protocol(_))));
 }
 
-/// Before a client has heard of a stream's window, it takes that for 65 535 bytes (RFC 9113 §6.9.2).
+/// A client that has not received the settings yet assumes a stream window of 65 535 bytes (RFC 9113 §6.9.2).
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_not_heard_of_the_settings_may_send_what_it_assumes() {
     for has_heard in [false, true] {
         let settings = Settings { connection_window: 1 << 20, ..small() };
         let mut service =
             if has_heard { Service::start(settings, &[]).await } else { Service::unheard(settings, &[]).await };
-        // At once, so that no window is told in between.
+        // In one write, so that no window is announced in between.
         let mut early = frame(HEADERS, END_HEADERS, 1, CONNECT);
         early.extend(frame(DATA, 0, 1, &[1; FRAME - 1]).repeat(4));
         service.raw.io.write_all(&early).await.unwrap();
@@ -46,7 +46,7 @@ async fn a_client_that_has_not_heard_of_the_settings_may_send_what_it_assumes() 
             continue;
         }
         let mut stream = service.requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap();
-        // It hears of them, and has as much less.
+        // It acknowledges the settings, and its window is smaller by as much.
         *service.raw.window(1) -= 4 * (FRAME as i64 - 1);
         for _ in 0..100 {
             stream.read_exact(&mut [0; FRAME - 1]).await.unwrap();
@@ -151,7 +151,7 @@ fn long(kind: u8, flags: u8, stream: u32) -> Vec<u8> {
     Head { length: 512 << 10, kind, flags, stream }.bytes().to_vec()
 }
 
-/// Frames that may be so long as far as they are frames, and what is wrong with them.
+/// Frames of a length that HTTP/2 allows for frames, but not for their type; and the error.
 fn long_frames() -> Vec<(&'static str, Vec<u8>, u32)> {
     // The header list is at most 64 KiB.
     let parts = [frame(HEADERS, 0, 3, &[0; 60 << 10]), long(CONTINUATION, 0, 3)].concat();
@@ -174,7 +174,7 @@ fn long_frames() -> Vec<(&'static str, Vec<u8>, u32)> {
     ]
 }
 
-/// No body of theirs need come for that: it would be kept until it is whole, a mebibyte for each connection.
+/// They are refused before their body comes. Otherwise it would be kept until it is complete, a mebibyte per connection.
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_must_not_be_so_long_is_refused_before_its_body_has_come() {
     let settings = || Settings { max_frame_size: 1 << 20, ..small() };
@@ -199,7 +199,7 @@ async fn a_frame_that_must_not_be_so_long_is_refused_before_its_body_has_come() 
     }
 }
 
-/// RFC 9113 §5.5: it has to be ignored, and nothing of it is kept.
+/// RFC 9113 §5.5: it must be ignored. Nothing of it is kept.
 #[tokio::test]
 async fn a_frame_of_a_kind_that_nobody_knows_takes_no_memory() {
     const LONG: usize = 1 << 20;
@@ -223,7 +223,8 @@ async fn a_frame_of_a_kind_that_nobody_knows_takes_no_memory() {
     assert!(matches!(lane.poll_chunk(&cx()), Poll::Ready(Ok(Some(chunk))) if chunk == "hello"));
 }
 
-/// What RFC 9113 §6.5.2 counts is longer than the block: a request whose head is a little too large is refused alone.
+/// A header list counts more (RFC 9113 §6.5.2) than its block is long. So a request whose list is a little too large still
+/// reaches the library, which refuses that request alone.
 #[tokio::test(start_paused = true)]
 async fn a_header_list_that_is_a_little_too_long_costs_only_its_request() {
     let mut service = Service::start(Settings { server_header_list: 4 << 10, ..small() }, &[]).await;
@@ -290,7 +291,7 @@ async fn any_frame_inside_a_servers_header_block_is_an_error_of_the_connection()
     }
 }
 
-/// This side must not do what the peer must not: the library is told of an end between two frames.
+/// The library is told of a stream's end between two frames, and not inside a header block.
 #[tokio::test(start_paused = true)]
 async fn an_end_that_comes_due_inside_a_header_block_is_told_after_it() {
     let mut remote = Remote::new(small());
@@ -331,7 +332,7 @@ async fn a_stream_over_the_announced_number_is_refused_and_the_others_go_on() {
     first.shutdown().await.unwrap();
     drop(first);
     assert!(service.raw.all_data(1).await.1);
-    // Its place is free.
+    // The refused stream's place is free again.
     service.open(9).await;
 }
 
@@ -361,7 +362,7 @@ async fn data_of_streams_that_nobody_opened_is_an_error() {
 async fn data_of_streams_that_are_gone_is_thrown_away_and_given_back() {
     let mut service = Service::start(small(), &[]).await;
     let mut witness = service.open(1).await;
-    // Reset by the peer, reset by this side, ended by both.
+    // Streams reset by the peer, reset by this side, and ended by both.
     drop(service.open(3).await);
     assert_eq!(service.raw.until(RST_STREAM).await.0.stream, 3);
     let mut reset = service.open(5).await;
@@ -375,7 +376,7 @@ async fn data_of_streams_that_are_gone_is_thrown_away_and_given_back() {
     assert!(service.raw.all_data(7).await.1);
     for id in [3, 5, 7] {
         for _ in 0..4 * CONNECTION / FRAME {
-            // Of the stream's window nobody tells any more.
+            // The stream's window is no longer updated.
             if id == 5 && service.raw.windows.get(&5).is_some_and(|window| *window < FRAME as i64) {
                 break;
             }
@@ -403,7 +404,7 @@ async fn data_after_the_end_is_an_error_and_not_received() {
     assert_eq!(&got[..], b"all");
 }
 
-/// A reader that has stopped would otherwise keep whole reads that its neighbours' bytes fill.
+/// Otherwise a reader that has stopped would keep whole read buffers, which mostly hold other streams' bytes.
 #[tokio::test(start_paused = true)]
 async fn one_who_stopped_reading_keeps_only_its_own() {
     let mut bench = Bench::new(Role::Server, &Settings::default(), 4 << 20);
@@ -414,7 +415,7 @@ async fn one_who_stopped_reading_keeps_only_its_own() {
     bench.raw.io.write_all(&bytes).await.unwrap();
     bench.turn();
     let (stopped, reader) = (bench.handle.attach(1), bench.handle.attach(3));
-    // Once answered, a stream has its whole window.
+    // After the answer, a stream has its whole window.
     for id in [1, 3] {
         bench.library.write_all(&frame(HEADERS, END_HEADERS, id, OK)).await.unwrap();
     }
@@ -433,7 +434,7 @@ async fn one_who_stopped_reading_keeps_only_its_own() {
         }
         held += 2 << 10;
         assert_eq!(stopped.held().0, held);
-        // Or the runtime makes the pipe look empty, for the others' sake.
+        // Or the runtime makes the pipe look empty, so that other tasks get their turn.
         tokio::task::yield_now().await;
     }
     while let Poll::Ready(Ok(Some(chunk))) = stopped.poll_chunk(&cx()) {
@@ -507,7 +508,7 @@ fn turn_for_library(bench: &mut Bench) -> usize {
     total
 }
 
-/// Others on the thread wait for no more than that.
+/// The thread's other tasks wait for no more frames than that.
 #[tokio::test]
 async fn a_turn_takes_so_many_frames_and_the_next_ones_the_rest() {
     const FLOOD: usize = 5_000;
@@ -565,7 +566,8 @@ async fn a_peer_that_floods_is_told_to_calm_down() {
     }
 }
 
-/// Sends `flood` again and again to a server that has borne almost all it may; says whether it is told to calm down.
+/// Sends `flood` again and again to a server that is close to its limit. Returns whether the server ends the connection
+/// with ENHANCE_YOUR_CALM.
 async fn is_a_flood(flood: impl Fn(u32) -> Vec<u8>) -> bool {
     let mut service = Service::start(small(), &[]).await;
     let stream = service.open(1).await;
@@ -590,7 +592,7 @@ async fn is_a_flood(flood: impl Fn(u32) -> Vec<u8>) -> bool {
     told.is_ok()
 }
 
-/// Credit follows what programs gain, not how many frames bring it.
+/// Frames earn by the bytes for programs, not by their number.
 #[tokio::test(start_paused = true)]
 async fn frames_that_bring_next_to_nothing_earn_nothing() {
     assert!(is_a_flood(|_| frame(DATA, 0, 1, b"x")).await, "DATA of one byte");
@@ -613,7 +615,7 @@ async fn a_server_that_floods_with_interim_answers_is_told_to_calm_down() {
     assert!(asked.await.unwrap().is_err());
 }
 
-/// An exchange of single bytes, as of a person who types, earns what it costs.
+/// An exchange of single bytes, as when a person types, earns as much as it costs.
 #[tokio::test(start_paused = true)]
 async fn who_is_answered_may_say_a_byte_at_a_time() {
     let mut service = Service::start(small(), &[]).await;
@@ -630,8 +632,8 @@ async fn who_is_answered_may_say_a_byte_at_a_time() {
     }
 }
 
-/// Requests that are reset in the turn in which they come: by their peer, or for a rule that it breaks. Nobody is to look
-/// for their destinations; with fewer at once than the library ends the connection for.
+/// Requests that are reset in the turn in which they come, by their peer or because the peer breaks a rule with them. They
+/// must not be handed out. There are fewer of them at once than the library's own limit.
 #[tokio::test(start_paused = true)]
 async fn requests_that_are_reset_before_anybody_looks_at_them_are_handed_to_nobody() {
     const AT_ONCE: u32 = 20;
@@ -646,7 +648,7 @@ async fn requests_that_are_reset_before_anybody_looks_at_them_are_handed_to_nobo
             flood.extend(ends(id));
         }
         service.raw.io.write_all(&flood).await.unwrap();
-        // They have been dealt with once what comes behind them is.
+        // They have been processed when the frame after them was.
         service.raw.send(DATA, END_STREAM, 1, b"still here").await;
         assert_eq!(read_all(&mut stream).await.unwrap(), b"still here");
         service.raw.send(HEADERS, END_HEADERS, 101, CONNECT).await;

@@ -1,9 +1,9 @@
-//! What this side sends: within the peer's windows, in order, and everybody in turn.
+//! Sending: within the peer's windows, in order, and all streams in turn.
 
 use h2::Reason;
 
-use super::super::frame::{CONTINUATION, INITIAL_WINDOW_SIZE};
 use super::*;
+use crate::frame::{CONTINUATION, INITIAL_WINDOW_SIZE};
 
 const FLOW_CONTROL_ERROR: u32 = 3;
 const PROTOCOL_ERROR: u32 = 1;
@@ -60,7 +60,7 @@ async fn a_peer_that_opens_the_connections_window_too_far_is_told_so() {
         let mut service = Service::start(small(), &[]).await;
         let mut stream = service.open(1).await;
         if by_settings {
-            // Of all streams at once (RFC 9113 §6.9.2).
+            // By a setting, for all streams at once (RFC 9113 §6.9.2).
             service.raw.window_update(1, 1).await;
             service.raw.send(SETTINGS, 0, 0, &setting(INITIAL_WINDOW_SIZE, largest)).await;
         } else {
@@ -70,7 +70,7 @@ async fn a_peer_that_opens_the_connections_window_too_far_is_told_so() {
         assert!(stream.chunk().await.is_err());
         assert!(stream.write_all(b"x").await.is_err());
     }
-    // Exactly the largest is fine.
+    // Exactly the largest window is allowed.
     let mut service = Service::start(small(), &[]).await;
     let stream = service.open(1).await;
     service.raw.window_update(0, largest - 65_535).await;
@@ -79,11 +79,11 @@ async fn a_peer_that_opens_the_connections_window_too_far_is_told_so() {
     drop(stream);
 }
 
-/// RFC 9113 §6.9.1: the others go on.
+/// RFC 9113 §6.9.1: the other streams go on.
 #[tokio::test(start_paused = true)]
 async fn a_streams_window_that_is_opened_too_far_ends_the_stream_alone() {
     let largest = (1 << 31) - 1;
-    // At once, little by little, and from nothing.
+    // In one step, in small steps, and starting from an empty window.
     for (initial, increments) in
         [(65_535, &[largest][..]), (65_535, &[1 << 30, 1 << 30]), (0, &[1 << 30, (1 << 30) - 1, 1]), (largest, &[1])]
     {
@@ -106,7 +106,7 @@ async fn a_streams_window_that_is_opened_too_far_ends_the_stream_alone() {
     }
 }
 
-/// A peer that has its own streams reset makes work of what it may not have open at once (CVE-2025-8671).
+/// A peer that makes this side reset its streams can cause more work than its stream limit allows (CVE-2025-8671).
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_has_stream_after_stream_reset_is_cut() {
     let errors = 5;
@@ -149,7 +149,7 @@ async fn a_window_opened_by_nothing_is_an_error() {
     let mut service = Service::start(small(), &[]).await;
     service.raw.window_update(0, 0).await;
     service.ends_with(PROTOCOL_ERROR).await;
-    // Of a stream that nobody has opened.
+    // For a stream that nobody has opened.
     let mut service = Service::start(small(), &[]).await;
     service.raw.window_update(9, 5).await;
     service.ends_with(PROTOCOL_ERROR).await;
@@ -203,7 +203,7 @@ async fn many_streams_share_a_small_window_fairly() {
     }
     for mut stream in streams {
         sending.spawn(async move {
-            // More than the connection takes at first.
+            // More bytes than the connection's first window.
             for _ in 0..60 {
                 stream.write_all(&[1; 1000]).await.unwrap();
             }
@@ -227,12 +227,12 @@ async fn many_streams_share_a_small_window_fairly() {
             Err(_) => {
                 assert!(since > 0, "nobody goes on: {got:?}");
                 since = 0;
-                // Room for a few of them.
+                // Room for a few of the streams.
                 remote.raw.window_update(0, 5000).await;
             }
         }
-        // Whoever has got less than another by several rounds is starving. The first window went to
-        // who came first.
+        // A stream that got several rounds less than another one starves. The first window went to the streams that came
+        // first.
         let open = got.values().filter(|got| **got < 60_000);
         let (least, all) = (open.clone().min().copied().unwrap_or(0), open.count());
         let total: usize = got.values().sum();
@@ -250,7 +250,7 @@ async fn a_transport_that_takes_little_serves_all_in_turn() {
     let lanes = [1, 3, 5].map(|id| bench.handle.attach(id));
     let room = reserve(&lanes[0], 1000).unwrap();
     lanes[0].send(buffer(&[0; 1000]), room).unwrap();
-    // Stuck: all wait, in the order in which they came.
+    // The transport is full. All streams wait, in the order in which they came.
     for lane in [&lanes[1], &lanes[2], &lanes[0]] {
         assert_eq!(reserve(lane, 1000), None);
     }
@@ -284,7 +284,7 @@ impl std::task::Wake for Woken {
     }
 }
 
-/// However the first in the queue gives up, the next goes on.
+/// However the first stream in the queue gives up, the next one goes on.
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_lets_the_next_go_on() {
     for way in 0..5 {
@@ -331,7 +331,7 @@ async fn a_stream_waits_in_one_place_however_often_it_is_told_of_room() {
     assert!(bench.handle.0.lock().outgoing.mux.backlogged().len() <= 1);
 }
 
-/// What two streams were promised at the same time may be more than the connection has room for.
+/// Two streams may reserve more at the same time than the connection has room for.
 #[tokio::test(start_paused = true)]
 async fn what_was_promised_twice_is_not_sent_beyond_the_window() {
     let mut bench = Bench::client(&[1, 3], 1 << 20).await;
@@ -347,7 +347,7 @@ async fn what_was_promised_twice_is_not_sent_beyond_the_window() {
         sent += length;
     }
     assert!(sent <= 65_535, "{sent} bytes");
-    // What was promised arrives once there is room, in spite of that.
+    // What was reserved still arrives when there is room.
     bench.raw.window_update(0, 100_000).await;
     bench.turn();
     while let Some((_, length)) = data(&mut bench.raw).await {

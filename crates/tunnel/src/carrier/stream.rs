@@ -21,11 +21,11 @@ use crate::window::{Held, Ledger};
 /// what fits its receive buffer, the program has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
-    /// Not asked for. Short connections never are.
+    /// No evidence was asked for. It never is for short connections.
     None,
-    /// Asked for when this many bytes had been delivered.
+    /// Evidence was asked for when this many bytes had been delivered.
     Since(u64),
-    /// What was delivered beyond this many bytes, the program has read.
+    /// The program has read everything that was delivered beyond this many bytes.
     Given(u64),
 }
 
@@ -92,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// Adapts the window to what else waits and to what the program has read. `largest` is the limit.
+    /// Adapts the window to the other waiting bytes and to what the program has read. `largest` is the limit.
     pub(super) fn resize(&mut self, largest: u32) {
         let read = match self.proof {
             Proof::None if self.delivered >= ASKED_FROM => self.ask_for_proof(),
@@ -111,7 +111,7 @@ impl Stream {
 
     fn ask_for_proof(&mut self) -> u64 {
         let Some(sink) = &self.sink else { return 0 };
-        // Where it can't be set, what the kernel takes counts as read.
+        // If the option can't be set, what the kernel takes counts as read.
         let _ = SockRef::from(&*sink.socket).set_tcp_notsent_lowat(UNSENT);
         self.proof = Proof::Since(self.delivered);
         0
@@ -166,17 +166,17 @@ impl Stream {
         self.holder == Holder::Somebody
     }
 
-    /// Whether there may be DATA for its program now; if not, the peer breaks a rule that the library sees broken.
+    /// Whether there may be DATA for its program now. If not, the library reports the peer's violation.
     pub(super) fn takes_data(&self, role: Role) -> bool {
         !self.receiving.has_ended() && (role == Role::Server || self.receiving.is_answered())
     }
 
-    /// Whether what still comes is, or will be, of use to somebody.
+    /// Whether somebody reads, or may still read, what comes.
     pub(super) fn is_listened_to(&self) -> bool {
         self.holder != Holder::Gone && self.failure.is_none()
     }
 
-    /// Whether it is of use if the peer goes on sending.
+    /// Whether it makes sense to let the peer send more.
     pub(super) fn wants_more(&self) -> bool {
         !self.receiving.has_ended() && self.is_listened_to()
     }

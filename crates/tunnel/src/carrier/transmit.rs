@@ -33,7 +33,7 @@ impl Carrier {
     pub(super) fn offer(&mut self, mut slices: &mut [IoSlice<'_>]) -> usize {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         if self.leaving {
-            // Whoever closes the transport waits for it, and would no longer be woken.
+            // The task that closes the transport waits for this, and would no longer be woken.
             return total;
         }
         let Some(io) = &mut self.io else { return total };

@@ -1,4 +1,4 @@
-//! When what streams send leaves.
+//! When the bytes that streams send are written to the transport.
 
 use tokio::io::AsyncWrite;
 
@@ -10,7 +10,7 @@ async fn sends(lane: &Lane, raw: &mut Raw) -> bool {
     left(raw).await
 }
 
-/// Whether something has left.
+/// Whether something was sent.
 async fn left(raw: &mut Raw) -> bool {
     let mut left = false;
     while timeout(HANGS, raw.frame()).await.is_ok() {
@@ -19,7 +19,7 @@ async fn left(raw: &mut Raw) -> bool {
     left
 }
 
-/// Gives away what it was given only when it is flushed, as a transport that seals records does.
+/// A transport that passes bytes on only when it is flushed, as TLS does.
 struct Gathers {
     io: DuplexStream,
     gathered: Vec<u8>,
@@ -110,7 +110,7 @@ async fn within_a_turn_all_waits_for_its_end() {
     assert!(left(&mut bench.raw).await);
 }
 
-/// A task that is asleep has to be woken for what it is to send.
+/// A sleeping task must be woken for what it has to send.
 #[tokio::test(start_paused = true)]
 async fn the_task_is_woken_once_for_what_waits() {
     #[derive(Default)]

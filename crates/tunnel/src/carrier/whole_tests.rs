@@ -1,5 +1,4 @@
-//! Whole connections: whatever streams do, and however their bytes are cut, they arrive, and nothing is
-//! left behind.
+//! Whole connections: whatever streams do, and however their bytes are cut, everything arrives and nothing is left behind.
 
 use h2::client::SendRequest;
 use http::{Request, Response};
@@ -7,13 +6,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What one stream does: bytes each way, in writes and reads of so many, and who gives it up.
+/// What one stream does: the bytes each way, the size of writes and reads, and whether a side gives up.
 #[derive(Debug, Clone)]
 struct Plan {
     up: usize,
     down: usize,
     step: usize,
-    /// After so many bytes received, by the client if even.
+    /// After this many received bytes; by the client if the number is even.
     given_up: Option<usize>,
 }
 
@@ -34,8 +33,8 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 + i / 251 + seed * 77) as u8).collect()
 }
 
-/// Sends and receives at the same time. `stop`: gives up after so many bytes. Says whether the
-/// peer's end was seen.
+/// Sends and receives at the same time. With `stop`, gives up after this many bytes. Returns whether the peer's end was
+/// seen.
 async fn exchange(stream: TunnelStream, send: Vec<u8>, expect: Vec<u8>, step: usize, stop: Option<usize>) -> bool {
     let (mut read, mut write) = tokio::io::split(stream);
     let sending = async {
@@ -74,7 +73,7 @@ async fn exchange(stream: TunnelStream, send: Vec<u8>, expect: Vec<u8>, step: us
     matches!(both.await, Ok((true, true)))
 }
 
-/// Both ends have nothing left, and agree about the windows.
+/// Waits until both ends hold nothing, and checks that they agree about the windows.
 async fn quiet(client: &Handle, server: &Handle) {
     nothing_kept(client).await;
     nothing_kept(server).await;
@@ -134,7 +133,7 @@ proptest! {
         plans in prop::collection::vec(plan(), 1..7),
         room in prop_oneof![1usize..40, 40usize..3000, Just(1 << 20)],
     ) {
-        // A byte at a time is for few bytes.
+        // Single bytes only if there are few of them.
         let plans = plans.into_iter().map(|plan| match room {
             0..40 => Plan { up: plan.up.min(5000), down: plan.down.min(5000), ..plan },
             _ => plan,
@@ -159,7 +158,7 @@ proptest! {
     }
 }
 
-/// Streams and connections on different threads: nobody's turn is anybody else's.
+/// Streams and connections on different threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn streams_arrive_whole_on_many_threads() {
     for round in 0..10 {
@@ -173,7 +172,7 @@ async fn streams_arrive_whole_on_many_threads() {
     }
 }
 
-/// Receives all from the library, and lets the peer go on.
+/// Receives everything from the library, and releases the window.
 async fn library_reads(mut recv: h2::RecvStream) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(chunk) = recv.data().await {

@@ -1,4 +1,4 @@
-//! What the library writes holds here, too: streams open, end and fail by it.
+//! Applies what the library writes to the carrier's streams: they open, end and fail with it.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::Reason;
 
-use super::frame::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Head};
 use super::passing::Passed;
 use super::{Carrier, Role, closed};
 use crate::Error;
+use crate::frame::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Head};
 
-/// What the library may write while the transport takes nothing, bytes.
+/// How many bytes the library may write while the transport takes nothing.
 const FROM_LIBRARY: usize = 64 << 10;
 
 impl Carrier {
@@ -25,7 +25,7 @@ impl Carrier {
             return Poll::Pending;
         }
         self.append(bytes);
-        // What they lead to comes after them.
+        // Frames that result from these are sent after them.
         self.outgoing.uninterruptible = true;
         let mut at = 0;
         while let Some(passed) = self.outgoing.passing.next(bytes, &mut at) {
@@ -62,7 +62,7 @@ impl Carrier {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// A server takes its leave: the library does not look at later requests, nor answer them.
+    /// The server closes the connection in good order. The library neither processes nor answers later requests.
     fn nothing_served_after(&mut self, last: u32) {
         if self.role != Role::Server {
             return;
@@ -84,22 +84,22 @@ impl Carrier {
         }
         if matches!(head.kind, HEADERS | CONTINUATION) && head.has(END_HEADERS) && stream.sending.open() {
             stream.wake_sender();
-            // What a refusal answers has brought nothing.
+            // A refused request earns its peer nothing.
             if !stream.sending.has_ended() {
                 self.incoming.calm.opened();
             }
             self.send_backlog(head.stream);
-            // The peer hears of the stream's own window in the same record.
+            // The stream's own window is announced in the same TLS record.
             self.consumed(head.stream, 0);
         }
         if ends {
-            // Who gave up a write, and ended the stream instead, may still stand before others.
+            // A stream that gave up a write and ended may still be in the queue before others.
             self.leave_queue(head.stream);
             self.forget_if_over(head.stream);
         }
     }
 
-    /// Why streams end that are open when the library closes the connection.
+    /// The error of streams that are open when the library closes the connection.
     pub(super) fn last_word(&self) -> Error {
         match self.outgoing.goodbye {
             Some(code) if code != Reason::NO_ERROR => Error::GoAway { code, by_peer: false },

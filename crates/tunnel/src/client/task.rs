@@ -48,14 +48,14 @@ where
     let mut driver = Driver::new(io, Role::Client, settings);
     let carrier = driver.carrier().clone();
     let io = carrier.library_io();
-    // It ends only when it is of no more use.
+    // The task ends only when the connection is of no more use.
     io.patience().raise(settings.closing_timeout);
     let (send, mut http2) = timeout(settings.handshake_timeout, settings.client().handshake::<_, Bytes>(io))
         .await
         .map_err(|_| Error::HandshakeTimeout(settings.handshake_timeout))??;
     carrier.has_task();
     let connection = Arc::new(Connection::new(send, carrier.clone(), settings.streams_per_connection, drains));
-    // Before anybody else can take the last place.
+    // The permit is taken before anybody else can take the last place.
     let permit = connection.acquire();
     let registry = register(&connection);
     let keepalive = Keepalive::new(&carrier, http2.ping_pong(), settings, None);
@@ -83,7 +83,7 @@ where
     };
     tokio::spawn(async move {
         let result = driver.run(&mut side).await;
-        // Before the guard closes the transport, because the guard knows no reason.
+        // The carrier is closed before the guard closes the transport, because the guard knows no reason.
         match &result {
             Err(error) => driver.close(error),
             Ok(()) => drop(driver),
@@ -154,8 +154,8 @@ impl<R: Registry> Side for ClientSide<R> {
         if so_far <= self.seen {
             return;
         }
-        // Not for each message, because reading the clock is expensive. Opening a stream makes the library look at its
-        // answer.
+        // The time is not stored for each message, because reading the clock is expensive. Opening a stream makes the library
+        // process its answer.
         self.turns = self.turns.wrapping_add(1);
         if self.looked || self.turns.is_multiple_of(16) {
             self.heard.store(self.created.elapsed().as_millis() as u64, Relaxed);
@@ -177,7 +177,7 @@ struct Idleness {
     timer: Option<Pin<Box<Sleep>>>,
     surplus_timeout: Duration,
     registered: Registered,
-    /// Whether the end of the last stream is waited for, instead of the timer.
+    /// Whether it waits for the end of the last stream, without a timer.
     awaits_last: bool,
     settings: Arc<Settings>,
 }

@@ -1,4 +1,4 @@
-//! How a connection comes into a pool, and what it tells of itself there.
+//! Puts a new connection into a pool, and keeps the pool informed of it.
 
 use std::future::Future;
 use std::hash::Hash;
@@ -10,11 +10,11 @@ use crate::client::{self, Registry};
 use crate::connection::{Connection, Permit};
 use crate::{Error, OpenError, Transport};
 
-/// The one who dials; whatever becomes of it, the waiters hear.
+/// The caller that dials. Whatever happens to it, the waiting callers are told.
 pub(super) struct Leader<'a, K: Eq + Hash + Clone, E> {
     pub(super) shared: &'a Arc<Shared<K, E>>,
     pub(super) key: &'a K,
-    /// Until it has landed or the connection's task sees to it.
+    /// Set until the dial has ended, or until the connection's task is responsible for it.
     pub(super) flight: Option<Arc<Flight<E>>>,
 }
 
@@ -42,8 +42,8 @@ where
         error
     }
 
-    /// Puts the new connection into the pool. If the key was evicted meanwhile, the entry is
-    /// gone or another flight's, and the connection serves its dialler only.
+    /// Puts the new connection into the pool. If the key was evicted meanwhile, its entry is gone or belongs to another
+    /// dial, and the connection serves only the caller that dialled it.
     fn publish(&mut self, connection: &Arc<Connection>) -> Registration<K, E> {
         let flight = self.flight.take().unwrap_or_default();
         if let Some(entry) = self.shared.keys.lock().get_mut(self.key)

@@ -1,4 +1,4 @@
-//! Which connection carries the next stream of a key, and who dials if none does.
+//! Decides which connection carries the next stream of a key, and which caller dials if there is none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,27 +14,26 @@ use tokio::time::Instant;
 use crate::connection::{Connection, Permit};
 use crate::{OpenError, Settings};
 
-/// Streams that a connection carries before another one is opened to spread them
-/// ([`Settings::spread`]): fewer are hardly too much for a thread, and each connection costs a
-/// handshake.
+/// How many streams a connection carries before another one is opened to spread them ([`Settings::spread`]). Fewer are
+/// hardly too much for one thread, and each connection costs a handshake.
 pub(super) const FEW: usize = 8;
 
-/// How long nobody tries again to spread after that has failed; up to 64 times as long when it
-/// fails again and again, as with a peer too far away for [`SPREAD_WAIT`].
+/// How long no caller tries to spread again after an attempt has failed. Up to 64 times as long if it fails again and
+/// again, as with a peer too far away for [`SPREAD_WAIT`].
 pub(super) const SPREAD_PAUSE: Duration = Duration::from_secs(10);
 
-/// What the handles of a pool, its connections and its dials have in common.
+/// State shared by the handles of a pool, its connections and its dials.
 pub(super) struct Shared<K, E> {
     pub(super) settings: Arc<Settings>,
     pub(super) keys: Mutex<HashMap<K, Entry<E>, RandomState>>,
-    /// Connections whose task runs, in use or not.
+    /// The number of connections whose task runs, whether in use or not.
     pub(super) running: watch::Sender<usize>,
 }
 
-/// What whoever needs a stream has to do.
+/// What a caller that needs a stream has to do.
 pub(super) enum Step<E> {
     Use(Permit),
-    /// When spreading, there is a connection with room all the same.
+    /// `spreading`: there is a connection with room, but another one is wanted to share the load.
     Wait {
         flight: Arc<Flight<E>>,
         spreading: bool,
@@ -51,7 +50,7 @@ pub(super) enum Removal {
     Always,
     /// It carries no stream.
     Idle,
-    /// It carries none, and another has room for the next.
+    /// It carries no stream, and another connection has room for the next one.
     Surplus,
 }
 
@@ -75,8 +74,8 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
                 break 'step Step::Dial { flight, spreading: false };
             };
             let now = Instant::now();
-            // The first that have room, so that others run empty; of as many as share the load, the
-            // one that has least of it.
+            // The first connections with room are used, so that the others become empty. Of those that share the load, the
+            // one with the fewest streams is chosen.
             let mut best: Option<usize> = None;
             let (mut index, mut sharing) = (0, 0);
             while sharing < self.settings.spread.max(1)
@@ -114,8 +113,8 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
         step
     }
 
-    /// Ends a flight and tells its waiters, unless that has happened. They look at the pool
-    /// again, so it is changed first.
+    /// Ends a dial and tells the waiting callers, unless that has happened. They check the pool again, so it is changed
+    /// first.
     pub(super) fn land(&self, key: &K, flight: &Arc<Flight<E>>, result: Option<Result<(), OpenError<E>>>) {
         let mut keys = self.keys.lock();
         if let Some(entry) = keys.get_mut(key)
@@ -131,8 +130,8 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
         flight.landed.notify_waiters();
     }
 
-    /// Takes a connection out of use, if it may be. Streams are added under the same lock, so
-    /// none can come in between. Says whether it is out of use now.
+    /// Takes a connection out of use, if `when` allows it. Streams are added under the same lock, so none can be added in
+    /// between. Returns whether it is out of use now.
     pub(super) fn remove(&self, key: &K, connection: &Weak<Connection>, when: Removal) -> bool {
         let mut removed = None;
         let mut keys = self.keys.lock();
@@ -157,7 +156,7 @@ impl<K: Eq + Hash + Clone, E> Shared<K, E> {
     }
 }
 
-/// What there is for one key.
+/// The connections of one key, and the dial that is under way.
 pub(super) struct Entry<E> {
     pub(super) connections: Vec<Arc<Connection>>,
     pub(super) flight: Option<Arc<Flight<E>>>,
@@ -165,21 +164,21 @@ pub(super) struct Entry<E> {
 }
 
 impl<E> Entry<E> {
-    /// Whether the next stream should be carried by a connection that is yet to come: `sharing` of
-    /// the wanted number have room, and the one with the fewest streams has `active`.
+    /// Whether the next stream should wait for another connection: `sharing` of the wanted number have room, and the one with
+    /// the fewest streams has `active`.
     fn should_spread(&self, active: usize, sharing: usize, wanted: usize) -> bool {
         active >= FEW
             && sharing < wanted
             && self.not_spreading.is_over()
             && match &self.flight {
-                // It will carry those who waited for it.
+                // The new connection will carry the streams that waited for it.
                 Some(flight) => flight.waited.load(Relaxed) < active,
                 None => self.connections.len() < wanted,
             }
     }
 }
 
-/// After another connection could not be had to share the load.
+/// The pause after a failed attempt to get another connection to share the load.
 #[derive(Default)]
 pub(super) struct Pause {
     until: Option<Instant>,
@@ -187,7 +186,7 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// It has failed once more; twice as long each time.
+    /// An attempt has failed again. Each pause is twice as long as the one before.
     pub(super) fn extend(&mut self) {
         self.until = Some(Instant::now() + SPREAD_PAUSE * (1 << self.failures.min(6)));
         self.failures += 1;
@@ -201,9 +200,9 @@ impl Pause {
 /// A dial under way, until the peer of the new connection has told how many streams it allows.
 pub(super) struct Flight<E> {
     pub(super) landed: Notify,
-    /// How many chose to wait for it.
+    /// How many callers chose to wait for it.
     waited: AtomicUsize,
-    /// `None` if the one who dialled gave up half-way.
+    /// `None` inside if the caller that dialled gave up.
     pub(super) result: OnceLock<Option<Result<(), OpenError<E>>>>,
 }
 

@@ -18,16 +18,16 @@ pub(super) enum Failure {
     Sink(io::Error),
 }
 
-/// Reads of up to this many bytes are taken at once, in two system calls. Larger ones take three: what is moved is
-/// looked at, written as far as the sink has room, and only that much is taken. What a reader that has stopped does
-/// not take then stays in the kernel instead of a large buffer of ours.
+/// Reads of up to this many bytes take two system calls: a read and a write. Larger ones take three: the bytes are peeked
+/// at, written as far as the sink has room, and only what was written is removed from the source. So what a reader that
+/// has stopped does not take stays in the kernel and needs no large buffer here.
 const TAKEN_AT_ONCE: usize = 4 << 10;
 
 pub(super) struct Copy {
     size: ReadSize,
-    /// What is looked at next, bytes, at most: what the sink took last has much to do with what it has room for.
+    /// Most bytes to peek at next. What the sink took last tells how much room it is likely to have.
     look: usize,
-    /// Read and not yet written; held only while the sink is full, and small.
+    /// Bytes that were read and not written yet. Held only while the sink is full, and few.
     waiting: Option<Waiting>,
     /// The sink had no room for all that the source has.
     full: bool,
@@ -42,12 +42,12 @@ struct Waiting {
     to: usize,
 }
 
-/// What one look at a source came to.
+/// The result of peeking at a source.
 enum Looked {
     /// Nothing has come.
     Nothing,
     End,
-    /// So many bytes were there, and so many of them were passed on.
+    /// How many bytes were there, and how many of them were passed on.
     Passed {
         there: usize,
         on: usize,
@@ -94,7 +94,7 @@ impl Copy {
                 return Poll::Ready(Ok(()));
             }
             if self.ended {
-                // Once both halves have ended the sockets are closed, which says the same.
+                // When both halves have ended, the sockets are closed, which has the same effect.
                 if !opposite_done {
                     end(sink).map_err(Failure::Sink)?;
                 }
@@ -196,8 +196,8 @@ fn look_and_pass(source: &TcpStream, sink: &TcpStream, room: &mut [u8]) -> Resul
         };
         discard(source, &mut room[..on])?;
         looked = Ok(Looked::Passed { there, on });
-        // The socket is taken to be empty, which spares a system call: the kernel says so when more comes. What is left
-        // there it would not say again.
+        // The socket is taken to be empty, which saves a system call: the kernel reports new bytes. It would not report
+        // bytes that were left there.
         if on == there && there < room.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     });
     match tried {
@@ -206,7 +206,7 @@ fn look_and_pass(source: &TcpStream, sink: &TcpStream, room: &mut [u8]) -> Resul
     }
 }
 
-/// Takes bytes from the source that it is known to have. The kernel copies nothing.
+/// Removes bytes from the source that are known to be there. The kernel copies nothing.
 fn discard(source: &TcpStream, mut bytes: &mut [u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match recv(source.as_raw_fd(), bytes, MsgFlags::MSG_TRUNC)? {

@@ -1,4 +1,4 @@
-//! Time stands still here, but for the kernel's, and goes on as it's told.
+//! Tokio's time is paused here and advanced by the tests; the kernel's is not.
 
 use std::future::poll_fn;
 
@@ -9,10 +9,10 @@ use tokio::time::advance;
 
 use super::*;
 
-/// What is sent before the socket fails.
+/// The bytes sent before the socket fails.
 const REST: &[u8] = b"the rest";
 
-/// With buffers so small that the kernel takes or refuses at once.
+/// Two ends of a connection with small buffers, so that the kernel is soon full.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     SockRef::from(&listener).set_recv_buffer_size(4 << 10).unwrap();
@@ -32,7 +32,7 @@ fn reset(far: TcpStream) {
     drop(far);
 }
 
-/// Leaves something in `near`'s kernel that `far` has no room for.
+/// Fills the kernel's buffer of `near` with bytes that `far` has no room for.
 fn fill(near: &TcpStream) {
     let mut refused = 0;
     while refused < 3 {
@@ -40,7 +40,7 @@ fn fill(near: &TcpStream) {
             Ok(_) => refused = 0,
             Err(_) => {
                 refused += 1;
-                // What is on its way on a busy machine is acknowledged meanwhile, and makes room.
+                // On a busy machine, bytes on their way are acknowledged later, and make room.
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -51,7 +51,7 @@ async fn poll<'a>(watch: &mut ResetWatch<'a>, socket: &'a TcpStream, moved: u64)
     poll_fn(|cx| Poll::Ready(watch.poll(cx, socket, moved))).await
 }
 
-/// What a reader gets now: bytes, the end, or a failure.
+/// What a read returns now: bytes, the end, or a failure.
 fn read(near: &TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 64];
     let length = io::Read::read(&mut &*SockRef::from(near), &mut bytes)?;
@@ -101,7 +101,7 @@ async fn a_reader_that_goes_on_gets_what_came_and_the_failure() {
     assert_eq!(read(&near).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
 
-/// A host that is gone says nothing; it's the kernel that gives up.
+/// A host that is gone sends nothing; the kernel gives up.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_timed_out_is_no_complete_one() {
     for goes_on in [false, true] {
@@ -144,7 +144,7 @@ async fn what_has_ended_is_complete_whatever_comes_then() {
     }
 }
 
-/// The kernel then has the same word for it as for a reset that cut something off.
+/// In this case the kernel reports the same error as for a reset that lost bytes.
 #[tokio::test(start_paused = true)]
 async fn what_has_ended_is_complete_where_this_side_has_ended_too() {
     let (near, mut far) = pair().await;

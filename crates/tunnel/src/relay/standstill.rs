@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::timers::sleep;
 
-/// Ready once nothing has moved for a time, and at most twice that.
+/// Ready when nothing has moved for a given time, or up to twice that time.
 pub(super) struct Standstill {
     time: Duration,
     timer: Pin<Box<Sleep>>,
@@ -22,7 +22,7 @@ impl Standstill {
         Self { time, timer: Box::pin(sleep(time)), moved }
     }
 
-    /// Not to be called again once it was ready.
+    /// Must not be called again after it was ready.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, moved: u64) -> Poll<()> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if self.moved == moved {

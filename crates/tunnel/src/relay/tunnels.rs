@@ -1,4 +1,4 @@
-//! From one tunnel into another, as a proxy between two others passes on what it does not look at.
+//! From one tunnel into another, for a proxy between two others that passes bytes on unread.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -14,11 +14,11 @@ use crate::{Error, RelayError, TunnelStream};
 
 /// Relays between two tunnels. When `cancel` completes, both are reset.
 ///
-/// What the peer of one may send follows what the peer of the other takes: what is received waits in the
-/// stream's own window, and goes on from the buffer it was received in.
+/// The peer of one tunnel may send as much as the peer of the other accepts: received bytes wait in the stream's window,
+/// and are sent from the buffer in which they were received.
 ///
 /// # Errors
-/// See [`RelayError`]; both streams were then reset. Where one was by its peer, the other is for the same reason.
+/// See [`RelayError`]. Both streams were then reset; if a peer has reset one, the other is reset with the same code.
 pub async fn tunnel_to_tunnel<M: Meter>(
     mut first: TunnelStream,
     mut second: TunnelStream,
@@ -60,7 +60,7 @@ pub async fn tunnel_to_tunnel<M: Meter>(
         Err(RelayError::Tunnel(_)) => Reason::CONNECT_ERROR,
         Err(_) => Reason::CANCEL,
     };
-    // The one that has failed does not hear it.
+    // The reset has no effect on the stream that has failed.
     first.reset(code);
     second.reset(code);
     result
@@ -68,9 +68,9 @@ pub async fn tunnel_to_tunnel<M: Meter>(
 
 #[derive(Default)]
 struct Direction {
-    /// Received, and not yet taken by the other tunnel.
+    /// Received bytes that the other tunnel has not taken yet.
     waiting: Bytes,
-    /// Nothing more will be received.
+    /// Whether the source has ended.
     ended: bool,
     done: bool,
     moved: u64,

@@ -13,9 +13,9 @@ use crate::{RelayError, TunnelStream};
 
 pub(super) struct Upload {
     size: ReadSize,
-    /// Room of the tunnel's is taken, or waited for.
+    /// Room in the tunnel is reserved, or waited for.
     reserved: bool,
-    /// The program has ended its half, the tunnel's has yet to end.
+    /// The program has ended its half. The tunnel's half has not ended yet.
     ending: bool,
     done: bool,
     moved: u64,

@@ -1,4 +1,4 @@
-//! A connection's requests, taken one by one: who looks into each takes the next when it has room for it.
+//! A connection's requests, taken one by one, each when its receiver has room for it.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use super::{InboundConnect, Intake, Served, serve_to};
 use crate::waking::keep;
 use crate::{Settings, Transport};
 
-/// The requests of one connection. Those that come when it was dropped are turned away.
+/// The requests of one connection. After this is dropped, new requests are refused.
 #[derive(Debug)]
 pub struct Requests(Arc<Mutex<Slot>>);
 
-/// Gives them to it.
+/// The connection's end of [`Requests`].
 struct Giver(Arc<Mutex<Slot>>);
 
 #[derive(Debug, Default)]
 struct Slot {
     request: Option<InboundConnect>,
-    /// Who waits for one.
+    /// The task that waits for a request.
     taker: Option<Waker>,
-    /// The connection, where it waits for somebody to ask.
+    /// The connection's task, if it waits for somebody to ask for a request.
     giver: Option<Waker>,
-    /// Nobody will ask any more.
+    /// Whether [`Requests`] was dropped.
     closed: bool,
-    /// No more will come.
+    /// Whether the connection has ended.
     ended: bool,
 }
 
-/// Serves one connection as [`super::serve`] does, but accepts a request only where somebody waits for it:
-/// until then it is the library's, and what the peer says on it waits in its window. All else goes on.
+/// Serves one connection as [`super::serve`] does, but accepts a request only when somebody waits for one. Until then, the
+/// request stays with the library, and its bytes wait in its window. Everything else continues.
 ///
-/// The future is the connection: it is to be polled, by a task of its own, to its end.
+/// The future drives the connection. It must be polled to its end by a task of its own.
 pub fn requests<'a, IO, D>(
     io: IO,
     settings: &'a Settings,
@@ -49,7 +49,7 @@ where
 }
 
 impl Requests {
-    /// The next; `None` once the connection has ended.
+    /// The next request; `None` when the connection has ended.
     pub async fn next(&mut self) -> Option<InboundConnect> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -103,7 +103,7 @@ impl Intake for Giver {
         let taker = {
             let mut slot = self.0.lock();
             if slot.closed {
-                // It calls the library.
+                // `turn_away` calls the library, so the lock must be released.
                 drop(slot);
                 return request.turn_away();
             }

@@ -50,7 +50,7 @@ async fn the_next_is_accepted_when_it_is_asked_for_and_all_else_goes_on() {
     settle().await;
     assert!(requests.0.lock().request.is_none(), "nobody has asked for it");
 
-    // The first goes on meanwhile.
+    // The first request goes on meanwhile.
     let mut one = one.accept(HeaderMap::new()).unwrap();
     up.send_data(Bytes::from_static(b"question"), false).unwrap();
     let mut got = [0; 8];
@@ -59,7 +59,7 @@ async fn the_next_is_accepted_when_it_is_asked_for_and_all_else_goes_on() {
     let mut down = timeout(LIMIT, answer).await.unwrap().unwrap().into_body();
     assert_eq!(timeout(LIMIT, down.data()).await.unwrap().unwrap().unwrap(), "question");
 
-    // Who asked and went away again misses none.
+    // A receiver that gave up waiting misses no request.
     assert!(ask_once(&mut requests).await.is_none());
     settle().await;
     let two = timeout(LIMIT, requests.next()).await.unwrap().unwrap();
@@ -73,7 +73,7 @@ async fn the_next_is_accepted_when_it_is_asked_for_and_all_else_goes_on() {
     assert_eq!(authority(&timeout(LIMIT, requests.next()).await.unwrap().unwrap()), "three:3");
 }
 
-/// Asks once, and goes away if there is none at once.
+/// Asks for a request, and gives up if there is none at once.
 async fn ask_once(requests: &mut Requests) -> Option<InboundConnect> {
     let mut next = pin!(requests.next());
     poll_fn(|cx| match next.as_mut().poll(cx) {
@@ -117,7 +117,7 @@ async fn whoever_takes_no_more_turns_requests_away() {
         let error = timeout(LIMIT, refused).await.unwrap().unwrap_err();
         assert_eq!(error.reason(), Some(Reason::REFUSED_STREAM));
     }
-    // What was taken before is not concerned.
+    // A request taken before is not affected.
     let _one = one.accept(HeaderMap::new()).unwrap();
     assert_eq!(timeout(LIMIT, answered).await.unwrap().unwrap().status(), StatusCode::OK);
     assert!(!server.is_finished());

@@ -1,4 +1,4 @@
-//! What the streams of a connection hold for their programs.
+//! Counts the bytes that the streams of a connection hold for their programs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use super::shares::{FIRST, LEAST, MANY, SOME, Shares, WindowBudget, falling, in_steps};
 use crate::waking::Sleeper;
 
-/// What the streams of one connection hold, and who is told when that is much more or less.
+/// The bytes that the streams of one connection hold. It wakes the connection's task when there are much more or fewer.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(super) held: AtomicUsize,
-    /// Streams that hold something.
+    /// The number of streams that hold bytes.
     pub(super) stopped: AtomicUsize,
-    /// The connection's task is woken when `held` gets below or above; set again in its turn.
+    /// The connection's task is woken when `held` gets below `low` or above `high`. Its turn sets both again.
     pub(super) low: AtomicUsize,
     pub(super) high: AtomicUsize,
     pub(super) task: Sleeper,
@@ -27,7 +27,7 @@ impl Ledger {
         }
     }
 
-    /// One stream more holds something, or one less.
+    /// One stream more holds bytes, or one less.
     fn stopped(&self, more: bool) {
         let shares = &*self.budget.0;
         if more {
@@ -51,13 +51,12 @@ impl Ledger {
     }
 }
 
-/// What one stream has handed out and not been told to have left the process. Counts as gone when
-/// dropped.
+/// The received bytes of one stream that have not left the process. They count as gone when this is dropped.
 pub(crate) struct Held {
     ledger: Arc<Ledger>,
-    /// A stream's window bounds it.
+    /// Bounded by the stream's window.
     pub(super) bytes: u32,
-    /// What is counted of the stream among what is promised or, if its program has read, among what is earned.
+    /// The stream's part of `Shares::promised` or, if its program has read, of `Shares::earned`.
     claim: u32,
     has_read: bool,
 }
@@ -72,13 +71,13 @@ impl Held {
         &self.ledger.budget.0
     }
 
-    /// What waits for programs of its kind.
+    /// The counter of bytes that wait for programs of its kind.
     fn waiting(&self) -> &AtomicUsize {
         let shares = self.shares();
         if self.has_read { &shares.left } else { &shares.waiting }
     }
 
-    /// What the stream's window is to be, if it may be `largest` and its program is known to have read so much.
+    /// The window that the stream should have, at most `largest`, if its program is known to have read `read` bytes.
     pub(crate) fn window(&mut self, largest: u32, read: u64) -> u32 {
         if read > 0 && !self.has_read {
             self.claim(0);
@@ -99,16 +98,16 @@ impl Held {
         window.max(beside).min(largest as usize) as u32
     }
 
-    /// Whether so much waits in the process that what surrounds it counts.
+    /// Whether so many bytes wait in the process that the unused parts of their buffers matter.
     pub(crate) fn is_much(&self) -> bool {
         let shares = self.shares();
         shares.waiting.load(Relaxed) + shares.left.load(Relaxed) >= shares.unread / 4
     }
 
-    /// So many bytes may still come, whether or not the program reads on.
+    /// The peer may still send this many bytes, whether or not the program reads on.
     pub(crate) fn promise(&mut self, bytes: u32) {
         let claim = match self.bytes {
-            // Of what the kernel takes nothing waits, if the program comes to stop.
+            // If the program stops, the kernel still takes the first bytes, so these don't wait here.
             0 => bytes.saturating_sub(FIRST),
             held if self.has_read => held + bytes,
             _ => bytes.saturating_sub(FIRST),
@@ -127,7 +126,7 @@ impl Held {
         }
     }
 
-    /// So many bytes more were received.
+    /// This many bytes more were received.
     pub(crate) fn hold(&mut self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -140,7 +139,7 @@ impl Held {
         self.ledger.hold(bytes);
     }
 
-    /// So many bytes have left this process, or all that are held; says how many.
+    /// This many bytes have left this process, or all that are held if these are fewer. Returns how many.
     pub(crate) fn give_back(&mut self, bytes: usize) -> usize {
         let bytes = bytes.min(self.bytes as usize);
         if bytes == 0 {
@@ -158,7 +157,7 @@ impl Held {
 
 #[cfg(test)]
 impl Held {
-    /// Bytes held by this one and by all of the connection.
+    /// Bytes held by this stream, and by all streams of the connection.
     pub(crate) fn all(&self) -> (usize, usize) {
         (self.bytes as usize, self.ledger.held.load(Relaxed))
     }

@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use leno_model::Identity;
 use parking_lot::RwLock;
-use rand::Rng;
 use rustls_pki_types::CertificateDer;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::task::AbortHandle;
 
+use super::kept::KeptCertificate;
 use crate::{CertificateError, Error, Issuer, MeshIdentity, Options, WorkloadCertificate, certificate_request};
 
 /// How often a sleeping task checks the wall clock. A suspended machine or a corrected clock changes the wall clock,
@@ -153,6 +153,10 @@ struct Upkeep {
 
 impl Upkeep {
     async fn run(self) {
+        if let Some(kept) = self.kept() {
+            tracing::debug!(identity = %self.identity, serial = kept.certificate.serial(), "the certificate of the process before");
+            self.publish.send_modify(|state| state.current = Some(self.shared.trusting(kept)));
+        }
         let mut failures = 0u32;
         loop {
             let pause = match self.attempt().await {
@@ -202,9 +206,36 @@ impl Upkeep {
             .await
             .map_err(|_| format!("the certificate authority did not answer within {} s", REQUEST_TIMEOUT.as_secs()))?
             .map_err(|e| e.to_string())?;
-        let certificate = WorkloadCertificate::from_issued_at(self.identity.clone(), key, &chain, self.now())
-            .map_err(|e| e.to_string())?;
-        self.shared.ready(certificate).map_err(|e| e.to_string())
+        let issued = KeptCertificate::new(key, chain);
+        let text = options.store.as_ref().and_then(|store| Some((store, issued.text()?)));
+        let fresh = self.accept(issued).map_err(|e| e.to_string())?;
+        if let Some((store, text)) = text {
+            store.save(&self.identity, &text);
+        }
+        Ok(fresh)
+    }
+
+    /// Checks a certificate and makes it ready for handshakes.
+    fn accept(&self, issued: KeptCertificate) -> Result<Arc<MeshIdentity>, Error> {
+        let (key, chain) = issued.into_parts();
+        self.shared.ready(WorkloadCertificate::from_issued_at(self.identity.clone(), key, &chain, self.now())?)
+    }
+
+    /// The certificate that the process before has left, if it is still valid.
+    fn kept(&self) -> Option<Arc<MeshIdentity>> {
+        let store = self.shared.options.store.as_ref()?;
+        let kept = KeptCertificate::read(&store.load(&self.identity)?)?;
+        let kept = self.accept(kept).map_err(|error| error.to_string());
+        match kept.and_then(|kept| {
+            if kept.certificate.is_valid_at(self.now()) { Ok(kept) } else { Err("it has ended".to_owned()) }
+        }) {
+            Ok(kept) => Some(kept),
+            Err(error) => {
+                tracing::info!(identity = %self.identity, %error, "the kept certificate is of no use any more");
+                store.remove(&self.identity);
+                None
+            }
+        }
     }
 
     /// Permission for a request: one of the few slots; while nobody waits, one of the fewer background slots first.
@@ -223,13 +254,13 @@ impl Upkeep {
     fn refresh_at(&self, fresh: &MeshIdentity) -> SystemTime {
         let now = self.now();
         let left = fresh.certificate.not_after().duration_since(now).unwrap_or_default();
-        now + left.mul_f64(rand::rng().random_range(0.45..0.55)).max(Duration::from_secs(1))
+        now + left.mul_f64(rand::random_range(0.45..0.55)).max(Duration::from_secs(1))
     }
 
     fn pause_after(&self, failures: u32) -> Duration {
         let options = &self.shared.options;
         let doubled = options.retry_min.saturating_mul(1u32 << failures.saturating_sub(1).min(20));
-        let pause = doubled.min(options.retry_max).mul_f64(rand::rng().random_range(0.8..1.2));
+        let pause = doubled.min(options.retry_max).mul_f64(rand::random_range(0.8..1.2));
         // Never sleep through the end of a certificate that is still valid.
         let current = self.publish.borrow().current.clone();
         let left = current.and_then(|c| c.certificate.not_after().duration_since(self.now()).ok());

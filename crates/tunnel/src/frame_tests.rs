@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A frame's head and payload, and whether it was told to be over.
+/// A frame's head and payload, and whether its end was reported.
 type Found = (Head, Vec<u8>, bool);
 
 /// What `splitter` finds in `bytes` when they come in reads of the given lengths: the preface, and
