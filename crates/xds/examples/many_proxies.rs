@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, watch};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// As in the program.
+/// Gives the kernel back what the calling thread has freed, as the `leno` program does.
 #[allow(unsafe_code, reason = "the only way to ask the allocator for anything")]
 fn trim() {
     unsafe extern "C" {
@@ -43,7 +43,7 @@ fn trim() {
 }
 
 const NAME: &str = "control.test";
-/// Bytes of a workload's message that says no more than most do, beside its stamp.
+/// Bytes of a usual workload's message without its time stamp.
 const BODY: usize = 190;
 /// Proxies that connect at a time.
 const AT_ONCE: usize = 50;
@@ -190,7 +190,7 @@ async fn control_plane(gives_back: Arc<Memory>, plan: Plan) {
         memory("VmHWM"),
     );
     let at_once = memory("VmRSS");
-    // Until what it needed for that is given back.
+    // Waits until the memory needed for that is given back.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let after = memory("VmRSS");
     let each = (after - before) * 1024.0 / plan.proxies as f64;
@@ -251,7 +251,7 @@ async fn proxies(count: usize, held: usize, port: u16, root: String) {
     for _ in 0..count {
         tokio::spawn(proxy(first.clone(), port, connector.clone(), seen.clone(), places.clone()));
     }
-    // Until the other process says that it is done.
+    // Waits until the other process says that it is done.
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await.unwrap().unwrap();
     let mut all = Vec::new();
     while let Ok(latency) = latencies.try_recv() {
@@ -310,7 +310,7 @@ async fn proxy(
         reader.read(&data, |response| {
             if let Some(at) = response.resources.iter().position(|byte| *byte == b'<') {
                 let stamp = std::str::from_utf8(&response.resources[at + 1..at + 17]).unwrap();
-                // Of the first state, when it was published is not told.
+                // The first state has no time of publication.
                 let stamp: u128 = stamp.parse().unwrap();
                 if stamp > 0 {
                     let _ = seen.send(now() - stamp);
@@ -329,12 +329,12 @@ async fn proxy(
     }
 }
 
-/// Reads responses as they come, and keeps no more than it needs: a thousand meshes have no room here.
+/// Reads responses piece by piece and keeps only what it needs, because a thousand copies of the mesh don't fit here.
 #[derive(Default)]
 struct Reader {
     /// Bytes left of the message.
     message: usize,
-    /// Of its field, bytes left, and the field's number.
+    /// Bytes left of the current field, and the field's number.
     field: (usize, u8),
     head: Vec<u8>,
     response: Response,
@@ -344,7 +344,7 @@ struct Reader {
 struct Response {
     type_url: String,
     nonce: String,
-    /// The first bytes of what it tells of, if it is a short one.
+    /// The first bytes of the field, if it is short.
     resources: Vec<u8>,
     short: bool,
 }

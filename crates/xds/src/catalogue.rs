@@ -6,6 +6,9 @@
 //!
 //! A log of changes with generation numbers would serve the same purpose. But a log must be bounded, and then a slow
 //! proxy may be behind its end. The difference of two snapshots is always exact.
+//!
+//! `leno_model::Map` shares structure in the same way, but has no pages that are encoded once and no difference of two
+//! versions.
 
 use std::cmp::Ordering;
 use std::ops::Index;
@@ -14,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use leno_model::Name;
 
-use crate::published::Published;
+use crate::encoded::Published;
 
 /// Most resources of a page. In a real mesh, a page has some 30 KiB: two frames.
 const PAGE: usize = 128;
@@ -46,7 +49,7 @@ pub(crate) struct Page {
 
 #[derive(Debug, Clone)]
 struct Shelf {
-    /// Each node with a separator: a name after all those of the node before, and not after any of its own.
+    /// Each node with its separator: a name that comes after all names of the node before, and not after any of its own.
     places: Vec<(Name, Node)>,
 }
 
@@ -175,7 +178,7 @@ impl Catalogue {
                         Ordering::Equal => each(Change::Replaced { old: a, new: b }),
                     }
                 }
-                // An entry that comes before a whole node need not wait until the node is opened.
+                // An entry that comes before all of a node can be reported without opening the node.
                 (Some(Step::Entry(a)), b) if b.is_none_or(|b| b.is_behind(a)) => {
                     old.skip();
                     each(Change::Removed(a));

@@ -9,7 +9,7 @@ fn resource(name: &str, body: &str) -> Arc<Published> {
     Arc::new(Published::new("type", name.into(), &Resource::new(body.to_owned())))
 }
 
-/// So many resources; their names are as those of pods: a change hits any page.
+/// This many resources, with names like those of pods, so that changes hit any page.
 fn mesh(count: usize) -> Catalogue {
     let mut catalogue = Catalogue::default();
     for n in 0..count {
@@ -26,7 +26,7 @@ fn contents(catalogue: &Catalogue) -> BTreeMap<String, String> {
     catalogue.iter().map(|(name, found)| (name.to_string(), found.version().to_owned())).collect()
 }
 
-/// What must hold of a tree, whatever was done to it.
+/// Checks what must always hold of a tree.
 fn check(catalogue: &Catalogue) {
     fn walk(node: &Node, above: Option<&Name>) -> usize {
         assert!(node.len() <= node.most());
@@ -74,9 +74,9 @@ fn naive_differences(old: &Catalogue, new: &Catalogue) -> Differences {
 enum Step {
     Insert(u16, u8),
     Remove(u16),
-    /// Removes all names from the first on, so many.
+    /// Removes this many names, from the first one on.
     RemoveMany(u16, u16),
-    /// Adds as many.
+    /// Adds this many names.
     InsertMany(u16, u16),
     Remember,
 }
@@ -95,7 +95,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// It is a map, and differences between any two of its versions are told exactly.
+    /// A catalogue behaves as a map, and the differences between any two of its versions are exact.
     #[test]
     fn as_an_ordinary_map(steps in prop::collection::vec(step(), 1..120)) {
         let (mut map, mut catalogue) = (BTreeMap::new(), Catalogue::default());
@@ -131,7 +131,7 @@ proptest! {
     }
 }
 
-/// What is looked at to find one change, in a mesh ten times as large.
+/// Finding one change compares as many places in a mesh ten times as large.
 #[test]
 fn a_change_is_found_without_a_look_at_the_rest() {
     let looked = [1_000, 5_000, 50_000].map(|count| {
@@ -181,7 +181,7 @@ fn a_page_that_changes_is_written_anew() {
     check(&catalogue);
 }
 
-/// Where most has gone, what is left lies on few pages.
+/// After most resources were removed, the others lie on few pages.
 #[test]
 fn what_is_left_moves_together() {
     let mut catalogue = mesh(20_000);

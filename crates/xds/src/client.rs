@@ -6,6 +6,7 @@
 //! the last state stays in use.
 
 mod handler;
+mod kept;
 mod node;
 mod response;
 mod status;
@@ -13,6 +14,8 @@ mod stream;
 mod trust;
 
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +23,6 @@ use bytes::Bytes;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE};
 use prost::Message;
-use rand::Rng;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -30,9 +32,11 @@ use crate::{ChannelConfig, Error};
 pub use handler::{Handler, Rejection, Update};
 pub use node::NodeInfo;
 pub(crate) use response::Response;
+use response::name_of;
 pub use status::{ConnectionState, Observer, Status, Termination};
 pub(crate) use stream::Subscribed;
 
+use kept::{Kept, Saved};
 use stream::refuse_unknown;
 use trust::Trust;
 
@@ -42,10 +46,13 @@ const MAX_RESPONSE: usize = 200 << 20;
 /// How long to wait for a first response. A server answers the first requests even if it has nothing to send. One that
 /// hangs may still answer PINGs; this limit finds that.
 const FIRST_RESPONSE: Duration = Duration::from_secs(60);
+/// How long a control plane may take to send everything before a saved state counts. A proxy that starts waits no
+/// longer.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
-/// In this order on the wire: as ztunnel, so that a server sees nothing new.
+/// The types, in the order in which they are requested. It is ztunnel's, so that a server sees nothing new.
 const TYPES: [&str; 2] = [ADDRESS_TYPE, AUTHORIZATION_TYPE];
 
 /// The discovery client of a node proxy.
@@ -56,6 +63,7 @@ pub struct Client {
     status: watch::Sender<Status>,
     observer: Option<Arc<dyn Observer>>,
     trust: Option<Trust>,
+    kept: Option<Kept>,
 }
 
 impl fmt::Debug for Client {
@@ -64,9 +72,9 @@ impl fmt::Debug for Client {
     }
 }
 
-/// How a connection ended.
+/// The way a connection ended.
 enum End {
-    /// In good order.
+    /// The server ended the connection in good order.
     Complete,
     Failed(Error),
 }
@@ -81,6 +89,7 @@ impl Client {
             status: watch::Sender::default(),
             observer: None,
             trust: None,
+            kept: None,
         }
     }
 
@@ -91,6 +100,14 @@ impl Client {
     #[must_use]
     pub fn trusting(mut self, trust: impl FnMut(Bytes) -> Result<(), String> + Send + 'static) -> Self {
         self.trust = Some(Box::new(trust));
+        self
+    }
+
+    /// Keeps the state in a file, and begins with what is there if no control plane answers. The directory must exist,
+    /// and nobody but this user may write to it.
+    #[must_use]
+    pub fn kept_in(mut self, path: PathBuf) -> Self {
+        self.kept = Some(Kept::new(path));
         self
     }
 
@@ -109,9 +126,20 @@ impl Client {
     /// Connects, applies what comes, and reconnects, for ever. Drop the future to stop it.
     pub async fn run(mut self, mut handler: impl Handler) {
         let mut failures = 0u32;
+        let mut saved = self.kept.as_ref().and_then(Kept::saved);
         loop {
             let mut answered = false;
-            let end = self.connection(&mut handler, &mut answered).await;
+            let silent = saved.is_some().then(|| unanswered(self.status.subscribe()));
+            let end = tokio::select! {
+                end = self.connection(&mut handler, &mut answered) => end,
+                Some(end) = async { Some(silent?.await) } => end,
+            };
+            if let Some(kept) = &self.kept {
+                kept.connected(false);
+            }
+            if let Some(saved) = saved.take().filter(|_| !self.status.borrow().is_synced()) {
+                self.begin_with(&saved, &mut handler);
+            }
             if answered {
                 failures = 0;
             }
@@ -137,10 +165,57 @@ impl Client {
             self.status.send_modify(|status| {
                 status.connection = ConnectionState::Disconnected { reason, retryable, attempts: failures };
             });
-            let jitter = rand::rng().random_range(0.5..1.0);
+            let jitter = rand::random_range(0.5..1.0);
             tokio::time::sleep(pause.mul_f64(jitter)).await;
             self.status.send_modify(|status| status.connection = ConnectionState::Connecting);
         }
+    }
+
+    /// Begins with what the process before has left. What a control plane has sent so far, if it has not sent
+    /// everything, makes way: a mixture of the two would be a mesh that never was.
+    fn begin_with(&mut self, saved: &Saved, handler: &mut impl Handler) {
+        if let Err(error) = self.replay(saved, handler) {
+            for subscribed in &mut self.types {
+                let all = subscribed.names();
+                subscribed.remove(all, handler);
+                *subscribed = Subscribed::new(subscribed.type_url());
+            }
+            self.status.send_modify(|status| status.synced.clear());
+            tracing::warn!(%error, "the saved state of the mesh can't be read: until a control plane answers, nothing is carried");
+            return;
+        }
+        for subscribed in &self.types {
+            handler.synced(subscribed.type_url());
+            self.status.send_modify(|status| {
+                status.synced.insert(subscribed.type_url(), subscribed.held());
+            });
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.go_on_from(saved.clone());
+        }
+        tracing::warn!(
+            "no control plane answers: until one does, the mesh is taken to be as it was {} s ago, when it was saved",
+            saved.written.elapsed().unwrap_or_default().as_secs()
+        );
+    }
+
+    fn replay(&mut self, saved: &Saved, handler: &mut impl Handler) -> io::Result<()> {
+        let mut sent = self.types.iter().map(Subscribed::names).collect::<Vec<_>>();
+        for entry in saved.entries()? {
+            let entry = entry?;
+            if let Some(index) = self.types.iter().position(|known| known.type_url() == entry.type_url) {
+                for resource in &entry.resources {
+                    sent[index].remove(name_of(resource));
+                }
+                self.types[index].answer(entry, handler);
+            } else if let Some(trust) = self.trust.as_mut().filter(|_| entry.type_url == TRUST_BUNDLE_TYPE) {
+                trust::answer(entry, trust);
+            }
+        }
+        for (subscribed, unknown) in self.types.iter_mut().zip(sent) {
+            subscribed.remove(unknown, handler);
+        }
+        Ok(())
     }
 
     async fn connection(&mut self, handler: &mut dyn Handler, answered: &mut bool) -> End {
@@ -192,6 +267,9 @@ impl Client {
                 self.status.send_modify(|status| {
                     status.connection = ConnectionState::Connected { since: SystemTime::now() };
                 });
+                if let Some(kept) = &self.kept {
+                    kept.connected(true);
+                }
             }
             if let Some(observer) = &self.observer {
                 observer.message(&response.type_url, response.encoded_len(), response.resources.len());
@@ -199,7 +277,12 @@ impl Client {
             if response.type_url == TRUST_BUNDLE_TYPE
                 && let Some(trust) = &mut self.trust
             {
-                send(&requests, trust::answer(response, trust)).await?;
+                let entry = self.kept.is_some().then(|| response.clone());
+                let answer = trust::answer(response, trust);
+                if let (Some(kept), Some(entry), None) = (&mut self.kept, entry, &answer.error_detail) {
+                    kept.applied(entry);
+                }
+                send(&requests, answer).await?;
                 next = responses.message().await.map_err(failed)?;
                 continue;
             }
@@ -209,7 +292,12 @@ impl Client {
                 next = responses.message().await.map_err(failed)?;
                 continue;
             };
+            let entry = self.kept.is_some().then(|| response.clone());
             let (answer, outcome) = subscribed.answer(response, handler);
+            if let (Some(kept), Some(mut entry)) = (&mut self.kept, entry) {
+                entry.removed_resources.extend(outcome.vanished.iter().map(ToString::to_string));
+                kept.applied(entry);
+            }
             let (type_url, held) = (subscribed.type_url(), subscribed.held());
             if let Some(refused) = &answer.error_detail {
                 tracing::warn!(type_url, rejected = outcome.rejected, reason = %refused.message, "discovery: refused resources");
@@ -230,10 +318,26 @@ impl Client {
                 status.synced.insert(type_url, held);
                 status.nacks += u64::from(refused);
             });
+            if let Some(kept) = &mut self.kept
+                && self.status.borrow().is_synced()
+            {
+                kept.complete();
+            }
             next = responses.message().await.map_err(failed)?;
         }
         Ok(())
     }
+}
+
+/// Returns when no control plane has sent everything within [`FIRST_ANSWER`].
+async fn unanswered(mut status: watch::Receiver<Status>) -> End {
+    if tokio::time::timeout(FIRST_ANSWER, status.wait_for(Status::is_synced)).await.is_ok() {
+        std::future::pending::<()>().await;
+    }
+    End::Failed(Error::Status {
+        code: Code::DeadlineExceeded,
+        message: format!("it did not send everything within {} s", FIRST_ANSWER.as_secs()),
+    })
 }
 
 /// Queues a request. If the stream is gone, the next read returns the reason. This error is used only if it doesn't.

@@ -61,7 +61,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The HTTP/2 connection failed.
-    #[error("the connection to the control plane at {address} failed: {reason}")]
+    #[error("the connection to the control plane at {address} failed: {reason}; does a control plane listen there?")]
     Transport {
         /// The address dialled.
         address: String,

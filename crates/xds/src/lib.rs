@@ -11,8 +11,8 @@ pub mod ca_client;
 mod catalogue;
 mod channel;
 pub mod client;
+mod encoded;
 mod error;
-mod published;
 mod resource;
 mod resources;
 pub mod server;
@@ -20,9 +20,9 @@ mod wire;
 
 pub use catalogue::Catalogue;
 pub use channel::{ChannelConfig, TokenSource};
+pub use encoded::Published;
 pub use error::Error;
 pub use leno_tls::RootSource;
-pub use published::Published;
 pub use resource::Resource;
 pub use resources::Resources;
 

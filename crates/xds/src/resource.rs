@@ -21,20 +21,20 @@ impl Resource {
         Self { version, body, aliases: Vec::new() }
     }
 
-    /// Other names it can be asked for by: `network/ip` of a workload or service.
+    /// Other names by which it can be requested: `network/ip` of a workload or service.
     #[must_use]
     pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
         self.aliases = aliases;
         self
     }
 
-    /// How far it reaches without being named: proxies apply it to things whose own resources
-    /// don't mention it, the more the higher. A proxy that holds a farther-reaching version is
-    /// sent this one only after the addresses that name it; else what it covered lies open
-    /// between the two.
+    /// Sets its reach: to how much proxies apply it without being told by name. The higher the number, the more it
+    /// covers: a policy of one workload 0, of a namespace 1, of the whole mesh 2. A proxy that holds a version with a
+    /// higher reach is sent this one only after the workloads that name it. Otherwise these workloads would be open in
+    /// between.
     ///
-    /// Set it from the content alone. It is made part of the version, so that a proxy that
-    /// reconnects tells how far what it holds reaches, be it to another server.
+    /// The reach must follow from the content alone. It is part of the version, so that a proxy that reconnects, even to
+    /// another server, tells the reach of what it holds.
     #[must_use]
     pub fn with_reach(mut self, reach: u8) -> Self {
         let hash = self.version.split('-').next().unwrap_or_default();
@@ -48,8 +48,7 @@ impl Resource {
     }
 }
 
-/// How far the resource of that version reaches; `None` if that doesn't matter to it, or the
-/// version is not one of ours.
+/// The reach of the resource with this version; `None` if none was set, or if the version is another server's.
 pub(crate) fn reach_of(version: &str) -> Option<u8> {
     version.split_once('-')?.1.parse().ok()
 }

@@ -256,7 +256,7 @@ impl Proxy {
         tokio::time::timeout(TIMEOUT, waiting).await.expect("status never came").unwrap().clone()
     }
 
-    /// Past the initial answers.
+    /// Waits for the initial answers, and returns their updates.
     async fn synced(&mut self) -> Vec<Update> {
         let mut all = Vec::new();
         let mut types = Vec::new();
@@ -326,7 +326,7 @@ async fn a_reconnect_sends_what_changed_meanwhile_and_nothing_else() {
     assert_eq!(proxy.next().await, Seen::Applied(AUTHORIZATION_TYPE.to_owned(), vec![]));
     let updates = vec![remove("gone"), upsert("changed", "2")];
     assert_eq!(proxy.next().await, Seen::Applied(ADDRESS_TYPE.to_owned(), updates));
-    // Nothing at all the next time.
+    // At the next reconnect, nothing is sent.
     control.proxy(|proxy| proxy.generation.is_some()).await;
     let (authority, latest, port) = control.stop().await;
     let _control = ControlPlane::start(authority, latest, port).await;
@@ -443,7 +443,7 @@ async fn garbage_hurts_nobody() {
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer).await;
-    // Connects and says nothing; must not be in anybody's way.
+    // This client connects and sends nothing. It must not hold up others.
     let _silent = TcpStream::connect(control.address).await.unwrap();
     // TLS, then no HTTP/2.
     let connector = ControlConnector::new(RootSource::Pem(control.authority.root_pem()));

@@ -1,5 +1,5 @@
-//! Anybody who reaches the control plane's port floods it with HTTP/2 frames that bring nothing, as fast as it can; another
-//! client must not notice. `LENO_SOAK=1`: for half a minute each.
+//! A client that can reach the control plane's port floods it with HTTP/2 frames that carry nothing, as fast as it can.
+//! Another client must not notice. With `LENO_SOAK=1` each flood lasts half a minute.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -24,10 +24,10 @@ use tokio::sync::{oneshot, watch};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Between two requests of the one that minds its own business.
+/// The pause between two requests of the other client.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Before a client that was cut off comes back. How many handshakes a second are borne is not the question here.
+/// The pause before a disconnected client comes back. How many handshakes a second the server bears is not tested here.
 const BACK: Duration = Duration::from_millis(100);
 
 const DATA: u8 = 0;
@@ -44,10 +44,10 @@ const END_HEADERS: u8 = 4;
 /// HPACK of `POST https://x/x`.
 const REQUEST: &[u8] = b"\x83\x87\x04\x02/x\x01\x01x";
 
-/// By number.
+/// Writes frames of a kind; the number counts the calls.
 type Flood = fn(u32, &mut Vec<u8>);
 
-const FLOODS: [(&str, Flood); 12] = [
+const FLOODS: [(&str, Flood); 13] = [
     ("PING", |_, out| frame(out, PING, 0, 0, &[0; 8])),
     ("PING's answers", |_, out| frame(out, PING, 1, 0, &[0; 8])),
     ("SETTINGS", |n, out| frame(out, SETTINGS, 0, 0, &[0, 4, 0, 1, (n >> 8) as u8, n as u8])),
@@ -65,6 +65,11 @@ const FLOODS: [(&str, Flood); 12] = [
     ("headers without end (CVE-2024-27316)", |n, out| {
         frame(out, if n == 0 { HEADERS } else { CONTINUATION }, 0, 3, &[0, 1, b'a', 1, b'b']);
     }),
+    ("PINGs among DATA for a request that was refused", |_, out| {
+        frame(out, DATA, 0, 1, &[0; 600]);
+        frame(out, PING, 0, 0, &[0; 8]);
+        frame(out, PING, 0, 0, &[0; 8]);
+    }),
 ];
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
@@ -74,7 +79,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Lets nobody in: that is after what is tested here.
+/// Accepts no token: authentication comes after what is tested here.
 struct Nobody;
 
 impl Authenticator for Nobody {
@@ -137,7 +142,7 @@ impl Drop for Control {
 }
 
 impl Way {
-    /// A connection that has said how HTTP/2 begins.
+    /// A connection after HTTP/2's preface.
     async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
         let tcp = TcpStream::connect(self.address).await?;
         tcp.set_nodelay(true)?;
@@ -162,7 +167,7 @@ async fn next(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> std::io::Resu
     Ok((kind, u32::from_be_bytes(id), payload))
 }
 
-/// Asks again and again, and keeps the time until each answer.
+/// Sends requests again and again, and records the time until each answer.
 fn neighbour(way: Way, latencies: Arc<Mutex<Vec<Duration>>>) -> Busy {
     Busy::with(move |stop| async move {
         let mut tls = way.connect().await.unwrap();
@@ -188,14 +193,14 @@ fn neighbour(way: Way, latencies: Arc<Mutex<Vec<Duration>>>) -> Busy {
     })
 }
 
-/// Floods, and comes back when it is cut off. Counts connections.
+/// Floods, and reconnects when it is disconnected. Counts connections.
 fn flooding(way: Way, flood: Flood, connections: Arc<AtomicU64>) -> Busy {
     Busy::elsewhere(move |stop| async move {
         while !stop.load(Ordering::Relaxed) {
             let Ok(tls) = way.connect().await else { continue };
             connections.fetch_add(1, Ordering::Relaxed);
             let (mut read, mut write) = tokio::io::split(tls);
-            // What comes back is read, or the answers would fill the connection and end the flood.
+            // Answers are read. Otherwise they would fill the connection and end the flood.
             let reading = tokio::spawn(async move {
                 let mut scratch = vec![0; 64 << 10];
                 while read.read(&mut scratch).await.is_ok_and(|length| length > 0) {}
@@ -229,13 +234,13 @@ fn p99(latencies: &Mutex<Vec<Duration>>, sample: Duration) -> Duration {
     std::thread::sleep(sample);
     let mut latencies = std::mem::take(&mut *latencies.lock());
     latencies.sort_unstable();
-    // None at all: it waits for the first.
+    // No sample at all means that the client still waits for its first answer.
     latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(Duration::MAX)
 }
 
 #[test]
 fn one_clients_flood_is_not_its_neighbours() {
-    // Twice, where there is time to tell; a busy machine shows only what stalls the thread.
+    // Twice the latency at most, if there is time to measure; a busy machine shows only stalls of the thread.
     let soak = std::env::var_os("LENO_SOAK").is_some();
     let (sample, rounds, times, at_least) = match soak {
         true => (Duration::from_secs(30), 2, 2, Duration::from_millis(2)),
@@ -270,8 +275,14 @@ fn one_clients_flood_is_not_its_neighbours() {
 async fn a_client_that_floods_is_told_to_calm_down() {
     const ENHANCE_YOUR_CALM: u8 = 11;
     let control = Control::start();
-    for (what, flood) in [FLOODS[0], FLOODS[3], FLOODS[7], FLOODS[8]] {
-        let (mut read, mut write) = tokio::io::split(control.way.connect().await.unwrap());
+    for (what, flood) in [FLOODS[0], FLOODS[3], FLOODS[7], FLOODS[8], FLOODS[12]] {
+        let mut tls = control.way.connect().await.unwrap();
+        let mut request = Vec::new();
+        frame(&mut request, HEADERS, END_HEADERS, 1, REQUEST);
+        tls.write_all(&request).await.unwrap();
+        tls.flush().await.unwrap();
+        while !matches!(next(&mut tls).await.unwrap(), (HEADERS, 1, _)) {}
+        let (mut read, mut write) = tokio::io::split(tls);
         let sending = async {
             for n in 0..30_000 {
                 let mut chunk = Vec::new();

@@ -1,9 +1,9 @@
-//! Who takes what the client hears.
+//! The receiver of what the client is sent.
 
 use bytes::Bytes;
 use leno_model::Name;
 
-/// One change to what the mesh is.
+/// One change of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
     /// The resource is new or changed.
@@ -13,22 +13,22 @@ pub enum Update {
         /// The encoded message.
         body: Bytes,
     },
-    /// The resource is new or changed, in a way that leaves nothing to read. What was held under
-    /// its name no longer holds. To be rejected with this reason.
+    /// The resource is new or changed, but can't be decoded at all. The earlier version under its name is no longer
+    /// valid. The handler rejects it with this reason.
     Unreadable {
         /// Its name.
         name: Name,
         /// What is wrong with it.
         reason: String,
     },
-    /// The resource is gone. It may be one that was never held.
+    /// The resource is gone. The handler may never have held it.
     Remove {
         /// Its name.
         name: Name,
     },
 }
 
-/// A resource the handler can't take. The others of the response count; the server is told.
+/// A resource that the handler refuses. The others of the response are applied; the server is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// The resource's name.
@@ -37,13 +37,13 @@ pub struct Rejection {
     pub reason: String,
 }
 
-/// Takes updates. Called on the client's task: hand heavy work elsewhere.
+/// Takes updates. It is called on the client's task, so heavy work belongs on another one.
 pub trait Handler: Send {
-    /// Applies one response, removals before upserts. What is returned as rejected was not
-    /// understood; the server will send it again, or its removal.
+    /// Applies one response, removals before upserts. Returns the resources that it could not understand. The server
+    /// will send these again, or their removal.
     fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection>;
 
-    /// The first response of a type was applied, empty or not: what there is is now known.
+    /// The first response of a type was applied, even if it was empty. From now on everything of that type is known.
     fn synced(&mut self, type_url: &str) {
         let _ = type_url;
     }

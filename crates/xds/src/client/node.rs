@@ -1,4 +1,4 @@
-//! Who the client is to the control plane.
+//! How the client identifies itself to the control plane.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use leno_proto::discovery::Node;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
-/// Who this proxy is, to the control plane.
+/// How this proxy identifies itself to the control plane.
 #[derive(Debug, Clone, Default)]
 pub struct NodeInfo {
-    /// Address of the proxy itself; `1.1.1.1` is what ztunnel says if it has none.
+    /// Address of the proxy itself. `1.1.1.1` if it has none, as ztunnel.
     pub instance_ip: String,
     /// Its pod's name.
     pub pod_name: String,

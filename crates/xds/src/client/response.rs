@@ -1,8 +1,8 @@
-//! A discovery response as the client reads it: resource by resource, as parts of what came.
+//! A discovery response as the client reads it: resource by resource, as slices of the received bytes.
 //!
-//! A first response brings the whole mesh. Decoded at once it would be some hundred thousand strings and bodies, each
-//! an allocation, and what is kept of the mesh would come to lie between what is then freed: a proxy would go on to
-//! hold a third more than it needs.
+//! A first response brings the whole mesh. Decoded at once, it would be some hundred thousand strings and bodies, each an
+//! allocation of its own. What the proxy keeps would then lie scattered between what is freed, and the proxy would hold
+//! a third more memory than it needs.
 
 use bytes::Bytes;
 use prost::Message;

@@ -1,4 +1,4 @@
-//! How the client is, for readiness, metrics and the configuration dump.
+//! The client's state, for readiness, metrics and the configuration dump.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use super::TYPES;
 
-/// Where the connection stands.
+/// The state of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ConnectionState {
-    /// Trying.
+    /// The client is connecting.
     #[default]
     Connecting,
     /// The control plane answered on this connection.
@@ -17,9 +17,9 @@ pub enum ConnectionState {
         /// Since when.
         since: SystemTime,
     },
-    /// Waiting for the next attempt.
+    /// The client waits before its next attempt.
     Disconnected {
-        /// What ended the last one.
+        /// Why the last attempt ended.
         reason: String,
         /// Whether the next attempt can help without a change of configuration.
         retryable: bool,
@@ -46,7 +46,7 @@ impl Status {
     }
 }
 
-/// Hears what the client does, for metrics.
+/// Is told what the client does, for metrics.
 pub trait Observer: Send + Sync + 'static {
     /// A response arrived: its size in bytes and the resources in it.
     fn message(&self, type_url: &str, bytes: usize, resources: usize) {
@@ -65,11 +65,11 @@ pub trait Observer: Send + Sync + 'static {
 pub enum Termination {
     /// No connection came to be.
     ConnectionError,
-    /// The control plane said why.
+    /// The control plane ended the stream with an error.
     GrpcError,
-    /// It went away or restarts.
+    /// The control plane went away or restarts.
     Reconnect,
-    /// It ended the stream in good order.
+    /// The control plane ended the stream in good order.
     Complete,
 }
 

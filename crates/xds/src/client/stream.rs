@@ -21,8 +21,8 @@ const MAX_REASON: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Subscribed {
     type_url: &'static str,
-    /// Everything that the handler holds, and the stand-ins for what it refused. The handler gets these names as well,
-    /// so that they are stored once.
+    /// Everything that the handler holds, and the stand-ins for the resources it refused. The handler shares these
+    /// names, so that they are stored once.
     held: HashMap<Name, Version>,
     /// How many of them were refused.
     refused: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Subscribed {
     synced: bool,
 }
 
-/// A version in a server's words. The common ones are numbers, which are stored without an allocation.
+/// A version, as a server writes it. The common ones are numbers, which are stored without an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Version {
     /// A version that no server has, for a resource that was refused. An empty version counts as such.
@@ -68,11 +68,13 @@ impl fmt::Display for Version {
 }
 
 /// The effect of one response.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) resources: usize,
     pub(crate) removed: usize,
     pub(crate) rejected: usize,
+    /// Those removed that the response did not name: they were held, not listed, and not sent again.
+    pub(crate) vanished: Vec<Name>,
     /// Whether this was the first response of the type in this process.
     pub(crate) first: bool,
 }
@@ -88,6 +90,19 @@ impl Subscribed {
 
     pub(crate) fn held(&self) -> usize {
         self.held.len() - self.refused
+    }
+
+    /// The names of everything that is held.
+    pub(crate) fn names(&self) -> HashSet<Name> {
+        self.held.keys().cloned().collect()
+    }
+
+    /// Has the handler remove these, as if a server had said so.
+    pub(crate) fn remove(&mut self, names: HashSet<Name>, handler: &mut dyn Handler) {
+        let removed_resources = names.iter().map(ToString::to_string).collect();
+        if !names.is_empty() {
+            self.answer(Response { removed_resources, ..Response::default() }, handler);
+        }
     }
 
     /// The request that opens the type on a new stream. It subscribes to everything (no names) and lists what is still
@@ -121,10 +136,12 @@ impl Subscribed {
             }
             vanished.remove(name_of(resource));
         }
-        removed.extend(vanished);
+        let vanished: Vec<Name> = vanished.into_iter().collect();
+        removed.extend(vanished.iter().cloned());
         let mut outcome = Outcome {
             resources: response.resources.len(),
             removed: removed.len(),
+            vanished,
             first: !std::mem::replace(&mut self.synced, true),
             ..Outcome::default()
         };
@@ -190,7 +207,7 @@ impl Subscribed {
 }
 
 impl Subscribed {
-    /// A name, as it is held if it is.
+    /// The name, shared with the held one if there is one.
     fn name(&self, name: &str) -> Name {
         self.held.get_key_value(name).map_or_else(|| name.into(), |(held, _)| held.clone())
     }

@@ -7,7 +7,7 @@ use super::*;
 
 const TYPE: &str = leno_proto::ADDRESS_TYPE;
 
-/// Holds bodies by name, and refuses those that say so.
+/// Holds bodies by name, and refuses those that begin with "bad".
 #[derive(Default)]
 struct Store {
     held: BTreeMap<String, Vec<u8>>,
@@ -129,7 +129,7 @@ fn a_version_is_told_as_it_came() {
     }
 }
 
-/// What is held is counted as it comes and goes: to count it anew would be a look at all of it.
+/// The number of held resources is kept up to date, because counting them anew would visit all of them.
 #[test]
 fn what_is_held_is_counted() {
     let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());
@@ -154,8 +154,8 @@ fn a_nack_stays_small() {
     assert!(message.len() < 2 * MAX_REASON && message.contains("and 9"), "{}", message.len());
 }
 
-/// Istio's names and versions are some 60 bytes together; at 50 000 workloads a request that says
-/// them all is under what a gRPC server takes, and nothing need be sent again.
+/// Istio's names and versions have some 60 bytes together. A request that lists those of 50 000 workloads is within a gRPC
+/// server's limit, so nothing is sent again.
 #[test]
 fn fifty_thousand_workloads_are_all_told() {
     let (mut subscribed, mut store) = (Subscribed::new(TYPE), Store::default());

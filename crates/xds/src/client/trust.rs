@@ -10,9 +10,8 @@ use super::response::{Resource, Response};
 /// Takes an encoded [`TrustBundle`](leno_proto::TrustBundle). Returns the reason if it is refused.
 pub(crate) type Trust = Box<dyn FnMut(Bytes) -> Result<(), String> + Send>;
 
-/// Hands over what a response says and makes the ACK or NACK for it. Names don't count: Istio's
-/// control plane gives its one resource none. Nor does a removal: a proxy that trusts nobody
-/// carries nothing.
+/// Hands a response's roots over and makes the ACK or NACK for it. It ignores names, because Istio's control plane gives
+/// its one resource none. It ignores removals, because a proxy that trusts nobody carries nothing.
 pub(crate) fn answer(response: Response, trust: &mut Trust) -> DeltaDiscoveryRequest {
     let outcomes = response.resources.into_iter().filter_map(|resource| match Resource::decode(resource) {
         Ok(resource) => resource.resource.map(|body| trust(body.value)),

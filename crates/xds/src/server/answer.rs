@@ -25,6 +25,7 @@ const HEAD: usize = 5;
 /// the first message as the complete state.
 #[derive(Debug)]
 pub struct Answer {
+    type_url: Name,
     head: Option<Bytes>,
     body: Body,
     nonce: Option<Bytes>,
@@ -83,7 +84,8 @@ impl Answer {
         wire::put(&mut head, TYPE_URL, type_url.as_bytes());
         let mut tail = Vec::with_capacity(wire::length(nonce.len()));
         wire::put(&mut tail, NONCE, nonce.as_bytes());
-        let mut answer = Self { head: Some(head.into()), body, nonce: Some(tail.into()), length };
+        let type_url = type_url.clone();
+        let mut answer = Self { type_url, head: Some(head.into()), body, nonce: Some(tail.into()), length };
         if length <= ONE_PIECE {
             let mut whole = Vec::with_capacity(HEAD + length);
             while let Some(piece) = answer.next_piece() {
@@ -92,6 +94,11 @@ impl Answer {
             answer.head = Some(whole.into());
         }
         answer
+    }
+
+    /// The type of its resources.
+    pub(super) fn type_url(&self) -> &Name {
+        &self.type_url
     }
 
     /// Length of the message, bytes.

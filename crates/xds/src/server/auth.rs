@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use super::caller::{Authenticator, Caller};
 use super::places::Place;
 
-/// Finds out who sent a request. A good token makes its connection one that keeps its place.
+/// Finds out who sent a request. After a good token, its connection keeps its place.
 pub(crate) async fn authenticate(
     authenticator: &Arc<dyn Authenticator>,
     headers: &HeaderMap,

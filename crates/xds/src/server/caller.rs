@@ -1,4 +1,4 @@
-//! Who may call the control plane, and who says so.
+//! The callers of the control plane, and how they are authenticated.
 
 use futures_util::future::BoxFuture;
 
@@ -15,17 +15,17 @@ pub struct Caller {
     pub pod: Option<String>,
     /// That pod's UID.
     pub pod_uid: Option<String>,
-    /// The cluster the caller says it is of.
+    /// The cluster that the caller claims to belong to.
     pub cluster_id: String,
 }
 
 /// Why a token wasn't accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AuthError {
-    /// It is wrong, expired, or not meant for us.
+    /// The token is wrong, expired, or not meant for this control plane.
     #[error("the token was not accepted: {0}")]
     Invalid(String),
-    /// It could not be checked just now.
+    /// The token could not be checked now.
     #[error("the token could not be checked: {0}")]
     Unavailable(String),
 }
@@ -39,6 +39,6 @@ impl AuthError {
 
 /// Checks tokens: against the Kubernetes API server, or a secret of the control plane's own.
 pub trait Authenticator: Send + Sync + 'static {
-    /// Whose token this is. `cluster_id` is the caller's word, unchecked.
+    /// Finds the owner of a token. `cluster_id` is the caller's claim, unchecked.
     fn authenticate<'a>(&'a self, token: &'a str, cluster_id: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>>;
 }

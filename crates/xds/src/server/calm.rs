@@ -11,37 +11,33 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use leno_tunnel::calm::Calm;
+use leno_tunnel::frame::{CONTINUATION, DATA, END_STREAM, HEAD, HEADERS, Head, PREFACE, Piece, Splitter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// Bytes that the library gets in one turn, before all other tasks have had theirs.
 const TURN: usize = 16 << 10;
-/// The least that a frame counts of them: a turn is at most 128 PINGs.
+/// The least that a frame counts as, bytes: a turn is at most 128 PINGs.
 const FRAME: usize = 128;
 /// Bytes read at once. Frames are counted after they have been read.
 const READ: usize = 2 << 10;
 
-/// Frames that bring nothing, within ten seconds and beyond what is earned. A proxy sends one for some that it gets.
+/// Frames that a client may send within ten seconds that carry nothing, besides those that it earns by what it is sent. A
+/// proxy sends one such frame for several that it receives. Its own bytes earn nothing: anybody can send some, on a stream
+/// that was refused.
 const MOST: u32 = 20_000;
 
 /// The time for the final GOAWAY to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const HEAD: usize = 9;
-/// Length of a client's connection preface (RFC 9113 §3.4), bytes.
-const PREFACE: u32 = 24;
-const ENHANCE_YOUR_CALM: u8 = 11;
+const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A transport that counts frames.
 pub(super) struct Calming<IO> {
     io: IO,
     peer: SocketAddr,
-    received: Heads,
-    sent: Heads,
+    received: Splitter,
+    sent: Splitter,
     /// Bytes left in this turn.
     turn: usize,
     calm: Calm,
@@ -57,51 +53,13 @@ struct Leaving {
     until: Pin<Box<Sleep>>,
 }
 
-/// Finds frame heads in a stream of bytes.
-struct Heads {
-    head: [u8; HEAD],
-    have: usize,
-    /// Bytes until the next head.
-    skip: u32,
-}
-
-impl Heads {
-    fn behind(preface: u32) -> Self {
-        Self { head: [0; HEAD], have: 0, skip: preface }
-    }
-
-    fn is_between_frames(&self) -> bool {
-        self.have == 0 && self.skip == 0
-    }
-
-    fn find(&mut self, mut bytes: &[u8], mut found: impl FnMut(&[u8; HEAD])) {
-        while !bytes.is_empty() {
-            if self.skip > 0 {
-                let length = bytes.len().min(self.skip as usize);
-                self.skip -= length as u32;
-                bytes = &bytes[length..];
-                continue;
-            }
-            let length = bytes.len().min(HEAD - self.have);
-            self.head[self.have..self.have + length].copy_from_slice(&bytes[..length]);
-            self.have += length;
-            bytes = &bytes[length..];
-            if self.have == HEAD {
-                self.have = 0;
-                self.skip = u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]);
-                found(&self.head);
-            }
-        }
-    }
-}
-
 impl<IO> Calming<IO> {
     pub(super) fn new(io: IO, peer: SocketAddr) -> Self {
         Self {
             io,
             peer,
-            received: Heads::behind(PREFACE),
-            sent: Heads::behind(0),
+            received: Splitter::new(PREFACE),
+            sent: Splitter::new(0),
             turn: TURN,
             calm: Calm::bearing(MOST),
             last_stream: 0,
@@ -112,32 +70,30 @@ impl<IO> Calming<IO> {
     fn came(&mut self, bytes: &[u8]) {
         let (mut cost, mut floods) = (bytes.len(), false);
         let (calm, last_stream) = (&mut self.calm, &mut self.last_stream);
-        self.received.find(bytes, |head| {
-            let [a, b, c, kind, flags, stream @ ..] = *head;
-            let length = u32::from_be_bytes([0, a, b, c]);
+        each_head(&mut self.received, bytes, |head| {
             cost += FRAME.saturating_sub(HEAD);
-            let borne = match kind {
-                DATA if length > 0 => calm.received(length),
-                DATA if flags & END_STREAM != 0 => true,
+            let borne = match head.kind {
+                DATA if head.length > 0 => calm.received(0),
+                DATA if head.has(END_STREAM) => true,
                 // The library puts few frames into a block.
                 CONTINUATION => true,
                 _ => calm.spend(1),
             };
             floods |= !borne;
-            if kind == HEADERS {
-                *last_stream = (u32::from_be_bytes(stream) & (u32::MAX >> 1)).max(*last_stream);
+            if head.kind == HEADERS {
+                *last_stream = head.stream.max(*last_stream);
             }
         });
         self.turn = self.turn.saturating_sub(cost);
         if floods && self.leaving.is_none() {
             let peer = self.peer;
             tracing::warn!(%peer, "a client floods the control plane with frames that bring nothing: ENHANCE_YOUR_CALM");
-            let mut word = vec![0, 0, 8, 7, 0, 0, 0, 0, 0];
-            word.extend_from_slice(&self.last_stream.to_be_bytes());
-            word.extend_from_slice(&[0, 0, 0, ENHANCE_YOUR_CALM]);
-            if !self.sent.is_between_frames() {
-                word.clear();
-            }
+            // In the middle of a frame it would be taken for a part of that frame.
+            let word = if self.sent.is_between_frames() {
+                Head::goaway(self.last_stream, ENHANCE_YOUR_CALM).to_vec()
+            } else {
+                Vec::new()
+            };
             self.leaving = Some(Leaving { word, said: false, until: Box::pin(sleep(FAREWELL)) });
         }
     }
@@ -147,15 +103,22 @@ impl<IO> Calming<IO> {
         for slice in slices {
             let part = slice.len().min(length);
             length -= part;
-            self.sent.find(&slice[..part], |head| {
-                let [a, b, c, kind, flags, ..] = *head;
-                match kind {
-                    DATA => calm.sent(u32::from_be_bytes([0, a, b, c]) as usize),
-                    // Of an answer that is one: a refusal ends its stream with it.
-                    HEADERS if flags & END_STREAM == 0 => calm.opened(),
-                    _ => {}
-                }
+            each_head(&mut self.sent, &slice[..part], |head| match head.kind {
+                DATA => calm.sent(head.length as usize),
+                // A HEADERS frame that ends the stream is a refusal.
+                HEADERS if !head.has(END_STREAM) => calm.opened(),
+                _ => {}
             });
+        }
+    }
+}
+
+/// Calls `found` with the head of each frame that begins in `bytes`.
+fn each_head(splitter: &mut Splitter, bytes: &[u8], mut found: impl FnMut(Head)) {
+    let mut at = 0;
+    while let Some(piece) = splitter.next(bytes, &mut at) {
+        if let Piece::Head(head) = piece {
+            found(head);
         }
     }
 }

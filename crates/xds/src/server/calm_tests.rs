@@ -1,19 +1,20 @@
-//! Which clients are sent away.
+//! Which clients are disconnected.
 
 use std::net::Ipv4Addr;
 
 use super::*;
 
 const END_HEADERS: u8 = 4;
+const PING: u8 = 6;
 
 fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags, 0, 0, 0, 1]);
+    let mut frame = Head { length: payload.len() as u32, kind, flags, stream: 1 }.bytes().to_vec();
     frame.extend(payload);
     frame
 }
 
-/// How many of such frames are borne of a client, `most` at most. `answer` is what it is told after each.
+/// How many such frames a client may send before it is disconnected; `most` at most. `answer` is what the server sends
+/// after each.
 fn borne(each: &[u8], answer: &[u8], most: usize) -> usize {
     let mut calming = Calming::new(tokio::io::empty(), (Ipv4Addr::LOCALHOST, 1).into());
     calming.came(&[0; PREFACE as usize]);
@@ -28,10 +29,17 @@ fn borne(each: &[u8], answer: &[u8], most: usize) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frames_earn_by_the_bytes_in_them() {
+async fn acknowledgements_are_earned_by_what_they_acknowledge() {
     const MANY: usize = 1_000_000;
-    assert!(borne(&frame(DATA, 0, b"x"), &[], MANY) < MANY, "bytes one by one");
-    assert_eq!(borne(&frame(DATA, 0, b"an acknowledgement"), &[], MANY), MANY);
+    let (acknowledgement, resources) = (frame(DATA, 0, b"an acknowledgement"), frame(DATA, 0, b"resources"));
+    assert_eq!(borne(&acknowledgement, &resources, MANY), MANY);
+    assert!(borne(&acknowledgement, &[], MANY) < MANY, "of nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_own_bytes_earn_it_nothing() {
+    let pings = [frame(DATA, 0, &[0; 600]), frame(PING, 0, &[0; 8]), frame(PING, 0, &[0; 8])].concat();
+    assert!(borne(&pings, &[], 100_000) <= MOST as usize / 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use leno_model::Identity;
 use leno_proto::ca::istio_certificate_service_server::IstioCertificateService;
 use leno_proto::ca::{IstioCertificateRequest, IstioCertificateResponse};
+use leno_telemetry::metrics::control::{ControlMetrics, RequestOutcome};
 use prost_types::value::Kind;
 use tonic::{Code, Request, Response, Status};
 
@@ -57,24 +58,22 @@ pub trait Signer: Send + Sync + 'static {
 pub struct CaService {
     authenticator: Arc<dyn Authenticator>,
     signer: Arc<dyn Signer>,
+    metrics: ControlMetrics,
 }
 
 impl CaService {
     /// A service that checks callers with `authenticator` and lets `signer` decide.
     pub fn new(authenticator: Arc<dyn Authenticator>, signer: Arc<dyn Signer>) -> Self {
-        Self { authenticator, signer }
+        Self { authenticator, signer, metrics: ControlMetrics::default() }
     }
-}
 
-impl fmt::Debug for CaService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CaService").finish_non_exhaustive()
+    /// Counts in `metrics` what happens.
+    #[must_use]
+    pub fn counted_in(self, metrics: ControlMetrics) -> Self {
+        Self { metrics, ..self }
     }
-}
 
-#[tonic::async_trait]
-impl IstioCertificateService for CaService {
-    async fn create_certificate(
+    async fn answer(
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
@@ -101,6 +100,32 @@ impl IstioCertificateService for CaService {
                 Err(Status::new(code, error.to_string()))
             }
         }
+    }
+}
+
+impl fmt::Debug for CaService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaService").finish_non_exhaustive()
+    }
+}
+
+#[tonic::async_trait]
+impl IstioCertificateService for CaService {
+    async fn create_certificate(
+        &self,
+        request: Request<IstioCertificateRequest>,
+    ) -> Result<Response<IstioCertificateResponse>, Status> {
+        self.metrics.certificate_requested();
+        let answer = self.answer(request).await;
+        self.metrics.certificate_answered(match &answer {
+            Ok(_) => RequestOutcome::Issued,
+            Err(status) => match status.code() {
+                Code::Unauthenticated | Code::PermissionDenied => RequestOutcome::Denied,
+                Code::InvalidArgument => RequestOutcome::Malformed,
+                _ => RequestOutcome::Failed,
+            },
+        });
+        answer
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a request knows of its connection.
+//! What a request's handler knows of its connection.
 
 use std::net::SocketAddr;
 

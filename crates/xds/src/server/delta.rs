@@ -8,7 +8,7 @@ use leno_model::Name;
 use parking_lot::Mutex;
 
 use crate::catalogue::{Catalogue, Change};
-use crate::published::Published;
+use crate::encoded::Published;
 use crate::wire;
 
 /// How many differences are remembered, by their two versions: for each type, those of proxies that are in step and of
@@ -31,7 +31,7 @@ pub(super) enum Part {
     Late,
 }
 
-/// What a proxy lacks of a catalogue.
+/// The difference between what a proxy has and a catalogue.
 #[derive(Debug, Default)]
 pub(super) struct Delta {
     pub(super) upserts: Vec<Arc<Published>>,
@@ -152,7 +152,7 @@ pub(super) struct Deltas {
 
 #[derive(Debug)]
 struct Between {
-    // Weak: nobody asks about a catalogue that is gone.
+    // Weak references: nobody asks about a catalogue that is gone.
     from: Weak<Catalogue>,
     to: Weak<Catalogue>,
     delta: Arc<Delta>,
@@ -165,7 +165,7 @@ impl Deltas {
         if let Some(found) = remembered.iter().find(|one| is(&one.from, from) && is(&one.to, to)) {
             return found.delta.clone();
         }
-        // With the lock held: the others that wait for it most likely want the same difference.
+        // The lock is held meanwhile, because others that wait for it most likely want the same difference.
         let delta = Arc::new(Delta::between(from, to));
         remembered.retain(|one| one.to.strong_count() > 0 && one.from.strong_count() > 0);
         if remembered.len() == REMEMBERED {

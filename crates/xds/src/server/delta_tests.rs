@@ -14,7 +14,7 @@ fn published(changed: impl IntoIterator<Item = usize>) -> Arc<Catalogue> {
     resources.of(TYPE).expect("some").clone()
 }
 
-/// A thousand proxies that lack the same are told by one difference, of which the bytes are written once.
+/// A thousand proxies that lack the same get one difference, whose bytes are encoded once.
 #[test]
 fn found_once_and_written_once() {
     let (old, new) = (published([]), published([3, 5]));
@@ -30,7 +30,7 @@ fn found_once_and_written_once() {
     assert_eq!(deltas.remembered.lock().len(), 1);
 }
 
-/// What nobody can ask for any more is forgotten, and what proxies that lag behind need is bounded.
+/// Differences that nobody can ask for any more are forgotten, and the number of those for slow proxies is bounded.
 #[test]
 fn remembers_few() {
     let deltas = Deltas::default();
@@ -45,7 +45,7 @@ fn remembers_few() {
     assert!(deltas.remembered.lock().iter().all(|one| one.from.strong_count() > 0));
 }
 
-/// A long one leaves in pieces that are the same bytes.
+/// A long difference is sent in pieces, with the same bytes.
 #[test]
 fn long_ones_are_written_piece_by_piece() {
     let mut delta = Delta::between(&Catalogue::default(), &published([]));

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use hyper::body::Incoming;
 use leno_proto::discovery::Node;
+use leno_telemetry::metrics::control::ControlMetrics;
 use prost_types::value::Kind;
 use tokio::sync::watch;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::auth::authenticate;
 use super::caller::{Authenticator, Caller};
@@ -17,9 +18,9 @@ use super::connection::{PeerAddress, Shutdown};
 use super::delta::Deltas;
 use super::grpc::{self, Messages, Outbox, Spoken, Turns};
 use super::places::{Place, Stream};
+use super::push::Subscription;
 use super::registry::{Entry, ProxyStatus, Registry, Who};
 use super::request::Request;
-use super::subscription::Subscription;
 use crate::Resources;
 
 /// The gRPC names of the service and of its one method.
@@ -37,12 +38,40 @@ pub struct Service {
     deltas: Arc<Deltas>,
     turns: Turns,
     registry: Arc<Registry>,
+    metrics: ControlMetrics,
 }
 
 impl Service {
     /// A service that sends the latest of `resources` to callers that `authenticator` accepts.
     pub fn new(resources: watch::Receiver<Arc<Resources>>, authenticator: Arc<dyn Authenticator>) -> Self {
-        Self { resources, authenticator, deltas: Arc::default(), turns: Turns::default(), registry: Arc::default() }
+        Self {
+            resources,
+            authenticator,
+            deltas: Arc::default(),
+            turns: Turns::default(),
+            registry: Arc::default(),
+            metrics: ControlMetrics::default(),
+        }
+    }
+
+    /// Counts in `metrics` what happens.
+    #[must_use]
+    pub fn counted_in(self, metrics: ControlMetrics) -> Self {
+        Self { registry: Arc::new(Registry::counting(metrics.clone())), metrics, ..self }
+    }
+
+    pub(super) fn metrics(&self) -> &ControlMetrics {
+        &self.metrics
+    }
+
+    /// How many proxies are connected.
+    pub fn proxies(&self) -> usize {
+        self.registry.count()
+    }
+
+    /// How many connected proxies have not answered the snapshot `generation`.
+    pub fn behind(&self, generation: u64) -> usize {
+        self.registry.behind(generation)
     }
 
     /// All connected proxies, in order of arrival.
@@ -61,8 +90,8 @@ impl Service {
         self.registry.all_accepted(type_url, generation)
     }
 
-    /// Bytes of long requests, counted up as these come: with them proxies tell what they hold, which is let go of at once, so
-    /// that memory can be given back a while after ([`super::Memory`]).
+    /// The bytes of long requests so far. In these, proxies list what they hold. The lists are freed at once, so a while
+    /// after them there is memory to give back ([`super::Memory`]).
     pub fn heard(&self) -> watch::Receiver<u64> {
         self.turns.heard()
     }
@@ -87,7 +116,12 @@ impl Service {
     async fn delta(&self, request: http::Request<Incoming>) -> Result<http::Response<tonic::body::Body>, Status> {
         let (head, body) = request.into_parts();
         grpc::check(&head.headers)?;
-        let caller = authenticate(&self.authenticator, &head.headers, &head.extensions).await?;
+        let caller =
+            authenticate(&self.authenticator, &head.headers, &head.extensions).await.inspect_err(|status| {
+                if status.code() == Code::Unauthenticated {
+                    self.metrics.discovery_denied();
+                }
+            })?;
         let stream = match head.extensions.get::<Arc<Place>>() {
             Some(place) => Some(place.begin_stream().ok_or_else(too_many_streams)?),
             None => None,
@@ -102,6 +136,7 @@ impl Service {
             address: head.extensions.get::<PeerAddress>().map(|peer| peer.0),
             entry: None,
             registry: self.registry.clone(),
+            metrics: self.metrics.clone(),
             _stream: stream,
         };
         let shutdown = head.extensions.get::<Shutdown>().cloned().unwrap_or_default();
@@ -125,6 +160,7 @@ struct Session {
     address: Option<SocketAddr>,
     entry: Option<Entry>,
     registry: Arc<Registry>,
+    metrics: ControlMetrics,
     /// Keeps it counted.
     _stream: Option<Stream>,
 }
@@ -154,6 +190,7 @@ impl Session {
         loop {
             let snapshot = self.resources.borrow_and_update().clone();
             while let Some(answer) = subscription.next(&snapshot, Instant::now()) {
+                self.metrics.pushed(answer.type_url(), answer.length());
                 self.answers.put(answer);
                 self.report(&subscription, &snapshot);
                 // The next answer is made when this one is taken, from what is latest then.
@@ -170,9 +207,13 @@ impl Session {
                         let request = Request::decode(message)
                             .map_err(|error| Status::internal(error.to_string()))?;
                         self.admit(&request)?;
+                        let refused = subscription.nacked(request.type_url());
                         subscription
                             .request(&request, Instant::now())
                             .map_err(|error| Status::invalid_argument(error.to_string()))?;
+                        if subscription.nacked(request.type_url()) > refused {
+                            self.metrics.rejected(request.type_url());
+                        }
                     }
                     None => return Ok(()),
                 },
@@ -214,7 +255,7 @@ impl Session {
 
     fn report(&self, subscription: &Subscription, snapshot: &Resources) {
         if let Some(entry) = &self.entry {
-            entry.update(subscription, snapshot.generation());
+            entry.update(subscription, snapshot);
         }
     }
 }

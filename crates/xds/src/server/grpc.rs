@@ -59,7 +59,7 @@ enum Turn {
         _permit: OwnedSemaphorePermit,
         ends: Pin<Box<Sleep>>,
     },
-    /// It took too long, and goes on beside the others.
+    /// It took too long, and goes on without a turn.
     Had,
 }
 
@@ -167,7 +167,7 @@ where
         Some(head)
     }
 
-    /// The next bytes, which are there. Not copied if they came in one chunk.
+    /// Takes the next `length` bytes, all of which have arrived. They are not copied if they came in one chunk.
     fn take(&mut self, length: usize) -> Bytes {
         self.have -= length;
         let mut gathered = BytesMut::new();
@@ -190,14 +190,14 @@ where
     }
 }
 
-/// The place where a conversation puts what is to be sent.
+/// Where a conversation puts its next answer.
 #[derive(Clone, Default)]
 pub(super) struct Outbox(Arc<Mutex<Option<Answer>>>);
 
 impl Outbox {
     /// Returns when everything was sent, as far as the client's window allows.
     pub(super) async fn sent(&self) {
-        // Whoever takes it out polls the conversation afterwards.
+        // The body takes the answer and polls the conversation afterwards, so no waker is needed.
         poll_fn(|_| if self.0.lock().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 

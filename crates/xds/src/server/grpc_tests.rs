@@ -15,7 +15,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
-/// What is understood of chunks that come one by one, with a pause before each.
+/// The messages decoded from chunks that arrive one by one, with a pause before each.
 async fn understood(chunks: Vec<Vec<u8>>, most: usize) -> Result<Vec<Vec<u8>>, Status> {
     let mut chunks = chunks.into_iter();
     let mut pause = false;
@@ -30,7 +30,7 @@ async fn understood(chunks: Vec<Vec<u8>>, most: usize) -> Result<Vec<Vec<u8>>, S
     let mut messages = Messages::new(StreamBody::new(body), most, Turns::default());
     let mut found = Vec::new();
     loop {
-        // Given up and called again, as beside other things to wait for.
+        // The call is dropped and made again, as in a `select!` with other events.
         let next = tokio::select! {
             biased;
             next = messages.next() => next?,
@@ -77,7 +77,7 @@ fn what_is_no_message_is_refused() {
     assert_eq!(check(&headers).unwrap_err().code(), Code::Unimplemented);
 }
 
-/// A conversation that says little, and what leaves of it.
+/// A conversation with few answers, and the bytes that are sent.
 #[tokio::test]
 async fn what_is_put_is_sent_and_then_how_it_ended() {
     for (outcome, code) in [(Ok(()), "0"), (Err(Status::unavailable("gone")), "14")] {
@@ -100,7 +100,7 @@ async fn what_is_put_is_sent_and_then_how_it_ended() {
     }
 }
 
-/// Long messages are received a few at a time, short ones beside them, and who dawdles keeps the others waiting only so long.
+/// Long messages are received a few at a time, short ones beside them. A slow sender delays the others only for a while.
 #[tokio::test(start_paused = true)]
 async fn long_messages_take_turns() {
     let turns = Turns::default();
@@ -113,7 +113,7 @@ async fn long_messages_take_turns() {
         });
         (sender, Messages::new(StreamBody::new(body), 4 * LONG, turns.clone()))
     };
-    // They have begun, and say no more.
+    // These senders have begun a message and send nothing more.
     let (begin, rest) = long.split_at(1000);
     let mut dawdlers: Vec<_> = (0..LONG_AT_ONCE).map(|_| speaker(begin.to_vec())).collect();
     for (_, messages) in &mut dawdlers {

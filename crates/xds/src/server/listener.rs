@@ -26,7 +26,7 @@ use super::{CaService, Service, discovery};
 
 /// Largest certificate request, bytes. A real one has a kilobyte.
 const MAX_CERTIFICATE_REQUEST: usize = 64 << 10;
-/// Bytes that a client may send before it is read. There can be thousands of clients.
+/// Bytes that a client may send before the server reads them. There can be thousands of clients.
 const WINDOW: u32 = 64 << 10;
 /// Time for a connection to end its streams on shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -52,19 +52,20 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let (down, signal) = watch::channel(false);
+    let metrics = services.discovery.metrics().clone();
     let shared = Arc::new(Shared {
         acceptor,
         discovery: services.discovery,
         certificates: IstioCertificateServiceServer::new(services.certificates)
             .max_decoding_message_size(MAX_CERTIFICATE_REQUEST),
-        places: Places::new(limits),
-        refusals: Refusals::default(),
+        places: Places::new(limits, metrics.clone()),
+        refusals: Refusals::new(metrics),
         signal,
     });
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
     {
-        // It continues when another branch is taken: it may hold a connection that waits for its place.
+        // This future continues after another branch was taken, because it may hold a connection that waits for its place.
         let mut accepting = std::pin::pin!(shared.accept(&listener));
         loop {
             tokio::select! {

@@ -1,8 +1,8 @@
-//! Giving back what a burst of long requests needed.
+//! Gives the kernel back the memory that a burst of long requests needed.
 //!
-//! When a control plane restarts, a thousand proxies tell it what they hold, megabytes each. That is read and let go of at once, but an
-//! allocator keeps what a thread has freed until that thread comes by again, and an idle one does not. So after such a burst
-//! each thread is asked once to let go.
+//! When a control plane restarts, a thousand proxies tell it what they hold, megabytes each. These lists are read and freed
+//! at once. But the allocator keeps what a thread has freed until the thread calls it again, and an idle thread does not.
+//! So after such a burst, each thread is asked once to give its memory back.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,16 +15,16 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// A burst is over when nothing has come for so long.
+/// A burst is over when no long request has come for this time.
 const LULL: Duration = Duration::from_secs(3);
-/// A thread that is not seen idle within so many looks, [`LOOK`] apart, is too busy to keep much that it does not need.
+/// A thread that is not idle at any of this many checks, [`LOOK`] apart, is too busy to keep much unused memory.
 const LOOKS: usize = 50;
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Has each thread of a runtime give memory back once a burst is over.
+/// Makes each thread of a runtime give memory back when a burst is over.
 pub struct Memory {
     trim: fn(),
-    /// Threads that have yet to give back.
+    /// Threads that have not given memory back yet.
     left: AtomicUsize,
     gave: Mutex<HashSet<ThreadId>>,
 }
@@ -38,14 +38,14 @@ impl Memory {
     /// To be called by each thread of the runtime when it is about to sleep.
     pub fn on_park(&self) {
         if self.left.load(Ordering::Acquire) > 0 && self.gave.lock().insert(thread::current().id()) {
-            // Another burst may have begun to count anew.
+            // Another burst may have reset the count.
             let _ = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
             (self.trim)();
         }
     }
 
-    /// Looks after the runtime that this runs on, for as long as somebody counts in `heard` what long requests have come
-    /// ([`Service::heard`](super::Service::heard)).
+    /// Watches `heard`, the bytes of long requests ([`Service::heard`](super::Service::heard)), and acts on the runtime that
+    /// this runs on. Returns when the sender of `heard` is gone.
     pub async fn after_bursts(&self, mut heard: watch::Receiver<u64>) {
         while heard.changed().await.is_ok() {
             while matches!(timeout(LULL, heard.changed()).await, Ok(Ok(()))) {}
@@ -56,7 +56,7 @@ impl Memory {
                 if self.left.load(Ordering::Acquire) == 0 {
                     break;
                 }
-                // Threads that sleep wake for something to do, and sleep again.
+                // An empty task wakes a thread that sleeps; it gives memory back when it sleeps again.
                 (0..threads).for_each(|_| drop(tokio::spawn(async {})));
                 sleep(LOOK).await;
             }

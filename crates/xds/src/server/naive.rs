@@ -42,7 +42,7 @@ const FIRST_GRACE: Duration = Duration::from_secs(1);
 const ACK_GRACE: Duration = Duration::from_secs(10);
 const WILDCARD: &str = "*";
 
-/// Everything one discovery stream is about.
+/// The state of one discovery stream.
 #[derive(Debug, Default)]
 pub(super) struct Naive {
     types: Vec<TypeState>,
@@ -54,12 +54,12 @@ struct TypeState {
     type_url: Name,
     wildcard: bool,
     names: BTreeSet<Name>,
-    /// Name to version of what the proxy has; no version means it was told there is none.
+    /// The version of each resource that the proxy has, by name; no version means that it was told there is no such resource.
     sent: HashMap<Name, Option<Name>>,
-    /// How far versions sent earlier reach that the proxy may still go by, where that is
-    /// farther than the one in `sent`: until it accepts that.
+    /// The reach of versions sent earlier that the proxy may still use, if it is higher than that of the version in
+    /// `sent`; until the proxy accepts the latter.
     reached: HashMap<Name, u8>,
-    /// The first request and every new name get an answer, if only an empty one.
+    /// Whether an answer is due even if it is empty: to the first request, and for every new name.
     owes_answer: bool,
     requested_at: Instant,
     pending: Pending,
@@ -78,7 +78,7 @@ struct TypeState {
 struct Pending {
     of: Option<ResourceMap>,
     upserts: Vec<Name>,
-    /// Upserts that reach less far than what the proxy has.
+    /// Upserts with a lower reach than the version that the proxy has.
     narrowing: Vec<Name>,
     removals: Vec<Name>,
 }
@@ -87,16 +87,16 @@ struct Pending {
 struct Waiting {
     nonce: String,
     since: Instant,
-    /// What it narrows: until the answer, the proxy may go by this or by what it had.
+    /// Resources whose reach it narrows. Until the answer, the proxy may use the new version or the old one.
     narrows: HashSet<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
-    /// What must be there before workloads name it.
+    /// Resources that must be there before workloads name them.
     Early,
-    /// What may go only when no workload needs it any more.
+    /// Resources that may go only when no workload needs them any more.
     Late,
 }
 
@@ -182,7 +182,7 @@ impl Naive {
             }
             Some(index) => {
                 let policies = &self.types[index];
-                // Those not even sent yet are so soon: the one before them is being waited for
+                // Policies not sent yet will be sent soon: they wait for the previous response,
                 // no longer than this either.
                 let unsent = !policies.pending.upserts.is_empty() || policies.owes_answer;
                 match (&policies.waiting, unsent) {

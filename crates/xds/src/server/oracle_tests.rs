@@ -1,4 +1,4 @@
-//! The subscription does at every step what the plainest one does that remembers everything by name.
+//! Compares the subscription, at every step, with the simplest implementation, which remembers everything by name.
 
 use leno_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
 use proptest::prelude::*;
@@ -9,20 +9,20 @@ use super::*;
 use crate::Resource;
 
 const TYPES: [&str; 3] = [ADDRESS_TYPE, AUTHORIZATION_TYPE, "type.googleapis.com/other"];
-/// Names, and aliases by which some of what bears them can be asked for.
+/// Names, and the aliases by which some of these resources can be requested.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "net/1", "net/2", "*"];
 
 type Names = Vec<usize>;
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// A resource gets this content, reach and alias, or goes.
+    /// A resource gets this content, reach and alias, or is removed.
     Change(usize, usize, Option<(u8, u8, bool)>),
-    /// Many of a type get this content, or go.
+    /// Many resources of a type get this content, or are removed.
     ChangeMany(usize, Option<u8>),
     Publish,
     Send,
-    /// The oldest response unanswered is answered, or one that was answered is once more.
+    /// The oldest unanswered response is answered, or an answered one is answered again.
     Answer {
         accept: bool,
         again: bool,
@@ -30,7 +30,7 @@ enum Event {
     Subscribe(usize, Names, Names),
     Reconnect {
         by_name: [Option<(Names, Names)>; 3],
-        /// What it says it holds: as it does, or nothing, or something else of some.
+        /// What the proxy says it holds: the truth, or nothing, or wrong versions of some resources.
         truly: u8,
     },
     Tick(u16),
@@ -65,7 +65,7 @@ struct Both {
     plain: Naive,
     unanswered: Vec<DeltaDiscoveryResponse>,
     answered: Vec<DeltaDiscoveryResponse>,
-    /// Type and name to version, of what was sent and accepted.
+    /// The versions that were sent and accepted, by type and name.
     held: std::collections::BTreeMap<(String, String), String>,
 }
 

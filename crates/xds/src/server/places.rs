@@ -1,14 +1,15 @@
-//! Who may have a connection to the control plane, and how long may it take to prove its identity?
+//! Which clients may have a connection to the control plane, and how long they may take to prove their identity.
 //!
-//! A connection is *unproven* until a request on it came with a good token. Unproven ones have
-//! places of their own, so that whoever has no token can keep nobody out who has one, and a
-//! proxy that has proved itself keeps its connection for months, however many others come and
-//! however many another client has: of those that have proved themselves, too, each client has a share.
+//! A connection is *unproven* until a request with a good token came on it. Unproven connections have places of their own,
+//! so that clients without a token can't keep out those that have one. A proven connection keeps its place for months,
+//! however many others come. Among the proven connections, each client has a share, so that one client can't keep out
+//! another.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use leno_telemetry::metrics::control::{ConnectionState, ControlMetrics, Counted};
 use leno_telemetry::one_host;
 use leno_tls::unproven::{Unproven, UnprovenPlace};
 use parking_lot::Mutex;
@@ -22,13 +23,13 @@ use super::refusals::Refusal;
 /// How many connections there may be at a time on one listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Unproven connections. At this number, the one that has waited longest gives way to a newcomer.
+    /// Unproven connections. When there are this many, the one that has waited longest gives way to a new one.
     pub unproven: usize,
     /// How many of them one address may have while others want places. Without competition, an address may have all,
     /// because a whole cluster's proxies may share one address.
     pub unproven_per_address: usize,
-    /// Connections that have proved themselves. A proxy has two. When there are so many, the
-    /// client that has most gives way to one that has less than eight.
+    /// Proven connections. A proxy has two. When there are this many, the client that has most gives one up to a client
+    /// that has less than eight.
     pub proven: usize,
     /// Time for the TLS handshake and the first request with a valid token together.
     pub first_request: Duration,
@@ -56,20 +57,20 @@ pub(crate) struct Places {
     limits: Limits,
     unproven: Arc<Unproven<IpAddr>>,
     proven: Arc<Proven>,
+    metrics: ControlMetrics,
 }
 
 impl Places {
-    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: Limits, metrics: ControlMetrics) -> Arc<Self> {
         let unproven = Unproven::new(limits.unproven, limits.unproven_per_address);
-        Arc::new(Self { limits, unproven, proven: Proven::new(limits.proven) })
+        Arc::new(Self { limits, unproven, proven: Proven::new(limits.proven), metrics })
     }
 
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// A place for a connection from `peer`, which may be another's until now. Waits for a second
-    /// at most.
+    /// A place for a connection from `peer`. Another connection may have to give it up. Waits for a second at most.
     ///
     /// # Errors
     /// If the address has more than its share.
@@ -78,7 +79,7 @@ impl Places {
         Ok(Place {
             places: self.clone(),
             unproven,
-            proving: Mutex::default(),
+            counted: Mutex::new(self.metrics.connection(ConnectionState::Unauthenticated)),
             proven: OnceLock::new(),
             gave_way: Arc::default(),
         })
@@ -89,31 +90,34 @@ impl Places {
 pub(crate) struct Place {
     places: Arc<Places>,
     unproven: UnprovenPlace<IpAddr>,
-    /// Two requests can come at once.
-    proving: Mutex<()>,
+    /// Keeps it counted in its state. Locked while it proves itself, because two requests can come at once.
+    counted: Mutex<Counted>,
     proven: OnceLock<ProvenPlace>,
-    /// What is told when a proven place is another's.
+    /// Notified when the proven place is given to another connection.
     gave_way: Arc<Notify>,
 }
 
 impl Place {
-    /// From now on this connection is one of those that have proved themselves, and counts as the
-    /// first caller's.
+    /// Makes this a proven connection of `caller`. Later callers on it change nothing.
     ///
     /// # Errors
-    /// If there are too many of those, or the place is another's by now.
+    /// If there are too many proven connections, or another connection has got the place by now.
     pub(crate) fn prove(&self, caller: &Caller) -> Result<(), Refusal> {
-        let _proving = self.proving.lock();
+        let mut counted = self.counted.lock();
         if self.proven.get().is_some() {
             return Ok(());
         }
         if !self.unproven.is_held() {
             return Err(Refusal::GaveWay);
         }
-        let proven = self.places.proven.take(Client::of(caller), self.gave_way.clone()).map_err(|_| Refusal::Full)?;
+        let proven = self.places.proven.take(Client::of(caller), self.gave_way.clone()).map_err(|_| {
+            self.places.metrics.refused(Refusal::Full.word());
+            Refusal::Full
+        })?;
         if !self.unproven.leave() {
             return Err(Refusal::GaveWay);
         }
+        *counted = self.places.metrics.connection(ConnectionState::Authenticated);
         self.proven.set(proven).map_err(|_| Refusal::GaveWay)
     }
 
@@ -139,7 +143,7 @@ impl Place {
     }
 }
 
-/// A discovery stream. Dropped, there is room for another.
+/// A discovery stream. When this is dropped, there is room for another.
 pub(crate) struct Stream(Arc<Place>);
 
 impl Drop for Stream {

@@ -17,7 +17,7 @@ async fn take(places: &Arc<Places>, count: usize, peer: impl Fn(u8) -> IpAddr) -
 
 #[tokio::test(start_paused = true)]
 async fn who_has_proved_itself_stays_and_takes_no_other_s_place() {
-    let places = Places::new(LIMITS);
+    let places = Places::new(LIMITS, ControlMetrics::default());
     let caller = Caller::default();
     let proxies = take(&places, 3, |_| address(1)).await;
     let deadline = Instant::now() + LIMITS.first_request;
@@ -38,7 +38,7 @@ async fn who_has_proved_itself_stays_and_takes_no_other_s_place() {
 
 #[tokio::test(start_paused = true)]
 async fn one_client_keeps_no_other_out() {
-    let places = Places::new(Limits { unproven: 64, proven: 32, ..LIMITS });
+    let places = Places::new(Limits { unproven: 64, proven: 32, ..LIMITS }, ControlMetrics::default());
     let on_node = |node: &str| Caller { node: Some(node.into()), ..Caller::default() };
     let deadline = Instant::now() + LIMITS.first_request;
     let greedy = take(&places, 32, |_| address(1)).await;

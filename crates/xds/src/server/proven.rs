@@ -1,4 +1,4 @@
-//! Connections of clients whose token was found good: who may have how many.
+//! Connections of clients whose token was good: how many each client may have.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio::sync::Notify;
 
 use super::caller::Caller;
 
-/// So many connections one client may have while others want places. A proxy has two, and twice as many while the next
-/// one takes over.
+/// How many connections one client may have while others want places. A proxy has two, and a node has four while the next
+/// proxy takes over.
 const SHARE: usize = 8;
 
-/// Who shares places: the token's service account on its node, or in its pod where the token names no node. Where it
-/// names neither, nothing tells clients of one account apart.
+/// One client: the token's service account on the token's node, or in its pod if the token names no node. If it names
+/// neither, all clients of the account count as one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     account: (String, String),
@@ -53,8 +53,8 @@ impl Proven {
         Arc::new(Self { most: most.max(1), taken: Mutex::default() })
     }
 
-    /// A place for one more connection of `client`, which is told by `gave_way` once it is another's. When all are taken, the client that has most gives one up, the
-    /// latest it took: older ones are more likely to be of use to somebody.
+    /// A place for one more connection of `client`. `gave_way` is notified when another connection gets it. When all are
+    /// taken, the client that has most gives up its latest one, because older ones are more likely to be in use.
     ///
     /// # Errors
     /// If nobody else has more than its share.
@@ -78,7 +78,7 @@ impl Proven {
     }
 }
 
-/// A connection's place. Dropped, it is free.
+/// A connection's place. It is free again when this is dropped.
 pub(super) struct ProvenPlace {
     all: Arc<Proven>,
     client: Client,
@@ -86,7 +86,7 @@ pub(super) struct ProvenPlace {
     streams: AtomicUsize,
 }
 
-/// Discovery streams on one connection: a proxy has one, two where it begins anew.
+/// Most discovery streams on one connection. A proxy has one, and two while it replaces its stream.
 const STREAMS: usize = 4;
 
 impl ProvenPlace {

@@ -30,7 +30,7 @@ fn one_token_keeps_no_other_client_out() {
     assert!(!honest.iter().any(lost));
     let lost: Vec<bool> = greedy.iter().map(lost).collect();
     assert_eq!(lost, (2..64).map(|number| number >= 24).collect::<Vec<_>>(), "those it took last");
-    // What gave way frees nothing when it goes; what is still held does.
+    // A connection that gave way frees no place when it ends; one that still has its place does.
     greedy.truncate(22);
     assert!(matches!(take(&proven, 0), Err(Full)));
     drop(greedy.pop());
@@ -54,7 +54,7 @@ fn clients_are_told_apart_by_node_or_else_by_pod() {
     let pod = Caller { pod_uid: Some("1".into()), ..caller.clone() };
     assert_eq!(Client::of(&node), Client::of(&Caller { pod_uid: Some("2".into()), ..node.clone() }));
     assert_ne!(Client::of(&pod), Client::of(&Caller { pod_uid: Some("2".into()), ..pod.clone() }));
-    // What the caller says of itself, unchecked, is no identity.
+    // What a caller claims without proof does not identify it.
     assert_eq!(Client::of(&caller), Client::of(&Caller { cluster_id: "x".into(), ..caller.clone() }));
 }
 

@@ -1,19 +1,21 @@
-//! The connected proxies, and how far each is.
+//! The connected proxies, and how much of what is published each has accepted.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
+use leno_telemetry::metrics::control::ControlMetrics;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::subscription::Subscription;
+use super::push::Subscription;
 use super::type_state::TypeProgress;
+use crate::Resources;
 
-/// How far one proxy is with one type.
+/// One proxy's progress with one type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TypeStatus {
     /// The type.
@@ -56,10 +58,11 @@ pub struct ProxyStatus {
 pub(super) struct Registry {
     next: AtomicU64,
     proxies: Mutex<BTreeMap<u64, Arc<Proxy>>>,
-    /// Who waits for proxies. Locked before `proxies`, never after.
+    /// Callers that wait for proxies. Locked before `proxies`, never after.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Counts changes of the set of proxies and of their progress.
     changed: watch::Sender<u64>,
+    metrics: ControlMetrics,
 }
 
 #[derive(Debug)]
@@ -69,18 +72,18 @@ struct Proxy {
     progress: Mutex<Progress>,
 }
 
-/// Somebody who waits until the proxies that were connected have answered a snapshot.
+/// A caller that waits until the proxies that were connected have answered a snapshot.
 #[derive(Debug)]
 struct Waiting {
     generation: u64,
-    /// What the awaited proxies call themselves: one that connects again is awaited again.
+    /// Node ids of the awaited proxies. One that connects again is awaited again.
     awaited: HashSet<String>,
-    /// The connections of those that have yet to answer.
+    /// The connections of proxies that have not answered yet.
     behind: HashSet<u64>,
     done: watch::Sender<bool>,
 }
 
-/// Takes somebody who waits off the list.
+/// Removes a waiting caller from the list when dropped.
 struct Wait<'a>(&'a Registry, u64);
 
 impl Drop for Wait<'_> {
@@ -102,10 +105,17 @@ pub(super) struct Who {
 struct Progress {
     connected_since: SystemTime,
     generation: Option<u64>,
+    /// The time of the first change that the proxy was sent and has not answered.
+    changed_at: Option<Instant>,
     types: Vec<TypeProgress>,
 }
 
 impl Registry {
+    /// No proxies. Their progress is counted in `metrics`.
+    pub(super) fn counting(metrics: ControlMetrics) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+
     /// In order of arrival.
     pub(super) fn status(&self) -> Vec<ProxyStatus> {
         let proxies: Vec<Arc<Proxy>> = self.proxies.lock().values().cloned().collect();
@@ -136,11 +146,11 @@ impl Registry {
             }
             waiting.insert(key, Waiting { generation, awaited, behind, done });
         }
-        // An error would mean that it was taken off the list, which is for this function to do.
+        // This can't fail: only this function removes the caller from the list.
         let _ = is_done.wait_for(|done| *done).await;
     }
 
-    /// The proxy of that connection has answered the snapshot `generation`, or, without one, is gone.
+    /// The proxy of connection `key` has answered the snapshot `generation`, or is gone if that is `None`.
     fn no_longer_behind(&self, key: u64, generation: Option<u64>) {
         for waiting in self.waiting.lock().values_mut() {
             let counts = generation.is_none_or(|generation| generation >= waiting.generation);
@@ -148,6 +158,11 @@ impl Registry {
                 waiting.done.send_replace(true);
             }
         }
+    }
+
+    /// How many proxies have not answered the snapshot `generation`.
+    pub(super) fn behind(&self, generation: u64) -> usize {
+        self.proxies.lock().values().filter(|proxy| !proxy.has_answered(generation)).count()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -160,7 +175,8 @@ impl Registry {
 
     pub(super) fn enter(self: &Arc<Self>, who: Who) -> Entry {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
-        let progress = Progress { connected_since: SystemTime::now(), generation: None, types: Vec::new() };
+        let progress =
+            Progress { connected_since: SystemTime::now(), generation: None, changed_at: None, types: Vec::new() };
         let proxy = Arc::new(Proxy { who, progress: Mutex::new(progress) });
         for waiting in self.waiting.lock().values_mut().filter(|waiting| waiting.awaited.contains(&proxy.who.id)) {
             waiting.behind.insert(key);
@@ -215,16 +231,28 @@ impl Entry {
         &self.proxy.who
     }
 
-    /// Updates the proxy's progress, as of the snapshot `generation`.
-    pub(super) fn update(&self, subscription: &Subscription, generation: u64) {
+    /// Updates the proxy's progress, as of `snapshot`.
+    pub(super) fn update(&self, subscription: &Subscription, snapshot: &Resources) {
+        let generation = snapshot.generation();
+        let in_sync = subscription.in_sync();
         let mut progress = self.proxy.progress.lock();
         let mut changed = subscription.update(&mut progress.types);
-        let answered = subscription.in_sync() && progress.generation != Some(generation);
+        if !in_sync
+            && progress.changed_at.is_none()
+            && let Some(answered) = progress.generation
+        {
+            progress.changed_at = snapshot.changed_since(answered);
+        }
+        let converged = progress.changed_at.take_if(|_| in_sync);
+        let answered = in_sync && progress.generation != Some(generation);
         if answered {
             progress.generation = Some(generation);
             changed = true;
         }
         drop(progress);
+        if let Some(changed_at) = converged {
+            self.registry.metrics.converged(changed_at.elapsed());
+        }
         if answered {
             self.registry.no_longer_behind(self.key, Some(generation));
         }

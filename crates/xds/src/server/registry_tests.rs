@@ -9,7 +9,7 @@ fn enter(registry: &Arc<Registry>, id: &str) -> Entry {
     registry.enter(who)
 }
 
-/// The proxy has answered so much.
+/// The proxy has answered this snapshot.
 fn answers(entry: &Entry, generation: u64) {
     entry.proxy.progress.lock().generation = Some(generation);
     entry.registry.no_longer_behind(entry.key, Some(generation));
@@ -23,7 +23,7 @@ fn who_waits_is_told_when_the_last_of_those_connected_has_answered_or_is_gone() 
     answers(&first, 7);
     let mut waits = pin!(registry.answered(7));
     assert!(waits.as_mut().now_or_never().is_none());
-    // One that comes meanwhile is told the newest anyway; one that comes back is awaited again.
+    // A proxy that connects meanwhile gets the latest anyway; one that comes back is awaited again.
     let _third = enter(&registry, "third");
     let again = enter(&registry, "second");
     answers(&second, 6);
@@ -34,7 +34,7 @@ fn who_waits_is_told_when_the_last_of_those_connected_has_answered_or_is_gone() 
     assert!(waits.now_or_never().is_some());
     assert!(registry.waiting.lock().is_empty());
     drop(first);
-    // Who gives up waiting leaves nothing either.
+    // A caller that gives up leaves nothing in the list.
     assert!(registry.answered(9).now_or_never().is_none());
     assert!(registry.waiting.lock().is_empty());
 }

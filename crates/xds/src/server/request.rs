@@ -15,10 +15,10 @@ const INITIAL_RESOURCE_VERSIONS: u64 = 5;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoRequest {
     /// They are not a protobuf message of this type.
-    #[error("no discovery request: {0}")]
+    #[error("not a discovery request: {0}")]
     Message(#[from] prost::DecodeError),
     /// The list of names and versions is malformed.
-    #[error("no discovery request: initial_resource_versions is no map of texts")]
+    #[error("not a discovery request: initial_resource_versions is not a map of strings")]
     Held,
 }
 

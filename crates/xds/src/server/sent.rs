@@ -7,19 +7,19 @@ use leno_model::Name;
 
 use super::request::Held;
 use crate::catalogue::Catalogue;
-use crate::published::Published;
+use crate::encoded::Published;
 
 static NOTHING: LazyLock<Arc<Catalogue>> = LazyLock::new(Arc::default);
 
-/// The resources that a proxy was sent and not told to drop: a published catalogue, which costs nothing to remember,
-/// and the names in which the proxy has something else. These are few; they are many for long only if the proxy
-/// subscribes by name.
+/// The resources that a proxy was sent and not told to drop: a published catalogue, which costs nothing to remember, and
+/// the names of which the proxy has another version or none. These are usually few; there are many for long only if the
+/// proxy subscribes by name.
 #[derive(Debug)]
 pub(super) struct Sent {
     base: Arc<Catalogue>,
     /// Names of which it has another version than the one in `base`, or none.
     but: BTreeMap<Name, Option<Name>>,
-    /// Names that it requested and that do not exist, as it was told.
+    /// Names that it requested, and of which it was told that they do not exist.
     missing: BTreeSet<Name>,
 }
 

@@ -16,12 +16,10 @@ use super::sent::Sent;
 use crate::catalogue::Catalogue;
 use lacks::{Lacks, Pending};
 
-/// How long workloads wait for the acknowledgement of policies. A proxy that never gives one
-/// gets them all the same; it has been sent the policies before them.
-///
-/// And how long removals of policies wait for the acknowledgement of workloads.
+/// How long workloads wait for the acknowledgement of policies. A proxy that never acknowledges gets the workloads all the
+/// same; it was sent the policies before them. Removals of policies wait as long for the acknowledgement of workloads.
 pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
-/// After this, a response that was never acknowledged holds up the next no longer.
+/// How long an unacknowledged response holds up the next one.
 pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
 const WILDCARD: &str = "*";
 /// Longest kept message of a refusal, characters.
@@ -37,23 +35,23 @@ pub(super) struct TypeState {
     wanted: BTreeSet<Name>,
     sought_in: Option<Arc<Catalogue>>,
     sent: Sent,
-    /// What the proxy said it holds, until that was compared with what is published.
+    /// What the proxy said it holds, until it is compared with what is published.
     told: Option<Held>,
-    /// For names whose earlier version, which the proxy may still use, reaches further than the one in `sent`: that
-    /// reach, until the proxy accepts the later version.
+    /// The reach of earlier versions that the proxy may still use, by name, if it is higher than that of the version in
+    /// `sent`; until the proxy accepts the latter.
     reached: BTreeMap<Name, u8>,
     /// Whether an answer is due even if it is empty: to the first request, and for every new name.
     pub(super) owes_answer: bool,
     pub(super) requested_at: Instant,
     pub(super) pending: Pending,
     pub(super) waiting: Option<Waiting>,
-    /// Since when policies that were sent are not acknowledged.
+    /// Since when there are policies that were sent and not acknowledged.
     pub(super) unacked_since: Option<Instant>,
     /// Since when there is something that must be sent last.
     pub(super) late_since: Option<Instant>,
     pub(super) sent_count: u64,
     acked: u64,
-    nacked: u64,
+    pub(super) nacked: u64,
     last_nack: Option<Name>,
 }
 
@@ -65,7 +63,7 @@ pub(super) struct Waiting {
     narrows: BTreeSet<Name>,
 }
 
-/// How far a proxy is with one type.
+/// A proxy's progress with one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeProgress {
     /// The type.
@@ -78,7 +76,7 @@ pub struct TypeProgress {
     pub acked: u64,
     /// Responses refused in part.
     pub nacked: u64,
-    /// What it said to the last one refused, unless it accepted a later one.
+    /// Its message at the last refusal, unless it has accepted a later response.
     pub last_nack: Option<Name>,
     /// Whether everything published was sent and answered.
     pub in_sync: bool,
@@ -155,7 +153,7 @@ impl TypeState {
         let Some(answered) = self.waiting.take_if(answers) else { return };
         self.unacked_since = None;
         if !answered.narrows.is_empty() {
-            // It has to be found again which resources reach less far than what the proxy has.
+            // Which resources have a lower reach than the proxy's versions must be found again.
             self.pending.of = None;
         }
         match request.error() {
@@ -210,7 +208,7 @@ impl TypeState {
         Some(Answer::new(&self.type_url, nonce, length, body))
     }
 
-    /// Notes what the proxy will have.
+    /// Records what the proxy will have, and returns the length and body of the response.
     fn send(
         &mut self,
         latest: &Arc<Catalogue>,

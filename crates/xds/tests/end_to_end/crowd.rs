@@ -1,4 +1,4 @@
-//! Clients that have no token, in any number, keep nobody out who has one.
+//! Clients without a token, in any number, do not keep out a client that has one.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,7 +14,7 @@ use super::*;
 
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// How far a client goes that never proves itself.
+/// How far a client without a token goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Idler {
     /// Connects.
@@ -23,16 +23,16 @@ enum Idler {
     Tls,
     /// Opens HTTP/2.
     Http2,
-    /// Sends a request each second with a token that is no good.
+    /// Sends a request each second with a wrong token.
     BadToken,
 }
 
 const IDLERS: [Idler; 4] = [Idler::Tcp, Idler::Tls, Idler::Http2, Idler::BadToken];
 
-/// Where they come from.
+/// The addresses of these clients.
 #[derive(Debug, Clone, Copy)]
 enum From {
-    /// The address that honest proxies come from too.
+    /// The address of honest proxies.
     Home,
     /// Another one.
     Elsewhere,
@@ -73,7 +73,7 @@ impl ControlPlane {
         Some((requests, tokio::spawn(async { drop(connection.await) })))
     }
 
-    /// Opens a connection that never proves itself. The answer resolves when it has ended.
+    /// Opens a connection that never shows a good token. The result resolves when it has ended.
     async fn idle(&self, kind: Idler, from: IpAddr) -> impl Future<Output = ()> + Send + use<> {
         let (tcp, tls, http2) = match kind {
             Idler::Tcp => (Some(self.tcp_from(from).await), None, None),
@@ -129,11 +129,11 @@ async fn a_proxy_is_served(control: &ControlPlane, when: &str) {
             assert!(error.retryable, "{when}: {error}");
         }
     };
-    // A second or two on a machine that does nothing else.
+    // On an idle machine this takes a second or two.
     tokio::time::timeout(TIMEOUT / 2, served).await.unwrap_or_else(|_| panic!("{when}: an honest proxy is kept out"));
 }
 
-/// As many idlers as there are places.
+/// Opens as many idle connections as there are places.
 async fn crowd(kind: Idler, from: From, count: usize, limits: Limits) {
     let when = format!("{count} × {kind:?} from {from:?}");
     let control = ControlPlane::with_limits(authority(), resources(&[("w", "1")]), 0, limits).await;
@@ -146,7 +146,7 @@ async fn crowd(kind: Idler, from: From, count: usize, limits: Limits) {
         idlers.spawn(control.idle(kind, from.address(n)).await);
     }
     a_proxy_is_served(&control, &when).await;
-    // Again, when the first has left.
+    // Once more, after the first proxy has left.
     a_proxy_is_served(&control, &when).await;
     control.change(|resources| {
         resources.upsert(ADDRESS_TYPE, "w", Resource::new("2"));
@@ -157,7 +157,7 @@ async fn crowd(kind: Idler, from: From, count: usize, limits: Limits) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_clients_keep_nobody_out() {
-    // The deadline is not what helps.
+    // A long deadline, so that the limits are what helps.
     let limits = Limits { unproven: 32, unproven_per_address: 8, first_request: TIMEOUT * 10, ..Limits::default() };
     let mut all = JoinSet::new();
     for kind in IDLERS {
@@ -170,7 +170,7 @@ async fn idle_clients_keep_nobody_out() {
     }
 }
 
-/// With the limits that a control plane has, and more connections than it took in all before idle ones had to go.
+/// With a control plane's default limits, and more connections than it could take before idle ones had to give way.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_clients_keep_nobody_out_at_full_size() {
     if std::env::var_os("LENO_SOAK").is_none() {

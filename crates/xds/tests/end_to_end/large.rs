@@ -1,4 +1,4 @@
-//! Meshes that don't fit into one of anything: a frame, a window, a request.
+//! Meshes that don't fit into one frame, one window or one request.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
@@ -28,7 +28,7 @@ async fn a_large_mesh_fits() {
     assert_eq!(proxy.synced().await.len(), 20_000);
 }
 
-/// What a proxy holds of a large mesh takes a request of many frames to tell.
+/// The list of what a proxy holds of a large mesh takes a request of many frames.
 #[tokio::test]
 async fn a_large_mesh_is_not_sent_again() {
     let control = ControlPlane::new(mesh(20_000, "1")).await;
@@ -47,7 +47,7 @@ async fn a_large_mesh_is_not_sent_again() {
     assert_eq!((addresses.resources, addresses.in_sync), (19_999, true));
 }
 
-/// A client that says what a proxy says, and reads when it likes.
+/// A client that sends a proxy's requests, and reads when the test wants it.
 struct Lazy {
     body: hyper::body::Incoming,
     requests: mpsc::UnboundedSender<DeltaDiscoveryRequest>,
@@ -108,8 +108,8 @@ impl Lazy {
     }
 }
 
-/// Some stop reading within their first answer; the others see each change as if they were alone. Who reads on has what
-/// was there when it was answered, and then the difference from that to the latest, exactly.
+/// Some clients stop reading within their first answer. The others see each change as if they were alone. A client that
+/// reads on gets the state of the time of the answer, and then exactly the difference to the latest state.
 #[tokio::test]
 async fn who_does_not_read_is_alone_with_that() {
     let control = ControlPlane::new(mesh(5_000, &"x".repeat(500))).await;

@@ -1,4 +1,4 @@
-//! What a proxy lacks of what there is.
+//! The difference between what a proxy has and what is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use leno_model::Name;
 
 use super::TypeState;
 use crate::catalogue::{Catalogue, Change};
-use crate::published::Published;
+use crate::encoded::Published;
 use crate::resource::reach_of;
 use crate::server::delta::{Delta, Deltas, Narrowing, Part, Removal};
 use crate::server::sent::Sent;
@@ -24,10 +24,10 @@ pub(in crate::server) struct Pending {
 pub(super) enum Lacks {
     #[default]
     Nothing,
-    /// It has nothing.
+    /// The proxy has nothing.
     Everything,
     Some(Arc<Delta>),
-    /// What comes last of this.
+    /// The part of this difference that is sent last.
     Late(Arc<Delta>),
 }
 
@@ -57,7 +57,7 @@ impl TypeState {
         }
         let lacks = if self.wildcard {
             match self.lacks_of_everything(latest, deltas) {
-                // The one it was sent need not be kept.
+                // The proxy's earlier snapshot need not be kept.
                 Lacks::Some(delta) if delta.is_empty(Part::All) => {
                     self.has_all_of(latest, None);
                     Lacks::Nothing
@@ -123,7 +123,7 @@ impl TypeState {
             .filter(|(name, _)| !self.wanted.contains(*name))
             .map(|(n, version)| (n, version.clone()))
             .collect();
-        // Whoever asks for a name waits to hear that there is none.
+        // A proxy that requests a name waits to be told that there is no such resource.
         for name in &self.names {
             if !self.sent.is_known_missing(name) && !answered.contains(&**name) {
                 removals.entry(name).or_default();
@@ -142,16 +142,16 @@ impl TypeState {
         }
     }
 
-    /// Whether it reaches less far than what the proxy may go by.
+    /// Whether its reach is lower than that of the version that the proxy may use.
     fn narrows(&self, new: &Published) -> bool {
         let (name, Some(reach)) = (new.name(), new.reach()) else { return false };
         let in_doubt = self.waiting.as_ref().is_some_and(|waiting| waiting.narrows.contains(name));
-        // It may be wider than what was sent last, which then must not be missed; the answer
-        // will tell before anything else is sent.
+        // Its reach may be higher than that of the version sent last. The answer tells which one the proxy has, before
+        // anything else is sent.
         !(in_doubt && self.reach_sent(name) < Some(reach)) && self.reach(name) > Some(reach)
     }
 
-    /// How far what the proxy may go by reaches.
+    /// The reach of the version that the proxy may use.
     pub(super) fn reach(&self, name: &str) -> Option<u8> {
         self.reach_sent(name).max(self.reached.get(name).copied())
     }
@@ -160,7 +160,7 @@ impl TypeState {
         self.sent.version(name).and_then(reach_of)
     }
 
-    /// Finds the resources behind the names asked for; whether one of them may have changed.
+    /// Finds the resources behind the requested names. Returns whether one of them may have changed.
     fn seek(&mut self, latest: &Arc<Catalogue>) -> bool {
         let Self { names, wanted, .. } = self;
         let is_wanted = |resource: &Published| {

@@ -5,7 +5,7 @@ use prost::Message;
 use super::*;
 
 proptest! {
-    /// What is written here is what the library writes, and what is read back is what went in.
+    /// This crate writes the same bytes as the protobuf library, and reads back what was written.
     #[test]
     fn the_library_writes_the_same(
         type_url in "[a-z./]{1,40}",

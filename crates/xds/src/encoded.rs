@@ -114,5 +114,5 @@ impl Published {
 }
 
 #[cfg(test)]
-#[path = "published_tests.rs"]
+#[path = "encoded_tests.rs"]
 mod tests;

@@ -1,4 +1,5 @@
-//! What a proxy has, wants, and is sent next: delta discovery as a state machine without a network or a clock.
+//! What a proxy has, what it wants, and what it is sent next: delta discovery as a state machine without a network or a
+//! clock.
 //!
 //! Differences are taken between the latest snapshot and what the proxy was sent. So a slow proxy skips intermediate
 //! versions and needs no queue. What it was sent is an earlier snapshot, which shares with the latest one everything
@@ -22,8 +23,7 @@ use super::type_state::{ACK_GRACE, POLICY_GRACE, TypeProgress, TypeState};
 use crate::Resources;
 use crate::catalogue::Catalogue;
 
-/// How long the first workloads wait for the proxy to ask for policies at all. Proxies ask for
-/// both in one breath.
+/// How long the first workloads wait for the proxy to subscribe to policies. Proxies subscribe to both at once.
 const FIRST_GRACE: Duration = Duration::from_secs(1);
 /// Types one stream may ask for; there are three in use.
 const MAX_TYPES: usize = 16;
@@ -36,13 +36,13 @@ static NOTHING: LazyLock<Arc<Catalogue>> = LazyLock::new(Arc::default);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The request has no type.
-    #[error("a discovery request without type_url")]
+    #[error("a discovery request has no type_url")]
     NoType,
     /// Too many types on one stream.
-    #[error("more than {MAX_TYPES} types on one stream")]
+    #[error("the proxy subscribes to more than {MAX_TYPES} types on one stream; a proxy needs three")]
     TooManyTypes,
     /// Too many names.
-    #[error("more than {MAX_NAMES} names subscribed one by one; subscribe to everything instead")]
+    #[error("the proxy subscribes to more than {MAX_NAMES} names one by one; subscribe to everything instead")]
     TooManyNames,
 }
 
@@ -142,6 +142,11 @@ impl Subscription {
         !self.types.is_empty() && self.types.iter().all(TypeState::in_sync)
     }
 
+    /// How many responses of a type the proxy refused at least one resource of.
+    pub(super) fn nacked(&self, type_url: &str) -> u64 {
+        self.index(type_url).map_or(0, |index| self.types[index].nacked)
+    }
+
     /// The proxy's progress with each type that it subscribed to.
     pub fn progress(&self) -> Vec<TypeProgress> {
         self.types.iter().map(TypeState::progress).collect()
@@ -212,5 +217,5 @@ mod naive;
 #[path = "oracle_tests.rs"]
 mod oracle_tests;
 #[cfg(test)]
-#[path = "subscription_tests.rs"]
+#[path = "push_tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use super::*;
 use crate::Resource;
 use crate::resource::reach_of;
 
-/// As on the wire, but for the bytes.
+/// The messages as on the wire, not encoded.
 pub(super) trait Wire {
     fn ask(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Result<(), ProtocolError>;
     fn say(&mut self, snapshot: &Resources, now: Instant) -> Option<DeltaDiscoveryResponse>;
@@ -190,7 +190,7 @@ fn policies_are_removed_last() {
     assert_eq!((&*policies.type_url, &*policies.removed_resources), (P, &["p".to_owned()][..]));
 }
 
-/// A workload, and a policy that reaches it by itself (1) or where it is named (0).
+/// A workload, and a policy that applies to it by scope (reach 1) or because it names the policy (reach 0).
 fn reaching(workload: &str, policy: &str, reach: u8) -> Resources {
     let mut resources = snapshot(&[("w", workload)], &[]);
     resources.upsert(P, "p", Resource::new(policy.to_owned()).with_reach(reach));
@@ -212,7 +212,7 @@ fn a_policy_that_is_narrowed_follows_the_workloads_that_name_it() {
     let policies = subscription.say(&resources, now).unwrap();
     assert_eq!((&*policies.type_url, names(&policies)), (P, vec!["p"]));
 
-    // Refused, the wide one is still what holds there, so the next is no less careful.
+    // The proxy refused it and still uses the wide version, so the next update is ordered the same way.
     subscription.ask(nack(&policies, "p: unknown enum"), now).unwrap();
     let resources = reaching("names p too", "narrow again", 0);
     let addresses = subscription.say(&resources, now).unwrap();
@@ -222,7 +222,7 @@ fn a_policy_that_is_narrowed_follows_the_workloads_that_name_it() {
     subscription.ask(ack(&addresses), slow).unwrap();
     subscription.ask(ack(&policies), slow).unwrap();
 
-    // Narrow at the proxy: from now on new content goes first, and so does wider reach.
+    // The proxy now has the narrow version. From now on new content is sent first, and so is a higher reach.
     for (resources, workload) in [(reaching("names p", "narrow", 0), "names p"), (reaching("1", "wide", 1), "1")] {
         slow += POLICY_GRACE;
         let policies = subscription.say(&resources, slow).unwrap();
@@ -284,8 +284,8 @@ fn a_reconnect_sends_only_what_changed() {
     assert_eq!(response.removed_resources, ["gone"]);
 }
 
-/// A control plane that never saw the proxy is told what the proxy has; ten thousand changes it missed are brought up to
-/// date, no more and no less, whatever order its proxy tells them in.
+/// A proxy tells a control plane that has never seen it what it holds. It is sent exactly the ten thousand changes that it
+/// missed, in whatever order it lists its resources.
 #[test]
 fn ten_thousand_changes_missed() {
     let now = Instant::now();
@@ -297,7 +297,7 @@ fn ten_thousand_changes_missed() {
     let mut after = Resources::default();
     for n in 0..22_000 {
         let body = if n % 4 == 1 { "changed".to_owned() } else { n.to_string() };
-        // Every fourth has another content, and every fourth is gone; 2 000 are new.
+        // A quarter has other content, a quarter is gone, and 2 000 are new.
         if n % 4 != 2 || n >= 20_000 {
             after.upsert(A, name(n), Resource::new(body));
         }
@@ -321,7 +321,7 @@ fn ten_thousand_changes_missed() {
     assert!(subscription.say(&after, now).is_none());
 }
 
-/// What a proxy in sync costs to remember: where its snapshot is.
+/// Of a proxy in sync, only a reference to its snapshot is remembered.
 #[test]
 fn who_is_in_sync_is_remembered_by_a_snapshot() {
     let now = Instant::now();
@@ -346,12 +346,12 @@ fn who_is_in_sync_is_remembered_by_a_snapshot() {
         }
         remembers_nothing_else(&subscription, &resources);
     }
-    // Nor where something changed back before it was sent.
+    // The same if something changed back before it was sent.
     resources.upsert(A, "w30", Resource::new("2"));
     resources.upsert(A, "w30", Resource::new("1"));
     assert!(subscription.say(&resources, now).is_none());
     remembers_nothing_else(&subscription, &resources);
-    // Nor where it comes back with most of it.
+    // The same if the proxy comes back with most of it.
     let held = resources.of(A).unwrap().iter().map(|(name, r)| (name.to_string(), r.version().to_owned())).skip(3);
     let request = DeltaDiscoveryRequest { initial_resource_versions: held.collect(), ..open(A) };
     let mut subscription = Subscription::new();
@@ -363,7 +363,7 @@ fn who_is_in_sync_is_remembered_by_a_snapshot() {
     remembers_nothing_else(&subscription, &resources);
 }
 
-/// The first answer is the pages that all first answers are made of: no copy of the mesh per proxy.
+/// All first answers consist of the same pages: there is no copy of the mesh per proxy.
 #[test]
 fn first_answers_share_their_bytes() {
     let now = Instant::now();
@@ -399,7 +399,7 @@ fn a_slow_proxy_is_sent_the_latest_only() {
     let response = subscription.say(&latest, now).unwrap();
     assert_eq!(names(&response), ["w", "y"]);
     assert!(response.removed_resources.is_empty(), "it never heard of x");
-    // If it never answers, it is not waited for for ever.
+    // A proxy that never answers holds up the next response only for a while.
     let newer = snapshot(&[("w", "6"), ("y", "5")], &[]);
     assert!(subscription.say(&newer, now).is_none());
     assert_eq!(names(&subscription.say(&newer, now + ACK_GRACE).unwrap()), ["w"]);
@@ -411,7 +411,7 @@ fn an_unchanged_snapshot_sends_nothing() {
     let resources = snapshot(&[("w", "1")], &[("p", "1")]);
     let mut subscription = settled(&resources, now);
     assert!(subscription.say(&resources.clone(), now).is_none());
-    // Built anew with the same content: other pointers, same versions.
+    // The same content, built again: other pointers, the same versions.
     assert!(subscription.say(&snapshot(&[("w", "1")], &[("p", "1")]), now).is_none());
     assert!(subscription.in_sync());
 }
@@ -460,7 +460,7 @@ fn names_on_demand() {
     assert_eq!((names(&response), &*response.removed_resources), (vec!["missing"], &["w".to_owned()][..]));
     subscription.ask(ack(&response), now).unwrap();
 
-    // Asked for again: sent again, changed or not.
+    // A name that is requested again is sent again, changed or not.
     subscription.ask(ask(A, &["missing"], &[]), now).unwrap();
     let response = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&response), ["missing"]);
@@ -468,7 +468,7 @@ fn names_on_demand() {
     subscription.ask(ask(A, &[], &["missing"]), now).unwrap();
     resources.upsert(A, "missing", Resource::new("2"));
     assert!(subscription.say(&resources, now).is_none());
-    // And everything after all.
+    // Now the proxy subscribes to everything.
     subscription.ask(ask(A, &["*"], &[]), now).unwrap();
     let response = subscription.say(&resources, now).unwrap();
     assert_eq!(names(&response), ["missing", "x"]);
@@ -500,19 +500,19 @@ fn limits() {
 /// What can happen to a proxy and its control plane.
 #[derive(Debug, Clone)]
 enum Event {
-    /// A policy gets this content, or goes.
+    /// A policy gets this content, or is removed.
     Policy(u8, Option<u8>),
-    /// A workload gets this content and names these policies as far as they exist, or goes.
+    /// A workload gets this content and names those of these policies that exist, or is removed.
     Workload(u8, Option<(u8, Vec<u8>)>),
-    /// What was changed is published.
+    /// The changes are published.
     Publish,
-    /// The server sends what it may.
+    /// The server sends what it may send now.
     Send,
     /// The proxy reads one response and answers.
     Receive { accept: bool },
     /// The stream breaks and the proxy connects again.
     Reconnect,
-    /// Less than the grace passes.
+    /// A time shorter than the grace passes.
     Tick,
 }
 
@@ -678,9 +678,8 @@ fn body_names(body: &[u8]) -> impl Iterator<Item = &str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A workload that a policy covers in every snapshot is covered at the proxy at every
-    /// moment, whether the policy reaches it by itself or by being named, and however often that
-    /// changes; across reconnects too.
+    /// A workload that a policy covers in every snapshot is covered at the proxy at every moment, whether the policy
+    /// applies by scope or because the workload names it, however often that changes, and across reconnects.
     #[test]
     fn what_is_always_covered_never_lies_open(
         events in prop::collection::vec((0..6u8, 0..3u8, 0..3u8), 1..80),
@@ -728,7 +727,7 @@ proptest! {
         world.check_order();
     }
 
-    /// Refusals and delays never wedge the stream: after a reconnect everything is there.
+    /// Refusals and delays never block the stream: after a reconnect everything is there.
     #[test]
     fn refusals_and_delays(events in prop::collection::vec(event(), 1..80)) {
         let mut world = World::new(false);
@@ -737,7 +736,7 @@ proptest! {
                 Event::Publish => world.published = world.draft.clone(),
                 Event::Send => world.send(),
                 Event::Receive { accept: true } => {
-                    // What an earlier refusal left out may be removed later; that is fine.
+                    // A resource that an earlier refusal left out may be removed later.
                     if let Some(response) = world.wire.pop_front() {
                         let held = world.held.get_mut(&*response.type_url).unwrap();
                         for name in &response.removed_resources {
@@ -760,8 +759,8 @@ proptest! {
         world.settle();
     }
 
-    /// Requests from hell end in an error or an answer, never in a panic, and never more than
-    /// one response per type is under way.
+    /// Arbitrary requests end in an error or an answer, never in a panic, and never is more than one response per type under
+    /// way.
     #[test]
     fn arbitrary_requests(requests in prop::collection::vec(
         (prop::sample::select(vec![A, P, "x", ""]), prop::collection::vec("[*a-c]{0,2}", 0..3),
