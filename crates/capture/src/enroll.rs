@@ -4,6 +4,7 @@
 //! of its node that has acknowledged it ([`crate::zds`]). Their order keeps traffic safe and connections alive, and it
 //! is decided here. [`Enrollment`] is told a namespace and its identity, and knows nothing else of a pod.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use crate::gate::{Gate, Stopped};
+use crate::listeners::others_listen;
 use crate::netns::NetworkNamespace;
-use crate::pod_rules::PodRules;
+use crate::pod_rules::{PodRules, Problem};
 use crate::zds::{self, Agent, PodInfo};
 use crate::{pod_hold, pod_rules};
 
@@ -86,7 +88,10 @@ struct Work {
 }
 
 impl Work {
-    async fn run(&self, work: impl FnOnce() -> crate::Result<()> + Send + 'static) -> Result<(), Error> {
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> crate::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let in_turn = move || {
             let _turn = turn;
@@ -206,6 +211,56 @@ impl Enrollment {
         if proxies.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// For a pod that is in the mesh: puts right what somebody else changed in its rules, and returns what that was. Without
+    /// the rules, its connections would bypass the proxy.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn repair_rules(&mut self) -> Result<Vec<Problem>, Error> {
+        if !matches!(self.rules, Rules::Installed(_)) {
+            return Ok(Vec::new());
+        }
+        let (namespace, options) = (self.namespace.clone(), self.options.clone());
+        let proxies = self.agent.proxies();
+        let work = move || {
+            let mut problems = pod_rules::check(&namespace, &options)?;
+            if !problems.is_empty() {
+                pod_rules::install(&namespace, &options)?;
+            }
+            // Without a proxy, only the task that waits for the next one knows whether connections are to be held.
+            if *proxies.borrow() > 0 && !pod_hold::is_installed(&namespace)? {
+                pod_hold::install(&namespace)?;
+                problems.push(Problem::Missing("the rules that hold connections until the next proxy".to_owned()));
+            }
+            Ok(problems)
+        };
+        self.work.run(work).await
+    }
+
+    /// For a pod that is in the mesh: whether no proxy listens in it, although one acknowledged it and is connected.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn lacks_listeners(&self) -> Result<bool, Error> {
+        if !self.announced || *self.agent.proxies().borrow() == 0 {
+            return Ok(false);
+        }
+        let namespace = self.namespace.clone();
+        let ports = [pod_rules::OUTBOUND_PORT, pod_rules::INBOUND_PORT, pod_rules::TUNNEL_PORT].into();
+        self.work.run(move || Ok(!others_listen(&namespace, &ports, &BTreeSet::new())?)).await
+    }
+
+    /// Makes the proxies drop the pod and take it again, so that its listeners are opened anew.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn announce_again(&mut self) -> Result<State, Error> {
+        self.agent.remove(&self.info.uid).await;
+        self.announced = false;
+        self.announce().await?;
+        Ok(self.state())
     }
 
     async fn capture(&mut self) -> Result<(), Error> {

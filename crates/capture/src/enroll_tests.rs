@@ -97,6 +97,84 @@ async fn a_pod_is_captured_announced_acknowledged_and_released() {
 }
 
 #[tokio::test]
+async fn rules_that_somebody_removed_are_put_back() {
+    if !may_run("rules_that_somebody_removed_are_put_back") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::bind(dir.path().join("agent.sock")).unwrap();
+    let mut pod = enrollment(&agent);
+    let namespace = pod.namespace.clone();
+    assert_eq!(pod.repair_rules().await.unwrap(), [], "a pod outside the mesh has no rules to repair");
+    assert_eq!(tables(&namespace), Vec::<String>::new());
+
+    let client = Client::new(dir.path().join("agent.sock"));
+    let proxy = tokio::spawn(async move { client.run(&Willing).await });
+    pod.proxy_changed().await;
+    assert_eq!(pod.announce_and_capture().await.unwrap(), State::Enrolled);
+    assert_eq!(pod.repair_rules().await.unwrap(), []);
+    pod_hold::remove(&namespace).unwrap();
+    assert_eq!(pod.repair_rules().await.unwrap().len(), 1);
+    assert!(pod_hold::is_installed(&namespace).unwrap());
+    assert_eq!(pod.repair_rules().await.unwrap(), []);
+
+    // No proxy came back in time, so connections are refused. A repair must not make them wait forever.
+    proxy.abort();
+    agent.proxies().wait_for(|count| *count == 0).await.unwrap();
+    pod_hold::remove(&namespace).unwrap();
+    pod_rules::remove_redirect(&namespace).unwrap();
+    assert!(!pod_rules::redirects(&namespace).unwrap());
+    assert_ne!(pod.repair_rules().await.unwrap(), []);
+    assert!(pod_rules::redirects(&namespace).unwrap());
+    assert!(!pod_hold::is_installed(&namespace).unwrap());
+}
+
+/// A proxy that writes down what it is told.
+struct Writing(tokio::sync::mpsc::UnboundedSender<&'static str>);
+
+impl PodHandler for Writing {
+    async fn add(&self, _pod: PodInfo, _namespace: NetworkNamespace) -> Result<(), String> {
+        self.0.send("add").map_err(|e| e.to_string())
+    }
+    async fn remove(&self, _uid: &str) {
+        self.0.send("remove").unwrap();
+    }
+    async fn retain(&self, _uids: HashSet<String>) {}
+}
+
+#[tokio::test]
+async fn a_pod_whose_listeners_are_gone_is_announced_again() {
+    if !may_run("a_pod_whose_listeners_are_gone_is_announced_again") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::bind(dir.path().join("agent.sock")).unwrap();
+    let mut pod = enrollment(&agent);
+    let namespace = pod.namespace.clone();
+    assert!(!pod.lacks_listeners().await.unwrap(), "nobody has said that it listens");
+
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let client = Client::new(dir.path().join("agent.sock"));
+    let proxy = tokio::spawn(async move { client.run(&Writing(told)).await });
+    pod.proxy_changed().await;
+    assert_eq!(pod.capture_and_announce().await.unwrap(), State::Enrolled);
+    assert_eq!(heard.recv().await, Some("add"));
+    let ports = [pod_rules::OUTBOUND_PORT, pod_rules::INBOUND_PORT, pod_rules::TUNNEL_PORT];
+    let listen = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).unwrap();
+    let mut listeners: Vec<_> = namespace.run(|| ports.iter().map(listen).collect()).unwrap();
+    assert!(!pod.lacks_listeners().await.unwrap());
+    listeners.pop();
+    assert!(pod.lacks_listeners().await.unwrap());
+
+    assert_eq!(pod.announce_again().await.unwrap(), State::Enrolled);
+    assert_eq!((heard.recv().await, heard.recv().await), (Some("remove"), Some("add")));
+    // Without a proxy, there is none to open listeners.
+    proxy.abort();
+    agent.proxies().wait_for(|count| *count == 0).await.unwrap();
+    assert!(!pod.lacks_listeners().await.unwrap());
+}
+
+#[tokio::test]
 async fn a_capture_that_was_given_up_leaves_nothing_once_it_is_abandoned() {
     if !may_run("a_capture_that_was_given_up_leaves_nothing_once_it_is_abandoned") {
         return;

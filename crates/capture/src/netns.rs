@@ -14,6 +14,7 @@ use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::{Error, Result};
+use crate::sys;
 
 /// The namespace of the calling thread. Not `/proc/self`: that is the main thread, which may live elsewhere.
 pub(crate) const OWN: &str = "/proc/thread-self/ns/net";
@@ -30,7 +31,8 @@ thread_local! {
     static HERE: RefCell<Option<NetworkNamespace>> = const { RefCell::new(None) };
 }
 
-/// The identity of a namespace: two descriptors with equal ids refer to one namespace, as long as either is open.
+/// The identity of a namespace: two descriptors with equal ids refer to one namespace, as long as either is open. What
+/// must know a namespace again later needs its [cookie](NetworkNamespace::cookie).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId {
     /// Device of the namespace file system.
@@ -115,6 +117,22 @@ impl NetworkNamespace {
     #[must_use]
     pub fn id(&self) -> NamespaceId {
         self.id
+    }
+
+    /// A number that no other namespace gets until the machine starts again, unlike [`Self::id`], whose number is
+    /// given to the next namespace as soon as nothing refers to this one. `None` before Linux 5.14.
+    ///
+    /// # Errors
+    /// When the namespace can't be entered, or no socket can be opened in it.
+    pub fn cookie(&self) -> Result<Option<u64>> {
+        let failed = |e| Error::system(format!("asking for the cookie of network namespace {self}"), e);
+        // A socket of this family can be opened whatever protocols the kernel has.
+        let socket = self.run(|| Socket::new(Domain::UNIX, Type::DGRAM.cloexec(), None))?.map_err(failed)?;
+        match sys::get_option(&socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) {
+            Ok(cookie) => Ok(Some(u64::from_ne_bytes(cookie))),
+            Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
+            Err(e) => Err(failed(e)),
+        }
     }
 
     /// Another descriptor for the same namespace, for instance to send to a node proxy.

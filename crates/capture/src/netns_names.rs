@@ -33,22 +33,22 @@ impl NetworkNamespace {
         Self::create_recorded(dir, name, |_| Ok(()))
     }
 
-    /// As [`Self::create_named`]. `record` is told the namespace's identity before the name exists. With it, the caller
-    /// can later tell the namespace from another one of the same name ([`Self::delete_recorded`]), however this process
-    /// ends.
+    /// As [`Self::create_named`]. `record` is handed the namespace before the name exists. If it writes down the
+    /// namespace's [cookie](Self::cookie), the namespace can later be told from another one of the same name, however
+    /// this process ends.
     ///
     /// # Errors
     /// As [`Self::create_named`], or what `record` says.
     pub fn create_recorded(
         dir: &Path,
         name: &str,
-        record: impl FnOnce(NamespaceId) -> io::Result<()> + Send,
+        record: impl FnOnce(&Self) -> io::Result<()> + Send,
     ) -> Result<Self> {
         let path = named_path(dir, name)?;
         prepare_directory(dir)?;
         Self::create_with(|| {
             let created = Self::current()?;
-            record(created.id())
+            record(&created)
                 .map_err(|e| Error::system(format!("recording network namespace {}", path.display()), e))?;
             OpenOptions::new()
                 .create_new(true)
@@ -94,12 +94,12 @@ impl NetworkNamespace {
         }
     }
 
-    /// Removes the name of the namespace `id` that [`Self::create_recorded`] has reported, or what a crash in between
-    /// left of it. Any other namespace with this name stays. Returns whether the name is gone.
+    /// Removes the name if it is that of `own`, or if a crash of [`Self::create_recorded`] has left it without a
+    /// namespace. Any other namespace with this name stays. Returns whether the name is gone.
     ///
     /// # Errors
     /// As [`Self::delete_named`].
-    pub fn delete_recorded(dir: &Path, name: &str, id: NamespaceId) -> Result<bool> {
+    pub fn delete_recorded(dir: &Path, name: &str, own: Option<&Self>) -> Result<bool> {
         let path = named_path(dir, name)?;
         let failed = |e| Error::system(format!("examining network namespace {}", path.display()), e);
         let found = match fs::symlink_metadata(&path) {
@@ -108,7 +108,9 @@ impl NetworkNamespace {
         };
         // An empty file on which nothing is mounted is no namespace of anybody's.
         let unmounted = found.is_file() && found.len() == 0 && found.dev() == fs::metadata(dir).map_err(failed)?.dev();
-        if !unmounted && (NamespaceId { device: found.dev(), inode: found.ino() }) != id {
+        let found = NamespaceId { device: found.dev(), inode: found.ino() };
+        // As long as `own` is open, nobody else has its id.
+        if !unmounted && own.is_none_or(|own| own.id() != found) {
             return Ok(false);
         }
         Self::delete_named(dir, name).map(|()| true)

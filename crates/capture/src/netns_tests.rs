@@ -150,3 +150,17 @@ fn a_descriptor_of_something_else_is_refused_on_entry() {
     let namespace = NetworkNamespace::from_fd(file.into()).unwrap();
     namespace.run(|| panic!("must not run")).unwrap_err();
 }
+
+#[test]
+fn the_cookie_tells_a_namespace_from_the_next_one_with_its_number() {
+    if !may_run("the_cookie_tells_a_namespace_from_the_next_one_with_its_number") {
+        return;
+    }
+    let first = NetworkNamespace::create().unwrap();
+    let Some(cookie) = first.cookie().unwrap() else { return };
+    assert_eq!(NetworkNamespace::from_fd(first.try_clone_fd().unwrap()).unwrap().cookie().unwrap(), Some(cookie));
+    drop(first);
+    for _ in 0..20 {
+        assert_ne!(NetworkNamespace::create().unwrap().cookie().unwrap(), Some(cookie));
+    }
+}

@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::netns::NetworkNamespace;
 use crate::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, Rule, Table};
 use crate::pod_rules::{DNS_PORT, INBOUND_PORT, OUTBOUND_PORT, TUNNEL_PORT, lacks_inet};
+use crate::sockets;
 
 /// The table, in every family that it may be in.
 const TABLE: &str = "leno-hold";
@@ -24,18 +25,13 @@ const OUTPUT: &str = "output";
 const REFUSED: &str = "refused";
 /// Before address translation (-100), which would hide the port that refuses.
 const PRIORITY: i32 = -300;
-/// Makes the queue of a closed listener move to another one on the same port, where the kernel can (Linux 5.14).
-/// Otherwise, connections that wait there when one proxy hands over to the next would be reset.
-const MIGRATE: &str = "/proc/sys/net/ipv4/tcp_migrate_req";
 
 /// Holds new connections from now on. Repeating it is harmless.
 ///
 /// # Errors
 /// When the kernel has no nf_tables, or the caller lacks CAP_NET_ADMIN in the namespace.
 pub fn install(namespace: &NetworkNamespace) -> Result<()> {
-    if let Err(error) = namespace.run(|| std::fs::write(MIGRATE, "1"))? {
-        tracing::debug!(%error, "connections that wait for a proxy that ends are not handed to the next");
-    }
+    sockets::hand_on_what_waits(namespace);
     match table(Family::Inet).commit(namespace) {
         Err(error) if lacks_inet(&error) => table(Family::Ipv4).commit(namespace),
         other => other,
@@ -52,6 +48,14 @@ pub fn remove(namespace: &NetworkNamespace) -> Result<()> {
         batch.remove_table(&info.table);
     }
     if batch.is_empty() { Ok(()) } else { batch.commit(namespace) }
+}
+
+/// Whether new connections are held.
+///
+/// # Errors
+/// When the namespace can't be examined.
+pub fn is_installed(namespace: &NetworkNamespace) -> Result<bool> {
+    Ok(nft::list_tables(namespace)?.iter().any(|info| info.table.name == TABLE && info.objects > 0))
 }
 
 fn table(family: Family) -> Batch {

@@ -12,7 +12,6 @@
 //! * A redirect to a port where nobody listens is refused. So a dead proxy means refused connections, not plaintext ones; or,
 //!   with [`crate::pod_hold`], such as wait for the next.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -23,9 +22,10 @@ use crate::half_closed;
 use crate::links::{self, PolicyRule, Route, RouteKind};
 use crate::marks::PROXY_MARK;
 use crate::netns::NetworkNamespace;
-use crate::nft::{self, Batch, Chain, ChainType, Family, Hook, Protocol, Rule, Table};
+use crate::nft::{self, Batch, Chain, ChainType, Content, Family, Hook, Protocol, Rule, Table};
 
 pub use crate::marks::{MARK_MASK, REPLY_MARK};
+pub use crate::nft::Problem;
 pub use leno_model::ports::{
     DNS as DNS_PORT, HBONE as TUNNEL_PORT, INBOUND as INBOUND_PORT, OUTBOUND as OUTBOUND_PORT,
 };
@@ -75,27 +75,6 @@ impl Default for PodRules {
             probe_source_v4: PROBE_SOURCE_V4,
             probe_source_v6: PROBE_SOURCE_V6,
             virtual_interfaces: Vec::new(),
-        }
-    }
-}
-
-/// Something in a pod that is not as [`install`] leaves it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Problem {
-    /// It isn't there.
-    Missing(String),
-    /// It is there but shouldn't be.
-    Unexpected(String),
-    /// It is there and does something else.
-    Different(String),
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(what) => write!(f, "missing: {what}"),
-            Self::Unexpected(what) => write!(f, "unexpected: {what}"),
-            Self::Different(what) => write!(f, "different: {what}"),
         }
     }
 }
@@ -210,6 +189,19 @@ pub fn check(namespace: &NetworkNamespace, rules: &PodRules) -> Result<Vec<Probl
     Ok(problems)
 }
 
+/// Whether new connections are redirected, by all the rules or some of them.
+///
+/// # Errors
+/// When the namespace can't be examined.
+pub fn redirects(namespace: &NetworkNamespace) -> Result<bool> {
+    for table in installed(namespace)?.into_iter().filter(|table| table.name == NAT_TABLE) {
+        if !nft::list_rules(namespace, &table)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The mesh's tables that exist.
 fn installed(namespace: &NetworkNamespace) -> Result<Vec<Table>> {
     let ours = |table: &Table| [NAT_TABLE, MANGLE_TABLE, RAW_TABLE].contains(&table.name.as_str());
@@ -220,77 +212,6 @@ fn installed(namespace: &NetworkNamespace) -> Result<Vec<Table>> {
 pub(crate) fn lacks_inet(error: &Error) -> bool {
     matches!(error, Error::Nft { entry, .. } if entry.starts_with("add table inet"))
         && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
-}
-
-/// A table and all that is in it.
-struct Content {
-    table: Table,
-    chains: Vec<Chain>,
-    rules: Vec<(&'static str, Rule)>,
-}
-
-impl Content {
-    /// A table with Istio's shape: base chains that do nothing but call the chains with the rules.
-    fn new(table: Table, prerouting: (ChainType, i32), output: (ChainType, i32)) -> Self {
-        Self {
-            table,
-            chains: vec![
-                Chain::base("prerouting", prerouting.0, Hook::Prerouting, prerouting.1),
-                Chain::base("output", output.0, Hook::Output, output.1),
-                Chain::regular(PREROUTING),
-                Chain::regular(OUTPUT),
-            ],
-            rules: vec![("output", Rule::new().jump(OUTPUT)), ("prerouting", Rule::new().jump(PREROUTING))],
-        }
-    }
-
-    fn add_to(self, batch: &mut Batch) {
-        batch.add_table(&self.table);
-        for chain in self.chains {
-            batch.add_chain(&self.table, chain);
-        }
-        for (chain, rule) in self.rules {
-            batch.add_rule(&self.table, chain, rule);
-        }
-    }
-
-    fn check(&self, namespace: &NetworkNamespace, problems: &mut Vec<Problem>) -> Result<()> {
-        let table = &self.table;
-        let chains = nft::list_chains(namespace, table)?;
-        let rules = nft::list_rules(namespace, table)?;
-        for chain in &self.chains {
-            match chains.iter().find(|found| found.chain.name == chain.name) {
-                None => {
-                    problems.push(Problem::Missing(format!("chain {table} {chain}")));
-                    continue;
-                }
-                Some(found) if found.chain != *chain => problems
-                    .push(Problem::Different(format!("chain {table} is `{}` instead of `{chain}`", found.chain))),
-                Some(_) => {}
-            }
-            let wanted: Vec<_> = self.rules.iter().filter(|(name, _)| *name == chain.name).map(|(_, r)| r).collect();
-            let found: Vec<_> = rules.iter().filter(|rule| rule.chain == chain.name).collect();
-            for (index, rule) in wanted.iter().enumerate() {
-                match found.get(index) {
-                    None => problems.push(Problem::Missing(format!("rule {table} {}: {rule}", chain.name))),
-                    Some(found) if !found.is(rule) => problems.push(Problem::Different(format!(
-                        "rule {} of {table} {} is not `{rule}`",
-                        index + 1,
-                        chain.name
-                    ))),
-                    Some(_) => {}
-                }
-            }
-            if found.len() > wanted.len() {
-                let extra = found.len() - wanted.len();
-                problems.push(Problem::Unexpected(format!("{extra} more rules at the end of {table} {}", chain.name)));
-            }
-        }
-        for found in chains.iter().filter(|found| !self.chains.iter().any(|chain| chain.name == found.chain.name)) {
-            problems.push(Problem::Unexpected(format!("chain {table} {}", found.chain)));
-        }
-        Ok(())
-    }
 }
 
 impl PodRules {
@@ -365,7 +286,7 @@ impl PodRules {
 
     fn nat(&self, family: Family) -> Content {
         // Priority -100 is where destination translation belongs.
-        let mut content = Content::new(Table::new(family, NAT_TABLE), (ChainType::Nat, -100), (ChainType::Nat, -100));
+        let mut content = content(Table::new(family, NAT_TABLE), (ChainType::Nat, -100), (ChainType::Nat, -100));
         let mut add = |chain, rule| content.rules.push((chain, rule));
         let tcp = || Rule::new().l4proto(Protocol::Tcp);
         for interface in &self.virtual_interfaces {
@@ -408,7 +329,7 @@ impl PodRules {
     fn mangle(&self, family: Family) -> Content {
         // The output chain has type route because the packet must be routed again once it has the mark.
         let mut content =
-            Content::new(Table::new(family, MANGLE_TABLE), (ChainType::Filter, -150), (ChainType::Route, -150));
+            content(Table::new(family, MANGLE_TABLE), (ChainType::Filter, -150), (ChainType::Route, -150));
         if !self.ingress_only {
             let from_proxy = Rule::new().mark(PROXY_MARK, MARK_MASK).counter();
             content.rules.push((PREROUTING, from_proxy.set_connection_mark(REPLY_MARK, MARK_MASK)));
@@ -419,9 +340,23 @@ impl PodRules {
     }
 }
 
+/// A table with Istio's shape: base chains that do nothing but call the chains with the rules.
+fn content(table: Table, prerouting: (ChainType, i32), output: (ChainType, i32)) -> Content {
+    Content {
+        table,
+        chains: vec![
+            Chain::base("prerouting", prerouting.0, Hook::Prerouting, prerouting.1),
+            Chain::base("output", output.0, Hook::Output, output.1),
+            Chain::regular(PREROUTING),
+            Chain::regular(OUTPUT),
+        ],
+        rules: vec![("output", Rule::new().jump(OUTPUT)), ("prerouting", Rule::new().jump(PREROUTING))],
+    }
+}
+
 fn raw(family: Family) -> Content {
     // Priority -300 comes before connection tracking (-200), or a zone would come too late.
-    let mut content = Content::new(Table::new(family, RAW_TABLE), (ChainType::Filter, -300), (ChainType::Filter, -300));
+    let mut content = content(Table::new(family, RAW_TABLE), (ChainType::Filter, -300), (ChainType::Filter, -300));
     let udp = || Rule::new().l4proto(Protocol::Udp);
     let query = udp().dport(DNS).mark(PROXY_MARK, MARK_MASK).counter();
     let answer = udp().sport(DNS).mark_not(PROXY_MARK, MARK_MASK).counter();

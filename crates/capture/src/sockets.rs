@@ -55,6 +55,8 @@ const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 const SO_ORIGINAL_DST: i32 = 80;
 const IP6T_SO_ORIGINAL_DST: i32 = 80;
 
+const MIGRATE: &str = "/proc/sys/net/ipv4/tcp_migrate_req";
+
 /// Properties of a listening socket. The default is what the proxy uses in pods.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
@@ -133,6 +135,16 @@ pub fn listen_wildcard(namespace: &NetworkNamespace, port: u16, options: &Listen
             listen(namespace, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), options)
         }
         other => other,
+    }
+}
+
+/// Has what waits at a listener of this namespace when it closes, handshakes that are not over among it, go to another one
+/// on the same port. Otherwise, connections that come while one proxy hands over to the next would be reset. For all
+/// listeners from now on. Where the kernel can't (before Linux 5.14), or `/proc/sys` is read-only, nothing changes.
+pub fn hand_on_what_waits(namespace: &NetworkNamespace) {
+    let set = namespace.run(|| std::fs::write(MIGRATE, "1"));
+    if let Err(error) = set.and_then(|set| set.map_err(|e| Error::system(format!("writing {MIGRATE}"), e))) {
+        tracing::debug!(%error, "connections that wait for a proxy that ends are not handed to the next");
     }
 }
 

@@ -161,3 +161,41 @@ fn asking_a_datagram_socket_for_its_original_destination_fails() {
     let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     assert_eq!(original_destination(&unix).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
+
+/// Whether a connection whose handshake was not over when its listener closed is one of the next listener.
+fn survives_a_change_of_listeners(pod: &NetworkNamespace) -> bool {
+    let here = SocketAddr::from(([127, 0, 0, 1], PORT));
+    let first = listen(pod, here, &ListenOptions::default()).unwrap();
+    // The listener takes no notice of the handshake's last packet, as if it were late, until there are data.
+    set_option(&first.socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 30).unwrap();
+    let mut client = pod.run(|| TcpStream::connect(here)).unwrap().unwrap();
+    let next = listen(pod, here, &ListenOptions::default()).unwrap();
+    drop(first);
+    let _ = client.write_all(b"x");
+    client.set_nonblocking(true).unwrap();
+    for _ in 0..2000 {
+        if next.socket.accept().is_ok() {
+            return true;
+        }
+        match client.read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("neither taken nor reset");
+}
+
+#[test]
+fn a_handshake_that_is_not_over_goes_on_with_the_next_listener() {
+    if !may_run("a_handshake_that_is_not_over_goes_on_with_the_next_listener") {
+        return;
+    }
+    let pod = NetworkNamespace::create().unwrap();
+    if !pod.run(|| std::path::Path::new(MIGRATE).exists()).unwrap() {
+        return;
+    }
+    assert!(!survives_a_change_of_listeners(&pod), "this is what the kernel does by itself");
+    hand_on_what_waits(&pod);
+    assert!(survives_a_change_of_listeners(&pod));
+}

@@ -1,4 +1,4 @@
-//! The two system calls that no safe wrapper covers for the options needed here.
+//! The system calls that no safe wrapper covers for the options needed here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

@@ -25,11 +25,13 @@ pub struct PodConfig {
     /// Sockets that the connections of one pod may have: one for each that goes by a tunnel, two for each in the
     /// clear, one for each tunnel of a peer; 0 for no limit of its own. Once connections have three quarters of the descriptors that the
     /// process may open, pods that have more than their share of these get no more. Of what a pod may have, the last
-    /// quarter is for those of its peers, or its own programs, that have less than their share.
+    /// quarter is for those of its peers, or its own programs, that have less than their share. All addresses of an IPv6
+    /// network (/64) share what one host gets. Half of that quarter is for the pod's programs and for tunnels.
     #[arg(long, env = "LENO_MAX_SOCKETS_PER_POD", default_value_t = 0)]
     pub max_sockets_per_pod: usize,
 
-    /// Tunnels that one peer, by its address, may have to one pod. Each carries a hundred connections.
+    /// Tunnels that one peer, by its address, may have to one pod, and a quarter of what the addresses of one IPv6 network
+    /// (/64) may have together. Each carries a hundred connections.
     #[arg(long, env = "LENO_MAX_TUNNELS_PER_PEER", default_value_t = 1024, value_parser = at_least_one)]
     pub max_tunnels_per_peer: usize,
 

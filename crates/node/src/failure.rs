@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,9 @@ pub(crate) enum Failure {
     /// A failure that any proxy can have with a peer or program.
     #[error(transparent)]
     Peer(#[from] peers::Failure),
-    #[error("the connection's original destination can't be read: {0}")]
+    #[error(
+        "the connection's original destination can't be read: {0}; did a program connect to the proxy's own port, or are the pod's rules gone?"
+    )]
     OriginalDestination(Arc<io::Error>),
     #[error(
         "pod {pod} is not known to the control plane after {waited:?}; is discovery connected (see /healthz/ready on 15021)?"
@@ -39,20 +41,25 @@ pub(crate) enum Failure {
     )]
     TooManySockets { pod: String, most: usize },
     #[error(
-        "{all} sockets are in connections, and pod {pod} has more than its share of them, {taken}; raise the limit on open \
-         files (ulimit -n), or find out who opens so many"
-    )]
-    NoSockets { pod: String, taken: usize, all: usize },
-    #[error(
         "{holder} has {taken} of the sockets of pod {pod}, and these run short; it gets no more while it has more than \
          its share of them, {fair} (LENO_MAX_SOCKETS_PER_POD, ulimit -n); what does it need so many for?"
     )]
     TooManyOfSource { holder: String, pod: String, taken: usize, fair: usize },
     #[error(
+        "pod {pod} has {taken} sockets in connections, and what is left is kept for its own programs and for peers that \
+         have proved who they are; {holder} gets none (LENO_MAX_SOCKETS_PER_POD, ulimit -n); who has so many?"
+    )]
+    RestIsKept { holder: String, pod: String, taken: usize },
+    #[error(
         "{address} has {most} tunnels to this pod already, as many as one peer may have (LENO_MAX_TUNNELS_PER_PEER); what \
          does it need them for?"
     )]
     TooManyTunnels { address: SocketAddr, most: usize },
+    #[error(
+        "the network {network}/64 has {most} tunnels to this pod already, as many as its addresses may have together, a few \
+         times LENO_MAX_TUNNELS_PER_PEER; what does it need them for?"
+    )]
+    TooManyTunnelsOfNetwork { network: IpAddr, most: usize },
     #[error("expected a CONNECT request, got {0}")]
     NotConnect(String),
     #[error(transparent)]
@@ -139,9 +146,10 @@ impl Failure {
             Self::Peer(failure) => failure.response_flags(),
             Self::Denied(_) | Self::Cut(_) => ResponseFlags::Deny,
             Self::TooManySockets { .. }
-            | Self::NoSockets { .. }
             | Self::TooManyOfSource { .. }
-            | Self::TooManyTunnels { .. } => ResponseFlags::ResourceLimit,
+            | Self::RestIsKept { .. }
+            | Self::TooManyTunnels { .. }
+            | Self::TooManyTunnelsOfNetwork { .. } => ResponseFlags::ResourceLimit,
             Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => ResponseFlags::Identity,
             _ => ResponseFlags::Connect,
         }

@@ -72,7 +72,7 @@ impl Traffic {
         [&self.bytes.forward, &self.bytes.backward].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// As it is now.
+    /// The record of the connection as it is now.
     pub(crate) fn record(&self) -> Record {
         let mut record = self.facts.record();
         [record.bytes_sent, record.bytes_received] = self.bytes();
@@ -106,7 +106,7 @@ impl Facts {
         }
     }
 
-    /// For its metrics.
+    /// The labels of the connection's metrics.
     pub(crate) fn labels(&self) -> ConnectionLabels {
         let mut labels = ConnectionLabels::new(reporter(self.direction));
         if let Some(workload) = &self.source_workload {

@@ -1,5 +1,5 @@
-//! What an idle connection costs, and that it is given back. Alone in its process, for it
-//! measures the process.
+//! What an idle connection costs, and that its memory is given back. The test is alone in its process, because it measures
+//! the process.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
@@ -16,10 +16,10 @@ const CONNECTIONS: usize = 2000;
 /// Bytes for each, of the two proxies in this process and both programs: measured 8654. ztunnel takes 6 KiB per proxy.
 const MOST: usize = 2 * (5 << 10);
 
-/// What may be left of a burst, of both proxies together: an allocator gives back whole pages, and
-/// something lives on in some of them. Measured 1.5 MiB, of 15; 6 if nobody asks it to.
+/// How much of a burst's memory may be left in both proxies together. An allocator gives back whole pages, and some of them
+/// still hold something. Measured: 1.5 MiB of 15 MiB; 6 MiB if the allocator is not asked.
 const MOST_LEFT: usize = 3 << 20;
-/// Three seconds of lull, ten until the second look, and a loaded machine.
+/// Three quiet seconds, ten until the second check, and time for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 // What the program has.
@@ -53,7 +53,7 @@ async fn an_idle_connection_is_cheap_and_given_back() {
     if !may_run("an_idle_connection_is_cheap_and_given_back") {
         return;
     }
-    // Tunnels go in time for the second look, not for the third.
+    // Tunnels end in time for the second check, not only for the third.
     let mut mesh = Mesh::with(|config| config.proxy.pool_idle_timeout = Duration::from_secs(5)).await;
     (mesh.trim, mesh.discard_logs) = (trim, true);
     let client = mesh.pod("client", "node-1").await;
@@ -72,7 +72,7 @@ async fn an_idle_connection_is_cheap_and_given_back() {
         soon("bytes", near.read_exact(&mut [0; 5])).await.unwrap();
         held.extend([near, far]);
         if index == 0 {
-            // What the first one pulls in, all have.
+            // What the first connection loads serves all of them.
             trim();
             (before, open) = (memory(), descriptors());
         }
@@ -81,12 +81,12 @@ async fn an_idle_connection_is_cheap_and_given_back() {
     let each = full.saturating_sub(before) / CONNECTIONS;
     println!("{each} bytes for each of {CONNECTIONS} idle connections");
     assert!(each <= MOST, "{each} bytes for each idle connection");
-    // They are alive.
+    // The connections are alive.
     for pair in held.chunks_exact_mut(2).step_by(97) {
         pair[0].write_all(b"again").await.unwrap();
         soon("bytes", pair[1].read_exact(&mut [0; 5])).await.unwrap();
     }
-    // They go.
+    // The connections end.
     drop(held);
     let deadline = Instant::now() + PATIENCE;
     let left = || (memory().saturating_sub(before), descriptors());

@@ -3,9 +3,10 @@
 //! The environment variables are ztunnel's, so that whatever starts a ztunnel can start this.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use leno_model::ports;
+use leno_model::{ports, settings};
 
 use crate::error::Error;
 
@@ -57,11 +58,11 @@ pub struct Config {
     pub auth_token: String,
 
     /// This cluster's id.
-    #[arg(long, env = "CLUSTER_ID", help_heading = PLACE, default_value = "Kubernetes")]
+    #[arg(long, env = settings::CLUSTER_ID, help_heading = PLACE, default_value = settings::DEFAULT_CLUSTER_ID)]
     pub cluster_id: String,
 
     /// DNS suffix of the cluster's services.
-    #[arg(long, env = "CLUSTER_DOMAIN", help_heading = PLACE, default_value = "cluster.local")]
+    #[arg(long, env = settings::CLUSTER_DOMAIN, help_heading = PLACE, default_value = settings::DEFAULT_CLUSTER_DOMAIN)]
     pub cluster_domain: String,
 
     /// Network id of this node; empty for the default network.
@@ -69,11 +70,11 @@ pub struct Config {
     pub network: String,
 
     /// Name of the pod this proxy runs as.
-    #[arg(long, env = "POD_NAME", help_heading = PLACE, default_value = "")]
+    #[arg(long, env = settings::POD_NAME, help_heading = PLACE, default_value = "")]
     pub pod_name: String,
 
     /// Namespace of the pod this proxy runs as.
-    #[arg(long, env = "POD_NAMESPACE", help_heading = PLACE, default_value = "")]
+    #[arg(long, env = settings::POD_NAMESPACE, help_heading = PLACE, default_value = "")]
     pub pod_namespace: String,
 
     /// Address of the pod this proxy runs as.
@@ -149,6 +150,12 @@ pub struct Config {
     #[arg(long, env = "LENO_TAKEOVER_TIMEOUT", default_value = "5s", value_parser = duration)]
     pub takeover_timeout: Duration,
 
+    /// Directory in which the last good state of the mesh and the pods' certificates, with their keys, are kept for the
+    /// next proxy, which may start while no control plane can be reached. It is made with mode 700. One in memory, below
+    /// `/run`, does not outlive the node's boot. Unless this is set, a proxy that starts then carries nothing.
+    #[arg(long, env = "LENO_STATE_DIR", help_heading = PLACE)]
+    pub state_dir: Option<PathBuf>,
+
     /// Whether pods may use IPv6.
     #[arg(long, env = "IPV6_ENABLED", help_heading = PLACE, default_value_t = true, action = clap::ArgAction::Set)]
     pub ipv6: bool,
@@ -162,11 +169,11 @@ pub struct Config {
     pub admin_port: u16,
 
     /// Port of the metrics endpoint.
-    #[arg(long, env = "STATS_PORT", help_heading = PLACE, default_value_t = ports::METRICS)]
+    #[arg(long, env = settings::STATS_PORT, help_heading = PLACE, default_value_t = ports::METRICS)]
     pub stats_port: u16,
 
     /// Port of the readiness endpoint.
-    #[arg(long, env = "READINESS_PORT", help_heading = PLACE, default_value_t = ports::READINESS)]
+    #[arg(long, env = settings::READINESS_PORT, help_heading = PLACE, default_value_t = ports::READINESS)]
     pub readiness_port: u16,
 }
 

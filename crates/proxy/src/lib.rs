@@ -34,6 +34,7 @@ pub mod mesh;
 pub mod peers;
 mod proxy;
 mod run;
+mod saved;
 pub mod streams;
 mod takeover;
 pub mod threads;

@@ -12,7 +12,7 @@ use leno_tls::{CertificateManager, LearntRoots, Options};
 use leno_tunnel::{Settings, WindowBudget};
 use leno_xds::ChannelConfig;
 use leno_xds::ca_client::CaClient;
-use leno_xds::client::Client;
+use leno_xds::client::{Client, ConnectionState};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::log::access_log;
 use crate::mesh::{Feed, MeshState};
 use crate::peers::AllUnproven;
+use crate::saved::SavedState;
 use crate::threads::{Workers, memory};
 
 /// Most label sets of connection metrics. A node meets a few hundred peers. Beyond this number, somebody makes up
@@ -116,8 +117,13 @@ pub(crate) async fn launch<C: Carrier>(
     let learnt = LearntRoots::default();
     let discovery = channel(&config, Service::Discovery, &learnt)?;
     let issuer = CaClient::new(channel(&config, Service::Certificates, &learnt)?);
-    let options =
-        Options { ttl: config.secret_ttl, first_use_timeout: config.certificate_timeout, ..Options::default() };
+    let saved = SavedState::of(&config);
+    let options = Options {
+        ttl: config.secret_ttl,
+        first_use_timeout: config.certificate_timeout,
+        store: saved.as_ref().map(SavedState::certificates),
+        ..Options::default()
+    };
     let tunnel = Settings {
         streams_per_connection: config.pool_max_streams,
         spread: TUNNELS_PER_PEER,
@@ -140,14 +146,14 @@ pub(crate) async fn launch<C: Carrier>(
     });
     let carrier = Arc::new(make(core.clone()));
     let endpoints = admin::start(&core, &carrier, host.log.as_ref(), &ending.drain, &stop).await?;
-    ask_discovery(&core, discovery, learnt);
+    ask_discovery(&core, discovery, learnt, saved);
     carrier.begin();
     tracing::info!(node = %core.config.node, workers = core.workers.len(), "proxy started");
     Ok(Running { endpoints, core, carrier, stop })
 }
 
 /// Keeps the mesh's state and the trusted roots up to date with discovery.
-fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots) {
+fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots, saved: Option<SavedState>) {
     let observer = DiscoveryMetrics { metrics: core.metrics.clone(), heard: watch::Sender::default() };
     tokio::spawn(memory::after_configuration(observer.heard.subscribe(), core.trim));
     let believing = core.certificates.clone();
@@ -159,12 +165,30 @@ fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots
         }
         Ok(())
     };
-    let client = Client::new(discovery, node_info(&core.config)).observed_by(Arc::new(observer)).trusting(trust);
+    let mut client = Client::new(discovery, node_info(&core.config)).observed_by(Arc::new(observer)).trusting(trust);
+    if let Some(saved) = saved {
+        client = client.kept_in(saved.mesh());
+        tokio::spawn(drop_outdated(saved, client.status(), core.certificates.clone()));
+    }
     let status = client.status();
     tokio::spawn(core.state.clone().end_in_time());
     let feed = Feed::new(core.state.clone(), core.certificates.clone(), core.config.node.clone());
     tokio::spawn(client.run(feed));
     tokio::spawn(discovery_readiness(status, core.readiness.clone()));
+}
+
+/// Once the control plane has said which workloads there are, drops the saved certificates of others.
+async fn drop_outdated(
+    saved: SavedState,
+    mut status: watch::Receiver<leno_xds::client::Status>,
+    certificates: Arc<CertificateManager>,
+) {
+    let told = |status: &leno_xds::client::Status| {
+        status.is_synced() && matches!(status.connection, ConnectionState::Connected { .. })
+    };
+    if status.wait_for(told).await.is_ok() {
+        saved.keep_only(certificates.statuses().iter().map(|held| &held.identity));
+    }
 }
 
 impl<C: Carrier> Running<C> {

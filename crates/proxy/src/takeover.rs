@@ -55,7 +55,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Without listeners yet.
+    /// Begins an empty set for the pod with this network namespace.
     pub fn new(netns: NetworkNamespace) -> Self {
         Self { netns, ports: BTreeSet::new(), inodes: BTreeSet::new() }
     }

@@ -43,6 +43,12 @@ pub trait Destination: Send + Sync + 'static {
     /// If it is to have no more of them.
     fn open(&self, peer: SocketAddr) -> Result<Self::Open, Self::Failure>;
 
+    /// Counts the tunnel as that of `identity`, which its peer has proved to be.
+    ///
+    /// # Errors
+    /// If that is to have no more of them.
+    fn proven(&self, open: &mut Self::Open, identity: &Identity) -> Result<(), Self::Failure>;
+
     /// The certificate that it proves itself with; waits for it.
     fn identity(&self) -> impl Future<Output = Result<Arc<MeshIdentity>, Self::Failure>> + Send;
 
@@ -135,14 +141,25 @@ pub async fn accept<D: Destination>(to: Arc<D>, servers: Vec<Server>, listener: 
         let Some(server) = servers.iter().min_by_key(fewest) else { return };
         let (served, worker, to) = (Served::by(server), server.worker.clone(), to.clone());
         hand_over(stream, peer, &server.worker, move |stream| async move {
-            let _counted = (served, open);
-            serve(to, worker, stream, peer, place).await;
+            let _served = served;
+            serve(to, worker, stream, Coming { peer, open, unproven: place }).await;
         });
     }
 }
 
+/// A tunnel whose peer has proved nothing yet.
+pub struct Coming<Open> {
+    /// Where it comes from.
+    pub peer: SocketAddr,
+    /// Counts the tunnel as open while this is held.
+    pub open: Open,
+    /// Its place among those that have proved nothing.
+    pub unproven: Place,
+}
+
 /// Serves one tunnel to its end.
-pub async fn serve<D: Destination>(to: Arc<D>, worker: Worker, stream: TcpStream, peer: SocketAddr, unproven: Place) {
+pub async fn serve<D: Destination>(to: Arc<D>, worker: Worker, stream: TcpStream, coming: Coming<D::Open>) {
+    let Coming { peer, mut open, unproven } = coming;
     // From here on: a burst of peers that never prove anything needs memory too.
     let _lives = worker.lives();
     let accepted = tokio::select! {
@@ -153,6 +170,9 @@ pub async fn serve<D: Destination>(to: Arc<D>, worker: Worker, stream: TcpStream
         Ok(accepted) => accepted,
         Err((failure, local)) => return to.refused(peer, local, &failure),
     };
+    if let Err(failure) = to.proven(&mut open, &tunnel.identity) {
+        return to.refused(peer, Some(tunnel.local), &failure);
+    }
     let tunnel = Arc::new(tunnel);
     let on_request = |request: InboundConnect| to.request(&tunnel, request);
     let settings = &to.core().tunnel;

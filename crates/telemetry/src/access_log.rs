@@ -33,7 +33,7 @@ pub const DEFAULT_CAPACITY: usize = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Level {
-    /// None.
+    /// No connection.
     Off,
     /// Failed ones.
     Error,
@@ -169,13 +169,13 @@ pub(crate) enum Happened {
     Refused,
 }
 
-/// What is handed to the log's thread.
+/// An event for the log's thread.
 #[derive(Debug, Clone)]
 pub struct Line {
     pub(crate) time: SystemTime,
     pub(crate) happened: Happened,
     level: Level,
-    /// Whether the log is to have it. Else it is for those who watch.
+    /// Whether the log gets it. Otherwise only watchers do.
     logged: bool,
     pub(crate) record: Record,
 }
@@ -222,7 +222,7 @@ impl AccessLog {
         Ok(Self { shared: Arc::new(Shared { queue, watchers, level: AtomicU8::new(level as u8) }) })
     }
 
-    /// Whether anybody wants lines of this level; to be asked before a record is put together.
+    /// Whether anybody wants lines of this level. Check it before building a record.
     pub fn enabled(&self, level: Level) -> bool {
         self.is_logged(level) || self.shared.watchers.any()
     }
@@ -231,14 +231,15 @@ impl AccessLog {
         level as u8 <= self.shared.level.load(Relaxed)
     }
 
-    /// Which connections are told of.
+    /// Which connections are logged.
     pub fn level(&self) -> Level {
         let all = [Level::Debug, Level::Info, Level::Error];
         all.into_iter().find(|level| self.is_logged(*level)).unwrap_or(Level::Off)
     }
 
     /// Changes which connections are logged.
-    pub fn set_level(&self, level: Level) {
+    #[cfg(test)]
+    pub(crate) fn set_level(&self, level: Level) {
         self.shared.level.store(level as u8, Relaxed);
     }
 

@@ -138,7 +138,7 @@ fn hostile_values_stay_one_line_and_one_field() {
     }
 }
 
-/// A sink that is stuck until told otherwise.
+/// A sink that blocks until it is released.
 struct Stuck {
     entered: mpsc::Sender<()>,
     go: mpsc::Receiver<()>,

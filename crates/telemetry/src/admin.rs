@@ -9,6 +9,7 @@ mod scrapes;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -228,6 +229,20 @@ fn not_allowed(allowed: &str) -> Answer {
         answer.headers_mut().insert(ALLOW, value);
     }
     answer
+}
+
+/// Listens on all addresses of this machine; on those of IPv4 alone where the kernel has no IPv6. Port 0 lets the kernel
+/// choose.
+///
+/// # Errors
+/// If the port is in use or may not be used.
+pub async fn listen(port: u16) -> io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+        }
+        bound => bound,
+    }
 }
 
 /// Serves `routes` on `listener` until `shutdown` completes.

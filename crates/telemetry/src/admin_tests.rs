@@ -240,7 +240,7 @@ async fn readiness_names_what_is_missing() {
 #[tokio::test]
 async fn metrics_come_in_the_format_asked_for() {
     let all = Metrics::new("ztunnel", "1", 10);
-    let server = start(metrics(&all)).await;
+    let server = start(metrics(all.page())).await;
     let answer = get(server.address, "/stats/prometheus").await;
     assert!(answer.contains("content-type: text/plain; version=0.0.4") && answer.contains("istio_build{"), "{answer}");
     let answer = send(
@@ -273,8 +273,8 @@ async fn scrapes_share_what_is_written_and_keep_no_probe_waiting() {
     let (go_on, goes_on) = std::sync::mpsc::channel();
     let metrics = Metrics::new("ztunnel", "1", 10);
     let slow = Slow { begun, goes_on: parking_lot::Mutex::new(goes_on) };
-    metrics.register(|registry| registry.register_collector(Box::new(slow)));
-    let stats = start(super::metrics(&metrics)).await;
+    metrics.page().register(|registry| registry.register_collector(Box::new(slow)));
+    let stats = start(super::metrics(metrics.page())).await;
     let ready = start(readiness(&Readiness::default())).await;
     let scrape = || tokio::spawn(get(stats.address, "/metrics"));
     let mut scrapes = vec![scrape()];

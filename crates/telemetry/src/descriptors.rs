@@ -10,13 +10,13 @@ const USUAL: u64 = 1024;
 /// The limit on open files after an attempt to raise it.
 #[derive(Debug)]
 pub struct DescriptorLimit {
-    /// So many files this process may have open.
+    /// How many files this process may have open.
     pub limit: u64,
     /// Why it could not be raised, if it could not be.
     pub refused: Option<io::Error>,
 }
 
-/// So many files this process may have open.
+/// How many files this process may have open.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL, |(soft, _)| soft)
 }
@@ -43,7 +43,7 @@ mod tests {
         let raised = raise_descriptor_limit(0);
         assert_eq!(raised.limit, hard);
         assert!(raised.refused.is_none(), "{raised:?}");
-        // More than any kernel grants: what there was is kept, and it is told.
+        // More than any kernel grants: the old limit stays, and the refusal is reported.
         let refused = raise_descriptor_limit(u64::MAX);
         assert_eq!(refused.limit, hard);
         assert!(refused.refused.is_some(), "{refused:?}");

@@ -1,13 +1,13 @@
-//! One line a second: a flood must not become a flood of lines.
+//! Limits log lines to one a second, so that a flood of events does not become a flood of lines.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// One line per so much time.
+/// The time between two lines.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Lets one of many lines through a second.
+/// Lets one line a second through.
 #[derive(Debug, Default)]
 pub struct Gate(Mutex<State>);
 
@@ -23,7 +23,7 @@ impl Gate {
         Self(Mutex::new(State { last: None, silent: 0 }))
     }
 
-    /// Whether to speak now; if so, how many kept silent since the last one that spoke.
+    /// Whether to write a line now. If so, returns how many lines were suppressed since the last one.
     pub fn pass(&self) -> Option<u64> {
         self.pass_at(Instant::now())
     }

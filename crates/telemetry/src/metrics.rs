@@ -1,40 +1,30 @@
 //! Metrics, with Istio's names and labels, so that its dashboards work unchanged.
 
 mod connection;
+pub mod control;
 mod families;
 mod labels;
+mod page;
 mod process;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leno_model::Workload;
-use parking_lot::RwLock;
-use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
 pub use connection::{ConnectionMetrics, OpenSocket};
 pub use labels::{ConnectionLabels, Reporter, ResponseFlags, SecurityPolicy};
+pub use page::{OPEN_METRICS_CONTENT_TYPE, Page, TEXT_CONTENT_TYPE};
 
 use connection::Connections;
 use families::{DnsLabels, Families, UrlLabel};
 
-/// Default of the number of distinct label sets of connections. Each costs about 1 KiB here, and a line of 1 KiB per
-/// metric in each scrape.
-pub const DEFAULT_SERIES_LIMIT: usize = 20_000;
-
-/// Content type of [`Metrics::encode`].
-pub const TEXT_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Content type of [`Metrics::encode_open_metrics`].
-pub const OPEN_METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// All metrics of a process. Clones share them.
+/// All metrics of a proxy. Clones share them.
 #[derive(Clone)]
 pub struct Metrics {
-    registry: Arc<RwLock<Registry>>,
+    page: Page,
     connections: Arc<Connections>,
     families: Families,
 }
@@ -62,17 +52,23 @@ pub enum DnsProtocol {
 }
 
 impl Metrics {
-    /// Metrics of a process that reports itself as `component` (Istio's node proxy says
+    /// Metrics of a proxy that reports itself as `component` (Istio's node proxy says
     /// `ztunnel`) of version `tag`. At most `series_limit` distinct connection label sets are
     /// kept; further ones are counted together under the label value `overflow`.
     pub fn new(component: &str, tag: &str, series_limit: usize) -> Self {
-        let mut registry = Registry::default();
-        let families = Families::register(&mut registry);
-        families.build(component, tag);
+        let page = Page::new(component, tag);
+        let families = Families::default();
         let connections = Arc::new(Connections::new(series_limit, families.series_overflow.clone()));
-        registry.register_collector(Box::new(connections.clone()));
-        registry.register_collector(Box::new(process::Process));
-        Self { registry: Arc::new(RwLock::new(registry)), connections, families }
+        page.register(|registry| {
+            families.register(registry);
+            registry.register_collector(Box::new(connections.clone()));
+        });
+        Self { page, connections, families }
+    }
+
+    /// What is scraped.
+    pub fn page(&self) -> &Page {
+        &self.page
     }
 
     /// Counts a connection as opened and hands out what counts its bytes; dropping that counts
@@ -154,53 +150,11 @@ impl Metrics {
     pub fn access_log_dropped(&self) -> &Counter {
         &self.families.access_log_dropped
     }
-
-    /// Gives access to the registry, for metrics of a part that nobody else shares. Names get
-    /// no prefix.
-    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
-        add(&mut self.registry.write());
-    }
-
-    /// All metrics in OpenMetrics text 1.0.
-    ///
-    /// # Errors
-    /// Never, as memory is what is written to.
-    pub fn encode_open_metrics(&self) -> Result<String, fmt::Error> {
-        let mut body = String::new();
-        text::encode(&mut body, &self.registry.read())?;
-        Ok(body)
-    }
-
-    /// All metrics in Prometheus text 0.0.4, for scrapers that do not ask for OpenMetrics.
-    ///
-    /// # Errors
-    /// Never, as memory is what is written to.
-    pub fn encode(&self) -> Result<String, fmt::Error> {
-        Ok(to_classic(&self.encode_open_metrics()?))
-    }
-}
-
-/// The two formats differ in their comments only: here, a counter's family carries the suffix
-/// of its samples (else a classic parser takes the samples for untyped ones), and there is
-/// neither unit nor end mark.
-fn to_classic(open_metrics: &str) -> String {
-    let mut out = String::with_capacity(open_metrics.len());
-    let mut lines = open_metrics.lines().peekable();
-    while let Some(line) = lines.next() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            let counter = lines.peek().is_some_and(|next| next.starts_with("# TYPE ") && next.ends_with(" counter"));
-            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
-            let suffix = if counter { "_total" } else { "" };
-            out.extend(["# HELP ", name, suffix, " ", help, "\n"]);
-        } else if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")) {
-            out.extend(["# TYPE ", name, "_total counter\n"]);
-        } else if !line.starts_with("# UNIT ") && line != "# EOF" {
-            out.extend([line, "\n"]);
-        }
-    }
-    out
 }
 
 #[cfg(test)]
 #[path = "metrics_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod dashboard_tests;

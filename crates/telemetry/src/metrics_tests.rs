@@ -37,7 +37,7 @@ fn connection_metrics_have_istios_names_and_labels() {
     connection.sent(10);
     connection.sent(5);
     connection.received(7);
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     let expected = "{reporter=\"source\",source_workload=\"web\",source_canonical_service=\"web\",\
         source_canonical_revision=\"v1\",source_workload_namespace=\"shop\",\
         source_principal=\"spiffe://cluster.local/ns/shop/sa/web\",source_app=\"web\",source_version=\"v1\",\
@@ -58,7 +58,7 @@ fn connection_metrics_have_istios_names_and_labels() {
     }
     assert!(sample(&body, "istio_tcp_connections_failed_total").is_empty());
     drop(connection);
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     assert!(sample(&body, "istio_tcp_connections_closed_total")[0].ends_with(" 1"));
 }
 
@@ -68,7 +68,7 @@ fn failures_are_told_by_flag() {
     metrics.connection_failed(&labels(), ResponseFlags::Deny);
     metrics.connection_failed(&labels(), ResponseFlags::Deny);
     metrics.connection_failed(&labels(), ResponseFlags::Connect);
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     let failed = sample(&body, "istio_tcp_connections_failed_total");
     assert_eq!(failed.len(), 2);
     assert!(failed.iter().any(|line| line.contains("response_flags=\"DENY\"") && line.ends_with(" 2")));
@@ -84,14 +84,14 @@ fn beyond_the_limit_series_are_counted_together() {
         metrics.connection(&ConnectionLabels::new(Reporter::Source).source(&workload))
     };
     let kept: Vec<_> = ["a", "b", "c", "d", "a"].into_iter().map(open).collect();
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     let opened = sample(&body, "istio_tcp_connections_opened_total");
     assert_eq!(opened.len(), 3, "{opened:#?}");
     let overflow: Vec<_> = opened.iter().filter(|line| line.contains("source_workload=\"overflow\"")).collect();
     assert!(overflow.len() == 1 && overflow[0].ends_with(" 2"), "{overflow:?}");
     assert_eq!(sample(&body, "leno_metric_series_overflow_total"), ["leno_metric_series_overflow_total 2"]);
     drop(kept);
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     let closed = sample(&body, "istio_tcp_connections_closed_total");
     assert!(closed.iter().any(|line| line.contains("overflow") && line.ends_with(" 2")));
 }
@@ -110,7 +110,7 @@ fn the_other_metrics_have_istios_names() {
     metrics.pending_proxies().inc();
     metrics.proxies_started().inc_by(4);
     metrics.proxies_stopped().inc();
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     let dns = |query: &str, protocol: &str| {
         format!(
             "{{request_query_type=\"{query}\",request_protocol=\"{protocol}\",source_canonical_service=\"web\",source_canonical_revision=\"v1\""
@@ -136,12 +136,12 @@ fn the_other_metrics_have_istios_names() {
     }
     assert!(body.contains("hostname=\"example.com\"} 1"));
     drop(open);
-    assert!(metrics.encode().unwrap().contains("istio_tcp_sockets_open{reporter=\"destination\"} 0"));
+    assert!(metrics.page().encode().unwrap().contains("istio_tcp_sockets_open{reporter=\"destination\"} 0"));
 }
 
 #[test]
 fn the_process_is_told() {
-    let body = metrics().encode().unwrap();
+    let body = metrics().page().encode().unwrap();
     for (name, least) in [
         ("process_open_fds", 3.0),
         ("process_resident_memory_bytes", 1e6),
@@ -158,10 +158,10 @@ fn the_process_is_told() {
 fn formats_differ_where_parsers_do() {
     let metrics = metrics();
     metrics.proxies_started().inc();
-    let open = metrics.encode_open_metrics().unwrap();
+    let open = metrics.page().encode_open_metrics().unwrap();
     assert!(open.ends_with("# EOF\n"));
     assert!(open.contains("# TYPE workload_manager_proxies_started counter\n"));
-    let classic = metrics.encode().unwrap();
+    let classic = metrics.page().encode().unwrap();
     assert!(!classic.contains("# EOF"));
     assert!(classic.contains("# HELP workload_manager_proxies_started_total Pods"));
     assert!(classic.contains("# TYPE workload_manager_proxies_started_total counter\n"));
@@ -181,7 +181,7 @@ fn formats_differ_where_parsers_do() {
 fn hostile_label_values_stay_values() {
     let metrics = metrics();
     metrics.on_demand_dns(&web(), "a\"} 1\nforged_total 5\\");
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     assert!(body.contains(r#"hostname="a\"} 1\nforged_total 5\\"} 1"#), "{body}");
     assert!(sample(&body, "forged_total").is_empty());
 }
@@ -198,7 +198,7 @@ fn threads_lose_no_count() {
             });
         }
     });
-    let body = metrics.encode().unwrap();
+    let body = metrics.page().encode().unwrap();
     assert!(sample(&body, "istio_tcp_sent_bytes_total")[0].ends_with(" 12000"));
     assert!(sample(&body, "istio_tcp_connections_closed_total")[0].ends_with(" 4000"));
 }

@@ -44,7 +44,7 @@ async fn without_descriptors_listeners_pause_say_so_once_a_second_and_go_on_by_t
     let mut clients = Vec::new();
     for listener in listeners {
         let to = listener.local_addr().unwrap();
-        tokio::spawn(admin::serve(listener, admin::metrics(&metrics), std::future::pending()));
+        tokio::spawn(admin::serve(listener, admin::metrics(metrics.page()), std::future::pending()));
         clients.push((TcpSocket::new_v4().unwrap(), to));
     }
     let taken = take_all_descriptors();

@@ -106,24 +106,12 @@ pub fn create_veth(
 /// # Errors
 /// When the name is taken or unusable, or the caller lacks CAP_NET_ADMIN.
 pub fn create_bridge(namespace: &NetworkNamespace, name: &str) -> Result<()> {
-    create(namespace, name, "bridge")
-}
-
-/// Creates an interface that swallows what is sent to it, to hang addresses on. It starts down.
-///
-/// # Errors
-/// When the name is taken or unusable, or the caller lacks CAP_NET_ADMIN.
-pub fn create_dummy(namespace: &NetworkNamespace, name: &str) -> Result<()> {
-    create(namespace, name, "dummy")
-}
-
-fn create(namespace: &NetworkNamespace, name: &str, kind: &str) -> Result<()> {
     check_name(name)?;
     let mut message = new_link(name, NLM_F_CREATE | NLM_F_EXCL);
     message.nested(IFLA_LINKINFO, |info| {
-        info.string(IFLA_INFO_KIND, kind);
+        info.string(IFLA_INFO_KIND, "bridge");
     });
-    request(namespace, message, || format!("creating {kind} {name}"))
+    request(namespace, message, || format!("creating bridge {name}"))
 }
 
 /// Makes `name` a port of the bridge `master`.
@@ -179,28 +167,12 @@ pub fn delete_link(namespace: &NetworkNamespace, name: &str) -> Result<()> {
 /// # Errors
 /// When the interface doesn't exist, the kernel has no IPv6, or the caller lacks CAP_NET_ADMIN.
 pub fn add_address(namespace: &NetworkNamespace, name: &str, address: IpAddr, prefix_length: u8) -> Result<()> {
-    let message = address_message(libc::RTM_NEWADDR, namespace, name, address, prefix_length)?;
+    let message = address_message(namespace, name, address, prefix_length)?;
     let outcome = request(namespace, message, || format!("adding address {address}/{prefix_length} to {name}"));
     tolerate(outcome, &[libc::EEXIST])
 }
 
-/// Takes an address away. One that isn't there is not an error.
-///
-/// # Errors
-/// When the interface doesn't exist or the caller lacks CAP_NET_ADMIN.
-pub fn delete_address(namespace: &NetworkNamespace, name: &str, address: IpAddr, prefix_length: u8) -> Result<()> {
-    let message = address_message(libc::RTM_DELADDR, namespace, name, address, prefix_length)?;
-    let outcome = request(namespace, message, || format!("removing address {address}/{prefix_length} from {name}"));
-    tolerate(outcome, &[libc::EADDRNOTAVAIL])
-}
-
-fn address_message(
-    kind: u16,
-    namespace: &NetworkNamespace,
-    name: &str,
-    address: IpAddr,
-    prefix_length: u8,
-) -> Result<Message> {
+fn address_message(namespace: &NetworkNamespace, name: &str, address: IpAddr, prefix_length: u8) -> Result<Message> {
     let index = link_index(namespace, name)?;
     let flags = if address.is_ipv6() { libc::IFA_F_NODAD } else { 0 };
     let mut fixed = [0; IFADDRMSG];
@@ -208,8 +180,7 @@ fn address_message(
     fixed[1] = prefix_length;
     fixed[2] = u8::try_from(flags).unwrap_or_default();
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    let flags = if kind == libc::RTM_NEWADDR { NLM_F_CREATE | NLM_F_EXCL } else { 0 };
-    let mut message = Message::new(kind, flags, &fixed);
+    let mut message = Message::new(libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &fixed);
     let octets = octets(address);
     message.attribute(IFA_LOCAL, &octets).attribute(IFA_ADDRESS, &octets);
     Ok(message)
@@ -445,7 +416,7 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-pub(super) fn address_from(octets: &[u8]) -> Option<IpAddr> {
+pub(crate) fn address_from(octets: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(octets) {
         return Some(IpAddr::from(v4));
     }

@@ -1,14 +1,21 @@
 //! Reading nf_tables back, to check what is there.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use super::rule::Rule;
-use super::{Base, Chain, ChainType, Family, Hook, NFGENMSG, NFT_MSG_NEWRULE, Table, nft_message, open};
+use super::{
+    Base, Chain, ChainType, Family, Hook, NFGENMSG, NFT_MSG_NEWRULE, NFTA_DATA_VALUE, Table, nft_message, open,
+};
 use crate::error::Result;
+use crate::netlink::links::address_from;
 use crate::netlink::message::{Attributes, Message, be32_at};
 use crate::netns::NetworkNamespace;
 
 const NFT_MSG_GETTABLE: u16 = 1;
 const NFT_MSG_GETCHAIN: u16 = 4;
 const NFT_MSG_GETRULE: u16 = 7;
+const NFT_MSG_GETSETELEM: u16 = 13;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_RULE_USERDATA: u16 = 7;
 const NFTA_EXPR_NAME: u16 = 1;
@@ -150,6 +157,21 @@ pub fn list_rules(namespace: &NetworkNamespace, wanted: &Table) -> Result<Vec<Ru
         })
         .filter(|rule| rule.table == *wanted)
         .collect())
+}
+
+/// The addresses in a set. The set must exist.
+///
+/// # Errors
+/// When there is no such set, the kernel has no nf_tables or the caller lacks CAP_NET_ADMIN.
+pub fn list_addresses(namespace: &NetworkNamespace, table: &Table, set: &str) -> Result<BTreeSet<IpAddr>> {
+    const ELEMENTS: u16 = 3;
+    const KEY: u16 = 1;
+    let mut message = nft_message(NFT_MSG_GETSETELEM, 0, table.family);
+    message.string(1, &table.name).string(2, set);
+    let bodies = dump(namespace, &message, "listing the addresses of an nf_tables set")?;
+    let lists = bodies.iter().filter_map(|body| Attributes::after(body, NFGENMSG).nested(ELEMENTS));
+    let elements = lists.flat_map(|list| list.map(|(_, element)| Attributes(element)));
+    Ok(elements.filter_map(|element| address_from(element.nested(KEY)?.find(NFTA_DATA_VALUE)?)).collect())
 }
 
 fn dump(namespace: &NetworkNamespace, message: &Message, operation: &str) -> Result<Vec<Vec<u8>>> {

@@ -20,6 +20,7 @@ pub(crate) enum Header {
 /// `NFT_META_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meta {
+    EtherType = 1,
     Mark = 3,
     InputInterface = 6,
     OutputInterface = 7,
@@ -31,8 +32,6 @@ pub(crate) enum Meta {
 /// `NFT_CT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Connection {
-    State = 0,
-    Direction = 1,
     Mark = 3,
     Zone = 17,
 }
@@ -69,10 +68,8 @@ pub(crate) enum Expression {
     Bitwise { mask: Vec<u8>, xor: Vec<u8> },
     /// Goes on only if register 1 compares like this.
     Compare(Comparison, Vec<u8>),
-    /// Goes on only if register 1 is within the bounds, which are included.
-    Range { from: Vec<u8>, to: Vec<u8> },
-    /// Goes on only if register 1 is in the set, or is not.
-    Lookup { set: String, inverted: bool },
+    /// Goes on only if register 1 is in the set.
+    Lookup { set: String },
     /// Loads a random number below `modulus` into register 1.
     Random { modulus: u32 },
     /// Loads a constant.
@@ -99,7 +96,6 @@ impl Expression {
             Self::Connection(_) | Self::SetConnection(_) => "ct",
             Self::Bitwise { .. } => "bitwise",
             Self::Compare(..) => "cmp",
-            Self::Range { .. } => "range",
             Self::Lookup { .. } => "lookup",
             Self::Random { .. } => "numgen",
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
@@ -149,13 +145,8 @@ impl Expression {
                 data.be32(1, REGISTER_1).be32(2, *comparison as u32);
                 value(data, 3, constant);
             }
-            Self::Range { from, to } => {
-                data.be32(1, REGISTER_1).be32(2, 0);
-                value(data, 3, from);
-                value(data, 4, to);
-            }
-            Self::Lookup { set, inverted } => {
-                data.string(1, set).be32(2, REGISTER_1).be32(5, u32::from(*inverted));
+            Self::Lookup { set } => {
+                data.string(1, set).be32(2, REGISTER_1).be32(5, 0);
             }
             Self::Random { modulus } => {
                 const NFT_NG_RANDOM: u32 = 1;

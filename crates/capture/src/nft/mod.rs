@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod content;
 mod dump;
 mod expression;
 mod rule;
@@ -30,8 +31,10 @@ use crate::netlink::message::Message;
 use crate::netlink::socket::{NLM_F_APPEND, NLM_F_CREATE, Refusal, Socket};
 use crate::netns::NetworkNamespace;
 
-pub use dump::{ChainInfo, RuleInfo, TableInfo, list_chains, list_rules, list_tables};
-pub use rule::{ConnectionState, Protocol, Rule, balance};
+pub(crate) use content::Content;
+pub use content::Problem;
+pub use dump::{ChainInfo, RuleInfo, TableInfo, list_addresses, list_chains, list_rules, list_tables};
+pub use rule::{Protocol, Rule, balance};
 
 // linux/netfilter/nfnetlink.h and nf_tables.h
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
@@ -44,7 +47,6 @@ const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_DELRULE: u16 = 8;
 const NFT_MSG_NEWSET: u16 = 9;
 const NFT_MSG_NEWSETELEM: u16 = 12;
-const NFT_MSG_DELSETELEM: u16 = 14;
 const NFGENMSG: usize = 4;
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_DATA_VALUE: u16 = 1;
@@ -58,6 +60,8 @@ pub enum Family {
     Ipv4,
     /// IPv6 only.
     Ipv6,
+    /// Frames that pass a bridge.
+    Bridge,
 }
 
 impl Family {
@@ -66,12 +70,13 @@ impl Family {
         match self {
             Self::Inet => 1,
             Self::Ipv4 => 2,
+            Self::Bridge => 7,
             Self::Ipv6 => 10,
         }
     }
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
-        [Self::Inet, Self::Ipv4, Self::Ipv6].into_iter().find(|family| family.number() == number)
+        [Self::Inet, Self::Ipv4, Self::Ipv6, Self::Bridge].into_iter().find(|family| family.number() == number)
     }
 }
 
@@ -81,6 +86,7 @@ impl fmt::Display for Family {
             Self::Inet => "inet",
             Self::Ipv4 => "ip",
             Self::Ipv6 => "ip6",
+            Self::Bridge => "bridge",
         })
     }
 }
@@ -252,16 +258,6 @@ pub struct Batch {
     sets: u32,
 }
 
-/// A change of a set's elements.
-struct Change {
-    kind: u16,
-    flags: u16,
-    verb: &'static str,
-}
-
-const ADD: Change = Change { kind: NFT_MSG_NEWSETELEM, flags: NLM_F_CREATE, verb: "add" };
-const DELETE: Change = Change { kind: NFT_MSG_DELSETELEM, flags: 0, verb: "delete" };
-
 impl Batch {
     /// An empty batch.
     #[must_use]
@@ -374,21 +370,11 @@ impl Batch {
 
     /// Adds addresses to a set; those that are in it stay. All must be of the set's type.
     pub fn add_elements(&mut self, table: &Table, set: &str, addresses: &[IpAddr]) -> &mut Self {
-        self.elements(&ADD, table, set, addresses)
-    }
-
-    /// Removes addresses from a set; all must be in it.
-    pub fn delete_elements(&mut self, table: &Table, set: &str, addresses: &[IpAddr]) -> &mut Self {
-        self.elements(&DELETE, table, set, addresses)
-    }
-
-    fn elements(&mut self, change: &Change, table: &Table, set: &str, addresses: &[IpAddr]) -> &mut Self {
-        let Change { kind, flags, verb } = *change;
         const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
         const NFTA_SET_ELEM_KEY: u16 = 1;
         // The list is one attribute, whose length field has sixteen bits: about 2500 IPv6 addresses.
         for some in addresses.chunks(1024) {
-            let mut message = nft_message(kind, flags, table.family);
+            let mut message = nft_message(NFT_MSG_NEWSETELEM, NLM_F_CREATE, table.family);
             message.string(1, &table.name).string(2, set);
             message.nested(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
                 for address in some {
@@ -399,7 +385,7 @@ impl Batch {
                     });
                 }
             });
-            self.push(message, format!("{verb} element {table} {set} {some:?}"));
+            self.push(message, format!("add element {table} {set} {some:?}"));
         }
         self
     }

@@ -24,7 +24,7 @@ fn as_nft_lists(base: Chain, rules: &[Rule]) -> Option<Vec<String>> {
         for (j, candidate) in rules.iter().enumerate() {
             assert_eq!(found.is(candidate), i == j, "`{wanted}` read back, compared with `{candidate}`");
         }
-        assert_eq!(found.comment.as_deref(), wanted.comment_text());
+        assert_eq!(found.comment.as_deref(), wanted.comment.as_deref());
     }
     let text = judge(&namespace, "nft", &["list", "chain", "inet", "leno-test", "c"])?;
     let lines = text.lines().map(str::trim).filter(|l| !l.starts_with("type ") && !l.ends_with('{') && *l != "}");
@@ -43,13 +43,11 @@ fn nft_reads_matches_as_meant() {
     let cases = [
         (tcp().accept(), "meta l4proto tcp accept"),
         (Rule::new().saddr(v4).drop(), "ip saddr 10.0.0.0/8 drop"),
-        (Rule::new().saddr_not(v4).drop(), "ip saddr != 10.0.0.0/8 drop"),
         (Rule::new().daddr(v6).drop(), "ip6 daddr fd00::/9 drop"),
         (Rule::new().daddr_not(host).return_(), "ip daddr != 127.0.0.1 return"),
         (tcp().to("10.96.0.10:80".parse().unwrap()).accept(), "ip daddr 10.96.0.10 tcp dport 80 accept"),
         (tcp().sport(53).accept(), "tcp sport 53 accept"),
         (tcp().dport_not(15008).accept(), "tcp dport != 15008 accept"),
-        (tcp().dport_range(30000, 32767).accept(), "tcp dport 30000-32767 accept"),
         (Rule::new().l4proto(Protocol::Udp).dport(53).accept(), "udp dport 53 accept"),
         (Rule::new().input_interface("eth0").jump("other"), "iifname \"eth0\" jump other"),
         (Rule::new().input_interface_not("eth0").accept(), "iifname != \"eth0\" accept"),
@@ -58,15 +56,8 @@ fn nft_reads_matches_as_meant() {
         (Rule::new().mark(0x111, 0xfff).accept(), "meta mark & 0x00000fff == 0x00000111 accept"),
         (Rule::new().mark_not(0x539, 0xfff).accept(), "meta mark & 0x00000fff != 0x00000539 accept"),
         (Rule::new().connection_mark(0x111, 0xfff).accept(), "ct mark & 0x00000fff == 0x00000111 accept"),
-        (
-            Rule::new().connection_state(&[ConnectionState::Established, ConnectionState::Related]).accept(),
-            "ct state established,related accept",
-        ),
-        (Rule::new().connection_direction(false).accept(), "ct direction reply accept"),
         (Rule::new().socket_owner(1337).accept(), "meta skuid 1337 accept"),
         (Rule::new().daddr_in("some", SetType::Ipv4Address).accept(), "ip daddr @some accept"),
-        (Rule::new().saddr_in("some", SetType::Ipv4Address).accept(), "ip saddr @some accept"),
-        (Rule::new().daddr_not_in("some", SetType::Ipv4Address).accept(), "ip daddr != @some accept"),
         (Rule::new().random(3).accept(), "numgen random mod 3 0 accept"),
         (Rule::new().ipv6().counter().accept(), "meta nfproto ipv6 counter packets 0 bytes 0 accept"),
         (Rule::new().set_mark(7), "meta mark set 0x00000007"),
@@ -137,7 +128,6 @@ fn rules_that_could_never_match_are_refused() {
         Rule::new().dnat(at("10.0.0.1", 80)),
         Rule::new().saddr(v4).daddr(v6),
         Rule::new().l4proto(Protocol::Tcp).l4proto(Protocol::Udp),
-        Rule::new().l4proto(Protocol::Tcp).dport_range(2, 1),
         Rule::new().random(0),
         Rule::new().input_interface(""),
         Rule::new().input_interface("sixteen-bytes-xx"),
@@ -218,7 +208,6 @@ fn big_transactions_fit() {
     batch.add_set(&table(), "some", SetType::Ipv6Address);
     let addresses: Vec<IpAddr> = (0..3000u16).map(|i| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, i])).collect();
     batch.add_elements(&table(), "some", &addresses);
-    batch.delete_elements(&table(), "some", &addresses[..10]);
     for i in 0..2000u16 {
         let [high, low] = i.to_be_bytes();
         let service = SocketAddr::from(([10, 96, high, low], 80));

@@ -1,7 +1,7 @@
 //! Rules, put together in the order in which they are read: matches first, then statements, then the verdict.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -44,36 +44,13 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A connection tracking state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are netfilter's")]
-pub enum ConnectionState {
-    Invalid,
-    Established,
-    Related,
-    New,
-    Untracked,
-}
-
-impl ConnectionState {
-    fn bit(self) -> u32 {
-        match self {
-            Self::Invalid => 1,
-            Self::Established => 2,
-            Self::Related => 4,
-            Self::New => 8,
-            Self::Untracked => 64,
-        }
-    }
-}
-
 /// A rule under construction. Its `Display` form is close to what `nft list ruleset` prints for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "a rule does nothing until it is added to a batch"]
 pub struct Rule {
     expressions: Vec<Expression>,
     text: String,
-    comment: Option<String>,
+    pub(super) comment: Option<String>,
     /// Whether the rule has been narrowed to a family, and to which.
     ipv6: Option<bool>,
     protocol: Option<Protocol>,
@@ -99,12 +76,6 @@ impl Rule {
     /// The reason why it is not usable, if there is one.
     pub(super) fn invalid(&self) -> Option<&'static str> {
         self.invalid
-    }
-
-    /// Its comment.
-    #[must_use]
-    pub fn comment_text(&self) -> Option<&str> {
-        self.comment.as_deref()
     }
 
     pub(super) fn encode(&self, message: &mut Message) {
@@ -226,9 +197,13 @@ impl Rule {
         self.address("saddr", net.into(), Comparison::Equal)
     }
 
-    /// Only packets from other addresses of the same family.
-    pub fn saddr_not(self, net: impl Into<IpNet>) -> Self {
-        self.address("saddr", net.into(), Comparison::NotEqual)
+    /// Only packets from this address, in a table of the family [`super::Family::Bridge`]: frames have no family of their own.
+    pub fn bridged_saddr(self, address: IpAddr) -> Self {
+        let ether_type: u16 = if address.is_ipv6() { 0x86dd } else { 0x0800 };
+        let word = if address.is_ipv6() { "ip6" } else { "ip" };
+        self.compare(Expression::Meta(Meta::EtherType), Comparison::Equal, ether_type.to_be_bytes())
+            .compare(load_address("saddr", address.is_ipv6()), Comparison::Equal, octets(address))
+            .say(format_args!("{word} saddr {address}"))
     }
 
     /// Only packets to these addresses.
@@ -255,27 +230,13 @@ impl Rule {
             .say(format_args!("{word} {field} {}{said}", not(comparison)))
     }
 
-    /// Only packets whose source is in the named set.
-    pub fn saddr_in(self, set: &str, kind: super::SetType) -> Self {
-        self.lookup("saddr", set, kind, false)
-    }
-
     /// Only packets whose destination is in the named set.
     pub fn daddr_in(self, set: &str, kind: super::SetType) -> Self {
-        self.lookup("daddr", set, kind, false)
-    }
-
-    /// Only packets whose destination is of the set's family but not in it.
-    pub fn daddr_not_in(self, set: &str, kind: super::SetType) -> Self {
-        self.lookup("daddr", set, kind, true)
-    }
-
-    fn lookup(self, field: &str, set: &str, kind: super::SetType, inverted: bool) -> Self {
         let ipv6 = kind == super::SetType::Ipv6Address;
         let word = if ipv6 { "ip6" } else { "ip" };
         self.family(ipv6, false)
-            .push([load_address(field, ipv6), Expression::Lookup { set: set.into(), inverted }])
-            .say(format_args!("{word} {field} {}@{set}", if inverted { "!= " } else { "" }))
+            .push([load_address("daddr", ipv6), Expression::Lookup { set: set.into() }])
+            .say(format_args!("{word} daddr @{set}"))
     }
 
     /// Only packets from this port. The protocol must have been chosen.
@@ -291,19 +252,6 @@ impl Rule {
     /// Only packets to another port. The protocol must have been chosen.
     pub fn dport_not(self, port: u16) -> Self {
         self.port("dport", port, Comparison::NotEqual)
-    }
-
-    /// Only packets to these ports, both bounds included. The protocol must have been chosen.
-    pub fn dport_range(self, from: u16, to: u16) -> Self {
-        let Some(protocol) = self.protocol else { return self.fail("a port needs a protocol first") };
-        if from > to {
-            return self.fail("a port range starts with the lower port");
-        }
-        self.push([
-            Expression::Payload { header: Header::Transport, offset: 2, length: 2 },
-            Expression::Range { from: from.to_be_bytes().into(), to: to.to_be_bytes().into() },
-        ])
-        .say(format_args!("{protocol} dport {from}-{to}"))
     }
 
     fn port(self, field: &str, port: u16, comparison: Comparison) -> Self {
@@ -383,24 +331,6 @@ impl Rule {
             Expression::Compare(comparison, value.to_ne_bytes().into()),
         ])
         .say(format_args!("{word} & {mask:#x} {operator} {value:#x}"))
-    }
-
-    /// Only packets of connections in one of these states.
-    pub fn connection_state(self, states: &[ConnectionState]) -> Self {
-        let bits: u32 = states.iter().map(|state| state.bit()).fold(0, |all, bit| all | bit);
-        let names: Vec<_> = states.iter().map(|state| format!("{state:?}").to_lowercase()).collect();
-        self.push([
-            Expression::Connection(Connection::State),
-            Expression::Bitwise { mask: bits.to_ne_bytes().into(), xor: vec![0; 4] },
-            Expression::Compare(Comparison::NotEqual, vec![0; 4]),
-        ])
-        .say(format_args!("ct state {}", names.join(",")))
-    }
-
-    /// Only packets that go the way of the connection's first packet (`true`), or the other way.
-    pub fn connection_direction(self, original: bool) -> Self {
-        self.compare(Expression::Connection(Connection::Direction), Comparison::Equal, [u8::from(!original)])
-            .say(format_args!("ct direction {}", if original { "original" } else { "reply" }))
     }
 
     /// Only packets sent by sockets of this user.

@@ -89,10 +89,28 @@ impl Agent {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn bind(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        Self::bind_knowing(path, [], [])
+    }
+
+    /// As [`Self::bind`], and knows these pods before a proxy can ask: a proxy stops serving those that it is not told of.
+    /// `expected` are the uids of pods whose namespaces are yet to be found ([`Self::expect`]).
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind_knowing(
+        path: impl Into<PathBuf>,
+        known: impl IntoIterator<Item = (PodInfo, NetworkNamespace)>,
+        expected: impl IntoIterator<Item = String>,
+    ) -> Result<Self, Error> {
         let path = path.into();
         let listener = wire::listen(&path).map_err(|source| Error::Listen { path: path.clone(), source })?;
+        let mut pods: BTreeMap<_, _> = expected.into_iter().map(|uid| (uid, Pod::Expected)).collect();
+        pods.extend(known.into_iter().map(|(pod, namespace)| (pod.uid.clone(), Pod::Known(pod, namespace))));
         let state = Arc::new(State {
-            shared: Mutex::default(),
+            shared: Mutex::new(Shared { pods, ..Shared::default() }),
             synced: watch::Sender::new(0),
             connected: watch::Sender::new(0),
             departed: watch::Sender::new(0),

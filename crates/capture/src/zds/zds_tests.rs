@@ -315,6 +315,20 @@ async fn both_ends_survive_the_others_restart() {
 }
 
 #[tokio::test]
+async fn a_proxy_that_connects_at_once_hears_of_all_pods() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("zds.sock");
+    let mut proxy = Proxy::start(&path);
+    // "b" is named twice; what is known in full counts.
+    let (known, expected) = ([(pod("a"), namespace()), (pod("b"), namespace())], ["b".to_owned(), "c".to_owned()]);
+    let agent = Agent::bind_knowing(&path, known, expected).unwrap();
+    assert_eq!(proxy.event().await, added("a"));
+    assert_eq!(proxy.event().await, added("b"));
+    assert_eq!(proxy.event().await, Event::Retain(vec!["a".into(), "b".into(), "c".into()]));
+    assert_eq!(agent.pods(), [pod("a"), pod("b")]);
+}
+
+#[tokio::test]
 async fn one_agent_per_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("zds.sock");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
+use leno_model::Identity;
 use leno_policy::inbound::{InboundTarget, inbound_target};
 use leno_proxy::Core;
 use leno_proxy::peers::{self, Unproven, headers};
@@ -42,6 +43,10 @@ impl Destination for Pod {
 
     fn open(&self, peer: SocketAddr) -> Result<OpenTunnel, Failure> {
         self.connections().open_tunnel(peer, self.context().config.max_tunnels_per_peer)
+    }
+
+    fn proven(&self, open: &mut OpenTunnel, identity: &Identity) -> Result<(), Failure> {
+        open.proven(identity.clone())
     }
 
     async fn identity(&self) -> Result<Arc<MeshIdentity>, Failure> {

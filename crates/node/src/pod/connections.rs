@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use leno_model::{Identity, Mesh, Workload};
 use leno_policy::{Connection, DenyReason, Verdict};
+use leno_telemetry::one_host;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,8 +27,7 @@ pub(crate) struct Connections {
     count: watch::Sender<usize>,
     /// Counts peers' tunnels and the tasks that accept them.
     tunnels: watch::Sender<usize>,
-    /// The number of tunnels of each peer.
-    peers: Mutex<HashMap<IpAddr, usize>>,
+    peers: Mutex<Peers>,
     /// Limits the sockets of all of these.
     share: Arc<Share>,
 }
@@ -177,19 +177,69 @@ fn unlist<T>(live: &mut HashMap<u64, T>, id: u64) {
 /// The number of connections for which a map keeps room.
 const ROOM: usize = 256;
 
+/// Tunnels that peers have open.
+#[derive(Default)]
+struct Peers {
+    /// By address.
+    addresses: HashMap<IpAddr, usize>,
+    /// By network, of those whose host may have other addresses.
+    networks: HashMap<IpAddr, usize>,
+}
+
+/// The addresses of one network may have so many times the tunnels that one may have: the pods of a whole node may share a
+/// network of IPv6, but whoever has one such address may have them all.
+const NETWORKS_TUNNELS: usize = 4;
+
+impl Peers {
+    fn admit(&self, peer: SocketAddr, most: usize) -> Result<(), Failure> {
+        let of_network = most.saturating_mul(NETWORKS_TUNNELS);
+        let network = one_host(peer.ip());
+        if self.addresses.get(&peer.ip()).is_some_and(|open| *open >= most) {
+            return Err(Failure::TooManyTunnels { address: peer, most });
+        }
+        if self.networks.get(&network).is_some_and(|open| *open >= of_network) {
+            return Err(Failure::TooManyTunnelsOfNetwork { network, most: of_network });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, peer: IpAddr) {
+        *self.addresses.entry(peer).or_default() += 1;
+        if peer.is_ipv6() {
+            *self.networks.entry(one_host(peer)).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, peer: IpAddr) {
+        for (counts, key) in [(&mut self.addresses, peer), (&mut self.networks, one_host(peer))] {
+            if let Entry::Occupied(mut open) = counts.entry(key) {
+                *open.get_mut() -= 1;
+                if *open.get() == 0 {
+                    open.remove();
+                }
+            }
+        }
+    }
+}
+
 /// Keeps a peer's tunnel counted while it is open, and its socket out of the pod's share. Also counts the tasks that
 /// accept tunnels.
 pub(crate) struct OpenTunnel(Arc<Connections>, Option<(IpAddr, Sockets)>);
 
+impl OpenTunnel {
+    /// Its peer has proved who they are: the socket is one of that identity's now.
+    ///
+    /// # Errors
+    /// If the identity has as many sockets as it may have.
+    pub(crate) fn proven(&mut self, identity: Identity) -> Result<(), Failure> {
+        self.1.as_mut().map_or(Ok(()), |(_, socket)| socket.give_to(Source::Peer(identity)))
+    }
+}
+
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        if let Some((peer, _socket)) = self.1.take()
-            && let Entry::Occupied(mut open) = self.0.peers.lock().entry(peer)
-        {
-            *open.get_mut() -= 1;
-            if *open.get() == 0 {
-                open.remove();
-            }
+        if let Some((peer, _socket)) = self.1.take() {
+            self.0.peers.lock().remove(peer);
         }
         self.0.tunnels.send_modify(|count| *count -= 1);
     }
@@ -268,16 +318,14 @@ impl Connections {
     /// tunnels each could take all descriptors as well.
     ///
     /// # Errors
-    /// If the peer has `most` already, or the pod or the peer as many sockets as it may have.
+    /// If the peer has `most` already, its network [`NETWORKS_TUNNELS`] times as many, or the pod or the peer as many
+    /// sockets as it may have.
     pub(crate) fn open_tunnel(self: &Arc<Self>, peer: SocketAddr, most: usize) -> Result<OpenTunnel, Failure> {
         let socket = {
             let mut peers = self.peers.lock();
-            let open = peers.get(&peer.ip()).copied().unwrap_or_default();
-            if open >= most {
-                return Err(Failure::TooManyTunnels { address: peer, most });
-            }
-            let socket = self.share.take(Source::Address(peer.ip()))?;
-            peers.insert(peer.ip(), open + 1);
+            peers.admit(peer, most)?;
+            let socket = self.share.take(Source::Unproven(peer.ip()))?;
+            peers.add(peer.ip());
             socket
         };
         self.tunnels.send_modify(|count| *count += 1);

@@ -27,6 +27,8 @@ pub(crate) fn start(
     context: Arc<Context>,
     lanes: &[Lane],
 ) -> Result<Arc<Pod>, String> {
+    // Whoever enrols Leno's pods has done it; other agents do not.
+    sockets::hand_on_what_waits(&netns);
     let short_path = short_path(&netns, context.config.congestion_control);
     let sockets = Sockets::open(&netns, &short_path, &context, lanes)?;
     let spoofs_source = match context.config.original_source {

@@ -1,4 +1,4 @@
-//! Proven peers that send too much of something.
+//! Authenticated peers that send too much of something.
 
 use leno_testkit::frames::{Frames, kind};
 use leno_testkit::hbone;
@@ -91,7 +91,7 @@ async fn rapid_reset_ends_the_connection() {
     assert!(grown < LEFT, "{grown} bytes more");
 }
 
-/// What a flood is made of, by frame number.
+/// The frames of a flood, by number.
 type Flood = fn(&mut Frames<hbone::Tls>, u32);
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_flood_of_frames_is_borne_or_ended() {
             }
             let _ = frames.flush().await;
         };
-        // Others are served meanwhile.
+        // Other peers are served meanwhile.
         soon(what, async { tokio::join!(sending, target.good_peer_is_served()) }).await;
         target.good_peer_is_served().await;
         drop(frames);

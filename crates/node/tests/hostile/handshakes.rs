@@ -1,4 +1,4 @@
-//! Peers that do not get as far as a request.
+//! Peers that never send a request.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::{echo, eventually, exchange, soon};
 use crate::{ALONE, GOOD, Target, memory};
 
-/// Of the tests that wait for it to be over. Long enough for a good peer's handshake on a machine that is busy.
+/// The time limit of a handshake in tests that wait for its end. Long enough for a good peer's handshake on a busy machine.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_peer_that_can_not_prove_itself_is_refused() {
         let before = target.log.count(&[reason, "error="]);
         let tcp = target.tcp().await;
         let from = tcp.local_addr().unwrap();
-        // In TLS 1.3 the client is done before the server has judged it.
+        // In TLS 1.3, the client has finished before the server has checked its certificate.
         let refused = async {
             let mut tls = hbone::tls(tcp, certificate.as_ref()).await?;
             tls.read(&mut [0]).await
@@ -174,7 +174,7 @@ async fn who_connects_to_every_pod_keeps_no_other_address_out() {
             let hbone = SocketAddr::new(pod, 15008);
             match soon("TCP", target.mesh.network.outside().connect(hbone)).await {
                 Ok(tcp) => silent.push(tcp),
-                // It was refused before this side was told that it had a connection.
+                // It was refused before this side knew that it had a connection.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
             }
         }

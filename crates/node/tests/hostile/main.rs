@@ -1,4 +1,4 @@
-//! Peers that break every rule: each is refused with a reason, and the proxy is unharmed.
+//! Hostile peers: each is refused with a reason, and the proxy is unharmed.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
@@ -28,7 +28,7 @@ use support::{Mesh, Pod, echo, eventually, soon};
 /// One test at a time: each counts the descriptors of the whole process.
 pub(crate) static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// HTTP/2's settings of the server, which its peers may rely on.
+/// The server's HTTP/2 settings.
 pub(crate) const STREAMS: usize = 200;
 pub(crate) const STREAM_WINDOW: usize = 4 << 20;
 
@@ -113,7 +113,7 @@ impl Target {
         soon("the end", hbone::end(&mut answer.receive)).await;
     }
 
-    /// Nothing of the attack is left.
+    /// Waits until nothing of the attack is left.
     pub(crate) async fn is_unharmed(&self) {
         self.good_peer_is_served().await;
         eventually("descriptors to be closed", || descriptors() <= self.descriptors + 4).await;

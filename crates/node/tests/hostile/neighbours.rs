@@ -1,5 +1,5 @@
-//! A proven peer floods port 15008 with frames that bring nothing, or a byte, as fast as it can; another one must not
-//! notice. `LENO_SOAK=1`: for half a minute each.
+//! An authenticated peer floods port 15008 with frames that carry one byte or nothing, as fast as it can. Another peer must
+//! not notice. With `LENO_SOAK=1`, each flood lasts half a minute.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use tokio::net::TcpStream;
 
 use crate::{ALONE, Target};
 
-/// Between two messages: a thousand a second at most, far from what a proxy can do.
+/// The pause between two messages: at most a thousand a second, far less than a proxy can carry.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Before a peer that was cut off comes back. How many handshakes a second a proxy bears is not the question here.
+/// The pause before a disconnected peer comes back. How many handshakes a second a proxy bears is not tested here.
 const BACK: Duration = Duration::from_millis(100);
 
-/// A program of the pod that throws away what it gets.
+/// A program of the pod that discards what it receives.
 const DISCARD: u16 = 9;
 
-/// The flooding peer's first stream, which leads to it.
+/// The flooding peer's first stream, which leads to that program.
 const TUNNEL: u32 = 1;
 
 const PROGRAM: [u8; 100] = [7; 100];
 
-/// What a flood is made of: by number, and for a program that may be connected to.
+/// The frames of a flood, by number. A flood may use a stream to a program.
 type Flood = fn(&mut Frames<hbone::Tls>, u32, &str);
 
 /// `window_update(stream, increment)`.
@@ -67,7 +67,7 @@ const FLOODS: [(&str, Flood); 14] = [
     }),
 ];
 
-/// What all peers here need.
+/// What all peers of these tests need.
 #[derive(Clone)]
 struct Way {
     from: NetworkNamespace,
@@ -84,7 +84,7 @@ impl Way {
     }
 }
 
-/// Asks a program again and again, through one tunnel, and keeps the time.
+/// Sends messages to a program through one tunnel, and records the time of each answer.
 struct Neighbour {
     latencies: Arc<Mutex<Vec<Duration>>>,
     _busy: Busy,
@@ -108,7 +108,7 @@ impl Neighbour {
         Self { latencies, _busy: busy }
     }
 
-    /// The latency that 99 of 100 messages stay below, over the coming `time`.
+    /// The 99th percentile of the latency during the next `time`.
     async fn p99(&self, time: Duration) -> Duration {
         self.latencies.lock().clear();
         tokio::time::sleep(time).await;
@@ -119,7 +119,7 @@ impl Neighbour {
     }
 }
 
-/// A peer that floods, and comes back when it is cut off. Counts connections.
+/// A peer that floods, and reconnects when it is disconnected. Counts connections.
 fn flooding(way: Way, program: String, flood: Flood, connections: Arc<AtomicU64>) -> Busy {
     Busy::elsewhere(move |stop| async move {
         while !stop.load(Ordering::Relaxed) {

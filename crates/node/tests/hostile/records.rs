@@ -1,4 +1,4 @@
-//! Peers that send TLS records without end, each allowed and nothing in it.
+//! Peers that send TLS records without end, each allowed but without use.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::{ALONE, GOOD, Target};
 /// An HTTP/2 connection begins with this, settings included.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// A frame of a kind that nobody knows, and so everybody has to ignore (RFC 9113 §5.5), of 16 KiB.
+/// A frame of 16 KiB of an unknown type, which must be ignored (RFC 9113 §5.5).
 const UNKNOWN: [u8; 9] = [0, 0x40, 0, 0xfa, 0, 0, 0, 0, 0];
 
 fn begin(sender: &mut Sender) {
     sender.data(PREFACE, 0);
 }
 
-/// The next byte of frames that say nothing.
+/// The next byte of frames without use.
 fn byte(number: u64) -> [u8; 1] {
     let at = number % (UNKNOWN.len() as u64 + (16 << 10));
     [UNKNOWN.get(at as usize).copied().unwrap_or(0)]
 }
 
-/// The library ends these, and so do we.
+/// Floods that the TLS library ends, and this proxy as well.
 const ENDED: [Flood; 4] = [
     Flood { name: "KeyUpdates", begin, go_on: |sender, _| sender.key_update(false) },
     Flood { name: "KeyUpdates that ask for one", begin, go_on: |sender, _| sender.key_update(true) },
@@ -40,7 +40,7 @@ const ENDED: [Flood; 4] = [
     Flood { name: "warnings", begin, go_on: |sender, _| sender.record(&[1, 90, 21]) },
 ];
 
-/// No rule is broken by these; all they get is their turn.
+/// Floods that break no rule. They must not take more than their turns.
 const BORNE: [Flood; 5] = [
     Flood { name: "records of one byte", begin, go_on: |sender, number| sender.data(&byte(number), 0) },
     Flood { name: "padded records of one byte", begin, go_on: |sender, number| sender.data(&byte(number), 16_000) },
@@ -83,14 +83,14 @@ pub(crate) async fn proven(target: &Target) -> TlsStream<TcpStream> {
     identity.connect(target.tcp().await, &expected, PATIENCE).await.unwrap().0
 }
 
-/// A tunnel through the pod's proxy that answers what it is asked.
+/// A tunnel through the pod's proxy to a program that answers.
 pub(crate) async fn neighbour(target: &Target) -> (Peer, hbone::Answer) {
     let peer = target.peer().await;
     let answer = soon("an answer", peer.connect(&target.authority())).await.unwrap();
     (peer, answer)
 }
 
-/// Asks it.
+/// Sends a message and waits for the answer.
 pub(crate) async fn ask(answer: &mut hbone::Answer) {
     answer.send.send_data(Bytes::from_static(b"hello"), false).unwrap();
     assert_eq!(soon("the echo", hbone::read(&mut answer.receive, 5)).await, b"hello");

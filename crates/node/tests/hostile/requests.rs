@@ -1,4 +1,4 @@
-//! Proven peers that ask for what they must not have.
+//! Authenticated peers that request what they must not have.
 
 use std::time::{Duration, SystemTime};
 
@@ -32,7 +32,7 @@ async fn a_request_leads_to_the_pod_itself_or_nowhere() {
     let cases = [
         (format!("{}:{APP}", neighbour.v4), 400, elsewhere),
         (format!("[{}]:{APP}", neighbour.v6), 400, elsewhere),
-        // Its own, but not the one that was connected to.
+        // An address of the pod, but not the one that the peer connected to.
         (format!("[{}]:{APP}", target.pod.v6), 400, elsewhere),
         (format!("127.0.0.1:{APP}"), 400, elsewhere),
         (format!("[::1]:{APP}"), 400, elsewhere),
@@ -43,7 +43,7 @@ async fn a_request_leads_to_the_pod_itself_or_nowhere() {
         (format!("{own}:15001"), 503, own_port),
         (format!("{own}:15006"), 503, own_port),
         (format!("{own}:15008"), 503, own_port),
-        // DNS listens on loopback, and is for the pod itself.
+        // DNS listens on loopback and is for the pod itself.
         (format!("{own}:15053"), 503, own_port),
         (own.to_string(), 400, malformed),
         (format!("{own}:0"), 400, malformed),
@@ -63,7 +63,7 @@ async fn a_request_leads_to_the_pod_itself_or_nowhere() {
         let answer = soon(&authority, peer.connect(&authority)).await.unwrap();
         assert_eq!(answer.status.as_u16(), status, "{authority}");
         eventually(&authority, || target.log.count(&[reason, "error=", "src.identity=\"spiffe"]) > before).await;
-        // The connection isn't spoilt for others that share it.
+        // The connection still works for others that share it.
         let answer = soon("an answer", peer.connect(&target.authority())).await.unwrap();
         assert_eq!(answer.status, StatusCode::OK, "after {authority}");
     }
@@ -267,7 +267,7 @@ async fn a_tunnel_carries_no_request_once_its_certificate_has_ended() {
     rude.flush().await.unwrap();
     assert_eq!(soon("an answer", rude.next()).await.map(|frame| (frame.kind, frame.stream)), Some((kind::HEADERS, 1)));
 
-    // Both are told in time.
+    // Both peers are told in time.
     assert_eq!(soon("GOAWAY", rude.next()).await.map(|frame| frame.kind), Some(kind::GOAWAY));
     assert!(SystemTime::now() < end, "GOAWAY came after the certificate's end");
     let refused = async {

@@ -1,4 +1,4 @@
-//! What the programs at both ends of a connection see.
+//! Connections as the programs at both ends see them.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ async fn talk(mesh: &Mesh, client: &Pod, server: &Pod) {
         let mut word = [0; 5];
         soon("a word", accepted.read_exact(&mut word)).await.unwrap();
         assert_eq!(&word, b"hello");
-        // Half-close: the caller has said all, the answer still comes.
+        // Half-close: the caller has sent everything, the answer still comes.
         stream.shutdown().await.unwrap();
         assert_eq!(soon("the end", accepted.read(&mut word)).await.unwrap(), 0);
         accepted.write_all(b"world").await.unwrap();
@@ -127,7 +127,7 @@ async fn a_reset_is_a_reset_at_the_other_end() {
     drop(far);
     assert_eq!(read_error(&mut near).await, ErrorKind::ConnectionReset, "bytes were lost");
 
-    // After one clean half as well: a cut-off answer must not look complete.
+    // The same after one half has ended: a cut-off answer must not look complete.
     let (mut near, mut far) = pair(&client, &server).await;
     near.shutdown().await.unwrap();
     assert_eq!(soon("the end", far.read(&mut [0])).await.unwrap(), 0);
@@ -136,7 +136,7 @@ async fn a_reset_is_a_reset_at_the_other_end() {
     reset(far);
     assert_eq!(read_error(&mut near).await, ErrorKind::ConnectionReset, "the answer was cut off");
 
-    // And a clean end stays one.
+    // An orderly end stays one.
     let (mut near, far) = pair(&client, &server).await;
     drop(far);
     assert_eq!(soon("the end", near.read(&mut [0])).await.unwrap(), 0);
@@ -156,7 +156,7 @@ async fn a_slow_reader_slows_its_writer() {
     const TOTAL: usize = 32 << 20;
     let chunk = vec![7; 64 << 10];
     let mut sent = 0;
-    // Until nothing more goes: every buffer on the way is full.
+    // Writes until every buffer on the way is full.
     while let Ok(n) = tokio::time::timeout(std::time::Duration::from_millis(300), near_write.write(&chunk)).await {
         sent += n.unwrap();
         assert!(sent < TOTAL, "nobody reads, yet the writer is not slowed");
@@ -208,7 +208,7 @@ async fn another_endpoint_is_tried_when_one_refuses() {
             soon("an answer", attempt).await.unwrap_or_else(|error| panic!("round {round}, {vip}: {error}"));
         }
     }
-    // The others were really tried.
+    // The other endpoints were tried.
     let log = mesh.node("node-2").log.clone();
     log.line(&["dst.workload=\"deaf\"", "error="]).await;
     let log = mesh.node("node-1").log.clone();

@@ -1,4 +1,4 @@
-//! Whatever is missing, nothing passes, and the log says what is missing.
+//! If something is missing, nothing passes, and the log says what is missing.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -49,14 +49,14 @@ async fn a_policy_that_never_came_denies() {
     let reason = "policy default/late applies to default/server but has not arrived from the control plane";
     mesh.node("node-2").log.line(&[reason, "src.workload=\"client\""]).await;
     mesh.node("node-1").log.line(&["denied by its authorization policies (401)"]).await;
-    // In the clear neither.
+    // Nor does plaintext.
     let outside = mesh.network.outside();
     assert_eq!(refused(outside, server.app(server.v4)).await.kind(), ErrorKind::ConnectionReset);
     mesh.node("node-2").log.line(&[reason, "src.addr=10.77.0.1:"]).await;
     let metrics = mesh.node("node-2").metrics().await;
     assert!(metrics.contains("response_flags=\"DENY\""), "{metrics}");
 
-    // Once it has come, it decides.
+    // When the policy has come, it decides.
     let rule =
         Match { principals: vec![StringMatch::Exact("cluster.local/ns/default/sa/client".into())], ..Match::default() };
     mesh.control.publish_policy(&Authorization {
@@ -75,7 +75,7 @@ async fn a_policy_that_never_came_denies() {
     mesh.node("node-2").log.line(&["no ALLOW policy of default/server matched (checked default/late)"]).await;
 }
 
-/// All that comes to a pod's link is redirected to its proxy, whatever its destination.
+/// Everything that arrives at a pod's link is redirected to its proxy, whatever its destination.
 #[tokio::test]
 async fn what_is_meant_for_others_is_not_passed_on() {
     if !may_run("what_is_meant_for_others_is_not_passed_on") {

@@ -7,7 +7,7 @@ use leno_testkit::network::may_run;
 
 use crate::support::{APP, Mesh, Pod, echo, exchange, refused, soon};
 
-/// What an answer may take, on a machine that does much else.
+/// How long an answer may take on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// Where the program of a pod is to be reached by others in the mesh, of the family of `like`.
@@ -74,7 +74,20 @@ async fn a_program_that_listens_on_one_family_is_reached_by_both_addresses_of_it
             let answered = soon("an answer", exchange(stream, b"hello")).await;
             assert!(answered.is_ok(), "{name} at {vip}: {answered:?}");
         }
-        // Who asks for the pod's own address means that one.
+        // A client that connects to the pod's own address means that address.
         refused(client.host(), server.app(other)).await;
     }
+}
+
+/// Pods of whatever agent: Leno's own sets it as well, but another one does not.
+#[tokio::test]
+async fn connections_that_are_being_made_when_a_proxy_ends_go_to_the_next() {
+    if !may_run("connections_that_are_being_made_when_a_proxy_ends_go_to_the_next") {
+        return;
+    }
+    let mut mesh = Mesh::new().await;
+    let pod = mesh.pod("server", "node-1").await;
+    let setting = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req");
+    let Ok(set) = pod.network.namespace().run(setting).unwrap() else { return };
+    assert_eq!(set.trim(), "1");
 }

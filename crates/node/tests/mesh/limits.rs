@@ -1,4 +1,4 @@
-//! What one pod or one peer may take.
+//! Limits on what one pod or one peer may take.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -9,12 +9,12 @@ use tokio::net::TcpStream;
 
 use crate::support::{APP, Mesh, echo, exchange, pair, refused, soon};
 
-/// Sockets that a pod may have in these tests, and what one who causes them may have of those.
+/// How many sockets a pod may have in these tests, and how many of them one peer may cause.
 const MOST: usize = 8;
 const MOST_OF_ONE: usize = 6;
 
-/// A pod that opens connections without end, or is opened them, is refused more, with the reason; its own go on,
-/// and so do others.
+/// A pod that opens connections without end, or gets them, is refused more, with the reason. Its open ones go on, and other
+/// pods are not affected.
 #[tokio::test]
 async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     if !may_run("a_pod_gets_no_more_sockets_than_it_may_have") {
@@ -58,7 +58,7 @@ async fn a_pod_gets_no_more_sockets_than_it_may_have() {
     soon("room again", again).await;
 }
 
-/// One peer opens connections without end to a pod: it is refused more before the pod's other peers are.
+/// A peer that opens connections to a pod without end is refused before the pod's other peers are.
 #[tokio::test]
 async fn a_peer_that_takes_a_pods_share_leaves_room_for_its_other_peers() {
     if !may_run("a_peer_that_takes_a_pods_share_leaves_room_for_its_other_peers") {

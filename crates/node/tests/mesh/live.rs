@@ -1,4 +1,4 @@
-//! What changes while connections live.
+//! Changes while connections are open.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -57,6 +57,8 @@ async fn a_new_policy_cuts_live_connections() {
     // Dry-run decides nothing.
     server.workload.authorization_policies.clear();
     mesh.control.publish_workload(&server.workload);
+    // While it is there it might be about to apply by scope.
+    mesh.control.remove_policy(&policy.id);
     mesh.synced().await;
     let (mut near, mut far) = pair(&client, &server).await;
     mesh.control.publish_policy(&Authorization { dry_run: true, ..deny_all("rehearsal", Scope::Namespace) });
@@ -81,7 +83,7 @@ fn allow_client(name: &str) -> Authorization {
     }
 }
 
-/// A byte each way.
+/// Sends a byte each way.
 async fn lives(near: &mut TcpStream, far: &mut TcpStream) {
     near.write_all(b"z").await.unwrap();
     soon("a byte", far.read_exact(&mut [0])).await.unwrap();
@@ -151,7 +153,7 @@ async fn what_hangs_on_a_policy_that_is_to_come_waits_for_it() {
         waiting.push(stream);
     }
     let mut newcomer = soon("connect", mesh.network.outside().connect(server.app(server.v4))).await.unwrap();
-    // Neither let in nor refused.
+    // It is neither allowed nor refused yet.
     for stream in waiting.iter_mut().chain([&mut newcomer]) {
         assert!(tokio::time::timeout(Duration::from_millis(100), stream.read(&mut [0; 8])).await.is_err());
     }
@@ -315,13 +317,13 @@ async fn a_root_rotates_under_traffic_before_any_certificate_does() {
     }
 }
 
-/// From one root to the next until nothing is left of the first, three times, and the certificates of both nodes with it.
+/// Rotates the root three times, each time until nothing of the old one is left.
 #[tokio::test]
 async fn old_roots_go_under_traffic() {
     if !may_run("old_roots_go_under_traffic") {
         return;
     }
-    // A busy machine is to have time to renew them.
+    // A busy machine needs time to renew the certificates.
     const TTL: Duration = Duration::from_secs(6);
     let mut mesh = Mesh::with(|config| {
         config.proxy.secret_ttl = TTL;
@@ -516,7 +518,7 @@ async fn listen_with_full_queue(pod: Host<'_>, at: SocketAddr) -> (TcpListener, 
     (listener, filling)
 }
 
-/// Whoever leaves the mesh, and whoever drains, waits for a connection that is being made as for one that stands.
+/// A pod that leaves the mesh, and a proxy that drains, waits for a connection that is being made as for an open one.
 #[tokio::test]
 async fn a_connection_on_its_way_is_a_live_one() {
     if !may_run("a_connection_on_its_way_is_a_live_one") {

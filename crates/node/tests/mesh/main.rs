@@ -10,6 +10,7 @@ mod late;
 mod limits;
 mod live;
 mod names;
+mod saved;
 mod silent;
 mod stalled;
 #[path = "../support/mod.rs"]

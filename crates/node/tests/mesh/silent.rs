@@ -1,4 +1,4 @@
-//! Peers that are gone without a word: their node has lost its power, or its network.
+//! Peers that vanish: their node has lost its power or its network.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use tokio::task::JoinSet;
 
 use crate::support::{Mesh, Pod, pair, read_error, soon};
 
-/// What anybody may wait for a peer that is gone: ten seconds, of which the proxy needs nine, and a busy machine.
+/// How long a program may wait for a peer that is gone: ten seconds, of which the proxy needs nine, and time for a busy
+/// machine.
 const FOUND: Duration = Duration::from_secs(13);
 
-/// Says `name` to everybody who says something.
+/// A server that answers every message with `name`.
 fn greet(listener: TcpListener, name: u8) {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -26,7 +27,7 @@ fn greet(listener: TcpListener, name: u8) {
     });
 }
 
-/// Who answers at `service`, and after how long.
+/// The name of the endpoint that answers at `service`, and the time it took.
 async fn ask(client: &Pod, service: std::net::SocketAddr) -> io::Result<(u8, Duration)> {
     let begun = Instant::now();
     let mut stream = client.host().connect(service).await?;
@@ -71,12 +72,12 @@ async fn an_idle_tunnel_to_a_peer_that_is_gone_costs_a_new_connection_little() {
     greet(gone.listen(), b'g');
     greet(stays.listen(), b's');
     let service = (vip, 80).into();
-    // A tunnel to each.
+    // A tunnel to each endpoint.
     let mut seen = Vec::new();
     while !(seen.contains(&b'g') && seen.contains(&b's')) {
         seen.push(soon("an answer", ask(&client, service)).await.unwrap().0);
     }
-    // A peer that was heard within a second is taken for alive.
+    // A peer that sent something within a second is taken to be alive.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     mesh.network.unplug(&gone);
     let client = std::sync::Arc::new(client);
@@ -141,7 +142,7 @@ async fn an_endpoint_that_does_not_answer_costs_the_first_connections_only() {
         later.iter().map(|l| l.1).max()
     );
     assert!(dearest < DEAR, "{dearest:?}");
-    // And has its share again.
+    // It gets its share of connections again.
     let mut shares = [0, 0];
     for _ in 0..LATER {
         shares[usize::from(ask().await.0 == b'g')] += 1;

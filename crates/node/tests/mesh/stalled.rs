@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::support::{Mesh, echo, exchange, soon};
 
-/// Readers that stop, each way. Four fill a tunnel's own window.
+/// How many readers stop in each direction. Four fill a tunnel's own window.
 const READERS: usize = 16;
 
-/// The neighbour asks this often, whether or not it has been answered.
+/// How often the neighbour sends a request, whether or not the last one was answered.
 const PERIOD: Duration = Duration::from_millis(5);
 const REQUESTS: u32 = 400;
 
@@ -24,7 +24,7 @@ const REQUESTS: u32 = 400;
 const AT_LEAST: Duration = Duration::from_millis(20);
 const ROUNDS: usize = 3;
 
-/// The latency that 99 of 100 requests stay below, each from when it was due.
+/// The 99th percentile of the latency, counted from the time at which each request was due.
 async fn p99(stream: &mut TcpStream) -> Duration {
     let (mut read, mut write) = stream.split();
     let begun = Instant::now();
@@ -91,7 +91,7 @@ async fn readers_that_stop_do_not_disturb_others_on_the_same_tunnel() {
     }
     let stuck = async {
         let mut before = u64::MAX;
-        // Silence is what is waited for.
+        // The test waits until nothing happens.
         while before != sent.load(Relaxed) {
             before = sent.load(Relaxed);
             sleep(Duration::from_millis(500)).await;
@@ -125,7 +125,7 @@ async fn callers_that_reset_behind_a_stopped_reader_leave_nothing() {
         callers.push(soon("connect", client.host().connect(server.app(server.v4))).await.unwrap());
     }
     let block = vec![7; 64 << 10];
-    // Full is who can't write for a while.
+    // A caller is full when it can't write for a while.
     let full = |caller: TcpStream| {
         let block = block.clone();
         tokio::spawn(async move {

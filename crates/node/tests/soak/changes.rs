@@ -1,4 +1,4 @@
-//! What connections cost while the mesh changes all the time.
+//! What connections cost while the mesh keeps changing.
 //!
 //! A change is taken in on the control thread. Workers see it as another snapshot, so what they spend on a connection
 //! must not depend on how often there is one.
@@ -78,7 +78,7 @@ async fn connections_cost_as_much_while_the_mesh_changes() {
     field.mesh.synced().await;
     let mut others = Others { all, next: 0 };
     let count = field.size.short / 4;
-    // What is needed once.
+    // What is needed only once.
     many_short(&field, count).await;
     let (mut quiet, mut changing) = (Vec::new(), Vec::new());
     for _ in 0..field.size.rounds {

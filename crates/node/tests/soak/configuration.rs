@@ -1,4 +1,4 @@
-//! A large mesh: what telling all of it costs, and what meeting the control plane again does.
+//! A large mesh: what receiving all of it costs, and what a reconnect to the control plane costs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::{ALONE, WITHIN};
 /// How much more memory than before may be left.
 const MOST: f64 = 1.1;
 
-/// Leads to the control plane; can be cut, and counts what comes from there.
+/// A connection to the control plane that can be cut, and that counts the received bytes.
 struct Way {
     address: SocketAddr,
     cut: watch::Sender<()>,
     received: Arc<AtomicUsize>,
-    /// How often somebody came.
+    /// How often a proxy connected.
     met: Arc<AtomicUsize>,
 }
 
@@ -151,7 +151,7 @@ async fn a_large_mesh_is_told_and_met_again_at_no_lasting_cost() {
     control.publish_workloads(&workloads);
     let way = Way::to(control.address()).await;
     let directory = tempfile::tempdir().unwrap();
-    // Free a moment ago.
+    // The port was free a moment ago.
     let ports = [0; 3].map(|_: u16| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = ports.map(|listener| listener.local_addr().unwrap().port());
     let [admin, _, readiness] = ports;

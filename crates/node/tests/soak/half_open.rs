@@ -16,10 +16,10 @@ use crate::process::order;
 use crate::support::{Pod, eventually, soon};
 use crate::{ALONE, Field, open};
 
-/// How far a peer goes before it falls silent.
+/// How far a peer goes before it sends nothing more.
 #[derive(Clone, Copy)]
 enum Silent {
-    /// Not a byte.
+    /// It sends nothing.
     AtOnce,
     /// In the middle of a ClientHello.
     InHello,
@@ -30,10 +30,10 @@ enum Silent {
 /// Record header of a ClientHello that never comes in full, and its first bytes.
 const HALF_A_HELLO: [u8; 11] = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
 
-/// How soon one that means it is answered: far from the ten seconds that a silent peer may take.
+/// How soon a good peer is answered: much sooner than the ten seconds that a silent peer may take.
 const NEWCOMER: Duration = Duration::from_secs(1);
 
-/// Comes again whenever it is turned away.
+/// A peer that reconnects whenever it is refused.
 async fn besiege(from: Arc<Pod>, to: SocketAddr, silent: Silent, certificate: TestCertificate) {
     loop {
         if let Ok(mut tcp) = from.host().connect(to).await {
@@ -55,7 +55,7 @@ async fn besiege(from: Arc<Pod>, to: SocketAddr, silent: Silent, certificate: Te
     }
 }
 
-/// Peers of a thread of their own. Dropped, they are gone.
+/// Peers on a thread of their own. They end when this is dropped.
 struct Besiegers {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,

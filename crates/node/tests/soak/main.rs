@@ -1,4 +1,4 @@
-//! A node proxy gives back what it took: descriptors, memory, and its neighbours' time.
+//! A node proxy gives back what it took: descriptors and memory. And other connections' latency does not suffer.
 //!
 //! Each proxy is a process of its own. On every run the numbers are small; with `LENO_SOAK=1` they
 //! are those of the field, which takes twenty minutes and wants an optimised proxy:
@@ -103,7 +103,7 @@ impl Field {
         let before: Vec<_> = self.proxies.iter().map(|proxy| (proxy.descriptors(), proxy.memory())).collect();
         for (from, to) in [(&self.client, &self.server), (&self.beside.0, &self.beside.1)] {
             let done = async {
-                // The program may be just about to listen.
+                // The program may not listen yet.
                 while short(from, to.app(to.v4)).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }

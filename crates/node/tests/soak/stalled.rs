@@ -249,7 +249,7 @@ async fn thousands_of_connections_to_a_stopped_reader_cost_little() {
     // Of this process, the proxies and the programs, which inherit it. Where that may not be raised, the proxies
     // refuse what is beyond a pod's share.
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, soft, hard.max(60_000)).is_ok();
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, soft, hard.max(90_000)).is_ok();
     let mut field = Field::new().await;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();

@@ -215,12 +215,17 @@ impl Mesh {
     /// A new proxy for a node whose last one is gone; its log goes on. Returns once it carries
     /// the node's pods.
     pub(crate) async fn restart_proxy(&mut self, name: &'static str) {
+        self.restart_proxy_alone(name).await;
+        self.synced().await;
+    }
+
+    /// As [`Self::restart_proxy`], without waiting for what the control plane says.
+    pub(crate) async fn restart_proxy_alone(&mut self, name: &'static str) {
         let node = &self.nodes[name];
         let proxy = self.start_proxy(name, node.agent.path().to_owned(), node.log.clone());
         let mut proxies = node.agent.proxies();
         self.nodes.get_mut(name).expect("such a node").proxy = Some(proxy);
         soon("the pods to be taken over", proxies.wait_for(|count| *count > 0)).await.expect("the agent lives");
-        self.synced().await;
     }
 
     fn start_node(&self, name: &'static str) -> Node {

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use leno_model::{
     Action, ApplicationProtocol, ApplicationTunnel, Authorization, Endpoint, GatewayAddress, GatewayDestination,
-    Health, HealthPolicy, LoadBalancingMode, Match, Mesh, NetworkMode, Scope, Service, StringMatch, TunnelProtocol,
-    Visibility, Workload,
+    Health, HealthPolicy, KeptFor, LoadBalancingMode, Match, Mesh, NetworkMode, Scope, Service, Set, StringMatch,
+    TunnelProtocol, Visibility, Workload,
 };
 use leno_tls::{CertificateInfo, CertificateStatus};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -57,7 +57,11 @@ impl<C: Carried> Serialize for ConfigDump<C> {
         let mut dump = serializer.serialize_map(None)?;
         dump.serialize_entry("workloads", &List(|| workloads.iter().copied().map(workload)))?;
         dump.serialize_entry("services", &List(|| services.iter().map(|service| ServiceOf { mesh, service })))?;
-        dump.serialize_entry("policies", &List(|| policies.iter().copied().map(policy)))?;
+        let mut kept: Vec<_> = mesh.kept_policies().collect();
+        kept.sort_by(|a, b| a.0.id.cmp(&b.0.id));
+        let in_force =
+            policies.iter().copied().map(policy).chain(kept.iter().map(|(old, whom)| kept_policy(old, *whom)));
+        dump.serialize_entry("policies", &List(|| in_force.clone()))?;
         dump.serialize_entry("certificates", &List(|| self.certificates.iter().map(certificate)))?;
         self.carried.members(&mut dump)?;
         dump.serialize_entry("version", &json!({"version": env!("CARGO_PKG_VERSION"), "component": "leno"}))?;
@@ -218,6 +222,28 @@ fn policy(p: &Authorization) -> Value {
         "dryRun": p.dry_run,
         "notUnderstood": p.not_understood,
     })
+}
+
+/// A policy that goes on to count for some workloads only, until they are told of what follows it. It stands beside its
+/// new version, if there is one, and has a mark that others don't have.
+fn kept_policy(p: &Authorization, whom: KeptFor<'_>) -> Value {
+    let mut value = policy(p);
+    value["keptFor"] = match whom {
+        KeptFor::Naming(workloads) => {
+            json!({"because": "removed, and these workloads name it still", "workloads": names(workloads)})
+        }
+        KeptFor::NotYetNaming(successors) => {
+            json!({"because": "in force until workloads name one of these", "policies": names(successors)})
+        }
+        KeptFor::NamedBefore(workloads) => {
+            json!({"because": "these workloads named it until a moment ago", "workloads": names(workloads)})
+        }
+    };
+    value
+}
+
+fn names<T: ToString>(all: &Set<T>) -> Vec<String> {
+    all.keys().map(ToString::to_string).collect()
 }
 
 fn one_match(m: &Match) -> Value {

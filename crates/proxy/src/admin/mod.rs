@@ -57,7 +57,7 @@ pub(crate) async fn start<C: Carrier>(
         [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))].to_vec()
     };
     let loopback = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), SocketAddr::from((Ipv6Addr::LOCALHOST, 0))];
-    let stats = admin::metrics(&core.metrics);
+    let stats = admin::metrics(core.metrics.page());
     let ready = admin::readiness(&core.readiness);
     Ok(Endpoints {
         admin: serve_any("the admin endpoint", &loopback, config.admin_port, Each::All, &admin, stop).await?,

@@ -1,7 +1,7 @@
 //! The proxy's knowledge of the mesh: the current snapshot, and the feed that updates it.
 
 mod departed;
-mod narrowed;
+mod overlaps;
 mod recent;
 mod state;
 

@@ -14,8 +14,6 @@ pub(crate) enum Change {
     Workload(WorkloadUid),
     /// A policy was added, removed or replaced. It has, or had, this scope.
     Policy(PolicyName, Scope),
-    /// An unknown change.
-    Something,
 }
 
 /// The changes since a generation.
@@ -65,7 +63,7 @@ pub(crate) struct Recent {
 impl Recent {
     /// Adds the changes that `generation` made.
     pub(crate) fn add(&mut self, generation: u64, changes: Vec<Change>) {
-        if changes.len() > MOST || changes.contains(&Change::Something) {
+        if changes.len() > MOST {
             *self = Self { changes: VecDeque::new(), forgotten: generation };
             return;
         }
@@ -85,7 +83,6 @@ impl Recent {
             match change {
                 Change::Workload(uid) => drop(workloads.insert(uid.clone())),
                 Change::Policy(id, scope) => drop(policies.insert((id.clone(), *scope))),
-                Change::Something => return Changed::Perhaps,
             }
         }
         Changed::These { workloads, policies }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use leno_model::{
-    Authorization, Identity, Mesh, Name, Names, NetworkAddress, PolicyName, Scope, Service, ServiceName, Workload,
+    Authorization, Identity, Kept, Mesh, Name, Names, NetworkAddress, PolicyName, Service, ServiceName, Workload,
     WorkloadUid,
 };
 use leno_proto::{
@@ -22,7 +22,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::departed::Departed;
-use super::narrowed::Narrowed;
+use super::overlaps::Overlaps;
 use super::recent::{Change, Changed, Recent};
 
 /// The mesh as this node knows it. A reader takes one snapshot and keeps it for all decisions about a connection, so it
@@ -33,7 +33,7 @@ pub struct MeshState {
     changes: watch::Sender<Changes>,
     recent: Mutex<Recent>,
     departed: Departed,
-    narrowed: Narrowed,
+    overlaps: Overlaps,
     /// Held from loading a snapshot until its successor is published.
     writing: Mutex<()>,
 }
@@ -87,35 +87,33 @@ impl MeshState {
     /// thread.
     pub(crate) async fn end_in_time(self: Arc<Self>) {
         loop {
-            self.narrowed.next_end().await;
-            self.end_narrowings(tokio::time::Instant::now());
+            self.overlaps.next_end().await;
+            self.end_overlaps(tokio::time::Instant::now());
         }
     }
 
-    /// Has old versions of policies count no more that reach fewer workloads now, if their time ends by `now`.
-    pub fn end_narrowings(&self, now: tokio::time::Instant) {
-        let ended = self.narrowed.take_ended(now);
+    /// Has policies count no more that were kept for workloads that might yet be told of, if their time ends by `now`.
+    pub fn end_overlaps(&self, now: tokio::time::Instant) {
+        let ended = self.overlaps.take_ended(now);
         if ended.is_empty() {
             return;
         }
         let _writing = self.writing.lock();
         let mut mesh = Mesh::clone(&self.load());
-        let counted = ended.into_iter().filter(|old| mesh.end_narrowing(old)).collect::<Vec<_>>();
+        let counted = ended.into_iter().filter(|kept| mesh.end(kept)).collect::<Vec<_>>();
         if counted.is_empty() {
             return;
         }
-        let changes = counted.iter().map(|old| Change::Policy(old.id.clone(), old.scope)).collect();
+        let change = |kept| match kept {
+            Kept::Replaced(old) => Change::Policy(old.id.clone(), old.scope),
+            Kept::Released(release) => Change::Workload(release.workload.clone()),
+        };
+        let changes = counted.into_iter().map(change).collect();
         self.publish(mesh, true, changes);
     }
 
-    /// Puts a policy into the mesh.
-    fn put_policy(&self, mesh: &mut Mesh, policy: Authorization) {
-        let policy = Arc::new(policy);
-        if policy.scope != Scope::WorkloadSelector {
-            mesh.upsert_policy(policy);
-        } else if let Some(old) = mesh.narrow_policy(policy) {
-            self.narrowed.add(old, tokio::time::Instant::now());
-        }
+    fn keep(&self, kept: Vec<Kept>) {
+        self.overlaps.add(kept, tokio::time::Instant::now());
     }
 
     fn publish(&self, mesh: Mesh, policies_changed: bool, what: Vec<Change>) {
@@ -167,7 +165,7 @@ impl Feed {
                 self.track_local(&workload);
                 if mesh.workload(name).is_none_or(|held| **held != workload) {
                     self.names.settle_workload(&mut workload);
-                    mesh.upsert_workload(Arc::new(workload));
+                    self.state.keep(mesh.update_workload(Arc::new(workload)));
                 }
                 Ok(())
             }
@@ -219,47 +217,6 @@ impl Feed {
         mesh.remove_workload(name);
         self.untrack_local(name);
         mesh.remove_service(&service_name(name));
-    }
-}
-
-/// What a resource's name stood for before an update.
-enum Before {
-    Workload(Name, Option<Arc<Workload>>),
-    Policy(Option<PolicyName>, Option<Arc<Authorization>>),
-}
-
-impl Before {
-    fn of(mesh: &Mesh, update: &Update, policies: bool) -> Self {
-        let (Update::Upsert { name, .. } | Update::Unreadable { name, .. } | Update::Remove { name }) = update;
-        if policies {
-            let id = policy_name(name);
-            let policy = id.as_ref().and_then(|id| mesh.policy(id)).cloned();
-            Self::Policy(id, policy)
-        } else {
-            Self::Workload(name.clone(), mesh.workload(name).cloned())
-        }
-    }
-
-    /// The changes that the update made.
-    fn changes(self, mesh: &Mesh) -> Vec<Change> {
-        match self {
-            Self::Workload(name, before) => {
-                let same = before.as_ref().map(Arc::as_ptr) == mesh.workload(&name).map(Arc::as_ptr);
-                if same { Vec::new() } else { vec![Change::Workload(name)] }
-            }
-            // The stand-in for it may have another name.
-            Self::Policy(None, _) => vec![Change::Something],
-            Self::Policy(Some(id), before) => {
-                let now = mesh.policy(&id);
-                if let (Some(before), Some(now)) = (&before, now)
-                    && Arc::ptr_eq(before, now)
-                {
-                    return Vec::new();
-                }
-                let scopes = before.iter().chain(now).map(|policy| policy.scope);
-                scopes.map(|scope| Change::Policy(id.clone(), scope)).collect()
-            }
-        }
     }
 }
 
@@ -326,39 +283,22 @@ fn undecodable(message: &'static str, error: &prost::DecodeError) -> String {
     ConvertError::Undecodable { message, reason: error.to_string() }.to_string()
 }
 
-fn upsert_policy(state: &MeshState, mesh: &mut Mesh, name: &str, body: Bytes) -> Result<(), String> {
-    let decoded = security::Authorization::decode(body.clone()).map_err(|e| undecodable("Authorization", &e));
+/// The policy that an update brings. If it is refused, this is one that lets nobody in where it would have applied: the
+/// last good version does not stay, because the refused one may be stricter.
+fn read_policy(name: &Name, body: Bytes) -> (Option<Authorization>, Result<(), String>) {
+    let decoded = security::Authorization::decode(body).map_err(|e| undecodable("Authorization", &e));
+    let policy = decoded.as_ref().ok().cloned();
     let understood = decoded.and_then(|policy| {
         let policy = authorization_from_proto(policy).map_err(|e| e.to_string())?;
-        if policy.id.to_string() == name {
+        if policy.id.to_string() == **name {
             Ok(policy)
         } else {
             Err(format!("the resource is named {name:?} but is policy {}", policy.id))
         }
     });
     match understood {
-        // A policy that is sent again unchanged is not replaced, as with addresses.
-        Ok(policy) if mesh.policy(&policy.id).is_some_and(|held| **held == policy) => {}
-        Ok(policy) => state.put_policy(mesh, policy),
-        Err(reason) => {
-            close_policy(state, mesh, name, security::Authorization::decode(body).ok().as_ref(), &reason);
-            return Err(reason);
-        }
-    }
-    Ok(())
-}
-
-/// Lets nobody in where a refused policy would have applied. Its last good version does not stay, because the refused
-/// one may be stricter.
-fn close_policy(
-    state: &MeshState,
-    mesh: &mut Mesh,
-    name: &str,
-    policy: Option<&security::Authorization>,
-    reason: &str,
-) {
-    if let Some(closed) = policy_stand_in(name, policy, reason) {
-        state.put_policy(mesh, closed);
+        Ok(policy) => (Some(policy), Ok(())),
+        Err(reason) => (policy_stand_in(name, policy.as_ref(), &reason), Err(reason)),
     }
 }
 
@@ -368,12 +308,78 @@ fn policy_name(name: &str) -> Option<PolicyName> {
     Some(PolicyName { namespace: namespace.into(), name: name.into() })
 }
 
-fn removed_policies(updates: &[Update]) -> Vec<PolicyName> {
-    let removed = |update: &Update| match update {
-        Update::Remove { name } => policy_name(name),
-        Update::Upsert { .. } | Update::Unreadable { .. } => None,
-    };
-    updates.iter().filter_map(removed).collect()
+/// Refused resources, as the control plane is told of them.
+#[derive(Default)]
+struct Refused(Vec<Rejection>);
+
+impl Refused {
+    fn add(&mut self, name: Name, reason: String) {
+        tracing::warn!(%name, %reason, "refused a resource from the control plane; what it describes is closed");
+        self.0.push(Rejection { name, reason });
+    }
+}
+
+impl Feed {
+    fn apply_addresses(&mut self, mesh: &mut Mesh, updates: Vec<Update>, refused: &mut Refused) -> Vec<Change> {
+        let mut held = Vec::new();
+        let mut changes = Vec::new();
+        for update in updates {
+            let (Update::Upsert { name, .. } | Update::Unreadable { name, .. } | Update::Remove { name }) = &update;
+            let name = name.clone();
+            if !matches!(update, Update::Unreadable { .. }) {
+                held.extend(addresses_of(mesh, &name));
+            }
+            let before = mesh.workload(&name).cloned();
+            match update {
+                Update::Upsert { name, body } => {
+                    if let Err(reason) = self.upsert_address(mesh, &name, body) {
+                        refused.add(name, reason);
+                    }
+                }
+                Update::Unreadable { name, reason } => {
+                    close_address(mesh, &name, None, &reason);
+                    refused.add(name, reason);
+                }
+                Update::Remove { name } => self.remove_address(mesh, &name),
+            }
+            if before.as_ref().map(Arc::as_ptr) != mesh.workload(&name).map(Arc::as_ptr) {
+                changes.push(Change::Workload(name));
+            }
+        }
+        held.retain(|NetworkAddress { network, address }| !mesh.has_address(network, *address));
+        if !held.is_empty() {
+            // Before the snapshot without them is published: at any moment an address must be found in one of the two.
+            self.state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
+        }
+        changes
+    }
+
+    fn apply_policies(&self, mesh: &mut Mesh, updates: Vec<Update>, refused: &mut Refused) -> Vec<Change> {
+        let (mut removed, mut told) = (Vec::new(), Vec::new());
+        for update in updates {
+            let (name, policy, result) = match update {
+                Update::Remove { name } => {
+                    removed.extend(policy_name(&name));
+                    continue;
+                }
+                Update::Upsert { name, body } => {
+                    let (policy, result) = read_policy(&name, body);
+                    (name, policy, result)
+                }
+                Update::Unreadable { name, reason } => {
+                    (name.clone(), policy_stand_in(&name, None, &reason), Err(reason))
+                }
+            };
+            told.extend(policy.map(Arc::new));
+            if let Err(reason) = result {
+                refused.add(name, reason);
+            }
+        }
+        let change = mesh.change_policies(&removed, told);
+        self.state.keep(change.kept);
+        let policies = change.policies.into_iter().map(|(id, scope)| Change::Policy(id, scope));
+        policies.chain(change.workloads.into_iter().map(Change::Workload)).collect()
+    }
 }
 
 impl Handler for Feed {
@@ -385,55 +391,14 @@ impl Handler for Feed {
         let state = self.state.clone();
         let _writing = state.writing.lock();
         let mut mesh = Mesh::clone(&state.load());
-        let mut rejections = Vec::new();
-        let mut refused = |name: Name, reason: String| {
-            tracing::warn!(%name, %reason, "refused a resource from the control plane; what it describes is closed");
-            rejections.push(Rejection { name, reason });
+        let mut refused = Refused::default();
+        let changes = if policies {
+            self.apply_policies(&mut mesh, updates, &mut refused)
+        } else {
+            self.apply_addresses(&mut mesh, updates, &mut refused)
         };
-        let mut held = Vec::new();
-        let mut changes = Vec::new();
-        if policies {
-            // Removals come first. The workloads that name these policies follow later.
-            let removed = removed_policies(&updates);
-            changes.extend(removed.iter().filter_map(|id| Some(Change::Policy(id.clone(), mesh.policy(id)?.scope))));
-            mesh.retire_policies(&removed);
-        }
-        for update in updates {
-            if let (false, Update::Upsert { name, .. } | Update::Remove { name }) = (policies, &update) {
-                held.extend(addresses_of(&mesh, name));
-            }
-            let before = Before::of(&mesh, &update, policies);
-            match update {
-                Update::Upsert { name, body } => {
-                    let result = if policies {
-                        upsert_policy(&state, &mut mesh, &name, body)
-                    } else {
-                        self.upsert_address(&mut mesh, &name, body)
-                    };
-                    if let Err(reason) = result {
-                        refused(name, reason);
-                    }
-                }
-                Update::Unreadable { name, reason } => {
-                    if policies {
-                        close_policy(&state, &mut mesh, &name, None, &reason);
-                    } else {
-                        close_address(&mut mesh, &name, None, &reason);
-                    }
-                    refused(name, reason);
-                }
-                Update::Remove { .. } if policies => {}
-                Update::Remove { name } => self.remove_address(&mut mesh, &name),
-            }
-            changes.extend(before.changes(&mesh));
-        }
-        held.retain(|NetworkAddress { network, address }| !mesh.has_address(network, *address));
-        if !held.is_empty() {
-            // Before the snapshot without them is published: at any moment an address must be found in one of the two.
-            state.departed.left(held.into_iter().map(|held| held.address), Instant::now());
-        }
         state.publish(mesh, policies, changes);
-        rejections
+        refused.0
     }
 
     fn synced(&mut self, type_url: &str) {

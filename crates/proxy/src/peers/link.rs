@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use leno_capture::sockets;
 use leno_tls::{MeshIdentity, Peer, TlsStream};
 use leno_tunnel::{Acknowledged, Transport};
-use rand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -17,7 +16,6 @@ use tokio::time::Instant;
 /// certificates, or at `LENO_TUNNEL_MAX_AGE`. A certificate is renewed at half its life, so the next tunnel has a fresh
 /// one. The side that dialled stops first, so that the other side need not ask for it. Each tunnel draws its own part
 /// at random, so that tunnels made together are not all replaced together.
-/// made together are not all replaced together.
 const DIALLED: std::ops::Range<f64> = 0.75..0.85;
 const ACCEPTED: std::ops::Range<f64> = 0.85..0.95;
 
@@ -62,7 +60,7 @@ impl Link {
     fn new(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration, share: std::ops::Range<f64>) -> Self {
         // Certificates are valid by the wall clock. From here on, elapsed time counts.
         let left = proof.end.duration_since(SystemTime::now()).unwrap_or_default();
-        let share = rand::rng().random_range(share);
+        let share = rand::random_range(share);
         Self { tls, drains: Instant::now() + left.min(max_age).mul_f64(share) }
     }
 }

@@ -112,7 +112,7 @@ impl Queue {
                 }
             }
             result = result.and_then(|()| out.write_all(&buffer)).and_then(|()| out.flush());
-            // After they are written: whoever reads the log finds there what those who watch were told.
+            // After they were written, so that the log holds everything that watchers are told.
             watchers.tell(lines.drain(..));
             buffer.clear();
             buffer.shrink_to(BATCH + 4096);

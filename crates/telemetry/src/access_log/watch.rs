@@ -1,5 +1,5 @@
-//! Who watches connections. The log's thread keeps the last that ended, and hands what happens to everybody who
-//! watches; the data path hands its lines to that thread as ever, and meets nothing of what is here.
+//! Watchers of connections. The log's thread keeps the last connections that ended, and passes events on to all watchers.
+//! The data path only hands its lines to that thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Happened, Line};
 
-/// Connections that ended, kept for who comes later. About 250 KiB.
+/// How many ended connections are kept for later watchers. About 250 KiB.
 const KEPT: usize = 512;
 
-/// Lines that may wait for one who watches. Past that they are dropped and counted. About 2 MiB.
+/// How many lines may wait for a watcher. Further ones are dropped and counted. About 2 MiB.
 const WAITING: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Watchers {
     state: Mutex<State>,
-    /// How many there are.
+    /// The number of watchers.
     count: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
     kept: VecDeque<Line>,
-    /// Connections that ended and are not kept any more.
+    /// How many connections ended and are not kept any more.
     forgotten: u64,
     watching: Vec<Arc<Feed>>,
 }
 
-/// What waits for one who watches.
+/// The lines that wait for a watcher.
 #[derive(Default)]
 struct Feed {
     waiting: Mutex<Waiting>,
@@ -61,7 +61,7 @@ impl Watchers {
         self.count.load(Relaxed) > 0
     }
 
-    /// For the log's thread: what happened, in order.
+    /// Takes the events, in order, from the log's thread.
     pub(super) fn tell(&self, lines: impl Iterator<Item = Line>) {
         let mut state = self.state.lock();
         for line in lines {
@@ -82,7 +82,7 @@ impl Watchers {
         }
     }
 
-    /// For the log's thread: `count` lines were dropped before they came to it.
+    /// The log's thread reports that `count` lines were dropped before they reached it.
     pub(super) fn missed(&self, count: u64) {
         let mut state = self.state.lock();
         state.forgotten += count;
@@ -101,19 +101,19 @@ impl Watchers {
     }
 }
 
-/// What one who watches connections is told.
+/// A watcher's view of the connections.
 pub struct Watch {
     /// Connections that had ended before, the oldest first, as far as they are kept.
     pub recent: Vec<Line>,
-    /// How many had ended that are not.
+    /// How many had ended that are no longer kept.
     pub forgotten: u64,
     watchers: Arc<Watchers>,
     feed: Arc<Feed>,
 }
 
 impl Watch {
-    /// What happened since the last call, and how many lines were dropped meanwhile; waits until there is something,
-    /// `limit` at most. Blocks: not for the data path.
+    /// The events since the last call, and how many lines were dropped meanwhile. Waits until there is one, `limit` at most.
+    /// It blocks, so it is not for the data path.
     pub fn next(&self, limit: Duration) -> (VecDeque<Line>, u64) {
         let deadline = Instant::now() + limit;
         let mut waiting = self.feed.waiting.lock();

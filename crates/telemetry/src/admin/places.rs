@@ -1,7 +1,7 @@
-//! Which requests are served at a time?
+//! Limits how many requests are served at a time.
 //!
 //! Pods can reach the metrics and readiness ports, and a slow client there must not keep the kubelet's probe or a
-//! scrape waiting. So nobody waits for a place. If all are taken, a newcomer gets the place that the client with the
+//! scrape waiting. So nobody waits for a place. If all are taken, a new connection gets the place that the client with the
 //! most places has held longest. Clients that are sending their request and clients that read their response have
 //! separate places.
 

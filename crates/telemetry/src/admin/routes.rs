@@ -5,9 +5,9 @@ use http::{Method, StatusCode};
 
 use super::scrapes::Scrapes;
 use super::{Answer, Request, Routes, text, typed};
+use crate::Readiness;
 use crate::logging::LogHandle;
-use crate::metrics::{OPEN_METRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE};
-use crate::{Metrics, Readiness};
+use crate::metrics::{OPEN_METRICS_CONTENT_TYPE, Page, TEXT_CONTENT_TYPE};
 
 /// `GET /healthz/ready`: 200 `ready`, or 500 with what it waits for.
 pub fn readiness(readiness: &Readiness) -> Routes {
@@ -26,8 +26,8 @@ pub fn readiness(readiness: &Readiness) -> Routes {
 }
 
 /// `GET /metrics` and `GET /stats/prometheus`, in the format the scraper asks for.
-pub fn metrics(metrics: &Metrics) -> Routes {
-    let (classic, open) = (metrics.clone(), metrics.clone());
+pub fn metrics(page: &Page) -> Routes {
+    let (classic, open) = (page.clone(), page.clone());
     let classic = Scrapes::new(move || classic.encode());
     let open = Scrapes::new(move || open.encode_open_metrics());
     let scrape = move |request: Request| {

@@ -1,8 +1,8 @@
-//! Scrapes of the metrics, which many may want and which can have a hundred megabytes.
+//! Scrapes of the metrics. There may be many scrapers, and a scrape can have a hundred megabytes.
 //!
-//! They are written on a thread of their own, once for all who ask meanwhile, and for four fifths of the time not at all.
-//! So whoever scrapes without end costs a fifth of a core, and neither the kubelet's probe nor a timer waits for it.
-//! What a scrape is told is never older than its question.
+//! A scrape is written on a thread of its own, once for all requests that came meanwhile. After each one there is a pause of
+//! four times its duration. So a client that scrapes without end costs a fifth of a core, and neither the kubelet's probe
+//! nor a timer waits for it. The values in a scrape are never older than its request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// After each writing, so many times what it took.
+/// Length of the pause after a scrape, in multiples of the time that writing it took.
 const REST: u32 = 4;
-/// And no more than this: a scraper waits ten seconds by default.
+/// The longest pause. A scraper waits ten seconds by default.
 const LONGEST_REST: Duration = Duration::from_secs(2);
 
 type Write = dyn Fn() -> Result<String, fmt::Error> + Send + Sync;
 
-/// What all who scrape share.
+/// State shared by all scrapes.
 pub(super) struct Scrapes {
     write: Arc<Write>,
     state: Mutex<State>,
@@ -28,7 +28,7 @@ pub(super) struct Scrapes {
 #[derive(Default)]
 struct State {
     waiting: Vec<oneshot::Sender<Result<Bytes, String>>>,
-    /// Somebody writes, or rests from it.
+    /// Whether a scrape is being written, or the pause after one goes on.
     busy: bool,
 }
 
@@ -37,7 +37,7 @@ impl Scrapes {
         Arc::new(Self { write: Arc::new(write), state: Mutex::default() })
     }
 
-    /// What is to be told to who asks now.
+    /// The metrics, written after this call.
     ///
     /// # Errors
     /// If it can't be written.
@@ -71,7 +71,7 @@ impl Scrapes {
             let begun = Instant::now();
             let written = on_a_thread(self.write.clone()).await;
             for scrape in waiting {
-                // Who has gone needs none.
+                // The client may have gone.
                 let _ = scrape.send(written.clone());
             }
             tokio::time::sleep((begun.elapsed() * REST).min(LONGEST_REST)).await;
@@ -83,7 +83,7 @@ async fn on_a_thread(write: Arc<Write>) -> Result<Bytes, String> {
     let (sender, written) = oneshot::channel();
     let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
         let written = write().map(Bytes::from).map_err(|error| error.to_string());
-        // Nobody may wait any more: the process ends.
+        // This fails if nobody waits any more because the process ends.
         let _ = sender.send(written);
     });
     match thread {

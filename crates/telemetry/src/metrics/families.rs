@@ -62,12 +62,6 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BuildLabels {
-    component: String,
-    tag: String,
-}
-
 #[derive(Clone)]
 pub(super) struct Families {
     sockets_open: Family<ReporterLabel, Gauge>,
@@ -79,7 +73,6 @@ pub(super) struct Families {
     pub(super) xds_messages: Family<UrlLabel, Counter>,
     pub(super) xds_message_bytes: Family<UrlLabel, Counter>,
     xds_terminations: Family<ReasonLabel, Counter>,
-    build: Family<BuildLabels, Gauge>,
     pub(super) active_proxies: Gauge,
     pub(super) pending_proxies: Gauge,
     pub(super) proxies_started: Counter,
@@ -88,10 +81,9 @@ pub(super) struct Families {
     pub(super) series_overflow: Counter,
 }
 
-impl Families {
-    /// Registers everything under Istio's names; counters get `_total` when written.
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let all = Self {
+impl Default for Families {
+    fn default() -> Self {
+        Self {
             dns_upstream_duration: Family::new_with_constructor(|| {
                 Histogram::new([0.0005, 0.001, 0.01, 0.1, 1.0, 5.0])
             }),
@@ -103,54 +95,53 @@ impl Families {
             xds_messages: Family::default(),
             xds_message_bytes: Family::default(),
             xds_terminations: Family::default(),
-            build: Family::default(),
             active_proxies: Gauge::default(),
             pending_proxies: Gauge::default(),
             proxies_started: Counter::default(),
             proxies_stopped: Counter::default(),
             access_log_dropped: Counter::default(),
             series_overflow: Counter::default(),
-        };
+        }
+    }
+}
+
+impl Families {
+    /// Registers everything under Istio's names; counters get `_total` when written.
+    pub(super) fn register(&self, registry: &mut Registry) {
         let istio = registry.sub_registry_with_prefix("istio");
-        istio.register("tcp_sockets_open", "Sockets open now", all.sockets_open.clone());
-        istio.register("dns_requests", "DNS queries of pods", all.dns_requests.clone());
-        istio.register("dns_upstream_requests", "DNS queries passed on", all.dns_upstream_requests.clone());
+        istio.register("tcp_sockets_open", "Sockets open now", self.sockets_open.clone());
+        istio.register("dns_requests", "DNS queries of pods", self.dns_requests.clone());
+        istio.register("dns_upstream_requests", "DNS queries passed on", self.dns_upstream_requests.clone());
         istio.register(
             "dns_upstream_failures",
             "DNS queries passed on that got no answer",
-            all.dns_upstream_failures.clone(),
+            self.dns_upstream_failures.clone(),
         );
         istio.register(
             "dns_upstream_request_duration_seconds",
             "Seconds until a DNS query passed on was answered",
-            all.dns_upstream_duration.clone(),
+            self.dns_upstream_duration.clone(),
         );
-        istio.register("on_demand_dns", "Host names resolved to reach an endpoint", all.on_demand_dns.clone());
-        istio.register("xds_message", "Discovery responses received", all.xds_messages.clone());
-        istio.register("xds_message_bytes", "Bytes of discovery responses received", all.xds_message_bytes.clone());
-        istio.register("xds_connection_terminations", "Discovery streams ended", all.xds_terminations.clone());
-        istio.register("build", "What runs", all.build.clone());
+        istio.register("on_demand_dns", "Host names resolved to reach an endpoint", self.on_demand_dns.clone());
+        istio.register("xds_message", "Discovery responses received", self.xds_messages.clone());
+        istio.register("xds_message_bytes", "Bytes of discovery responses received", self.xds_message_bytes.clone());
+        istio.register("xds_connection_terminations", "Discovery streams ended", self.xds_terminations.clone());
         let manager = registry.sub_registry_with_prefix("workload_manager");
-        manager.register("active_proxy_count", "Pods that have their listeners", all.active_proxies.clone());
-        manager.register("pending_proxy_count", "Pods that wait for their listeners", all.pending_proxies.clone());
-        manager.register("proxies_started", "Pods that got listeners", all.proxies_started.clone());
-        manager.register("proxies_stopped", "Pods that were let go", all.proxies_stopped.clone());
+        manager.register("active_proxy_count", "Pods that have their listeners", self.active_proxies.clone());
+        manager.register("pending_proxy_count", "Pods that wait for their listeners", self.pending_proxies.clone());
+        manager.register("proxies_started", "Pods that got listeners", self.proxies_started.clone());
+        manager.register("proxies_stopped", "Pods that were let go", self.proxies_stopped.clone());
         let leno = registry.sub_registry_with_prefix("leno");
         leno.register(
             "access_log_dropped_lines",
             "Access log lines dropped because the log was not written fast enough",
-            all.access_log_dropped.clone(),
+            self.access_log_dropped.clone(),
         );
         leno.register(
             "metric_series_overflow",
             "Look-ups of connection label sets beyond the limit, counted together",
-            all.series_overflow.clone(),
+            self.series_overflow.clone(),
         );
-        all
-    }
-
-    pub(super) fn build(&self, component: &str, tag: &str) {
-        self.build.get_or_create(&BuildLabels { component: component.to_owned(), tag: tag.to_owned() }).set(1);
     }
 
     pub(super) fn socket(&self, reporter: Reporter) -> OpenSocket {

@@ -33,7 +33,7 @@ impl Reporter {
 /// How a connection is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SecurityPolicy {
-    /// In the clear.
+    /// The connection is in the clear.
     #[default]
     Unknown,
     /// Both ends authenticated, everything encrypted.

@@ -11,22 +11,22 @@ use crate::access_log::{Direction, Endpoint, HboneAddress, Line, Record, line_ti
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The first line: who tells, and what of the past.
+    /// The first line: the proxy, and how much of the past is known.
     Hello(Hello),
-    /// A connection is open. Told again when it has carried more, where that was asked for.
+    /// A connection is open. Repeated when it has carried more, if that was requested.
     Open(Box<Connection>),
     /// A connection has ended, or never came to be.
     Ended(Box<Connection>),
-    /// All that was open or had ended when the stream began is told; what follows happens now.
+    /// The end of what was open or had ended when the stream began. What follows happens now.
     Now,
-    /// Connections were not told of, because whoever reads was too slow or the access log was.
+    /// Lines are missing, because the reader or the access log was too slow.
     Missed {
         /// How many lines.
         count: u64,
     },
 }
 
-/// Who tells.
+/// The proxy that writes the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The node.
@@ -44,7 +44,7 @@ pub struct Hello {
 pub struct Connection {
     /// When this was so: UTC, RFC 3339.
     pub time: String,
-    /// Whose proxy tells: `source` or `destination`.
+    /// Which end's proxy reports: `source` or `destination`.
     pub reporter: String,
     /// Who connected.
     pub source: Peer,

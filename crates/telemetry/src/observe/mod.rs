@@ -1,8 +1,8 @@
 //! The stream of a proxy's connections on its admin port: `GET /connections`.
 //!
-//! It tells what is open, what ended lately, and, if asked to follow, what happens from then on: newline-delimited
-//! JSON ([`Event`]). It is written by a thread of its own, no faster than it is read, from what the access log's thread
-//! hands out and from a look at what is open; the data path has no part in it.
+//! It lists the open connections, those that ended lately, and with `follow` also what happens from then on, as
+//! newline-delimited JSON ([`Event`]). A thread of its own writes it, no faster than it is read, from the events of the access
+//! log's thread and from the list of open connections. The data path does nothing for it.
 
 mod event;
 
@@ -26,11 +26,11 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Path of the stream.
 pub const PATH: &str = "/connections";
 
-/// The connections that are open, each looked at when it is its turn. Called by the thread that writes.
+/// Lists the open connections, each read when the iterator reaches it. Called by the thread that writes.
 pub type Open = dyn Fn() -> Box<dyn Iterator<Item = Record>> + Send + Sync;
 
-/// `GET /connections`: `?since=SECONDS` only what ended within that time, `?follow=true` goes on, `?every=MILLISECONDS`
-/// then tells of open connections again that have carried more since.
+/// `GET /connections`. `?since=SECONDS` lists only what ended within that time. `?follow=true` goes on. With that,
+/// `?every=MILLISECONDS` lists open connections again that have carried more since.
 pub fn routes(log: &AccessLog, node: &str, open: Arc<Open>) -> Routes {
     let (log, node) = (log.clone(), node.to_owned());
     Routes::new().get(PATH, move |request| match Wanted::read(&request) {
@@ -133,8 +133,8 @@ impl Stream<'_> {
         }
     }
 
-    /// Tells of what is open; `remember` what each has carried, `changed` only if that is more than when it was told
-    /// of last.
+    /// Writes the open connections. With `remember`, notes how much each has carried. With `changed`, writes only those
+    /// that have carried more than was noted last.
     fn tell_open(&mut self, remember: bool, changed: bool) -> io::Result<()> {
         let mut carried = HashMap::new();
         for record in (self.open)() {
