@@ -90,7 +90,8 @@ impl CertificatePolicy {
         if !self.node_accounts.contains(&account) {
             return Err(SignError::Denied(format!(
                 "account {account} asked for {identity}, but may only ask for its own identity; node proxies run as {}: \
-                 run the proxy as one of these or add its account to the trusted node accounts",
+                 run the proxy as one of these, or start the control plane with --node-account {account} \
+                 (CA_TRUSTED_NODE_ACCOUNTS)",
                 self.node_accounts.join(" or ")
             )));
         }
@@ -126,7 +127,12 @@ impl CertificatePolicy {
 
 /// The node that the caller serves.
 fn node_of(store: &ObjectStore, caller: &Caller) -> Option<String> {
-    let of_pod = || Some(Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?.spec.node_name.to_string());
+    let of_pod = || {
+        let pod = Pod::get(store, &caller.namespace, caller.pod.as_deref()?)?;
+        // A later pod may have the same name, on another node.
+        let is_it = caller.pod_uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid);
+        is_it.then(|| pod.spec.node_name.to_string())
+    };
     caller.node.clone().filter(|node| !node.is_empty()).or_else(of_pod).filter(|node| !node.is_empty())
 }
 

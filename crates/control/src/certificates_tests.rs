@@ -24,7 +24,7 @@ status: {phase: Failed}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: proxy-1, namespace: leno-system}
+metadata: {name: proxy-1, namespace: leno-system, uid: uid-1}
 spec: {nodeName: node-1, serviceAccountName: leno-node, containers: [{name: c}]}
 ";
 
@@ -55,10 +55,14 @@ async fn who_gets_what() {
     let node = |account, node| caller(account, Some(node), None);
     let web = "spiffe://cluster.local/ns/shop/sa/web";
     let db = "spiffe://cluster.local/ns/shop/sa/db";
-    let cases: [(&str, Caller, &str, Option<&str>); 12] = [
+    let bound =
+        |uid: &str| Caller { pod_uid: Some(uid.to_owned()), ..caller("leno-system/leno-node", None, Some("proxy-1")) };
+    let cases: [(&str, Caller, &str, Option<&str>); 14] = [
         ("its pod", node("leno-system/leno-node", "node-1"), web, None),
         ("as ztunnel", node("istio-system/ztunnel", "node-1"), web, None),
         ("node by pod", caller("leno-system/leno-node", None, Some("proxy-1")), web, None),
+        ("node by the very pod", bound("uid-1"), web, None),
+        ("node by a pod that had this name", bound("uid-0"), web, Some("does not say which node it serves")),
         ("itself", node("leno-system/leno-node", "node-1"), "spiffe://cluster.local/ns/leno-system/sa/leno-node", None),
         ("anybody, itself", caller("shop/web", None, None), web, None),
         (

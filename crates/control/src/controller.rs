@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant as Moment};
 
 use leno_model::{Mesh, Scope};
 use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
@@ -58,6 +58,8 @@ struct State {
     /// The kinds whose objects have not all arrived yet; `None` before the first feed announced its kinds.
     awaited: Option<BTreeSet<Kind>>,
     unpublished: Delta,
+    /// When the first change was taken in that is not published.
+    changed_at: Option<Moment>,
     resources: Resources,
 }
 
@@ -73,6 +75,7 @@ impl Controller {
             lint: BTreeMap::new(),
             awaited: None,
             unpublished: Delta::default(),
+            changed_at: None,
             resources: Resources::default(),
         };
         let inner = Inner {
@@ -100,7 +103,10 @@ impl Controller {
     /// announced kinds are complete.
     pub(crate) fn take(&self, complete: &[Kind], changes: impl FnOnce(&ObjectStore) -> Vec<Change>) {
         {
+            // Before the lock: waiting for it is part of a change's way to the proxies.
+            let now = Moment::now();
             let mut state = self.inner.state.lock();
+            state.changed_at.get_or_insert(now);
             let changes = changes(state.translator.store());
             let mut delta = state.translator.apply(changes);
             for object in std::mem::take(&mut delta.warned) {
@@ -125,8 +131,13 @@ impl Controller {
     /// [`lint`](crate::lint::lint). It looks at every object, so call it after loading manifests, not after every
     /// change.
     pub fn lint(&self) {
+        let (options, store) = {
+            let state = self.inner.state.lock();
+            (state.translator.options().clone(), state.translator.store().clone())
+        };
+        // Without the lock: with many objects it takes long.
+        let found = crate::lint::lint(&options, &store);
         let mut state = self.inner.state.lock();
-        let found = crate::lint::lint(state.translator.options(), state.translator.store());
         let before = std::mem::replace(&mut state.lint, found);
         let objects: BTreeSet<&ObjectKey> = before.keys().chain(state.lint.keys()).collect();
         for object in objects.into_iter().filter(|object| before.get(object) != state.lint.get(object)) {
@@ -175,13 +186,13 @@ impl Controller {
             return;
         }
         let delta = std::mem::take(&mut state.unpublished);
+        let changed_at = state.changed_at.take().unwrap_or_else(Moment::now);
         if !delta.is_empty() || first {
             let mesh = state.translator.mesh().clone();
             encode(&mesh, &delta, &mut state.resources);
-            let generation = state.resources.generation() + 1;
-            state.resources.set_generation(generation);
+            state.resources.next_generation(changed_at);
             tracing::debug!(
-                generation,
+                generation = state.resources.generation(),
                 workloads = delta.workloads.len(),
                 services = delta.services.len(),
                 policies = delta.policies.len(),
@@ -207,8 +218,7 @@ impl Controller {
         }
         // Before the first state is published, a snapshot with only the roots would look as if there were nothing else.
         if *self.inner.published.borrow() {
-            let generation = state.resources.generation() + 1;
-            state.resources.set_generation(generation);
+            state.resources.next_generation(Moment::now());
             self.inner.resources.send_replace(Arc::new(state.resources.clone()));
         }
         true

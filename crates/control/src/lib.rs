@@ -8,6 +8,8 @@
 pub mod authentication;
 pub mod certificates;
 pub mod controller;
+pub mod endpoints;
+pub mod explained;
 mod feed;
 pub mod lint;
 pub mod lookup;
@@ -19,8 +21,9 @@ pub mod translate;
 pub use authentication::StaticTokens;
 pub use certificates::CertificatePolicy;
 pub use controller::Controller;
+pub use endpoints::Endpoints;
 pub use feed::Feed;
-pub use leno_xds::server::{Limits, Memory};
+pub use leno_xds::server::{Authenticator, Limits, Memory};
 pub use server::ControlPlane;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::translate::Options;
 use leno_objects::{
     AddressType, AuthorizationPolicy, DATAPLANE_MODE, EndpointSlice, Kind, Labels, ObjectKey, ObjectMeta, ObjectStore,
-    Pod, SERVICE_NAME_LABEL, Service, did_you_mean, selects,
+    Pod, SERVICE_NAME_LABEL, Service, USE_WAYPOINT, did_you_mean, selects,
 };
 
 /// Findings by object, each a sentence.
@@ -77,8 +77,6 @@ fn show(labels: &Labels) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-const USE_WAYPOINT: &str = "istio.io/use-waypoint";
-
 fn enrolment(store: &ObjectStore, findings: &mut Findings) {
     let namespaces = store.namespaces().map(|object| (Kind::Namespace, &object.metadata, &object.metadata.labels));
     let pods = store.pods().map(|object| (Kind::Pod, &object.metadata, &object.metadata.labels));
@@ -96,7 +94,8 @@ fn enrolment(store: &ObjectStore, findings: &mut Findings) {
         }
         if let Some(waypoint) = labels.get(USE_WAYPOINT).filter(|waypoint| &***waypoint != "none") {
             let finding = format!(
-                "label {USE_WAYPOINT}={waypoint} has no effect: Leno has no waypoints yet, so only L4 policies are enforced"
+                "label {USE_WAYPOINT}={waypoint}: Leno has no waypoints yet, and connections that must pass one are refused rather \
+                 than sent around it; remove the label, or set it to none on pods and services that need no waypoint"
             );
             findings.add(kind, metadata, finding);
         }
@@ -275,7 +274,7 @@ spec: {selector: {app: web}, ports: [{port: 80}]}
         assert_eq!(pod("istio.io/dataplane-mode: none, istio.io/use-waypoint: none"), Vec::<String>::new());
         let slip = pod("istio.io/dataplane-mode: ambiant");
         assert_eq!(slip, ["label istio.io/dataplane-mode=ambiant means nothing; did you mean ambient?"]);
-        assert!(pod("istio.io/use-waypoint: waypoint")[0].contains("has no effect"));
+        assert!(pod("istio.io/use-waypoint: waypoint")[0].contains("are refused"));
     }
 
     #[test]

@@ -3,12 +3,17 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use leno_tls::ControlAcceptor;
+use leno_telemetry::metrics::Page;
+use leno_telemetry::metrics::control::{ConnectionState, ControlMetrics, ControlState};
+use leno_tls::{CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Authenticator, CaService, Limits, ProxyStatus, Service, Services, Signer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::controller::Controller;
+
+/// The version in `istio_build`. It says whose it is, because istiod has a metric of this name, too.
+const BUILD: &str = concat!("leno-", env!("CARGO_PKG_VERSION"));
 
 /// A control plane that can serve on any number of listeners. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
@@ -16,15 +21,17 @@ pub struct ControlPlane {
     controller: Controller,
     services: Services,
     limits: Limits,
+    metrics: ControlMetrics,
 }
 
 impl ControlPlane {
     /// A control plane that serves what `controller` publishes, signs what `signer` allows, and accepts the callers
     /// that `authenticator` knows.
     pub fn new(controller: Controller, authenticator: Arc<dyn Authenticator>, signer: Arc<dyn Signer>) -> Self {
-        let discovery = Service::new(controller.resources(), authenticator.clone());
-        let certificates = CaService::new(authenticator, signer);
-        Self { controller, services: Services { discovery, certificates }, limits: Limits::default() }
+        let metrics = ControlMetrics::default();
+        let discovery = Service::new(controller.resources(), authenticator.clone()).counted_in(metrics.clone());
+        let certificates = CaService::new(authenticator, signer).counted_in(metrics.clone());
+        Self { controller, services: Services { discovery, certificates }, limits: Limits::default(), metrics }
     }
 
     /// Sets other limits. They count for each listener separately.
@@ -51,6 +58,31 @@ impl ControlPlane {
             () = &mut shutdown => return,
         }
         leno_xds::server::serve(listener, acceptor, self.services.clone(), self.limits, shutdown).await;
+    }
+
+    /// The metrics of this control plane and of the authority that it signs with.
+    pub fn metrics(&self, authority: Arc<CertificateAuthority>) -> Page {
+        let plane = self.clone();
+        self.metrics.page(BUILD, move || plane.state(&authority))
+    }
+
+    fn state(&self, authority: &CertificateAuthority) -> ControlState {
+        let mesh = self.controller.mesh().borrow().clone();
+        let generation = self.controller.generation();
+        ControlState {
+            services: mesh.services().count(),
+            workloads: mesh.workloads().count(),
+            policies: mesh.policies().count(),
+            proxies: self.services.discovery.proxies(),
+            versions: generation,
+            behind: self.services.discovery.behind(generation),
+            connection_limits: vec![
+                (ConnectionState::Authenticated, self.limits.proven),
+                (ConnectionState::Unauthenticated, self.limits.unproven),
+            ],
+            root_not_after: authority.root_not_after().ok(),
+            signing_not_after: Some(authority.signing_not_after()),
+        }
     }
 
     /// All connected proxies and their progress.

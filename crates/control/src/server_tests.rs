@@ -255,3 +255,131 @@ async fn a_new_root_signs_once_every_proxy_trusts_it() {
     following.abort();
     drop(stage.stop);
 }
+
+/// The value of the sample that begins with `name`, which has all its labels; 0 if there is none.
+fn sample(page: &Page, name: &str) -> f64 {
+    let text = page.encode().expect("memory");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned));
+    line.map_or(0.0, |value| value.parse().expect("a number"))
+}
+
+/// Refuses all workloads.
+struct Refuses;
+
+impl Handler for Refuses {
+    fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection> {
+        let refused = updates.into_iter().filter(|_| type_url == ADDRESS_TYPE);
+        refused
+            .filter_map(|update| match update {
+                Update::Upsert { name, .. } => Some(Rejection { name, reason: "no".to_owned() }),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn metrics_tell_of_proxies_pushes_and_refusals() {
+    let stage = stage().await;
+    let page = stage.plane.metrics(stage.authority.clone());
+    let feed = Feed::announce(stage.plane.controller().clone(), Kind::ALL);
+    feed.replace(load(OBJECTS));
+    let (mut held, client) = proxy(&stage.config);
+    until(&mut held, |held| held.names.contains_key(ADDRESS_TYPE)).await;
+    tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
+    assert_eq!(sample(&page, "pilot_xds"), 1.0);
+    assert_eq!(sample(&page, "leno_control_connections{state=\"authenticated\"}"), 1.0);
+    assert_eq!((sample(&page, "leno_workloads"), sample(&page, "leno_policies")), (1.0, 1.0));
+    let pushed = sample(&page, "pilot_xds_pushes{type=\"wds\"}");
+    assert!(pushed >= 1.0);
+    assert_eq!(sample(&page, "pilot_proxy_convergence_time_count"), 0.0, "the first state is no change");
+
+    // A change: it is pushed, and how long that took is known once the proxy has answered.
+    let published = sample(&page, "leno_published_versions_total");
+    feed.apply(upserts(&OBJECTS.replace("10.0.0.1", "10.0.0.2")));
+    tokio::time::timeout(PATIENCE, stage.plane.settled()).await.expect("in time");
+    assert_eq!(sample(&page, "pilot_xds_pushes{type=\"wds\"}"), pushed + 1.0);
+    assert_eq!(sample(&page, "leno_published_versions_total"), published + 1.0);
+    assert_eq!(sample(&page, "leno_proxies_behind"), 0.0);
+    assert_eq!(sample(&page, "pilot_proxy_convergence_time_count"), 1.0);
+    let took = sample(&page, "pilot_proxy_convergence_time_sum");
+    assert!(took > 0.0 && took < PATIENCE.as_secs_f64(), "{took}");
+
+    let info = NodeInfo { pod_namespace: "leno-system".to_owned(), ..NodeInfo::default() };
+    let refusing = Client::new(stage.config.clone(), info);
+    let refusing = tokio::spawn(refusing.run(Refuses));
+    let mut changes = stage.plane.proxy_changes();
+    let nack = async {
+        while sample(&page, "pilot_total_xds_rejects{type=\"wds\"}") == 0.0 {
+            changes.changed().await.expect("it lives");
+        }
+    };
+    tokio::time::timeout(PATIENCE, nack).await.expect("in time");
+
+    client.abort();
+    refusing.abort();
+    let gone = async {
+        while sample(&page, "pilot_xds") > 0.0 {
+            changes.changed().await.expect("it lives");
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("in time");
+    drop(stage.stop);
+}
+
+#[tokio::test]
+async fn metrics_tell_of_certificates() {
+    let stage = stage().await;
+    let page = stage.plane.metrics(stage.authority.clone());
+    Feed::announce(stage.plane.controller().clone(), Kind::ALL).replace(load(OBJECTS));
+    let ask = async |token: &str, account: &str, request: Option<&str>| {
+        let token = Some(TokenSource::Literal(token.to_owned()));
+        let issuer = CaClient::new(ChannelConfig { token, ..stage.config.clone() });
+        let identity: Identity = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().expect("sound");
+        let (_, good) = certificate_request(&identity).expect("a key");
+        let request = request.map_or(good, str::to_owned);
+        issuer.issue(&identity, request, Duration::from_secs(3600)).await.is_ok()
+    };
+    assert!(ask(TOKEN, "web", None).await);
+    assert!(!ask(TOKEN, "db", None).await, "no such pod");
+    assert!(!ask("another token, and as long as a good one", "web", None).await);
+    assert!(!ask(TOKEN, "web", Some("no request")).await);
+    for (name, expected) in [
+        ("citadel_server_csr_count", 4.0),
+        ("citadel_server_success_cert_issuance_count", 1.0),
+        ("citadel_server_authentication_failure_count", 2.0),
+        ("citadel_server_csr_parsing_err_count", 1.0),
+        ("citadel_server_csr_sign_err_count", 0.0),
+    ] {
+        assert_eq!(sample(&page, name), expected, "{name}");
+    }
+    let year = 365.0 * 24.0 * 3600.0;
+    assert!(sample(&page, "citadel_server_root_cert_expiry_seconds") > 9.0 * year);
+    let signing = sample(&page, "citadel_server_cert_chain_expiry_seconds");
+    assert!(signing > 0.9 * year && signing < 1.1 * year, "{signing}");
+    drop(stage.stop);
+}
+
+#[tokio::test]
+async fn it_is_ready_when_the_first_state_is_published() {
+    let stage = stage().await;
+    let readiness = leno_telemetry::Readiness::default();
+    let listen = || TcpListener::bind("127.0.0.1:0");
+    let endpoints =
+        crate::Endpoints { metrics: listen().await.expect("a port"), readiness: listen().await.expect("a port") };
+    let (plane, authority, waits) = (stage.plane.clone(), stage.authority.clone(), readiness.clone());
+    let serving = tokio::spawn(async move { endpoints.serve(&plane, authority, waits, std::future::pending()).await });
+    while readiness.is_ready() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(readiness.pending()[0].0, "objects");
+    Feed::announce(stage.plane.controller().clone(), Kind::ALL).replace(load(OBJECTS));
+    let becomes_ready = async {
+        while !readiness.is_ready() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, becomes_ready).await.expect("in time");
+    serving.abort();
+    drop(stage.stop);
+}

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use leno_model::{Locality, Name};
 
 use super::index::{Known, Named, target_pods};
+use super::waypoint::default_of;
 use super::{authorization, service, workload};
 use leno_objects::{
     AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, ObjectMeta,
@@ -50,10 +51,15 @@ impl Dirt {
                 }
             }
             Kind::Namespace => {
-                let annotations = |object: Option<&'_ Object>| -> Option<Labels> {
-                    object.and_then(Namespace::of).map(|namespace| namespace.metadata.annotations.clone())
-                };
-                if !service::same_defaults(annotations(old).as_ref(), annotations(new).as_ref()) {
+                let metadata =
+                    |object: Option<&'_ Object>| object.and_then(Namespace::of).map(|it| it.metadata.clone());
+                let (old, new) = (metadata(old), metadata(new));
+                let waypoint = |namespace: &Option<ObjectMeta>| default_of(namespace.as_ref().map(|it| &it.labels));
+                let waypoint_stays = waypoint(&old) == waypoint(&new);
+                if !waypoint_stays {
+                    self.mark_pods(Pod::list(store, &key.name));
+                }
+                if !waypoint_stays || !service::same_distribution(old.as_ref(), new.as_ref()) {
                     self.services.extend(Service::list(store, &key.name).map(|service| name(&service.metadata)));
                 }
             }

@@ -9,11 +9,14 @@ mod dirt;
 mod index;
 mod peer_authentication;
 mod service;
+mod service_name;
+mod waypoint;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leno_model::settings::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_CLUSTER_ID};
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceName, WorkloadUid};
 
 use dirt::Dirt;
@@ -45,10 +48,10 @@ impl Default for Options {
     /// `istio-system`.
     fn default() -> Self {
         Self {
-            cluster_id: "Kubernetes".into(),
+            cluster_id: DEFAULT_CLUSTER_ID.into(),
             network: "".into(),
             trust_domain: DEFAULT_TRUST_DOMAIN.into(),
-            cluster_domain: "cluster.local".into(),
+            cluster_domain: DEFAULT_CLUSTER_DOMAIN.into(),
             root_namespace: "istio-system".into(),
         }
     }
@@ -229,10 +232,10 @@ impl Translator {
     }
 
     fn refresh_service(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
-        let annotations = Namespace::get(&self.store, "", namespace).map(|namespace| &namespace.metadata.annotations);
+        let around = Namespace::get(&self.store, "", namespace).map(|namespace| &namespace.metadata);
         let service = Service::get(&self.store, namespace, name)
-            .and_then(|service| service::service(&self.options, service, annotations));
-        let id = service::service_name(&self.options, namespace, name);
+            .and_then(|service| service::service(&self.options, service, around));
+        let id = service_name::service_name(&self.options, namespace, name);
         if self.mesh.service(&id).map(|old| &**old) == service.as_ref() {
             return;
         }
@@ -299,7 +302,9 @@ impl Translator {
             .map(authorization::policy_name)
             .collect();
         policies.extend(Peers(self.known()).policy_for(pod));
+        let around = Namespace::get(store, "", namespace);
         Surroundings {
+            namespace_labels: around.map(|namespace| &namespace.metadata.labels),
             node: Node::get(store, "", &pod.spec.node_name),
             services: services.iter().filter_map(|name| Service::get(store, namespace, name)).collect(),
             slices: slices.collect(),

@@ -2,22 +2,16 @@
 
 use leno_model::{
     AppProtocol, HealthPolicy, IpFamilies, LoadBalancing, LoadBalancingMode, NetworkAddress, Port, PortName,
-    RoutingScope, Service, ServiceName, Transport,
+    RoutingScope, Service, Transport,
 };
 
 use super::Options;
-use leno_objects::{IntOrString, IpFamily, Labels, Protocol, ServicePort, ServiceType, TrafficPolicy};
+use super::service_name::service_name;
+use super::waypoint::waypoint;
+use leno_objects::{IntOrString, IpFamily, Labels, ObjectMeta, Protocol, ServicePort, ServiceType, TrafficPolicy};
 
 /// Annotation on a Service or its Namespace, for clusters whose API server drops `trafficDistribution`.
 const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
-
-/// The mesh name of the service `name` in `namespace`.
-pub(super) fn service_name(options: &Options, namespace: &str, name: &str) -> ServiceName {
-    ServiceName {
-        namespace: namespace.into(),
-        hostname: format!("{name}.{namespace}.svc.{}", options.cluster_domain).into(),
-    }
-}
 
 /// Whether the service is part of the mesh. An `ExternalName` is not: it is only a DNS alias.
 pub(super) fn is_in_mesh(service: &leno_objects::Service) -> bool {
@@ -29,12 +23,11 @@ pub(super) fn has_manual_endpoints(service: &leno_objects::Service) -> bool {
     service.spec.selector.is_empty()
 }
 
-/// The service as proxies see it; `None` if it is not for them. `namespace_annotations` are the annotations of its
-/// Namespace.
+/// The service as proxies see it; `None` if it is not for them. `namespace` is the metadata of its Namespace.
 pub(super) fn service(
     options: &Options,
     service: &leno_objects::Service,
-    namespace_annotations: Option<&Labels>,
+    namespace: Option<&ObjectMeta>,
 ) -> Option<Service> {
     if !is_in_mesh(service) {
         return None;
@@ -64,7 +57,8 @@ pub(super) fn service(
         .filter(|(port, _)| !port.name.is_empty())
         .map(|(port, transport)| PortName { name: port.name.as_str().into(), transport, service_port: port.port.0 })
         .collect();
-    out.load_balancing = load_balancing(service, namespace_annotations);
+    out.load_balancing = load_balancing(service, namespace.map(|namespace| &namespace.annotations));
+    out.waypoint = waypoint(options, metadata, namespace.map(|namespace| &namespace.labels));
     out.ip_families = match service.spec.ip_families[..] {
         [] => IpFamilies::Automatic,
         [IpFamily::Ipv4] => IpFamilies::Ipv4Only,
@@ -139,8 +133,9 @@ fn distribution(service: &leno_objects::Service, namespace_annotations: Option<&
     }
 }
 
-/// Whether two versions of a Namespace have the same effect on its services.
-pub(super) fn same_defaults(a: Option<&Labels>, b: Option<&Labels>) -> bool {
-    let said = |annotations: Option<&Labels>| annotations.and_then(|all| all.get(TRAFFIC_DISTRIBUTION).cloned());
+/// Whether two versions of a Namespace prefer the same endpoints for its services.
+pub(super) fn same_distribution(a: Option<&ObjectMeta>, b: Option<&ObjectMeta>) -> bool {
+    let said =
+        |namespace: Option<&ObjectMeta>| namespace.and_then(|all| all.annotations.get(TRAFFIC_DISTRIBUTION).cloned());
     said(a) == said(b)
 }

@@ -1,6 +1,6 @@
 use leno_model::{
-    AppProtocol, Health, HealthPolicy, IpFamilies, LoadBalancingMode, NetworkMode, Port, RoutingScope, Transport,
-    TunnelProtocol, Workload,
+    AppProtocol, GatewayAddress, GatewayDestination, Health, HealthPolicy, IpFamilies, LoadBalancingMode, NetworkMode,
+    Port, RoutingScope, Transport, TunnelProtocol, Workload,
 };
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn pod_workload(translator: &Translator, name: &str) -> Arc<Workload> {
 }
 
 fn named(service: &str) -> ServiceName {
-    service::service_name(&Options::default(), "default", service)
+    service_name::service_name(&Options::default(), "default", service)
 }
 
 const NODE: &str = r#"
@@ -234,6 +234,39 @@ fn preferences_of_a_service() {
     assert_eq!(all.load_balancing.health_policy, HealthPolicy::AllowAll);
     assert!(all.addresses.is_empty());
     assert_eq!(all.ip_families, IpFamilies::Ipv6Only);
+}
+
+#[test]
+fn waypoints_are_those_of_the_nearest_label() {
+    let mesh = |namespace: &str, labels: &str| {
+        let space =
+            format!("\n---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: default, labels: {{{namespace}}}}}\n");
+        let pod = WEB.replace("labels: {app: web,", &format!("labels: {{{labels} app: web,"));
+        let service = WEB_SERVICE.replace("{name: web}", &format!("{{name: web, labels: {{{labels}}}}}"));
+        let translator = translate(&[space, pod, service].concat());
+        let shown = |gateway: Option<&GatewayAddress>| match gateway.map(|gateway| &gateway.destination) {
+            Some(GatewayDestination::Hostname(service)) => service.to_string(),
+            other => format!("{other:?}"),
+        };
+        let mesh = translator.mesh();
+        let of_service = shown(mesh.service(&named("web")).expect("there").waypoint.as_ref());
+        let of_pod = shown(mesh.workloads().next().expect("there").waypoint.as_deref());
+        assert_eq!(of_service, of_pod, "{namespace} {labels}");
+        of_service
+    };
+    assert_eq!(mesh("", ""), "None");
+    assert_eq!(mesh("istio.io/use-waypoint: gate", ""), "default/gate.default.svc.cluster.local");
+    assert_eq!(mesh("", "istio.io/use-waypoint: own,"), "default/own.default.svc.cluster.local");
+    assert_eq!(
+        mesh("istio.io/use-waypoint: gate", "istio.io/use-waypoint: own,"),
+        "default/own.default.svc.cluster.local"
+    );
+    assert_eq!(mesh("istio.io/use-waypoint: gate", "istio.io/use-waypoint: none,"), "None");
+    let elsewhere = "istio.io/use-waypoint: gate, istio.io/use-waypoint-namespace: infra";
+    assert_eq!(mesh(elsewhere, ""), "infra/gate.infra.svc.cluster.local");
+    assert_eq!(mesh(elsewhere, "istio.io/use-waypoint: own,"), "default/own.default.svc.cluster.local");
+    let gate = "gateway.networking.k8s.io/gateway-name: gate,";
+    assert_eq!(mesh("istio.io/use-waypoint: gate", gate), "None", "a waypoint is not sent through itself");
 }
 
 #[test]
@@ -503,6 +536,8 @@ fn pool() -> Vec<Object> {
         MANUAL.replace("name: web-1}", "name: web-2}"),
         "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n".to_owned(),
         "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, annotations: {networking.istio.io/traffic-distribution: PreferClose}}\n".to_owned(),
+        "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {istio.io/use-waypoint: gate}}\n".to_owned(),
+        "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {istio.io/use-waypoint: gate, istio.io/use-waypoint-namespace: infra}}\n".to_owned(),
         security("AuthorizationPolicy", "default", "a", selector),
         security("AuthorizationPolicy", "default", "a", "action: AUDIT"),
         security("AuthorizationPolicy", "default", "a", ""),

@@ -9,10 +9,12 @@ use leno_model::{
 };
 
 use super::Options;
-use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, ports, service_name};
+use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, ports};
+use super::service_name::service_name;
+use super::waypoint::waypoint;
 use leno_objects::{
-    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, Pod, PodPhase, Service, ServicePort, SliceEndpoint,
-    is_captured, selects,
+    AddressType, EndpointSlice, IntOrString, Labels, Node, ObjectMeta, Pod, PodPhase, Service, ServicePort,
+    SliceEndpoint, is_captured, selects,
 };
 
 /// Label, with value `http`, of a pod that terminates HBONE itself.
@@ -29,6 +31,8 @@ pub(super) fn pod_uid(options: &Options, namespace: &str, name: &str) -> Workloa
 
 /// The other objects that a pod's workload depends on.
 pub(super) struct Surroundings<'a> {
+    /// The labels of its Namespace, if that is known.
+    pub(super) namespace_labels: Option<&'a Labels>,
     /// The Node that it runs on, if known.
     pub(super) node: Option<&'a Node>,
     /// Services of its namespace that may select it.
@@ -72,6 +76,7 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
             .into();
     out.workload_name = owner.into();
     out.services = services(options, pod, &around).into_iter().collect();
+    out.waypoint = waypoint(options, metadata, around.namespace_labels).map(Box::new);
     out.authorization_policies = around.policies;
     out.addresses = addresses;
     Some(out)

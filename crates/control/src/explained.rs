@@ -1,0 +1,89 @@
+//! What would happen to a connection, with what only those know who read the objects: what of a policy is not checked as it is
+//! written, and which policies no proxy is told of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_model::{Mesh, Transport};
+use leno_objects::{Kind, ObjectKey};
+use leno_policy::explain::{Explanation, explain};
+use leno_policy::explain_groups;
+use leno_policy::explain_udp::explain_udp;
+
+use crate::lookup;
+use crate::status::Status;
+
+/// Words that a finding has which says that something of a policy is not checked as it is written.
+const UNCHECKED: [&str; 4] = ["needs a waypoint", "is DENIED", "are DENIED", "no rule is left"];
+
+/// The answer to "what would happen to a connection?".
+#[derive(Debug, Clone)]
+pub struct Explained {
+    /// One for each address that the destination may stand for.
+    pub explanations: Vec<Explanation>,
+    /// Policies about the destination's pods that no node proxy is told of, with the reason.
+    never: Vec<(String, String)>,
+}
+
+/// Explains a connection from `source` (`NAMESPACE/NAME`) to `destination` (`NAME:PORT`) in a mesh about whose objects this was
+/// found.
+///
+/// # Errors
+/// If source or destination mean nothing.
+pub fn explained(
+    mesh: &Mesh,
+    findings: &BTreeMap<ObjectKey, Status>,
+    source: &str,
+    destination: &str,
+) -> Result<Explained, lookup::Error> {
+    let source = lookup::source(mesh, source)?;
+    let target = lookup::destination(mesh, &source, destination)?;
+    let one = |to| match target.transport {
+        Transport::Tcp => explain(mesh, &source, to),
+        Transport::Udp => explain_udp(mesh, &source, to),
+    };
+    let mut explanations: Vec<_> = target.destinations.iter().cloned().map(one).collect();
+    explanations.iter_mut().for_each(|explanation| unchecked_rules(explanation, findings));
+    let never = never_enforced(&explanations, findings);
+    Ok(Explained { explanations, never })
+}
+
+impl Explained {
+    /// The explanations in words.
+    pub fn text(&self) -> String {
+        explain_groups::text(&self.explanations)
+    }
+
+    /// Which policies are not in force, a line for each.
+    pub fn not_in_force(&self) -> String {
+        let lines =
+            self.never.iter().map(|(policy, why)| format!("not in force: AuthorizationPolicy {policy}: {why}\n"));
+        lines.collect()
+    }
+}
+
+/// Notes at each policy that was asked which of its rules were dropped, and what follows.
+fn unchecked_rules(explanation: &mut Explanation, findings: &BTreeMap<ObjectKey, Status>) {
+    for endpoint in &mut explanation.endpoints {
+        for check in endpoint.arrival.iter_mut().flat_map(|arrival| &mut arrival.policies) {
+            let Some((namespace, name)) = check.policy.split_once('/') else { continue };
+            let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, name);
+            let said = findings.get(&key).into_iter().flat_map(Status::findings).map(|finding| finding.to_string());
+            check.notes.extend(said.filter(|finding| UNCHECKED.iter().any(|words| finding.contains(words))));
+        }
+    }
+}
+
+fn never_enforced(explanations: &[Explanation], findings: &BTreeMap<ObjectKey, Status>) -> Vec<(String, String)> {
+    let pods = explanations.iter().flat_map(|one| &one.endpoints).filter_map(|endpoint| endpoint.workload.as_ref());
+    let namespaces: BTreeSet<&str> = pods.filter_map(|pod| Some(pod.workload.split_once('/')?.0)).collect();
+    let mut found = Vec::new();
+    for (key, status) in findings {
+        if key.kind != Kind::AuthorizationPolicy || !namespaces.contains(&*key.namespace) {
+            continue;
+        }
+        let said = status.findings().map(|finding| finding.to_string());
+        let never = said.filter(|finding| finding.contains("NOT enforced") || finding.contains("has no effect"));
+        found.extend(never.map(|finding| (format!("{}/{}", key.namespace, key.name), finding)));
+    }
+    found
+}
