@@ -1,0 +1,125 @@
+//! What an installation needs of a cluster.
+
+use leno_kubernetes::Client;
+use serde_json::{Value, json};
+
+use super::{Finding, Outcome, is_allowed};
+use crate::cluster::meshes;
+
+const CATEGORY: &str = "cluster";
+
+pub(super) const REACHABLE: &str = "the API server answers";
+
+/// The oldest minor version of Kubernetes 1 that the chart's objects fit: AppArmor profiles are a field since then.
+const OLDEST_MINOR: u64 = 30;
+
+/// That there is an API server, and that it is new enough.
+pub(super) async fn reachable(client: &Client) -> Vec<Finding> {
+    let answers = Finding::ok(CATEGORY, REACHABLE);
+    match client.get::<Value>("/version").await {
+        Ok(version) => vec![answers, new_enough(&version)],
+        Err(error) => {
+            let hint = "name a cluster that runs with --kubeconfig or --context";
+            vec![answers.but(Outcome::Failed, error.to_string(), hint)]
+        }
+    }
+}
+
+pub(super) fn new_enough(version: &Value) -> Finding {
+    let check = Finding::ok(CATEGORY, format!("Kubernetes is 1.{OLDEST_MINOR} or newer"));
+    // Some vendors write `30+`.
+    let number = |field: &str| {
+        let digits: String =
+            version[field].as_str().unwrap_or_default().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().unwrap_or(0)
+    };
+    if (number("major"), number("minor")) >= (1, OLDEST_MINOR) {
+        return check;
+    }
+    let found = version["gitVersion"].as_str().unwrap_or("a version that it does not tell").to_owned();
+    check.but(Outcome::Failed, format!("it is {found}"), "upgrade the cluster first")
+}
+
+/// That an installation is possible.
+pub(super) async fn cluster(client: &Client, namespace: &str) -> Vec<Finding> {
+    let mut findings = reachable(client).await;
+    if findings.iter().any(|finding| finding.check == REACHABLE && finding.outcome != Outcome::Ok) {
+        return findings;
+    }
+    findings.push(permitted(client, namespace).await);
+    findings.push(definitions(client, false).await);
+    findings.push(alone(client).await);
+    findings
+}
+
+/// What `leno install` does, as the API server's authorizer has it: verb, group, resource, and whether it is in the namespace.
+const NEEDED: [(&str, &str, &str, bool); 9] = [
+    ("create", "", "namespaces", false),
+    ("patch", "rbac.authorization.k8s.io", "clusterroles", false),
+    ("patch", "rbac.authorization.k8s.io", "clusterrolebindings", false),
+    ("patch", "apiextensions.k8s.io", "customresourcedefinitions", false),
+    ("patch", "rbac.authorization.k8s.io", "roles", true),
+    ("patch", "apps", "deployments", true),
+    ("patch", "apps", "daemonsets", true),
+    ("patch", "", "serviceaccounts", true),
+    ("patch", "", "configmaps", true),
+];
+
+async fn permitted(client: &Client, namespace: &str) -> Finding {
+    let check = Finding::ok(CATEGORY, "you may install");
+    let mut refused = Vec::new();
+    for (verb, group, resource, namespaced) in NEEDED {
+        let attributes = json!({
+            "verb": verb, "group": group, "resource": resource, "namespace": if namespaced { namespace } else { "" },
+        });
+        match is_allowed(client, "SelfSubjectAccessReview", &json!({"resourceAttributes": attributes})).await {
+            Ok(true) => {}
+            Ok(false) => refused.push(format!("{verb} {resource}")),
+            Err(error) => return check.unknown(&error),
+        }
+    }
+    check.unless(&refused, Outcome::Failed, "you lack these rights; install as a cluster administrator")
+}
+
+/// Istio's are as good as ours, if they have the version that is read. Before an installation there may be none.
+pub(super) async fn definitions(client: &Client, needed: bool) -> Finding {
+    let check = Finding::ok(CATEGORY, if needed { DEFINED } else { DEFINED_WELL });
+    let (mut old, mut missing) = (Vec::new(), Vec::new());
+    for plural in ["authorizationpolicies", "peerauthentications"] {
+        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.security.istio.io");
+        let definition = match client.find::<Value>(&path).await {
+            Ok(Some(definition)) => definition,
+            Ok(None) if needed => {
+                missing.push(format!("{plural}.security.istio.io is missing"));
+                continue;
+            }
+            Ok(None) => continue,
+            Err(error) => return check.unknown(&error),
+        };
+        let mut served = definition["spec"]["versions"].as_array().into_iter().flatten();
+        if !served.any(|version| version["name"] == "v1" && version["served"] == true) {
+            old.push(format!("{plural}.security.istio.io has no v1"));
+        }
+    }
+    if !missing.is_empty() {
+        let hint =
+            "nobody can write policies of that kind, and none is in force: `leno upgrade` brings the definitions";
+        return check.unless(&missing, Outcome::Failed, hint);
+    }
+    let hint = "upgrade Istio's definitions (its chart `base`), or remove them and let `leno install` bring its own";
+    check.unless(&old, Outcome::Failed, hint)
+}
+
+const DEFINED: &str = "the kinds of policies are defined, in version v1";
+const DEFINED_WELL: &str = "definitions of Istio's kinds that are there already have version v1";
+
+pub(super) async fn alone(client: &Client) -> Finding {
+    let check = Finding::ok(CATEGORY, "there is no other mesh");
+    let others: Vec<_> = match meshes::others(client).await {
+        Ok(others) => others.into_iter().map(|other| other.text).collect(),
+        Err(error) => return check.but(Outcome::Unknown, error.to_string(), "run the check as somebody who may look"),
+    };
+    let hint = "Istio's ambient mode uses the same labels and ports: remove it first, or leave a part to it with \
+                --set agent.enabled=false or node.enabled=false; keep namespaces that use sidecars out of this mesh";
+    check.unless(&others, Outcome::Warning, hint)
+}

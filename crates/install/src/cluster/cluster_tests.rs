@@ -1,0 +1,183 @@
+use leno_kubernetes::Client;
+use leno_testkit::api_server::{ApiServer, definition};
+use serde_json::json;
+
+use super::*;
+use crate::{NAMESPACE, Profile, Release, Values};
+
+/// A played API server, and a client of it.
+async fn cluster() -> (ApiServer, Client) {
+    let server = ApiServer::start().await;
+    let client = Client::anonymous(&server.url()).expect("a URL");
+    (server, client)
+}
+
+async fn install(client: &Client, profile: Profile, sets: &[&str]) -> Result<Applied, ClusterError> {
+    let mut values = Values::of(profile).expect("a chart");
+    for set in ["namespace.create=true"].iter().chain(sets) {
+        values.set(set).expect("a value");
+    }
+    let record = Record::of(profile, &values).expect("a record");
+    let release = Release { namespace: NAMESPACE.to_owned(), values, crds: true };
+    apply(client, &release, &record).await
+}
+
+async fn uninstall(client: &Client, purge: bool) -> Result<Removal, ClusterError> {
+    remove(client, NAMESPACE, purge, &mut |_| {}).await
+}
+
+fn names(server: &ApiServer, api_version: &str, plural: &str) -> Vec<String> {
+    let all = server.all(api_version, plural);
+    all.iter().map(|object| object["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// All kinds that an installation has objects of, but the namespace.
+fn everything(server: &ApiServer) -> Vec<String> {
+    let kinds = [
+        ("apps/v1", "deployments"),
+        ("apps/v1", "daemonsets"),
+        ("v1", "services"),
+        ("v1", "serviceaccounts"),
+        ("v1", "configmaps"),
+        ("v1", "secrets"),
+        ("policy/v1", "poddisruptionbudgets"),
+        ("networking.k8s.io/v1", "networkpolicies"),
+        ("rbac.authorization.k8s.io/v1", "clusterroles"),
+        ("rbac.authorization.k8s.io/v1", "clusterrolebindings"),
+        ("rbac.authorization.k8s.io/v1", "roles"),
+        ("rbac.authorization.k8s.io/v1", "rolebindings"),
+        ("apiextensions.k8s.io/v1", "customresourcedefinitions"),
+        ("coordination.k8s.io/v1", "leases"),
+    ];
+    kinds.iter().flat_map(|(version, plural)| names(server, version, plural)).collect()
+}
+
+#[tokio::test]
+async fn an_installation_is_put_there_and_taken_away_without_a_trace() {
+    let (server, client) = cluster().await;
+    let applied = install(&client, Profile::Default, &[]).await.expect("it is installed");
+    assert_eq!(names(&server, "apps/v1", "daemonsets"), ["leno-agent", "leno-node"]);
+    assert_eq!(applied.foreign, [""; 0]);
+    assert_eq!(installer(&client).await.expect("an answer"), Some((NAMESPACE.to_owned(), Installer::Leno)));
+
+    // What the control plane makes by itself.
+    for (version, kind, name) in [
+        ("v1", "Secret", "leno-ca"),
+        ("v1", "ConfigMap", "leno-ca-root"),
+        ("coordination.k8s.io/v1", "Lease", "leno-control"),
+    ] {
+        server.put(&json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}));
+    }
+    uninstall(&client, false).await.expect("it is removed");
+    assert_eq!(everything(&server), [""; 0]);
+    assert_eq!(names(&server, "v1", "namespaces"), [""; 0]);
+    // The agents need the rest while they clean up.
+    let requests = server.requests();
+    let at = |what: &str| {
+        let wanted = format!("DELETE {what}");
+        requests.iter().position(|request| request.starts_with(&wanted)).expect(what)
+    };
+    let order = [
+        "/apis/apps/v1/namespaces/leno-system/daemonsets/leno-agent",
+        "/apis/apps/v1/namespaces/leno-system/daemonsets/leno-node",
+        "/apis/apps/v1/namespaces/leno-system/deployments/leno-control",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/leno-agent",
+    ];
+    assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{requests:?}");
+    let again = uninstall(&client, false).await.expect_err("there is nothing to remove");
+    assert!(again.to_string().contains("not installed in leno-system"), "{again}");
+}
+
+#[tokio::test]
+async fn what_a_change_makes_needless_is_removed_and_the_rest_stays() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Ha, &[]).await.expect("it is installed");
+    assert_eq!(names(&server, "policy/v1", "poddisruptionbudgets"), ["leno-control"]);
+    server.put(&json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "somebody", "namespace": NAMESPACE},
+    }));
+    let applied = install(&client, Profile::Default, &["agent.enabled=false"]).await.expect("it is changed");
+    assert_eq!(names(&server, "policy/v1", "poddisruptionbudgets"), [""; 0]);
+    assert_eq!(names(&server, "apps/v1", "daemonsets"), ["leno-node"]);
+    assert!(applied.removed.contains(&"PodDisruptionBudget leno-control".to_owned()), "{applied:?}");
+    assert!(names(&server, "v1", "serviceaccounts").contains(&"somebody".to_owned()));
+    let record = Record::read(&client, NAMESPACE).await.expect("an answer").expect("a record");
+    assert_eq!(record.profile, Profile::Default);
+    assert!(record.values.contains("enabled: false"), "{}", record.values);
+}
+
+#[tokio::test]
+async fn definitions_of_others_are_left_alone_unless_they_are_too_old() {
+    let (server, client) = cluster().await;
+    let theirs = definition("authorizationpolicies", "v1");
+    server.put(&theirs);
+    let applied = install(&client, Profile::Default, &[]).await.expect("it is installed");
+    assert_eq!(applied.foreign, ["authorizationpolicies.security.istio.io"]);
+    uninstall(&client, true).await.expect("it is removed");
+    assert_eq!(everything(&server), ["authorizationpolicies.security.istio.io"]);
+
+    server.put(&definition("authorizationpolicies", "v1beta1"));
+    let refusal = install(&client, Profile::Default, &[]).await.expect_err("it is too old").to_string();
+    assert!(refusal.contains("has no version v1; upgrade it"), "{refusal}");
+}
+
+#[tokio::test]
+async fn users_policies_outlive_an_installation_unless_they_are_purged() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    server.put(&json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+        "metadata": {"name": "strict", "namespace": "shop"},
+    }));
+    let removal = uninstall(&client, false).await.expect("it is removed");
+    assert_eq!(everything(&server), ["peerauthentications.security.istio.io"]);
+    assert_eq!(removal.kept.len(), 1);
+    assert!(removal.kept[0].why.contains("--purge"), "{removal:?}");
+}
+
+#[tokio::test]
+async fn a_namespace_with_something_of_somebody_elses_stays() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    server.put(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cacerts", "namespace": NAMESPACE}}));
+    let removal = uninstall(&client, false).await.expect("it is removed");
+    assert_eq!(names(&server, "v1", "namespaces"), [NAMESPACE]);
+    assert!(removal.kept[0].why.contains("Secret cacerts"), "{removal:?}");
+}
+
+#[tokio::test]
+async fn another_mesh_keeps_its_part_or_goes() {
+    let (server, client) = cluster().await;
+    server.put(&json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "istio-cni-node", "namespace": "istio-system", "labels": {"k8s-app": "istio-cni-node"}},
+    }));
+    let refusal = install(&client, Profile::Default, &[]).await.expect_err("two agents").to_string();
+    assert!(refusal.contains("Istio's CNI agent runs in istio-system"), "{refusal}");
+    assert!(refusal.contains("--set agent.enabled=false"), "{refusal}");
+    assert_eq!(names(&server, "apps/v1", "deployments"), [""; 0], "nothing was changed");
+    install(&client, Profile::Default, &["agent.enabled=false"]).await.expect("each has its part");
+}
+
+#[tokio::test]
+async fn what_is_helms_is_left_to_helm() {
+    let (server, client) = cluster().await;
+    server.put(&json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "leno-control", "labels": {"app.kubernetes.io/managed-by": "Helm"}},
+        "subjects": [{"kind": "ServiceAccount", "name": "leno-control", "namespace": NAMESPACE}],
+    }));
+    let installing = install(&client, Profile::Default, &[]).await.expect_err("it is Helm's").to_string();
+    assert!(installing.contains("helm upgrade"), "{installing}");
+    let removing = uninstall(&client, false).await.expect_err("it is Helm's").to_string();
+    assert!(removing.contains("helm uninstall"), "{removing}");
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named() {
+    let (server, client) = cluster().await;
+    server.forbid("/apis/apps/v1/namespaces/leno-system/daemonsets");
+    let refusal = install(&client, Profile::Default, &[]).await.expect_err("it is refused").to_string();
+    assert!(refusal.starts_with("applying DaemonSet leno-agent: "), "{refusal}");
+    assert!(refusal.contains("cluster administrator"), "{refusal}");
+}

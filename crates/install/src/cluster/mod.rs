@@ -1,0 +1,22 @@
+//! The installation in a cluster: putting it there, waiting for it, finding it, taking it away.
+
+mod apply;
+mod error;
+mod find;
+pub(crate) mod meshes;
+mod record;
+mod remove;
+mod requests;
+mod resource;
+mod rollout;
+
+pub use apply::{Applied, apply};
+pub use error::ClusterError;
+pub use find::{Installer, installer};
+pub use record::Record;
+pub use remove::{Kept, Removal, remove};
+pub use rollout::{Rollout, rollouts};
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -1,0 +1,183 @@
+//! Takes an installation away, in an order in which nothing is left behind on the nodes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leno_kubernetes::Client;
+use serde_json::Value;
+
+use super::error::doing;
+use super::requests::{MANAGED_BY, MANAGER, OURS, delete, delete_ours, exists, list};
+use super::resource::{RESOURCES, Resource};
+use super::{ClusterError, Installer, installer, record};
+
+/// What was done, and what was not.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Removal {
+    /// What is gone.
+    pub removed: Vec<String>,
+    /// What stays, and why.
+    pub kept: Vec<Kept>,
+}
+
+/// Something that stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// What it is.
+    pub what: String,
+    /// Why, and how to remove it, too.
+    pub why: String,
+}
+
+/// How often it is looked whether something is gone.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// What the control plane keeps, by paths below its namespace.
+const OF_CONTROL: [(&str, &str); 3] = [
+    ("Secret leno-ca", "/api/v1/namespaces/{}/secrets/leno-ca"),
+    ("ConfigMap leno-ca-root", "/api/v1/namespaces/{}/configmaps/leno-ca-root"),
+    ("Lease leno-control", "/apis/coordination.k8s.io/v1/namespaces/{}/leases/leno-control"),
+];
+
+/// Removes the installation in a namespace. `purge` also removes definitions that have users' objects, and those with them.
+/// `says` is told what is waited for.
+///
+/// # Errors
+///
+/// If there is none, or it is Helm's, or the API server refuses. The same call goes on from there.
+pub async fn remove(
+    client: &Client,
+    namespace: &str,
+    purge: bool,
+    says: &mut (dyn FnMut(String) + Send),
+) -> Result<Removal, ClusterError> {
+    match installer(client).await? {
+        Some((there, _)) if there != namespace => return Err(ClusterError::Elsewhere { there }),
+        Some((_, Installer::Helm)) => return Err(ClusterError::Helms { namespace: namespace.to_owned() }),
+        Some(_) => {}
+        // The binding goes late; an earlier call may have been ended after it.
+        None if !exists(client, &record::path(namespace)).await? => {
+            return Err(ClusterError::NotInstalled { namespace: namespace.to_owned() });
+        }
+        None => {}
+    }
+    // The record goes last: by it, a call that is ended early is known to have begun.
+    let (mut removal, kept) = (Removal::default(), BTreeSet::from([record::path(namespace)]));
+    // First the agents: each takes its pods out of the mesh and its configuration from the node, and wants the proxy, the
+    // API server and its rights there for that. A control plane that still ran would make its Secret anew.
+    for (kind, name) in [("DaemonSet", "leno-agent"), ("DaemonSet", "leno-node"), ("Deployment", "leno-control")] {
+        if remove_workload(client, kind, [namespace, name], says).await? {
+            removal.removed.push(format!("{kind} {name}"));
+        }
+    }
+    for resource in &RESOURCES {
+        match resource.kind {
+            "Namespace" => {}
+            "CustomResourceDefinition" => remove_definitions(client, purge, &mut removal).await?,
+            // That the installation is there is known by these, so they go last.
+            "ClusterRoleBinding" | "ClusterRole" => {}
+            _ => removal.removed.extend(delete_ours(client, resource, namespace, &kept).await?),
+        }
+    }
+    for (name, path) in OF_CONTROL {
+        let path = path.replace("{}", namespace);
+        if exists(client, &path).await? {
+            delete(client, &path, name).await?;
+            removal.removed.push(name.to_owned());
+        }
+    }
+    for resource in RESOURCES.iter().filter(|resource| resource.kind.starts_with("ClusterRole")) {
+        removal.removed.extend(delete_ours(client, resource, namespace, &kept).await?);
+    }
+    delete(client, &record::path(namespace), "the record of the installation").await?;
+    remove_namespace(client, namespace, &mut removal, says).await?;
+    Ok(removal)
+}
+
+/// Removes it, returns when the last of its pods is gone, and says whether it was there.
+async fn remove_workload(
+    client: &Client,
+    kind: &str,
+    [namespace, name]: [&str; 2],
+    says: &mut (dyn FnMut(String) + Send),
+) -> Result<bool, ClusterError> {
+    let Some(resource) = Resource::of(kind) else { return Ok(false) };
+    let path = resource.one(namespace, name);
+    let was_there = exists(client, &path).await?;
+    delete(client, &path, name).await?;
+    let pods = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/name%3D{name}");
+    let mut told = None;
+    loop {
+        let left = list(client, &pods).await?.len();
+        if left == 0 && !exists(client, &path).await? {
+            return Ok(was_there);
+        }
+        if left > 0 && told != Some(left) {
+            says(format!("waiting for {left} pod{} of {name} to end", if left == 1 { "" } else { "s" }));
+            told = Some(left);
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// A definition takes all its objects with it, and those are users'.
+async fn remove_definitions(client: &Client, purge: bool, removal: &mut Removal) -> Result<(), ClusterError> {
+    let Some(resource) = Resource::of("CustomResourceDefinition") else { return Ok(()) };
+    for definition in list(client, &format!("{}?{OURS}", resource.all(None))).await? {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let [name, group, plural] =
+            [&definition["metadata"]["name"], &definition["spec"]["group"], &definition["spec"]["names"]["plural"]]
+                .map(text);
+        let objects = list(client, &format!("/apis/{group}/v1/{plural}?limit=500")).await?.len();
+        if objects > 0 && !purge {
+            let why = format!("{objects} objects of that kind exist; --purge removes it and them");
+            removal.kept.push(Kept { what: format!("CustomResourceDefinition {name}"), why });
+            continue;
+        }
+        delete(client, &resource.path(&definition), &name).await?;
+        removal.removed.push(format!("CustomResourceDefinition {name}"));
+    }
+    Ok(())
+}
+
+/// The namespace goes if the installation made it and nothing of somebody else's is in it.
+async fn remove_namespace(
+    client: &Client,
+    namespace: &str,
+    removal: &mut Removal,
+    says: &mut (dyn FnMut(String) + Send),
+) -> Result<(), ClusterError> {
+    let path = format!("/api/v1/namespaces/{namespace}");
+    let found = client.find::<Value>(&path).await.map_err(doing(format!("reading the namespace {namespace}")))?;
+    let Some(object) = found else { return Ok(()) };
+    let what = format!("Namespace {namespace}");
+    if object["metadata"]["labels"][MANAGED_BY] != MANAGER {
+        let why = "`leno install` did not make it".to_owned();
+        removal.kept.push(Kept { what, why });
+        return Ok(());
+    }
+    let mut others = Vec::new();
+    for (kind, plural) in [("Secret", "secrets"), ("ConfigMap", "configmaps"), ("Pod", "pods")] {
+        for object in list(client, &format!("/api/v1/namespaces/{namespace}/{plural}")).await? {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let ours = object["metadata"]["labels"]["app.kubernetes.io/part-of"] == "leno";
+            // Every namespace has the first; Istio puts the others into each.
+            if !ours && !["kube-root-ca.crt", "istio-ca-root-cert", "istio-ca-crl"].contains(&name) {
+                others.push(format!("{kind} {name}"));
+            }
+        }
+    }
+    if !others.is_empty() {
+        let why = format!("it has {}, which `leno install` did not make", others.join(", "));
+        removal.kept.push(Kept { what, why });
+        return Ok(());
+    }
+    delete(client, &path, &what).await?;
+    says(format!("waiting for the namespace {namespace} to end"));
+    while exists(client, &path).await? {
+        tokio::time::sleep(INTERVAL).await;
+    }
+    removal.removed.push(what);
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Whether everything of an installation runs, and why not.
+
+use leno_kubernetes::Client;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::ClusterError;
+use super::requests::list;
+
+/// How far one Deployment or DaemonSet is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Rollout {
+    /// Its name.
+    pub name: String,
+    /// Pods that it should have.
+    pub wanted: u64,
+    /// Pods of its latest version that are ready.
+    pub ready: u64,
+    /// Whether nothing of an earlier version is left, and all are ready.
+    pub done: bool,
+    /// Why one of its pods is not ready, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// The version of Leno, as its label says it.
+    pub version: String,
+}
+
+/// Those of the installation in a namespace.
+///
+/// # Errors
+///
+/// If the API server can't tell.
+pub async fn rollouts(client: &Client, namespace: &str) -> Result<Vec<Rollout>, ClusterError> {
+    let of = |plural: &str| {
+        format!("/apis/apps/v1/namespaces/{namespace}/{plural}?labelSelector=app.kubernetes.io/part-of%3Dleno")
+    };
+    let mut rollouts: Vec<_> = list(client, &of("deployments")).await?.iter().map(deployment).collect();
+    rollouts.extend(list(client, &of("daemonsets")).await?.iter().map(daemon_set));
+    if rollouts.iter().any(|rollout| !rollout.done) {
+        let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/part-of%3Dleno");
+        let pods = list(client, &path).await?;
+        for rollout in rollouts.iter_mut().filter(|rollout| !rollout.done) {
+            rollout.because = pods.iter().filter(|pod| is_of(pod, &rollout.name)).find_map(trouble);
+        }
+    }
+    Ok(rollouts)
+}
+
+fn is_of(pod: &Value, name: &str) -> bool {
+    pod["metadata"]["labels"]["app.kubernetes.io/name"] == name
+}
+
+fn deployment(object: &Value) -> Rollout {
+    let status = |field: &str| object["status"][field].as_u64().unwrap_or(0);
+    let wanted = object["spec"]["replicas"].as_u64().unwrap_or(1);
+    let ready = status("availableReplicas").min(status("updatedReplicas"));
+    let done = is_observed(object) && ready >= wanted && status("replicas") == wanted;
+    rollout(object, [wanted, ready], done)
+}
+
+fn daemon_set(object: &Value) -> Rollout {
+    let status = |field: &str| object["status"][field].as_u64().unwrap_or(0);
+    let wanted = status("desiredNumberScheduled");
+    let ready = status("numberAvailable").min(status("updatedNumberScheduled"));
+    let done = is_observed(object) && ready >= wanted && status("numberUnavailable") == 0;
+    rollout(object, [wanted, ready], done)
+}
+
+/// Whether the status is about what the object says now.
+fn is_observed(object: &Value) -> bool {
+    let observed = object["status"]["observedGeneration"].as_i64();
+    observed.is_some() && observed >= object["metadata"]["generation"].as_i64()
+}
+
+fn rollout(object: &Value, [wanted, ready]: [u64; 2], done: bool) -> Rollout {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let version = text(&object["metadata"]["labels"]["app.kubernetes.io/version"]);
+    Rollout { name: text(&object["metadata"]["name"]), wanted, ready, done, because: None, version }
+}
+
+/// What keeps a pod from being ready.
+fn trouble(pod: &Value) -> Option<String> {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let name = text(&pod["metadata"]["name"])?;
+    let place = text(&pod["spec"]["nodeName"]).map(|node| format!(" on {node}")).unwrap_or_default();
+    let with = |reason: Option<String>, message: Option<String>| {
+        let words: Vec<_> = [reason, message].into_iter().flatten().collect();
+        (!words.is_empty()).then(|| format!("{name}{place}: {}", words.join(": ")))
+    };
+    let containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    for container in containers {
+        let waiting = &container["state"]["waiting"];
+        // That it is being made is no trouble.
+        if waiting.is_object() && waiting["reason"] != "ContainerCreating" {
+            return with(text(&waiting["reason"]), text(&waiting["message"]));
+        }
+        let ended = &container["state"]["terminated"];
+        if ended.is_object() {
+            let message = format!(
+                "ended with {}; see `kubectl logs -n {} {name}`",
+                ended["exitCode"],
+                text(&pod["metadata"]["namespace"])?
+            );
+            return with(Some(message), None);
+        }
+    }
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let unscheduled =
+        conditions.clone().find(|condition| condition["type"] == "PodScheduled" && condition["status"] == "False");
+    if let Some(condition) = unscheduled {
+        return with(text(&condition["reason"]), text(&condition["message"]));
+    }
+    let is_true =
+        |name: &str| conditions.clone().any(|condition| condition["type"] == name && condition["status"] == "True");
+    if is_true("Ready") {
+        return None;
+    }
+    let running = pod["status"]["phase"] == "Running";
+    with(Some(if running { "runs and is not ready yet" } else { "is being started" }.to_owned()), None)
+}
+
+#[cfg(test)]
+#[path = "rollout_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn a_deployment_is_done_when_all_its_pods_are_new_and_available() {
+    let object = |generation: i64, status: Value| json!({"metadata": {"name": "leno-control", "generation": generation}, "spec": {"replicas": 2}, "status": status});
+    let all = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+    assert!(deployment(&object(3, all.clone())).done);
+    assert!(!deployment(&object(4, all)).done, "the status is about an earlier version");
+    let old = json!({"observedGeneration": 3, "replicas": 3, "updatedReplicas": 2, "availableReplicas": 3});
+    assert!(!deployment(&object(3, old)).done, "an old pod is left");
+    let fresh = deployment(&object(1, json!({})));
+    assert_eq!((fresh.done, fresh.wanted, fresh.ready), (false, 2, 0));
+}
+
+#[test]
+fn a_daemon_set_is_done_when_each_node_has_the_new_one() {
+    let object = |status: Value| json!({"metadata": {"name": "leno-node", "generation": 2}, "status": status});
+    let all = json!({"observedGeneration": 2, "desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberAvailable": 3});
+    assert!(daemon_set(&object(all)).done);
+    let half = json!({
+        "observedGeneration": 2, "desiredNumberScheduled": 3, "updatedNumberScheduled": 1, "numberAvailable": 3
+    });
+    let half = daemon_set(&object(half));
+    assert_eq!((half.done, half.wanted, half.ready), (false, 3, 1));
+    assert!(!daemon_set(&object(json!({}))).done, "nobody has looked at it yet");
+}
+
+#[test]
+fn what_is_wrong_with_a_pod_is_said() {
+    let pod = |status: Value| {
+        trouble(&json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "n1"}, "status": status}))
+    };
+    let waiting = json!({"containerStatuses": [{"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "no such image"}}}]});
+    assert_eq!(pod(waiting).as_deref(), Some("p on n1: ErrImageNeverPull: no such image"));
+    let ended = json!({"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]});
+    assert_eq!(pod(ended).as_deref(), Some("p on n1: ended with 1; see `kubectl logs -n n p`"));
+    let unscheduled = json!({"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"},
+    ]});
+    assert_eq!(pod(unscheduled).as_deref(), Some("p on n1: Unschedulable: 0/3 nodes are available"));
+    assert_eq!(pod(json!({"conditions": [{"type": "Ready", "status": "True"}]})), None);
+    assert_eq!(pod(json!({"phase": "Running"})).as_deref(), Some("p on n1: runs and is not ready yet"));
+}
