@@ -7,16 +7,17 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-/// Has the kernel kill the process when the thread that starts it ends, however that ends: no lab that was killed leaves it
-/// behind. So it is to be started by the main thread, or one that lives as long as the process is wanted.
+/// Has the kernel kill the process when the thread that started it ends, so a killed lab leaves no process behind.
+/// Therefore start it on the main thread, or on one that lives as long as the process is wanted.
 #[allow(unsafe_code)]
 pub(crate) fn tie(command: &mut Command) {
     let parent = Pid::this();
-    // SAFETY: between fork and exec the closure makes two system calls with plain integers: no allocation, no lock.
+    // SAFETY: between fork and exec the closure makes two system calls with plain integers, and neither allocates nor
+    // locks.
     unsafe {
         command.pre_exec(move || {
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // The signal comes to those who asked for it in time.
+            // If the parent ended before the request, no signal comes.
             if getppid() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
         });
     }
@@ -29,9 +30,9 @@ mod tests {
 
     use super::*;
 
-    /// What a process holds open is closed when it ends, however it ends: that is waited for.
+    /// A process's files are closed when it ends, in whatever way. The test waits for that.
     #[test]
-    fn it_ends_with_the_thread_that_started_it() {
+    fn a_child_ends_with_the_thread_that_started_it() {
         let (mut held, holder) = io::pipe().unwrap();
         let starting = std::thread::spawn(move || {
             let mut command = Command::new("sleep");

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
+use leno_kubernetes::{Client, Cluster};
 use leno_local::names::StageName;
 use tokio::sync::watch;
 
 use crate::Error;
 use crate::churn::Shape;
+use crate::cluster::{self, Place};
 use crate::report::{Report, text};
 use crate::report_file;
 use crate::run::{Alone, Progress, RunOptions, in_words, run};
@@ -20,9 +22,11 @@ use crate::subject::{SUBJECTS, Subject};
 const FULL: (usize, f64) = (5, 10.0);
 /// The same with `--quick`: enough to see whether everything works.
 const QUICK: (usize, f64) = (1, 2.0);
-/// More rounds than this are a slip of the hand: they take weeks.
+/// The same where control planes are measured as they are shipped: a minute has one of the rarer changes.
+const MANY_SVC: (usize, f64) = (3, 60.0);
+/// More rounds than this are a typing error: they would take weeks.
 const ROUNDS: usize = 1000;
-/// More pods than this have no addresses when each is replaced a few times.
+/// With more pods than this, addresses run out when each is replaced a few times.
 const WORKLOADS: usize = 2_000_000;
 
 /// Subcommands of `leno lab`.
@@ -33,9 +37,15 @@ pub enum LabCommand {
         sudo leno lab run latency\n  \
         sudo leno lab run throughput --subject none --subject leno --subject ztunnel=/usr/local/bin/ztunnel --report out.html\n  \
         sudo leno lab run connections --quick\n  \
-        leno lab run churn --services 50 --proxies 100\n\n\
+        leno lab run throughput --cluster --subject none --subject installed\n  \
+        leno lab run churn --services 50 --proxies 100\n  \
+        leno lab run many-svc --subject leno --subject istiod=/usr/local/bin/pilot-discovery --report many-svc.html\n\n\
         Takes minutes: subjects x rounds x steps x (duration + warm-up). The machine should do nothing else.")]
     Run(Box<RunArgs>),
+
+    /// Remove what a run on a cluster left when it was killed
+    #[command(after_help = "Examples:\n  leno lab clean\n  leno lab clean --context staging")]
+    Clean(CleanArgs),
 
     /// Show a saved report again, on the terminal or as a page
     #[command(after_help = "Examples:\n  \
@@ -88,15 +98,15 @@ pub struct RunArgs {
     pub scenario: String,
 
     /// What carries the traffic; give it several times. The first one is what ratios on the terminal refer to
-    /// [default: none, floor and leno; for churn leno]
+    /// [default: none, floor and leno; for churn and many-svc leno; with --cluster none and installed]
     #[arg(long = "subject", value_name = "NAME[=PATH]")]
     pub subjects: Vec<String>,
 
-    /// How often each subject is measured [default: 5, with --quick 1]
+    /// How often each subject is measured [default: 5, for many-svc 3, with --quick 1]
     #[arg(long, value_parser = rounds)]
     pub rounds: Option<usize>,
 
-    /// How long each step counts, as 10s, 500ms or 1m [default: 10s, with --quick 2s]
+    /// How long each step counts, as 10s, 500ms or 1m [default: 10s, for many-svc 1m, with --quick 2s]
     #[arg(long, value_parser = seconds)]
     pub duration: Option<f64>,
 
@@ -108,7 +118,15 @@ pub struct RunArgs {
     #[arg(long = "step", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub only: Option<String>,
 
-    /// The generated mesh of churn
+    /// Measure on a Kubernetes cluster instead of this machine, with pods of the lab's own
+    #[arg(long)]
+    pub cluster: bool,
+
+    /// Which cluster, and with which image
+    #[command(flatten)]
+    pub place: PlaceArgs,
+
+    /// The generated mesh of churn and many-svc
     #[command(flatten)]
     pub mesh: MeshArgs,
 
@@ -121,26 +139,74 @@ pub struct RunArgs {
     pub report: Option<PathBuf>,
 }
 
-/// The generated mesh of the scenario `churn`. What is not given is as in the many-svc study.
+/// Which cluster: kubectl's flags.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ClusterArgs {
+    /// The kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The context in the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// Where `leno lab run --cluster` measures.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PlaceArgs {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
+    /// With --cluster: image of the lab's pods, with this version of leno [default: that of the installed Leno]
+    #[arg(long, value_name = "IMAGE", value_parser = NonEmptyStringValueParser::new())]
+    pub image: Option<String>,
+}
+
+/// Settings of `leno lab clean`.
+#[derive(Debug, Clone, Args)]
+pub struct CleanArgs {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+impl ClusterArgs {
+    fn chosen(&self) -> Cluster {
+        Cluster { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
+}
+
+impl PlaceArgs {
+    fn is_given(&self) -> bool {
+        self.image.is_some() || self.cluster.kubeconfig.is_some() || self.cluster.context.is_some()
+    }
+}
+
+/// The generated mesh of the scenarios `churn` and `many-svc`. What is not given is as in the many-svc study.
 #[derive(Debug, Clone, Default, Args)]
 pub struct MeshArgs {
-    /// churn: services [default: 500, with --quick 20]
+    /// churn, many-svc: services [default: 500, with --quick 20]
     #[arg(long, value_parser = at_least_one)]
     pub services: Option<usize>,
 
-    /// churn: pods of each service [default: 100, with --quick 10]
+    /// churn, many-svc: pods of each service [default: 100, with --quick 10]
     #[arg(long, value_parser = at_least_one)]
     pub pods: Option<usize>,
 
-    /// churn: proxies, each on a node of its own [default: 1000, with --quick 10]
+    /// churn, many-svc: proxies, each on a node of its own [default: 1000, with --quick 10]
     #[arg(long, value_parser = at_least_one)]
     pub proxies: Option<usize>,
 
-    /// churn: changes per second [default: 1, with --quick 5]
+    /// churn, many-svc: changes per second [default: 1, with --quick 5]
     #[arg(long, value_name = "PER_SECOND", value_parser = per_second)]
     pub changes: Option<f64>,
 
-    /// churn: proxies that may be in their first sync at a time [default: 32]
+    /// churn, many-svc: proxies that may be in their first sync at a time [default: 32]
     #[arg(long, value_parser = at_least_one)]
     pub arriving: Option<usize>,
 }
@@ -153,8 +219,8 @@ impl MeshArgs {
             let is_given = [services, pods, proxies, arriving].iter().any(Option::is_some) || changes.is_some();
             return if is_given {
                 let name = scenario.name;
-                let text =
-                    "--services, --pods, --proxies, --changes and --arriving are about the generated mesh of churn";
+                let text = "--services, --pods, --proxies, --changes and --arriving are about the generated mesh of churn and \
+                     many-svc";
                 Err(Error::Usage(format!("{text}; {name} has none")))
             } else {
                 Ok(())
@@ -185,6 +251,7 @@ impl LabCommand {
         match self {
             Self::List(args) => list(args.output),
             Self::Report(args) => args.execute(),
+            Self::Clean(args) => args.execute(),
             Self::Run(args) => args.execute(program, commit),
         }
     }
@@ -193,10 +260,19 @@ impl LabCommand {
 impl RunArgs {
     fn options(&self, program: &Path) -> Result<RunOptions, Error> {
         let size = if self.quick { Size::Quick } else { Size::Full };
-        let (rounds, seconds) = if self.quick { QUICK } else { FULL };
         let mut scenario = find(&self.scenario, size)?;
+        let (rounds, seconds) = match (size, scenario.has_api_server) {
+            (Size::Quick, _) => QUICK,
+            (Size::Full, true) => MANY_SVC,
+            (Size::Full, false) => FULL,
+        };
         self.mesh.apply(&mut scenario)?;
+        if !self.cluster && self.place.is_given() {
+            let text = "--kubeconfig, --context and --image are about a cluster: give --cluster as well";
+            return Err(Error::Usage(text.to_owned()));
+        }
         let subjects = match (&self.subjects[..], &scenario.mesh) {
+            ([], _) if self.cluster => vec![Subject::None, Subject::Installed],
             ([], None) => vec![Subject::None, Subject::Floor, Subject::Leno(None)],
             ([], Some(_)) => vec![Subject::Leno(None)],
             (given, _) => given.iter().map(|text| Subject::parse(text)).collect::<Result<_, _>>()?,
@@ -213,7 +289,11 @@ impl RunArgs {
             commit: None,
             command: std::env::args_os().map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" "),
         };
-        options.steps()?;
+        if self.cluster {
+            cluster::check(&options)?
+        } else {
+            drop(options.steps()?)
+        }
         Ok(options)
     }
 
@@ -222,37 +302,68 @@ impl RunArgs {
         if let Some(path) = &self.report {
             report_file::check_writable(path)?;
         }
-        let _alone = Alone::claim(&options.stage)?;
-        let is_stage = options.scenario.mesh.is_none();
-        if is_stage {
-            leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
-        }
-        // The lab has little to do where others make the load; it is itself the proxies of a control plane.
-        let workers = if is_stage { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(workers)
-            .enable_all()
-            .build()
-            .map_err(Error::io("cannot start a runtime"))?;
-        let report = runtime.block_on(async {
-            let (interrupt, stop) = watch::channel(false);
-            // From here on no signal ends this process before everything is taken apart.
-            let interrupted = interrupted().map_err(Error::io("cannot wait for signals"))?;
-            let signals = tokio::spawn(async move {
-                interrupted.await;
-                // Nobody listens any more when the run is over.
-                let _ = interrupt.send(true);
-            });
-            let mut terminal = Terminal { is_one: std::io::stderr().is_terminal(), waiting: false };
-            let report = run(&options, stop, &mut |progress| terminal.tell(progress)).await;
-            terminal.clear();
-            signals.abort();
-            report
-        })?;
-        // Neither takes the other away: what took an hour to measure is told where it can be.
+        let report = if self.cluster { self.on_cluster(&options)? } else { on_this_machine(&options)? };
+        // A failure to write the report must not suppress the printed result, nor the other way round.
         let printed = show(&report, self.output);
         let written = self.report.as_deref().map_or(Ok(()), |path| report_file::write(path, &report));
         written.and(printed)
+    }
+}
+
+impl RunArgs {
+    fn on_cluster(&self, options: &RunOptions) -> Result<Report, Error> {
+        let place = Place { cluster: self.place.cluster.chosen(), image: self.place.image.clone() };
+        runtime(1)?.block_on(watched(async |stop, progress| cluster::run(options, &place, stop, progress).await))
+    }
+}
+
+fn on_this_machine(options: &RunOptions) -> Result<Report, Error> {
+    let _alone = Alone::claim(&options.stage)?;
+    let is_stage = options.scenario.mesh.is_none();
+    if is_stage {
+        leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
+    }
+    // Where other processes make the load, one thread is enough. When a control plane is measured, this process is
+    // all the proxies.
+    let workers = if is_stage { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+    runtime(workers)?.block_on(watched(async |stop, progress| run(options, stop, progress).await))
+}
+
+fn runtime(workers: usize) -> Result<tokio::runtime::Runtime, Error> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_all().build().map_err(Error::io("cannot start a runtime"))
+}
+
+/// Runs with progress on the terminal, until it is done or a signal asks for the end.
+async fn watched(
+    run: impl AsyncFnOnce(watch::Receiver<bool>, &mut dyn FnMut(Progress)) -> Result<Report, Error>,
+) -> Result<Report, Error> {
+    let (interrupt, stop) = watch::channel(false);
+    // From here on, no signal ends this process before everything is cleaned up.
+    let interrupted = interrupted().map_err(Error::io("cannot wait for signals"))?;
+    let signals = tokio::spawn(async move {
+        interrupted.await;
+        // When the run is over, nobody receives the signal any more.
+        let _ = interrupt.send(true);
+    });
+    let mut terminal = Terminal { is_one: std::io::stderr().is_terminal(), waiting: false };
+    let report = run(stop, &mut |progress| terminal.tell(progress)).await;
+    terminal.clear();
+    signals.abort();
+    report
+}
+
+impl CleanArgs {
+    fn execute(&self) -> Result<(), Error> {
+        let removed = runtime(1)?.block_on(async {
+            let client = Client::new(&self.cluster.chosen()).await.map_err(Error::cluster("cannot use the cluster"))?;
+            cluster::clean(&client).await
+        })?;
+        print(&match self.output {
+            Output::Text if removed => "what labs left in the cluster is removed\n".to_owned(),
+            Output::Text => "no lab has left anything in the cluster\n".to_owned(),
+            Output::Json => format!("{}\n", serde_json::json!({"removed": removed})),
+        })
     }
 }
 
@@ -285,7 +396,7 @@ fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Waits for the first signal to end; a terminal that is closed is one, except under `nohup`.
+/// Waits for the first signal that asks for the end. Closing the terminal is one, except under `nohup`.
 fn interrupted() -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -307,7 +418,7 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
     })
 }
 
-/// Whether the parent process wants this process to ignore a signal: `SigIgn` of proc_pid_status(5).
+/// Whether the parent process set this signal to be ignored: `SigIgn` of proc_pid_status(5).
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -317,9 +428,9 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Prints progress to standard error, because standard output is for results.
 struct Terminal {
-    /// Whether a person watches: then there is also a line of what is going on, and it goes away when that is done.
+    /// Whether standard error is a terminal. Then a line shows what is going on, and is erased when that is done.
     is_one: bool,
-    /// Whether such a line stands.
+    /// Whether such a line is visible.
     waiting: bool,
 }
 
@@ -342,10 +453,10 @@ impl Terminal {
         Self::write(&line);
     }
 
-    /// Takes the line away that says what is going on.
+    /// Erases the line that shows what is going on.
     fn clear(&mut self) {
         if std::mem::take(&mut self.waiting) {
-            // To the line's start, and erase to its end (ECMA-48).
+            // Return to the line's start and erase to its end (ECMA-48).
             Self::write("\r\x1b[K");
         }
     }
@@ -390,18 +501,18 @@ fn list(output: Output) -> Result<(), Error> {
     print(&out)
 }
 
-/// A number from one on.
+/// Parses a number of at least one.
 fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
 }
 
-/// A rate.
+/// Parses a rate.
 fn per_second(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.01..=1000.0).contains(rate));
     rate.ok_or_else(|| "write a number from 0.01 to 1000".to_owned())
 }
 
-/// How often each subject is measured.
+/// Parses how often each subject is measured.
 fn rounds(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=ROUNDS) => Ok(number),
@@ -410,7 +521,7 @@ fn rounds(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A duration in seconds.
+/// Parses a duration. The result is in seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let (number, factor) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("", 1.0)]
         .into_iter()
@@ -464,6 +575,10 @@ mod tests {
         let churn = run_args("lab run churn --pods 7 --changes 0.5").unwrap().options(Path::new("/bin/true")).unwrap();
         assert_eq!(churn.subjects, [Subject::Leno(None)]);
         assert_eq!(churn.scenario.mesh, Some(Shape { pods: 7, changes: 0.5, ..Shape::FULL }));
+        let many = run_args("lab run many-svc --subject leno --subject istiod=/bin/sh").unwrap();
+        let many = many.options(Path::new("/bin/true")).unwrap();
+        assert_eq!((many.rounds, many.seconds, many.scenario.mesh), (3, 60.0, Some(Shape::FULL)));
+        assert_eq!(many.subjects.len(), 2);
         assert!(run_args("lab run churn --proxies 0").unwrap_err().contains("from 1 on"));
         assert!(run_args("lab run churn --changes inf").unwrap_err().contains("from 0.01"));
         assert!(run_args("lab run nonsense").unwrap().options(Path::new("/bin/true")).is_err());
@@ -477,9 +592,9 @@ mod tests {
         }
     }
 
-    /// Each with a text of its own, as a usage error, and before anything is started.
+    /// Each case has its own message and is a usage error, found before anything is started.
     #[test]
-    fn what_fits_nothing_is_wrong_usage() {
+    fn invalid_arguments_are_usage_errors() {
         for (line, text) in [
             ("lab run nonsense", "there is no scenario \"nonsense\"; there are throughput"),
             ("lab run latency --step nonsense", "no step of latency"),
@@ -493,6 +608,13 @@ mod tests {
             ("lab run latency --pods 7", "latency has none"),
             ("lab run churn --pods 3000000", "too many"),
             ("lab run churn --subject none", "churn measures control planes"),
+            ("lab run churn --subject istiod=/bin/sh", "churn measures control planes"),
+            ("lab run many-svc --subject ztunnel=/bin/sh", "many-svc measures control planes"),
+            ("lab run many-svc --subject istiod=/nowhere", "subject istiod: /nowhere cannot be used"),
+            ("lab run many-svc --subject istiod=/etc/passwd", "chmod +x /etc/passwd"),
+            ("lab run many-svc --subject istiod", "--subject istiod=/path/to/it"),
+            ("lab run many-svc --services 19", "many-svc needs 20 services or more"),
+            ("lab run latency --subject istiod=/bin/sh", "istiod is a control plane"),
             ("lab run latency --subject ztunnel=", "there is no path after the `=`"),
         ] {
             let error = run_args(line).unwrap().options(Path::new("/bin/true")).unwrap_err();
@@ -501,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn words_can_be_typed_again() {
+    fn printed_names_are_accepted_as_arguments() {
         assert_eq!(quote("--subject=a/b"), "--subject=a/b");
         assert_eq!(quote("it's"), r"'it'\''s'");
         assert_eq!(quote(""), "''");

@@ -3,17 +3,17 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a measurement could not be made. A measurement that could not be made is never a zero.
+/// Why a measurement could not be made. A failed measurement is never reported as zero.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name or number on the command line fits nothing.
+    /// A name or number on the command line is not valid.
     #[error("{0}")]
     Usage(String),
     /// The description of a load or a server can't be read.
     #[error("the description of the {what} is not valid JSON of this version: {source}")]
     Spec {
-        /// Load or server.
+        /// Whether it is a load or a server.
         what: &'static str,
         /// Why.
         #[source]
@@ -42,17 +42,17 @@ pub enum Error {
     /// This user may not make namespaces.
     #[error("{0}")]
     Privilege(#[source] Box<leno_local::Error>),
-    /// Another lab is at work on this machine.
+    /// Another lab is running on this machine.
     #[error(
         "another lab is at work on this machine{}, and both would measure each other: wait until it has ended, or end it{}",
         with_pid(*pid),
         pid.map(|pid| format!(" with `kill {pid}`")).unwrap_or_default()
     )]
     AnotherLab {
-        /// Its process, if that can be seen from here.
+        /// Its process, if it is visible from here.
         pid: Option<i32>,
     },
-    /// There is a stage that the lab needs the name of.
+    /// There is a stage with the name that the lab needs.
     #[error(
         "a stage named {name:?} runs{}, and the lab needs this name for its own: it is another lab, or somebody's \
          `leno up --name {name}`; wait until it has ended, or end it with `leno down --name {name}`",
@@ -61,10 +61,10 @@ pub enum Error {
     StageTaken {
         /// Name of the stage.
         name: String,
-        /// Its supervisor, if that is known.
+        /// Its supervisor, if it is known.
         pid: Option<i32>,
     },
-    /// What a killed lab left behind could not be removed.
+    /// What a killed lab left could not be removed.
     #[error("cannot make room for the stage {name:?}, which an earlier lab may have left: {source}")]
     Leftovers {
         /// Name of the stage.
@@ -73,7 +73,7 @@ pub enum Error {
         #[source]
         source: Box<leno_local::Error>,
     },
-    /// A subject does not do what it is there for.
+    /// A subject does not do its work.
     #[error("subject {subject}: {reason}{}", quoted(log))]
     Subject {
         /// The subject.
@@ -88,9 +88,21 @@ pub enum Error {
     Load {
         /// The step of the scenario.
         step: String,
-        /// The generator's words.
+        /// The generator's message.
         reason: String,
     },
+    /// A cluster does not let the lab do something.
+    #[error("{what}: {source}")]
+    Cluster {
+        /// The attempted operation.
+        what: String,
+        /// Why.
+        #[source]
+        source: Box<leno_kubernetes::Error>,
+    },
+    /// A cluster is not fit for the lab, or does not do what it should.
+    #[error("{0}")]
+    Unfit(String),
     /// A report could not be written.
     #[error("cannot write the report {}: {source}; choose another place for it", path.display())]
     Report {
@@ -100,7 +112,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file is no report.
+    /// A file is not a report.
     #[error(
         "{} is no report of `leno lab run`, neither its JSON (-o json) nor its page (--report): {source}",
         path.display()
@@ -118,18 +130,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was typed is wrong, and not what it led to.
+    /// Whether the command line itself is wrong.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Usage(_))
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut),
             Self::Stage { source, .. } | Self::Leftovers { source, .. } => source.is_retryable(),
+            Self::Cluster { source, .. } => source.is_retryable(),
             Self::Load { .. } | Self::AnotherLab { .. } | Self::StageTaken { .. } => true,
             _ => false,
         }
@@ -138,6 +151,11 @@ impl Error {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn cluster(what: impl Into<String>) -> impl FnOnce(leno_kubernetes::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Cluster { what, source: Box::new(source) }
     }
 
     pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Self {

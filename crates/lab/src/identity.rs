@@ -1,4 +1,4 @@
-//! Which program was measured: a figure without that is a rumour.
+//! Which program was measured. A figure is worthless without that.
 
 use std::fs::File;
 use std::io;
@@ -14,9 +14,9 @@ use tokio::process::Command;
 use crate::Error;
 use crate::subject::Subject;
 
-/// For a program to tell its version.
+/// How long a program may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Letters of a version that are kept.
+/// How many characters of a version are kept.
 const ROOM: usize = 400;
 
 /// A program's file.
@@ -28,7 +28,7 @@ pub struct Program {
     pub bytes: u64,
     /// SHA-256, hex; empty if it can't be read.
     pub sha256: String,
-    /// Its version in its own words.
+    /// Its version, as the program prints it.
     pub version: Option<String>,
 }
 
@@ -37,9 +37,9 @@ pub struct Program {
 pub struct Identified {
     /// Its name in this run.
     pub name: String,
-    /// The programs that carry the traffic: the same on every node, or one for each node. Empty for none.
+    /// The programs that carry the traffic: one for all nodes, or one for each node. Empty for no mesh.
     pub programs: Vec<Program>,
-    /// Whether what crosses from node to node is encrypted; verified in every round.
+    /// Whether the traffic between nodes is encrypted. Every round checks it.
     pub encrypts: bool,
 }
 
@@ -47,7 +47,7 @@ impl Subject {
     /// The subject's description for the report. `this` is the program that runs the lab.
     ///
     /// # Errors
-    /// [`Error::Usage`] for programs that can't be started, [`Error::Io`] when the system lacks what it takes to.
+    /// [`Error::Usage`] for programs that can't be started, [`Error::Io`] when the system lacks what is needed.
     pub(crate) async fn identify(&self, this: &Path) -> Result<Identified, Error> {
         let ask = async |path: &Path, argument| {
             let what = || format!("subject {self}: {} cannot be started", path.display());
@@ -57,9 +57,10 @@ impl Subject {
             })
         };
         let programs = match self {
-            Self::None => Vec::new(),
+            // What a cluster runs is asked there.
+            Self::None | Self::Installed => Vec::new(),
             Self::Floor | Self::Leno(None) => vec![ask(this, "version").await?],
-            Self::Leno(Some(path)) | Self::Ztunnel(path) => vec![ask(path, "version").await?],
+            Self::Leno(Some(path)) | Self::Ztunnel(path) | Self::Istiod(path) => vec![ask(path, "version").await?],
             Self::LenoAndZtunnel(path) => vec![ask(this, "version").await?, ask(path, "version").await?],
             Self::ZtunnelAndLeno(path) => vec![ask(path, "version").await?, ask(this, "version").await?],
             Self::Wireguard(path) | Self::Envoy(path) => vec![ask(path, "--version").await?],
@@ -69,7 +70,7 @@ impl Subject {
 }
 
 impl Program {
-    /// The cargo profile that a Leno was built by; `None` for other programs, and for a Leno that doesn't say.
+    /// The cargo profile that a Leno was built with. `None` for other programs, and for a Leno that doesn't print it.
     pub(crate) fn profile(&self) -> Option<&str> {
         let (_, build) = self.version.as_deref()?.strip_prefix("leno ")?.split_once('(')?;
         build
@@ -79,7 +80,7 @@ impl Program {
             .filter(|word| ["dev", "debug", "release", "dist"].contains(word))
     }
 
-    /// Looks at a program and asks it for its version by `argument`.
+    /// Inspects a program and asks for its version with `argument`.
     async fn find(path: &Path, argument: &str) -> io::Result<Self> {
         let file = path.to_owned();
         let sum = tokio::task::spawn_blocking(move || leno_tls::sha256(File::open(file)?)).await;
@@ -92,7 +93,7 @@ impl Program {
     }
 }
 
-/// The first line that a program says when it is asked; `None` if it doesn't understand, or does not end.
+/// The first line that a program prints with this argument. `None` if it does not know the argument or does not end.
 async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     let mut command = Command::new(program);
     command.arg(argument).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -101,7 +102,7 @@ async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
     let child = command.spawn()?;
     let group = child.id().and_then(|pid| i32::try_from(pid).ok());
     let asked = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
-    // The processes that it has started and left. While there are any, the group's number is not reused.
+    // Processes that it started and left. While one lives, the group's number is not reused.
     if let Some(group) = group {
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
@@ -113,7 +114,7 @@ async fn version(program: &Path, argument: &str) -> io::Result<Option<String>> {
         .map(|line| line.chars().filter(|letter| !letter.is_control()).take(ROOM).collect()))
 }
 
-/// Why a program that is a file and executable can't be started, if that is due to the file.
+/// The reason why an executable file can't be started, if the file is the cause.
 fn likely(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::NotFound => Some("the file is there, but not the loader or interpreter that it names"),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_started_is_told_before_anything_is() {
+    async fn programs_that_cannot_be_started_are_reported_first() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("orphan");
         std::fs::write(&path, "#!/no/such/interpreter\n").unwrap();

@@ -4,14 +4,17 @@
 //! medians with their spread, next to what others published. Nothing in here is linked into a role of the mesh.
 
 mod child;
+mod cluster;
 mod envoy;
 mod error;
 mod floor;
+mod many_svc;
 mod options;
 mod report_file;
 
 pub mod churn;
 pub mod cli_args;
+pub mod cluster_info;
 pub mod identity;
 pub mod load;
 pub mod measure;
@@ -26,11 +29,11 @@ pub use envoy::envoy_main;
 pub use error::Error;
 pub use floor::floor_main;
 
-/// Name of the stage that runs play on.
+/// The name of the lab's stage.
 pub const STAGE: &str = "lab";
 
 /// The function that this process runs if it was started under another name than `leno`. A node's proxy is started by
-/// its path alone, without arguments. The binary's `main` calls this before it looks at arguments and environment.
+/// its path alone, without arguments, so `main` calls this before it looks at arguments and environment.
 #[must_use]
 pub fn main_by_name(program: &std::ffi::OsStr) -> Option<fn() -> std::process::ExitCode> {
     let name = std::path::Path::new(program).file_name()?;

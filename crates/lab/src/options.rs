@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use leno_local::names::StageName;
 
 use crate::Error;
+use crate::many_svc::FEWEST_SERVICES;
 use crate::scenario::{Scenario, Size, Step};
 use crate::subject::Subject;
 
@@ -18,15 +19,15 @@ pub struct RunOptions {
     pub subjects: Vec<Subject>,
     /// How often each subject is measured.
     pub rounds: usize,
-    /// Seconds that each step counts.
+    /// Seconds of each step's measured time.
     pub seconds: f64,
-    /// How much of the scenario.
+    /// Whether the full scenario or the quick one is measured.
     pub size: Size,
-    /// Only steps that are called this ([`Step::is_called`]); empty for all.
+    /// Only steps with this name ([`Step::is_called`]). Empty for all.
     pub only: String,
-    /// The program that is every process of the lab: `leno`.
+    /// The program of every process of the lab: `leno`.
     pub program: PathBuf,
-    /// Name of the stage. A second run under the same name is refused, as it should be: both would measure each other.
+    /// The stage's name. A second run with the same name is refused, because the two would measure each other.
     pub stage: StageName,
     /// The command line, for the report.
     pub command: String,
@@ -35,11 +36,11 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// The steps to be measured.
+    /// The steps to be measured, whatever the subjects are.
     ///
     /// # Errors
-    /// [`Error::Usage`] when there is nothing to measure, or no way to tell one result from another.
-    pub(crate) fn steps(&self) -> Result<Vec<&Step>, Error> {
+    /// [`Error::Usage`] when there is nothing to measure, or when two subjects have the same name.
+    pub(crate) fn chosen_steps(&self) -> Result<Vec<&Step>, Error> {
         let wrong = |text: String| Err(Error::Usage(text));
         if self.rounds == 0 {
             return wrong("without a round nothing is measured; there must be at least one".to_owned());
@@ -62,10 +63,30 @@ impl RunOptions {
                 self.scenario.name, self.only
             ));
         }
-        if self.scenario.mesh.is_some() {
-            for subject in &self.subjects {
-                subject.control_plane(&self.program)?;
+        Ok(steps)
+    }
+
+    /// The steps to be measured on this machine.
+    ///
+    /// # Errors
+    /// As [`Self::chosen_steps`], and when a subject can't have a part in the scenario.
+    pub(crate) fn steps(&self) -> Result<Vec<&Step>, Error> {
+        let wrong = |text: String| Err(Error::Usage(text));
+        let steps = self.chosen_steps()?;
+        for subject in &self.subjects {
+            match (&self.scenario.mesh, self.scenario.has_api_server) {
+                (None, _) => subject.has_proxies()?,
+                (Some(_), false) => drop(subject.control_plane(&self.program)?),
+                (Some(_), true) => drop(subject.real_control_plane(&self.program)?),
             }
+        }
+        let few = self.scenario.mesh.filter(|mesh| mesh.services < FEWEST_SERVICES);
+        if let Some(mesh) = few.filter(|_| self.scenario.has_api_server) {
+            return wrong(format!(
+                "many-svc needs {FEWEST_SERVICES} services or more, and --services says {}: with fewer, one is rescaled again \
+                 before all proxies have seen the last time",
+                mesh.services
+            ));
         }
         let idle = self.subjects.iter().find(|subject| !steps.iter().any(|step| subject.covers(step)));
         if let Some((subject, why)) = idle.and_then(|subject| Some((subject, subject.absent_in_node()?))) {

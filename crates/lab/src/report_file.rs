@@ -1,4 +1,4 @@
-//! A report's file: written whole or not at all, and read again.
+//! A report's file. It is written atomically, and can be read again.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::report::{Report, VERSION, html, raw_json};
 /// Reads a report: the JSON that `leno lab run -o json` printed, or a page that [`write`] wrote.
 ///
 /// # Errors
-/// When the file can't be read, or holds no report of this version.
+/// When the file can't be read, or contains no report of this version.
 pub(crate) fn read(path: &Path) -> Result<Report, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(format!("cannot read {}", path.display())))?;
     let json = raw_json(&text).unwrap_or(&text);
@@ -29,17 +29,17 @@ pub(crate) fn read(path: &Path) -> Result<Report, Error> {
 /// Writes a report as one HTML page.
 ///
 /// # Errors
-/// When the file can't be written. What was there before is then still there.
+/// When the file can't be written. The previous file is then still there.
 pub(crate) fn write(path: &Path, report: &Report) -> Result<(), Error> {
     let failed = |source| Error::Report { path: path.to_owned(), source };
     let page = html(report).map_err(|error| failed(error.into()))?;
     replace(path, page.as_bytes()).map_err(failed)
 }
 
-/// Finds out before minutes of measuring whether the report can be written. Leaves no empty file of a run that fails.
+/// Checks that the report can be written, before minutes of measurement. A failed run leaves no empty file.
 ///
 /// # Errors
-/// When it can't.
+/// When it can't be written.
 pub(crate) fn check_writable(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::Report { path: path.to_owned(), source };
     let existed = path.exists();
@@ -47,11 +47,11 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), Error> {
     if existed { Ok(()) } else { std::fs::remove_file(path).map_err(failed) }
 }
 
-/// Writes a file whole or not at all: a full disk must not cost the report that was there before. A pipe or a device, and a
-/// file in a directory that takes no other, is written as it is.
+/// Writes a file atomically, so that a full disk does not cost the previous report. A pipe, a device, and a file in a
+/// directory that accepts no new file are written directly.
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let is_regular = path.metadata().map_or(true, |file| file.is_file());
-    // A link stays one.
+    // A symbolic link is kept.
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let beside = target.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_takes_the_place_of_the_last_one_in_whole() {
+    fn a_report_replaces_the_previous_one_atomically() {
         let scratch = tempfile::tempdir().unwrap();
         let (path, link) = (scratch.path().join("a.html"), scratch.path().join("link"));
         replace(&path, b"first").unwrap();
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(left.len(), 2, "{left:?}");
     }
 
-    /// The results behind the documentation can be shown by today's program, and read back from the page.
+    /// Today's program can show the results behind the documentation, and read them back from the page.
     #[test]
     fn every_stored_result_is_shown() {
         let scratch = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused() {
+    fn other_files_are_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("a.json");
         std::fs::write(&path, "{}").unwrap();

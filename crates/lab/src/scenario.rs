@@ -24,38 +24,40 @@ pub(crate) const FAR: &str = "server-far";
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is about, in a sentence or two.
+    /// Its description, in a sentence or two.
     pub about: &'static str,
     /// Pods in this scenario's first node beyond the three that every scenario has.
     pub crowd: usize,
-    /// The generated mesh, if a control plane is measured: then there are no pods.
+    /// The generated mesh if a control plane is measured. Then there are no pods.
     pub mesh: Option<Shape>,
-    /// Measured one after the other.
+    /// Whether an API server tells of that mesh, to a control plane as it is shipped.
+    pub has_api_server: bool,
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// One thing that is measured.
+/// One step of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     /// Its name in reports.
     pub name: String,
     /// What it shows.
     pub about: &'static str,
-    /// What runs at the same time.
+    /// Loads that run at the same time.
     pub loads: Vec<Placed>,
     /// Published measurements that can stand beside it: the key in `data/published.csv`.
     pub published: Option<&'static str>,
 }
 
 impl Step {
-    /// Whether all of its traffic goes from one node to the other.
+    /// Whether all its traffic crosses nodes.
     #[must_use]
     pub fn crosses_nodes(&self) -> bool {
         self.loads.iter().all(|placed| placed.to == FAR)
     }
 
-    /// Whether `text` means it: words of its name, whole ones, in a row. They are what stands between `/` and `-`, so that
-    /// `slow-reader/with` is not `slow-reader/without`.
+    /// Whether `text` names it: some consecutive whole words of its name. `/` and `-` separate words, so that
+    /// `slow-reader/with` does not select `slow-reader/without`.
     #[must_use]
     pub fn is_called(&self, text: &str) -> bool {
         let name = self.name.as_str();
@@ -71,7 +73,7 @@ impl Step {
         })
     }
 
-    /// Idle connections that it holds open at a time.
+    /// The number of idle connections that it holds open.
     #[must_use]
     pub fn idle_connections(&self) -> u64 {
         let idle = |placed: &Placed| if let Load::Idle(load) = &placed.load { load.connections as u64 } else { 0 };
@@ -79,16 +81,16 @@ impl Step {
     }
 }
 
-/// A load and its place.
+/// A load between two pods.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
     /// Pod that it runs in.
     pub from: String,
     /// Pod that serves it.
     pub to: String,
-    /// Whether its numbers are the step's figures; others are there to disturb.
+    /// Whether its results are the step's figures. Other loads are there to disturb.
     pub measured: bool,
-    /// The load; its target's address is filled in once the pods have theirs.
+    /// The load. Its target's address is set once the pods have addresses.
     pub load: Load,
 }
 
@@ -119,13 +121,13 @@ pub enum Size {
 /// All scenarios, in the order in which they are listed.
 #[must_use]
 pub fn all(size: Size) -> Vec<Scenario> {
-    vec![throughput(), latency(), connections(size), mixed(size), churn(size)]
+    vec![throughput(), latency(), connections(size), mixed(size), churn(size), many_svc(size)]
 }
 
-/// The scenario of a name.
+/// The scenario with a name.
 ///
 /// # Errors
-/// [`Error::Usage`] with the names there are.
+/// [`Error::Usage`] with all names.
 pub fn find(name: &str, size: Size) -> Result<Scenario, Error> {
     let all = all(size);
     let names = all.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
@@ -175,7 +177,7 @@ fn throughput() -> Scenario {
     }
     let about = "One and eight TCP streams, both ways, across nodes and on one: the iperf study. \
                  Closed loop: what limits it is processor time, so compare that too.";
-    Scenario { name: "throughput", about, crowd: 0, mesh: None, steps }
+    Scenario { name: "throughput", about, crowd: 0, mesh: None, has_api_server: false, steps }
 }
 
 fn latency() -> Scenario {
@@ -196,11 +198,11 @@ fn latency() -> Scenario {
     });
     let about = "HTTP requests across nodes over kept connections: the stages of the Shulyak/Savenko study in an open loop, \
                  corrected for coordinated omission by construction, and the closed-loop maximum.";
-    Scenario { name: "latency", about, crowd: 0, mesh: None, steps }
+    Scenario { name: "latency", about, crowd: 0, mesh: None, has_api_server: false, steps }
 }
 
 fn connections(size: Size) -> Scenario {
-    // Idle ones first: what they cost is the difference to a proxy that has done nothing else.
+    // Idle connections first: their cost is the difference to a fresh proxy.
     let counts: &[usize] = if size == Size::Full { &[1_000, 10_000] } else { &[1_000] };
     let idle = counts.iter().map(|&connections| Step {
         name: format!("idle/{connections}"),
@@ -224,7 +226,7 @@ fn connections(size: Size) -> Scenario {
     ];
     let steps = idle.chain(new).collect();
     let about = "Idle connections, and a new connection for each request (the condition of the LiveWyer study).";
-    Scenario { name: "connections", about, crowd: 0, mesh: None, steps }
+    Scenario { name: "connections", about, crowd: 0, mesh: None, has_api_server: false, steps }
 }
 
 fn mixed(size: Size) -> Scenario {
@@ -256,17 +258,28 @@ fn mixed(size: Size) -> Scenario {
         step("crowd/5-busy", "five busy pods among many on a node: each must get its share and its tail", busy),
     ];
     let about = "Large messages, a slow reader, and a node with 200 pods of which five are busy: fairness and tail.";
-    Scenario { name: "mixed", about, crowd, mesh: None, steps }
+    Scenario { name: "mixed", about, crowd, mesh: None, has_api_server: false, steps }
 }
 
 fn churn(size: Size) -> Scenario {
-    let step =
-        |phase: Phase| Step { name: phase.name().to_owned(), about: phase.about(), loads: Vec::new(), published: None };
-    let steps = Phase::ALL.into_iter().map(step).collect();
+    let steps = Phase::CHURN.into_iter().map(phase_step).collect();
     let about = "A control plane by itself, fed with a generated mesh, and proxies as real delta clients over TLS: the size of \
                  the many-svc study (500 services of 100 pods), 1000 proxies, one change a second.";
     let mesh = Some(if size == Size::Full { Shape::FULL } else { Shape::QUICK });
-    Scenario { name: "churn", about, crowd: 0, mesh, steps }
+    Scenario { name: "churn", about, crowd: 0, mesh, has_api_server: false, steps }
+}
+
+fn many_svc(size: Size) -> Scenario {
+    let steps = Phase::MANY_SVC.into_iter().map(phase_step).collect();
+    let about = "The many-svc study: control planes as they are shipped beside an API server that plays a cluster of 500 \
+                 services of 100 pods on 1000 nodes, with a proxy on each; every second one service is rescaled to 85 to 114 \
+                 pods, every minute a namespace gets another label.";
+    let mesh = Some(if size == Size::Full { Shape::FULL } else { Shape::QUICK });
+    Scenario { name: "many-svc", about, crowd: 0, mesh, has_api_server: true, steps }
+}
+
+fn phase_step(phase: Phase) -> Step {
+    Step { name: phase.name().to_owned(), about: phase.about(), loads: Vec::new(), published: None }
 }
 
 fn crowd_name(number: usize) -> String {
@@ -286,7 +299,7 @@ impl Scenario {
     /// The manifests of the pods, each running the lab's server.
     ///
     /// # Errors
-    /// When the program's path is not text.
+    /// If the program's path is not valid UTF-8.
     pub fn manifests(&self, program: &Path, in_mesh: bool) -> Result<String, Error> {
         let program = program
             .to_str()
@@ -298,7 +311,7 @@ impl Scenario {
         );
         let spec =
             serde_json::to_string(&ServerSpec::default()).map_err(|source| Error::Spec { what: "server", source })?;
-        // JSON strings are YAML strings; a `$` would be taken for a variable.
+        // JSON strings are YAML strings. A `$` would be taken for a variable.
         let command = [program, "lab-server", &spec].map(|word| serde_json::json!(word.replace('$', "$$")).to_string());
         for (pod, node) in self.pods() {
             text.push_str(&format!(
@@ -361,7 +374,7 @@ mod tests {
     fn names() {
         assert_eq!(find("latency", Size::Full).unwrap().name, "latency");
         let error = find("lateny", Size::Full).unwrap_err().to_string();
-        assert!(error.contains("throughput, latency, connections, mixed, churn"), "{error}");
+        assert!(error.contains("throughput, latency, connections, mixed, churn, many-svc"), "{error}");
     }
 
     #[test]

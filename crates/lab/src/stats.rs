@@ -1,10 +1,10 @@
-//! From rounds to figures: medians, spreads, ratios, and whether they carry a claim.
+//! From rounds to figures: medians, spreads, ratios, and whether they support a claim.
 
 use serde::{Deserialize, Serialize};
 
-/// A figure whose rounds lie further apart than this part of their median carries no claim by itself.
+/// If the rounds of a figure differ by more than this part of their median, it supports no claim.
 pub const WIDE: f64 = 0.25;
-/// Fewer rounds than this show no spread worth the name.
+/// Fewer rounds than this show no meaningful spread.
 pub const FEW: usize = 3;
 
 /// Which way a figure is better.
@@ -37,9 +37,9 @@ pub struct Figure {
 pub struct Summary {
     /// The subject.
     pub subject: String,
-    /// Value of each round that has one, in order.
+    /// The value of each round that has one, in order.
     pub values: Vec<f64>,
-    /// Which rounds these are.
+    /// The rounds of these values.
     #[serde(default)]
     pub rounds: Vec<usize>,
     /// Rounds that the subject was measured in.
@@ -51,7 +51,7 @@ pub struct Summary {
     pub min: f64,
     /// Largest.
     pub max: f64,
-    /// Why the figure can't carry a claim; `None` if it can.
+    /// Why the figure can't support a claim. `None` if it can.
     pub doubt: Option<String>,
     /// How it compares with each other subject.
     pub ratios: Vec<Ratio>,
@@ -64,14 +64,14 @@ pub struct Ratio {
     pub to: String,
     /// This subject's median divided by the other's.
     pub ratio: f64,
-    /// Whether the ranges overlap: then the rounds do not show a difference.
+    /// Whether the ranges overlap. Then the rounds show no difference.
     pub overlap: bool,
 }
 
-/// A number that a step found: name, unit, which way is better, value.
+/// A value of a step: name, unit, which way is better, value.
 pub(crate) type Value = (&'static str, &'static str, Better, f64);
 
-/// What one subject's turn at a step found.
+/// The values of one subject's turn at a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found<'a> {
     /// Step.
@@ -84,7 +84,7 @@ pub(crate) struct Found<'a> {
     pub(crate) values: Vec<Value>,
 }
 
-/// What a subject's rounds found, by their numbers.
+/// The values of a subject, by round.
 type Known = Vec<(usize, f64)>;
 
 /// Sums up all rounds, in the order in which they were measured.
@@ -118,8 +118,8 @@ pub(crate) fn sum_up(all: &[Found<'_>]) -> Vec<Figure> {
             rounds.into_iter().map(|(subject, known)| Summary::new(&subject, known, turns(&subject))).collect();
         figure.compare();
     }
-    // Steps in order, and within one the figures in the order of the turn that has most of them: without proxies there are
-    // fewer.
+    // Steps in order, and within one the figures in the order of the turn that has most of them. Without proxies there
+    // are fewer.
     let place = |figure: &Figure| {
         let step = all.iter().position(|found| found.step == figure.step);
         let fullest = all.iter().filter(|found| found.step == figure.step).max_by_key(|found| found.values.len());
@@ -129,7 +129,7 @@ pub(crate) fn sum_up(all: &[Found<'_>]) -> Vec<Figure> {
     figures
 }
 
-/// The middle value; the mean of the two middle ones of an even number. 0 of none.
+/// The middle value, or the mean of the two middle ones. 0 for an empty list.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -143,7 +143,7 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 impl Summary {
-    /// Sums up what is known of one subject: rounds and their values, of so many it was measured in.
+    /// Sums up one subject: its rounds and their values, and the number of rounds in which it was measured.
     #[must_use]
     pub fn new(subject: &str, known: Vec<(usize, f64)>, of_rounds: usize) -> Self {
         let (rounds, values): (Vec<usize>, Vec<f64>) = known.into_iter().unzip();
@@ -176,7 +176,7 @@ impl Summary {
 }
 
 impl Figure {
-    /// Compares every subject with every other. Below zero, where noise is larger than a difference, there is no proportion.
+    /// Compares every subject with every other. Differences below zero, where the noise is larger, have no ratio.
     pub fn compare(&mut self) {
         let all: Vec<(String, f64, f64, f64)> =
             self.subjects.iter().map(|one| (one.subject.clone(), one.median, one.min, one.max)).collect();
@@ -200,13 +200,13 @@ impl Figure {
     }
 }
 
-/// A number with three significant digits, or all digits before the point.
+/// A number with three significant digits, or with all digits before the point.
 pub(crate) fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
     }
     let digits = 2 - value.abs().log10().floor() as i32;
-    // Above 10 000 the grouping makes it readable; the digits are kept, they are what was measured.
+    // Above 10 000, grouping makes the number readable, and all digits are kept.
     if digits <= 0 { group(value.round()) } else { format!("{value:.*}", digits.min(6) as usize) }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_without_a_value_are_told() {
+    fn missing_rounds_are_reported() {
         let some = Summary::new("a", vec![(2, 100.0), (3, 110.0), (5, 105.0)], 5);
         assert_eq!((some.rounds, some.of_rounds), (vec![2, 3, 5], 5));
         assert_eq!(some.doubt.unwrap(), "known of 3 of 5 rounds");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_know_their_ranges() {
+    fn ratios_say_whether_ranges_overlap() {
         let mut figure = Figure {
             step: "s".into(),
             name: "n".into(),

@@ -9,17 +9,17 @@ use crate::Error;
 use crate::envoy::PROGRAM_SUFFIX;
 use crate::scenario::Step;
 
-/// Name of the subject without a mesh, which the others add latency to.
+/// The name of the subject without a mesh. Others add latency to its.
 pub(crate) const WITHOUT_MESH: &str = "none";
-/// Name of this program that makes it the floor's relay: a node's proxy is started by a path alone.
+/// The program name that makes this program the floor's relay. A node's proxy is started by a path alone.
 pub(crate) const FLOOR_PROGRAM: &str = "leno-lab-floor";
-/// Name of this program that makes it Envoy's agent.
+/// The program name that makes this program Envoy's agent.
 pub(crate) const ENVOY_PROGRAM: &str = "leno-lab-envoy";
 
 /// Something whose cost is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// No mesh: the pods talk to each other.
+    /// No mesh: pods connect directly.
     None,
     /// Two relays without encryption in the place of the node proxies; see [`crate::floor_main`].
     Floor,
@@ -33,12 +33,16 @@ pub enum Subject {
     ZtunnelAndLeno(PathBuf),
     /// User-space WireGuard between the nodes, such as wireguard-go.
     Wireguard(PathBuf),
-    /// Envoy on every node, told to do what a node proxy does; see [`crate::envoy_main`].
+    /// Envoy on every node, configured as a node proxy; see [`crate::envoy_main`].
     Envoy(PathBuf),
+    /// Istio's control plane, where control planes are measured as they are shipped.
+    Istiod(PathBuf),
+    /// Whatever mesh is installed in a cluster.
+    Installed,
 }
 
-/// For `leno lab list`.
-pub const SUBJECTS: [(&str, &str); 8] = [
+/// The list for `leno lab list`.
+pub const SUBJECTS: [(&str, &str); 10] = [
     ("none", "no mesh: the pods talk to each other directly"),
     ("floor", "the same two hops by relays that only copy: no encryption, no policy, no log"),
     ("leno[=PATH]", "Leno's node proxies: this program, or another build of it"),
@@ -50,6 +54,8 @@ pub const SUBJECTS: [(&str, &str); 8] = [
         "envoy=PATH",
         "Envoy 1.37 or later as node proxy: HBONE with the same certificates, rules and topology; L4 only, no policies",
     ),
+    ("istiod=PATH", "Istio's control plane (pilot-discovery), for many-svc"),
+    ("installed", "with --cluster: the mesh that is installed there, Leno or Istio in ambient mode"),
 ];
 
 impl Subject {
@@ -66,15 +72,19 @@ impl Subject {
             }
         };
         match name {
-            "none" | "floor" if path.is_some() => Err(Error::Usage(format!("subject {name} takes no program"))),
+            "none" | "floor" | "installed" if path.is_some() => {
+                Err(Error::Usage(format!("subject {name} takes no program")))
+            }
             "none" => Ok(Self::None),
             "floor" => Ok(Self::Floor),
+            "installed" => Ok(Self::Installed),
             "leno" => path.map(|path| program(name, path)).transpose().map(Self::Leno),
             "ztunnel" => with_path(Self::Ztunnel),
             "leno+ztunnel" => with_path(Self::LenoAndZtunnel),
             "ztunnel+leno" => with_path(Self::ZtunnelAndLeno),
             "wireguard" => with_path(Self::Wireguard),
             "envoy" => with_path(Self::Envoy),
+            "istiod" => with_path(Self::Istiod),
             _ => {
                 Err(Error::Usage(format!("there is no subject {name:?}; there are {} (see `leno lab list`)", names())))
             }
@@ -87,36 +97,38 @@ impl Subject {
         !matches!(self, Self::None | Self::Wireguard(_))
     }
 
-    /// Whether processes of it carry the traffic.
+    /// Whether a process carries its traffic.
     #[must_use]
     pub fn carries(&self) -> bool {
         *self != Self::None
     }
 
-    /// The program that was given for it.
+    /// The path that was given for it.
     pub(crate) fn program(&self) -> Option<&Path> {
         match self {
-            Self::None | Self::Floor | Self::Leno(None) => None,
+            Self::None | Self::Floor | Self::Leno(None) | Self::Installed => None,
             Self::Leno(Some(path))
             | Self::Ztunnel(path)
             | Self::LenoAndZtunnel(path)
             | Self::ZtunnelAndLeno(path)
             | Self::Wireguard(path)
-            | Self::Envoy(path) => Some(path),
+            | Self::Envoy(path)
+            | Self::Istiod(path) => Some(path),
         }
     }
 
-    /// What that program should be.
+    /// What that program is expected to be.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::None | Self::Floor | Self::Leno(_) => "a build of Leno",
+            Self::None | Self::Floor | Self::Leno(_) | Self::Installed => "a build of Leno",
             Self::Ztunnel(_) | Self::LenoAndZtunnel(_) | Self::ZtunnelAndLeno(_) => "a ztunnel",
             Self::Wireguard(_) => "user-space WireGuard, such as wireguard-go",
             Self::Envoy(_) => "Envoy, 1.37 or later",
+            Self::Istiod(_) => "Istio's control plane, pilot-discovery",
         }
     }
 
-    /// Why it has no part in what stays on a node, if it has none.
+    /// Why it does not carry traffic within a node. `None` if it does.
     #[must_use]
     pub fn absent_in_node(&self) -> Option<&'static str> {
         match self {
@@ -126,22 +138,22 @@ impl Subject {
         }
     }
 
-    /// Whether a step measures anything of it.
+    /// Whether a step measures it.
     #[must_use]
     pub fn covers(&self, step: &Step) -> bool {
         step.crosses_nodes() || self.absent_in_node().is_none()
     }
 
-    /// Whether bytes between nodes must be encrypted: checked in every round.
+    /// Whether bytes between nodes must be encrypted. Every round checks it.
     #[must_use]
     pub fn encrypts(&self) -> bool {
         !matches!(self, Self::None | Self::Floor)
     }
 
-    /// The program of the control plane, where that is what is measured; `this` is the program that runs the lab.
+    /// The program of the control plane, if one is measured. `this` is the program that runs the lab.
     ///
     /// # Errors
-    /// [`Error::Usage`] for subjects that are none, or that nothing can feed yet.
+    /// [`Error::Usage`] for subjects that are no control plane, or whose feed is not supported yet.
     pub(crate) fn control_plane<'a>(&'a self, this: &'a Path) -> Result<&'a Path, Error> {
         match self {
             Self::Leno(path) => Ok(path.as_deref().unwrap_or(this)),
@@ -149,6 +161,37 @@ impl Subject {
                 "churn measures control planes: subject leno, or leno=PATH for another build of it; {other} is none that \
                  the lab can feed"
             ))),
+        }
+    }
+
+    /// The program of the control plane, where it is measured as it is shipped; `this` is the program that runs the lab.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for subjects that are none.
+    pub(crate) fn real_control_plane<'a>(&'a self, this: &'a Path) -> Result<&'a Path, Error> {
+        match self {
+            Self::Leno(path) => Ok(path.as_deref().unwrap_or(this)),
+            Self::Istiod(path) => Ok(path),
+            other => Err(Error::Usage(format!(
+                "many-svc measures control planes: subject leno, leno=PATH for another build of it, or istiod=PATH; {other} \
+                 is none"
+            ))),
+        }
+    }
+
+    /// Whether it can carry the traffic of pods.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for control planes.
+    pub(crate) fn has_proxies(&self) -> Result<(), Error> {
+        match self {
+            Self::Istiod(_) => {
+                Err(Error::Usage("subject istiod is a control plane: it has a part in many-svc alone".to_owned()))
+            }
+            Self::Installed => Err(Error::Usage(
+                "subject installed is the mesh of a Kubernetes cluster: give --cluster, or name a mesh".to_owned(),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -173,8 +216,10 @@ impl Subject {
             Self::Leno(Some(path)) | Self::Ztunnel(path) => both(path),
             Self::LenoAndZtunnel(path) => each([this, path]),
             Self::ZtunnelAndLeno(path) => each([path, this]),
-            // The stage wants a proxy on each node also when there is nothing to do for it: the one that costs least.
-            Self::None | Self::Floor | Self::Wireguard(_) => both(&link(FLOOR_PROGRAM, this)?),
+            // The stage needs a proxy on each node even without work for it. This one costs least.
+            Self::None | Self::Floor | Self::Wireguard(_) | Self::Istiod(_) | Self::Installed => {
+                both(&link(FLOOR_PROGRAM, this)?)
+            }
             Self::Envoy(path) => {
                 link(&format!("{ENVOY_PROGRAM}{PROGRAM_SUFFIX}"), path)?;
                 both(&link(ENVOY_PROGRAM, this)?)
@@ -195,6 +240,8 @@ impl fmt::Display for Subject {
             Self::ZtunnelAndLeno(_) => f.write_str("ztunnel+leno"),
             Self::Wireguard(_) => f.write_str("wireguard"),
             Self::Envoy(_) => f.write_str("envoy"),
+            Self::Istiod(_) => f.write_str("istiod"),
+            Self::Installed => f.write_str("installed"),
         }
     }
 }
@@ -210,7 +257,7 @@ fn program(name: &str, path: &str) -> Result<PathBuf, Error> {
         )));
     }
     let wrong = |why: String| Error::Usage(format!("subject {name}: {path} {why}"));
-    // The proxy is started elsewhere: a relative path must mean the same file there.
+    // The proxy is started in another directory, where a relative path must still mean the same file.
     let path = std::fs::canonicalize(path).map_err(|error| wrong(format!("cannot be used: {error}")))?;
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(format!("cannot be used: {error}")))?;
     if !metadata.is_file() {

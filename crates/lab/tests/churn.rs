@@ -1,4 +1,4 @@
-//! A control plane as subject: started, fed, watched by proxies, and gone.
+//! A control plane as subject: started, fed, followed by proxies, ended.
 //!
 //! This program is every process of the lab, as the `leno` binary is for users.
 //! `cargo test -p leno-lab --test churn -- lab run churn --quick` runs the command line. Needs no rights.
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        // As cargo's own harness does: a word selects the tests whose names contain it.
+        // As in cargo's own harness, an argument selects the tests whose names contain it.
         words => test(words.iter().find(|word| !word.starts_with('-')).copied().unwrap_or_default()),
     }
 }
@@ -95,11 +95,11 @@ async fn report(options: &RunOptions) -> Report {
     report
 }
 
-/// What every phase found is there, and is what must have happened.
+/// The result of every phase is there and as expected.
 async fn every_phase() {
     let report = report(&options("", SMALL)).await;
     let steps: Vec<_> = report.churn.iter().map(|result| result.step.as_str()).collect();
-    assert_eq!(steps, Phase::ALL.map(Phase::name));
+    assert_eq!(steps, Phase::CHURN.map(Phase::name));
     assert!(report.results.is_empty());
     for result in &report.churn {
         let phase = Phase::of(&result.step).unwrap();
@@ -108,7 +108,9 @@ async fn every_phase() {
         let with_proxies = phase.needs_proxies() || phase == Phase::FirstSync;
         assert_eq!(result.proxies, if with_proxies { 4 } else { 0 }, "{result:?}");
         match phase {
-            Phase::Start | Phase::Idle => assert_eq!((result.changes, result.bytes), (0, 0), "{result:?}"),
+            Phase::Start | Phase::Ready | Phase::Idle => {
+                assert_eq!((result.changes, result.bytes), (0, 0), "{result:?}")
+            }
             // Six services and thirty workloads for each.
             Phase::FirstSync => assert!(result.bytes > 4 * 36 * 50 && result.responses >= 8, "{result:?}"),
             Phase::Alone(_) => assert!(result.changes >= 3 && result.bytes == 0, "{result:?}"),
@@ -116,10 +118,10 @@ async fn every_phase() {
                 let latency = result.latency.as_ref().unwrap();
                 assert_eq!(latency.count as usize, result.changes * 4, "{result:?}");
                 assert!(latency.max_us < 20e6, "{result:?}");
-                assert_eq!(kind.is_single(), result.touched == result.changes, "{result:?}");
+                assert_eq!(kind.is_at_fixed_times(), result.touched == result.changes, "{result:?}");
                 assert!(result.bytes as usize > result.touched * 4 * 50, "{result:?}");
             }
-            // Ten pods were replaced meanwhile; all else was told to be held.
+            // Ten pods were replaced meanwhile. The proxies said that they hold everything else.
             Phase::Reconnect => {
                 let sync = report.churn.iter().find(|other| other.step == Phase::FirstSync.name()).unwrap();
                 assert!(result.changes == 10 && result.bytes > 0, "{result:?}");
@@ -153,7 +155,7 @@ async fn every_phase() {
     assert_eq!(raw(&again), raw(&report.churn));
 }
 
-/// What must come before is done, and not told. Subjects take turns.
+/// Phases that others require run and are not reported. Subjects take turns.
 async fn some_phases_of_two_builds() {
     let subjects = vec![Subject::Leno(None), Subject::Leno(Some(program()))];
     let report = report(&RunOptions { subjects, rounds: 2, ..options("churn/replace-pod", SMALL) }).await;
@@ -162,7 +164,7 @@ async fn some_phases_of_two_builds() {
     assert_eq!(turns, [(false, 1, step), (true, 1, step), (false, 2, step), (true, 2, step)]);
 }
 
-/// Ctrl-C in mid-measurement leaves nothing behind.
+/// Ctrl-C during a measurement leaves nothing behind.
 async fn an_interrupted_run() {
     for step in ["start", "first-sync", "churn/replace-pod"] {
         let options = RunOptions { seconds: 600.0, ..options("churn/replace-pod", SMALL) };
@@ -178,7 +180,7 @@ async fn an_interrupted_run() {
     }
 }
 
-/// It ends the run at once, with words.
+/// The run ends at once, with a reason.
 async fn a_control_plane_that_dies() {
     let options = RunOptions { seconds: 600.0, ..options("idle", SMALL) };
     let (_never, stop) = watch::channel(false);
@@ -200,7 +202,7 @@ async fn a_control_plane_that_dies() {
     assert_gone();
 }
 
-/// The words of what was started instead, and no long wait.
+/// The error has the program's own output and comes without a long wait.
 async fn a_program_that_is_no_control_plane() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("other");

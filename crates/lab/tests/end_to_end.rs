@@ -1,4 +1,4 @@
-//! The lab as a whole, with subjects that need no mesh: none, and the floor.
+//! The whole lab, with subjects that need no mesh: none, and the floor.
 //!
 //! This program is every process of the lab, as the `leno` binary is for users: pods' first processes, servers, load
 //! generators, relays. `cargo test -p leno-lab --test end_to_end -- lab run latency --quick` runs the command line.
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        // As cargo's own harness does: a word selects the tests whose names contain it.
+        // As in cargo's own harness, an argument selects the tests whose names contain it.
         words => test(words.iter().find(|word| !word.starts_with('-')).copied().unwrap_or_default()),
     }
 }
@@ -175,7 +175,7 @@ fn assert_fine(report: &Report) {
     }
 }
 
-/// A program that knows nothing of the stage carries its traffic, encrypted: the run itself checks that.
+/// A program that does not know the stage carries its traffic, encrypted. The run itself checks that.
 async fn envoy_as_node_proxy() {
     let Some(path) = std::env::var("LENO_ENVOY").ok() else {
         skip("envoy_as_node_proxy", "set LENO_ENVOY=PATH to an Envoy binary");
@@ -186,13 +186,13 @@ async fn envoy_as_node_proxy() {
         let report = report(&options(scenario, only, std::slice::from_ref(&envoy), 1)).await;
         assert_fine(&report);
         for result in &report.results {
-            // Envoy has tens of MiB, the agent that configures it has not: what is measured is Envoy.
+            // Envoy takes tens of MiB, and the agent that configures it does not. So what was measured is Envoy.
             assert!(result.proxies.len() == 2 && result.proxies.iter().all(|proxy| proxy.fresh.rss_bytes > 30 << 20));
         }
     }
 }
 
-/// A program that is none of what the lab measures.
+/// A program that the lab can't measure.
 fn script(scratch: &Path, name: &str, text: &str) -> PathBuf {
     let path = scratch.join(name);
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -200,7 +200,7 @@ fn script(scratch: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A subject's failure in words, and how many seconds it took; nothing is left behind.
+/// A subject's failure as text, and how many seconds it took. Nothing is left behind.
 async fn failure(subject: Subject) -> (String, f64) {
     let options = options("throughput", "across-nodes/1-stream/send", &[subject], 1);
     let (_never, stop) = watch::channel(false);
@@ -208,13 +208,13 @@ async fn failure(subject: Subject) -> (String, f64) {
     let error = run(&options, stop, &mut |_| {}).await.unwrap_err();
     assert_gone(&options);
     assert!(!error.is_usage(), "{error}");
-    // The directory of the stage goes with it: who is told to look there finds nothing.
+    // The stage's directory is removed, so the error must not refer to it.
     let error = error.to_string();
     assert!(!error.contains("proxy.log") && !error.contains("wireguard.log"), "{error}");
     (error, begun.elapsed().as_secs_f64())
 }
 
-/// An error with the subject's own words, not a zero, and nothing left behind, not even what the subject has started itself.
+/// The error has the subject's own output. Nothing is left behind, not even what the subject has started.
 async fn a_subject_that_does_not_start() {
     let scratch = tempfile::tempdir().unwrap();
     let pipe = Witness::new(scratch.path());
@@ -233,7 +233,7 @@ async fn a_subject_that_does_not_start() {
     }
 }
 
-/// A pipe by which programs show that they live: what a process holds open is closed when it has ended, however it did.
+/// A pipe that shows whether programs live: a process's descriptors are closed when it has ended, in whatever way.
 struct Witness {
     path: String,
 }
@@ -247,27 +247,27 @@ impl Witness {
         Self { path: path.to_str().unwrap().to_owned() }
     }
 
-    /// To be called before a program opens it.
+    /// Call this before a program opens it.
     fn open(&self) -> Witnessing {
         Witnessing(File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path).unwrap())
     }
 }
 
 impl Witnessing {
-    /// What was written by now.
+    /// What was written so far.
     fn said(&mut self) -> String {
         let mut said = String::new();
         let _ = self.0.read_to_string(&mut said);
         said
     }
 
-    /// Whether nobody holds it, and all that was written has been read.
+    /// Whether no process holds it, and everything written has been read.
     fn is_closed(&mut self) -> bool {
         self.0.read(&mut [0]).is_ok_and(|count| count == 0)
     }
 }
 
-/// Programs that live and do nothing: it is said what was waited for, and not for long.
+/// For programs that live and do nothing, the error says what was waited for, and comes soon.
 async fn subjects_that_hang() {
     let scratch = tempfile::tempdir().unwrap();
     let hangs = script(scratch.path(), "hangs", "test \"$1\" = version && exit; echo here I am; exec sleep 600");
@@ -281,7 +281,7 @@ async fn subjects_that_hang() {
     }
 }
 
-/// A proxy that dies in mid-measurement ends the run at once, not when the load is over.
+/// A proxy that dies during a measurement ends the run at once, not at the load's end.
 async fn a_subject_that_dies() {
     let options =
         RunOptions { seconds: 600.0, ..options("throughput", "across-nodes/1-stream/send", &[Subject::Floor], 1) };
@@ -301,7 +301,7 @@ async fn a_subject_that_dies() {
     assert_gone(&options);
 }
 
-/// Looks again and again.
+/// Checks repeatedly.
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !happened() {
@@ -324,7 +324,7 @@ fn run_to_be_killed(stage: &str, subject: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A lab that is killed takes its subject's processes along, and the next one clears away the rest.
+/// A killed lab's subject ends with it, and the next lab removes the rest.
 async fn a_killed_run() {
     let options = options("throughput", "across-nodes/1-stream/send", &[Subject::None], 1);
     let scratch = tempfile::tempdir().unwrap();
@@ -350,7 +350,7 @@ async fn a_killed_run() {
     report(&options).await;
 }
 
-/// Ctrl-C in mid-measurement leaves nothing behind.
+/// Ctrl-C during a measurement leaves nothing behind.
 async fn an_interrupted_run() {
     let options =
         RunOptions { seconds: 600.0, ..options("throughput", "across-nodes/1-stream/send", &[Subject::Floor], 1) };
@@ -364,7 +364,7 @@ async fn an_interrupted_run() {
     let running = run(&options, stop, &mut tell);
     let interrupting = async {
         began.wait_for(|began| *began).await.unwrap();
-        // In the middle of setting up or measuring: every moment must do.
+        // Setting up or measuring: every moment must work.
         tokio::time::sleep(Duration::from_secs(4)).await;
         interrupt.send_replace(true);
     };

@@ -1,6 +1,6 @@
-//! The load generator beside a public one: same rate, same percentiles.
+//! The load generator compared with a public one: same rate, same percentiles.
 //!
-//! Runs where `fortio` is on the `PATH` or `LENO_FORTIO` names it; otherwise it says that it did nothing. Made with
+//! Runs where `fortio` is on the `PATH` or `LENO_FORTIO` names it; otherwise it is skipped. Built with
 //! `go install fortio.org/fortio@v1.66.3`.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -19,13 +19,14 @@ use leno_lab::load::{HttpLoad, Load, LoadSpec, Outcome, Pace, Reuse, run};
 const RATE: f64 = 200.0;
 const CONNECTIONS: usize = 8;
 const SECONDS: f64 = 3.0;
-/// What the server waits before it answers: nine in ten requests, and the tenth. Long beside what a busy machine adds, and
-/// shorter than the time between two requests of a connection, so that neither generator has to queue.
+/// How long the server waits before it answers nine requests in ten, and the tenth. This is long compared with the
+/// delays of a busy machine, and shorter than the time between two requests of a connection, so that neither generator
+/// has to queue.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
-/// Stated tolerances: of the rate; of a percentile, in part and in milliseconds for what the machine adds.
+/// Tolerances: of the rate; of a percentile, as a part and in milliseconds for the machine's own delays.
 const RATE_TOLERANCE: f64 = 0.03;
 const LATENCY_TOLERANCE: (f64, f64) = (0.1, 2.0);
-/// Runs of each by turns, if fewer do not agree.
+/// How many times each runs, in turns, until they agree.
 const ATTEMPTS: usize = 8;
 
 fn fortio() -> Option<PathBuf> {
@@ -67,7 +68,7 @@ struct Found {
 }
 
 impl Found {
-    /// What else the machine does only ever takes requests away and adds to latencies, of the one generator or the other.
+    /// Other work on the machine can only remove requests and add latency, for either generator.
     fn less_disturbed(self, other: Self) -> Self {
         Self { rate: self.rate.max(other.rate), p50: self.p50.min(other.p50), p99: self.p99.min(other.p99) }
     }
@@ -96,7 +97,7 @@ fn ours(server: SocketAddr) -> Found {
         workers: 1,
         timeout_seconds: 5.0,
     });
-    let spec = LoadSpec { warmup_seconds: 0.2, seconds: SECONDS, load };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 0.2, seconds: SECONDS, load };
     let outcome = run(&spec, mpsc::channel().1, &mut |_| {}).unwrap();
     let Outcome::Http(outcome) = outcome else { panic!("{outcome:?}") };
     assert_eq!(outcome.error_count(), 0, "{:?}", outcome.errors);

@@ -1,6 +1,6 @@
-//! Whether every proxy holds what the mesh is.
+//! Checks that every proxy holds the mesh as it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Deref;
 
@@ -8,25 +8,25 @@ use leno_proto::workload::address::Type;
 use leno_proto::workload::{Address, TunnelProtocol, Workload, WorkloadStatus};
 use prost::Message as _;
 
-use super::mesh::{Expected, Mesh};
 use super::state::Held;
+use super::world::{Expected, Inventory};
 
-/// Differences that are named.
+/// At most this many differences are named.
 const NAMED: usize = 3;
 
-/// What is wrong, if anything is. One proxy has kept everything in full, and that is compared with the mesh; what the others
-/// hold is compared with its.
-pub(super) fn audit(mut each: impl Iterator<Item: Deref<Target = Held>>, mesh: &Mesh) -> Result<(), String> {
+/// What is wrong, if anything is. One proxy, the witness, has kept all resources in full. It is compared with the mesh,
+/// and the other proxies with it.
+pub(super) fn audit(mut each: impl Iterator<Item: Deref<Target = Held>>, inventory: &Inventory) -> Result<(), String> {
     let Some(witness) = each.next() else { return Ok(()) };
-    let mut workloads = mesh.workloads();
-    let mut services: BTreeSet<String> = mesh.services().collect();
+    let mut workloads: HashMap<&String, &Expected> = inventory.workloads.iter().collect();
+    let mut services: BTreeSet<&String> = inventory.services.iter().collect();
     let mut wrong = Vec::new();
     for kept in witness.kept() {
         let name = &kept.name;
         let decoded = prost_types::Any::decode(&*kept.body).and_then(|any| Address::decode(&*any.value));
         match decoded.map(|address| address.r#type) {
             Ok(Some(Type::Workload(workload))) => match workloads.remove(name) {
-                Some(expected) => wrong.extend(compare(name, &workload, &expected)),
+                Some(expected) => wrong.extend(compare(name, &workload, expected)),
                 None => wrong.push(format!("{name} is held, but is no pod of the mesh")),
             },
             Ok(Some(Type::Service(service))) => {
@@ -39,7 +39,7 @@ pub(super) fn audit(mut each: impl Iterator<Item: Deref<Target = Held>>, mesh: &
             Err(error) => wrong.push(format!("{name} cannot be read: {error}")),
         }
     }
-    wrong.extend(workloads.keys().chain(&services).map(|name| format!("{name} is missing")));
+    wrong.extend(workloads.into_keys().chain(services).map(|name| format!("{name} is missing")));
     if !wrong.is_empty() {
         let named: Vec<_> = wrong.iter().take(NAMED).cloned().collect();
         return Err(format!("a proxy holds what the mesh is not, in {} resources: {}", wrong.len(), named.join("; ")));
@@ -85,6 +85,7 @@ mod tests {
     use leno_proto::workload::{PortList, Service};
 
     use super::*;
+    use crate::churn::mesh::Mesh;
     use crate::churn::phase::{Kind, Shape};
     use crate::churn::state::{Names, Watched};
     use crate::churn::wire::Sink as _;
@@ -113,30 +114,31 @@ mod tests {
         workload
     }
 
-    /// Tells a proxy the whole mesh.
+    /// Gives a proxy all resources of the mesh.
     fn told(mesh: &Mesh, held: &mut Held) {
-        for name in mesh.services() {
+        for name in mesh.inventory().services {
             let (namespace, hostname) = name.split_once('/').unwrap();
             let (namespace, hostname) = (namespace.to_owned(), hostname.to_owned());
             held.resource(&resource(&name, Type::Service(Service { namespace, hostname, ..Service::default() })));
         }
-        for (uid, pod) in mesh.workloads() {
+        for (uid, pod) in mesh.inventory().workloads {
             held.resource(&resource(&uid, Type::Workload(workload(&uid, &pod))));
         }
     }
 
     #[test]
-    fn what_a_proxy_does_not_hold_as_it_is_is_named() {
+    fn differences_of_a_proxy_are_named() {
         let mut mesh = Mesh::new(SHAPE);
-        let names = Arc::new(Names::new(mesh.services().chain(mesh.workloads().into_keys()).collect()));
-        let proxy = |witness| Held::new(names.clone(), Arc::new(Watched::default()), mesh.resources(), witness);
+        let names = Arc::new(Names::new(Vec::new()));
+        let proxy =
+            |witness| Held::new(names.clone(), Arc::new(Watched::default()), mesh.inventory().resources(), witness);
         let mut each = [proxy(true), proxy(false)];
-        let judge = |each: &[Held; 2], mesh: &Mesh| audit(each.iter(), mesh);
+        let judge = |each: &[Held; 2], mesh: &Mesh| audit(each.iter(), &mesh.inventory());
         assert!(judge(&each, &mesh).unwrap_err().contains("in 6 resources"));
         each.iter_mut().for_each(|held| told(&mesh, held));
         assert_eq!(judge(&each, &mesh), Ok(()));
 
-        let (uid, pod) = mesh.workloads().into_iter().next().unwrap();
+        let (uid, pod) = mesh.inventory().workloads.into_iter().next().unwrap();
         let wrong = Workload { addresses: vec![vec![9; 4].into()], ..workload(&uid, &pod) };
         each[1].resource(&resource(&uid, Type::Workload(wrong.clone())));
         assert!(judge(&each, &mesh).unwrap_err().contains("1 proxies hold something else"), "a proxy of many");
@@ -155,7 +157,7 @@ mod tests {
             held.removed(format!("Kubernetes//Pod/{removed}").as_bytes());
         }
         assert_eq!(judge(&each, &mesh), Ok(()));
-        each[1].removed(mesh.services().next().unwrap().as_bytes());
+        each[1].removed(mesh.inventory().services[0].as_bytes());
         assert!(judge(&each, &mesh).is_err());
     }
 }

@@ -1,14 +1,14 @@
-//! The process `leno lab-control`: a control plane as `leno control` is one, with the lab as its feed.
+//! The process `leno lab-control`: the same control plane as `leno control`, with the lab as its feed.
 //!
-//! What it is made of is the same: controller, translation, discovery and certificates over TLS with tokens, roots that
-//! are followed. Only the objects come from standard input, each as the JSON text that an API server would send, instead
-//! of from files. The first line is a [`Spec`]. Then, line by line:
+//! Its parts are the same: controller, translation, discovery and certificates over TLS with tokens, roots that are
+//! followed. Only the objects come from standard input instead of files, each as the JSON text that an API server would
+//! send. The first line is a [`Spec`]. The following lines:
 //!
 //! * `+KIND JSON` adds or replaces an object,
 //! * `-KIND NAMESPACE NAME` removes one,
-//! * `!` takes in at once what came since the last `!`.
+//! * `!` applies all changes since the last `!` at once.
 //!
-//! It says on standard output what is a [`Said`], logs on standard error, and ends with its standard input.
+//! It writes [`Said`] messages to standard output, logs to standard error, and ends with its standard input.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,10 +25,10 @@ use tokio::net::TcpListener;
 
 use crate::Error;
 
-/// Objects of the first state that are taken in at a time: lists of an API server come in such pages.
+/// The first objects are applied in batches of this size, as an API server's pages are.
 const PAGE: usize = 500;
 
-/// What a control plane for the lab is told first.
+/// The first line of standard input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
     /// The tokens of the proxies, in the format of `leno control --tokens`.
@@ -41,7 +41,7 @@ pub(super) struct Spec {
 pub(super) enum Said {
     /// It listens. Connections wait until the first objects are published.
     Listening {
-        /// Where.
+        /// Its address.
         address: SocketAddr,
         /// Its root certificate.
         root: String,
@@ -70,7 +70,7 @@ fn run() -> Result<(), Error> {
     io::stdin().lock().read_line(&mut first).map_err(Error::io("cannot read standard input"))?;
     let spec: Spec = serde_json::from_str(&first).map_err(|source| Error::Spec { what: "control plane", source })?;
 
-    // As in `leno control`: a thread per core serves.
+    // A thread per core serves, as in `leno control`.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("serve")
         .enable_all()
@@ -118,7 +118,7 @@ fn run() -> Result<(), Error> {
     })
 }
 
-/// Takes in what standard input brings, until it ends.
+/// Applies standard input until it ends.
 fn feed(controller: &Controller) -> Result<(), Error> {
     let feed = Feed::announce(controller.clone(), Kind::ALL);
     let mut changes = Vec::new();
@@ -132,7 +132,7 @@ fn feed(controller: &Controller) -> Result<(), Error> {
         }
         if line == "!\n" {
             feed.apply(std::mem::take(&mut changes));
-            // The first batch brings everything.
+            // The first batch contains everything.
             feed.complete(Kind::ALL);
             complete = true;
         } else {
@@ -146,7 +146,7 @@ fn feed(controller: &Controller) -> Result<(), Error> {
     }
 }
 
-/// The change of one line.
+/// The change that one line describes.
 fn change(line: &str) -> Result<Change, String> {
     let (verb, rest) = line.split_at_checked(1).ok_or("an empty line")?;
     let (kind, rest) = rest.split_once(' ').ok_or("no kind")?;

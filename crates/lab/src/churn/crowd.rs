@@ -1,4 +1,4 @@
-//! All proxies.
+//! All proxies of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::mesh::Mesh;
 use super::phase::Shape;
-use super::plane::Plane;
 use super::proxy::{self, Shared, Told};
 use super::state::{Held, Names, Watched};
+use super::world::{Inventory, Listening, World};
 use crate::Error;
 
-/// How often it is looked whether all have seen what they should.
+/// How often is checked whether all have seen what they should.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The proxies, connected or not. Dropping it ends them.
@@ -29,29 +28,31 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Proxies that will know `mesh`. None is connected yet.
-    pub(super) fn new(shape: Shape, mesh: &Mesh) -> Self {
-        let names = Arc::new(Names::new(mesh.services().chain(mesh.workloads().into_keys()).collect()));
+    /// Makes proxies that will know `inventory`. None is connected yet.
+    pub(super) fn new(shape: Shape, inventory: &Inventory) -> Self {
+        let names =
+            Arc::new(Names::new(inventory.services.iter().chain(inventory.workloads.keys()).cloned().collect()));
         let watched = Arc::new(Watched::default());
-        let held = |number| Mutex::new(Held::new(names.clone(), watched.clone(), mesh.resources(), number == 0));
+        let held = |number| Mutex::new(Held::new(names.clone(), watched.clone(), inventory.resources(), number == 0));
         let held = Arc::new((0..shape.proxies).map(held).collect());
         Self { shape, held, watched, shared: None, tasks: JoinSet::new() }
     }
 
-    /// Connects all, and waits until each is in sync and has seen as many changes as were `missed`.
+    /// Connects all, and waits until each is in sync and has seen `missed` changes.
     pub(super) async fn come(
         &mut self,
-        plane: &Plane,
+        world: &impl World,
         told: Option<Told>,
         missed: usize,
         patience: Duration,
     ) -> Result<(), Error> {
-        let (address, root) = plane.listening()?;
+        let Listening { address, name, root } = world.listening()?;
         let (there, mut coming) = watch::channel(0);
         let shared = Arc::new(Shared {
             address,
+            name,
             connector: ControlConnector::new(RootSource::Pem(root)),
-            tokens: plane.tokens().to_vec(),
+            tokens: world.tokens().to_vec(),
             places: Semaphore::new(self.shape.arriving.max(1)),
             held: self.held.clone(),
             missed,
@@ -66,16 +67,16 @@ impl Crowd {
         }
         let wanted = self.shape.proxies;
         let all = async {
-            // The sender lives in `shared`.
+            // `shared` holds the sender, so the channel can't be closed.
             let _ = coming.wait_for(|there| *there == wanted).await;
         };
         tokio::select! {
             () = all => Ok(()),
-            lost = lost(&mut self.tasks) => Err(plane.broken(lost)),
+            lost = lost(&mut self.tasks) => Err(world.process().broken(lost)),
             () = tokio::time::sleep(patience) => {
                 let there = *shared.there.borrow();
                 let most = self.each().map(|held| held.count()).max().unwrap_or(0);
-                Err(plane.broken(format!(
+                Err(world.process().broken(format!(
                     "{there} of {wanted} proxies are in sync after {} s; none holds more than {most} resources",
                     patience.as_secs()
                 )))
@@ -83,13 +84,13 @@ impl Crowd {
         }
     }
 
-    /// Disconnects all. What they hold stays.
+    /// Disconnects all. They keep their resources.
     pub(super) async fn leave(&mut self) {
         self.tasks.shutdown().await;
         self.shared = None;
     }
 
-    /// Changes from `number` on are watched, and those before forgotten.
+    /// From now on watches changes from `number` on, and forgets those before.
     pub(super) fn watch(&self, number: u32) -> &Watched {
         for mut held in self.each() {
             held.begin();
@@ -104,7 +105,7 @@ impl Crowd {
     }
 
     /// Waits until every proxy has seen this many changes.
-    pub(super) async fn see(&mut self, plane: &Plane, changes: usize, patience: Duration) -> Result<(), Error> {
+    pub(super) async fn see(&mut self, world: &impl World, changes: usize, patience: Duration) -> Result<(), Error> {
         let wanted = (changes * self.shape.proxies) as u64;
         let watched = self.watched.clone();
         let seeing = async {
@@ -114,10 +115,10 @@ impl Crowd {
         };
         tokio::select! {
             () = seeing => Ok(()),
-            lost = lost(&mut self.tasks) => Err(plane.broken(lost)),
+            lost = lost(&mut self.tasks) => Err(world.process().broken(lost)),
             () = tokio::time::sleep(patience) => {
                 let behind = self.each().filter(|held| held.changes_seen() < changes).count();
-                Err(plane.broken(format!(
+                Err(world.process().broken(format!(
                     "{behind} of {} proxies have not seen all of {changes} changes after {} s",
                     self.shape.proxies,
                     patience.as_secs()
@@ -126,22 +127,22 @@ impl Crowd {
         }
     }
 
-    /// Waits, unless a proxy is lost.
-    pub(super) async fn rest(&mut self, plane: &Plane, time: Duration) -> Result<(), Error> {
+    /// Waits, and fails if a proxy loses its connection.
+    pub(super) async fn rest(&mut self, world: &impl World, time: Duration) -> Result<(), Error> {
         tokio::select! {
             () = tokio::time::sleep(time) => Ok(()),
-            lost = lost(&mut self.tasks) => Err(plane.broken(lost)),
+            lost = lost(&mut self.tasks) => Err(world.process().broken(lost)),
         }
     }
 
-    /// Bytes and responses that have come since all were connected.
+    /// Bytes and responses received since all were connected.
     pub(super) fn received(&self) -> (u64, u64) {
         let of =
             |shared: &Arc<Shared>| (shared.bytes.load(Ordering::Relaxed), shared.responses.load(Ordering::Relaxed));
         self.shared.as_ref().map(of).unwrap_or_default()
     }
 
-    /// How often proxies had to come again since, before they were in sync.
+    /// How often proxies had to connect again before they were in sync.
     pub(super) fn again(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.again.load(Ordering::Relaxed))
     }
@@ -152,7 +153,7 @@ impl Crowd {
     }
 }
 
-/// Returns when a proxy's connection has ended, which it should not: why.
+/// Returns the reason when a proxy's connection has ended, which should not happen.
 async fn lost(tasks: &mut JoinSet<String>) -> String {
     match tasks.join_next().await {
         Some(Ok(reason)) => reason,

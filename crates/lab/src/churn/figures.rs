@@ -1,13 +1,13 @@
 //! From raw results to figures.
 
 use super::phase::{Kind, Phase};
-use super::turn::PhaseResult;
+use super::result::PhaseResult;
 use crate::load::LatencyRecorder;
 use crate::stats::{Better, Value};
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * 1024.0;
-/// Cores that other programs may use, and seconds that changes may take longer than planned, before it is told.
+/// Remarks begin when other programs use this many cores, and when changes take this many seconds longer than planned.
 const QUIET: f64 = 0.15;
 const LATE: f64 = 1.0;
 
@@ -24,6 +24,13 @@ pub(crate) fn values(result: &PhaseResult, all: &[PhaseResult]) -> Vec<Value> {
         Phase::Start => values.extend([
             ("CPU until all is published", "s", Lower, cpu),
             ("time until all is published", "s", Lower, result.seconds),
+            ("RSS without proxies", "MiB", Lower, rss(result.after.rss_bytes)),
+            ("memory per workload", "KiB", Lower, result.after.rss_bytes as f64 / KIB / workloads),
+            ("peak RSS", "MiB", Lower, rss(result.after.peak_bytes)),
+        ]),
+        Phase::Ready => values.extend([
+            ("CPU until ready and at rest", "s", Lower, cpu),
+            ("time until ready", "s", Lower, result.seconds),
             ("RSS without proxies", "MiB", Lower, rss(result.after.rss_bytes)),
             ("memory per workload", "KiB", Lower, result.after.rss_bytes as f64 / KIB / workloads),
             ("peak RSS", "MiB", Lower, rss(result.after.peak_bytes)),
@@ -77,7 +84,7 @@ pub(crate) fn values(result: &PhaseResult, all: &[PhaseResult]) -> Vec<Value> {
         ]),
     }
     if matches!(phase, Phase::FirstSync | Phase::Reconnect) {
-        values.push(("sent away while they came", "connections", Lower, result.again as f64));
+        values.push(("refused while they connected", "connections", Lower, result.again as f64));
     }
     if phase.needs_proxies() || phase == Phase::FirstSync {
         values.push(("CPU of the proxies", "s", Lower, result.lab_cpu.seconds()));
@@ -90,8 +97,8 @@ fn per_pod(result: &PhaseResult) -> Option<Value> {
     (result.touched > result.changes).then(|| ("CPU per pod changed", "µs", Better::Lower, per_pod()))
 }
 
-/// Processor time of changes that is due to proxies: without what the same changes took while there were none, if that was
-/// measured in the same round.
+/// Processor time that changes cost because of proxies: the time without proxies, if it was measured in the same round,
+/// is subtracted.
 fn proxies_share(result: &PhaseResult, kind: Kind, all: &[PhaseResult]) -> f64 {
     let step = Phase::Alone(kind).name();
     let alone = all.iter().find(|other| {
@@ -101,17 +108,17 @@ fn proxies_share(result: &PhaseResult, kind: Kind, all: &[PhaseResult]) -> f64 {
     (result.cpu.seconds() - of_changes).max(0.0)
 }
 
-/// The first numbers of a phase, in words.
+/// The most important numbers of a phase, in words.
 pub(crate) fn headline(result: &PhaseResult) -> String {
     let mut values = values(result, std::slice::from_ref(result));
-    // Of changes that proxies see, how long that takes comes first.
+    // If proxies see the changes, the delay comes first.
     values.sort_by_key(|(name, ..)| *name != "CPU per change" && *name != "fed to seen p99");
     let shown =
         values.iter().take(2).map(|(name, unit, _, value)| format!("{name} {} {unit}", crate::stats::number(*value)));
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Things about a result that a reader of its figures must know.
+/// Remarks on a result that a reader of its figures needs.
 pub(crate) fn remarks(result: &PhaseResult) -> Vec<String> {
     let mut remarks = Vec::new();
     let at = format!("{} with {}, round {}", result.step, result.subject, result.round);
@@ -129,7 +136,7 @@ pub(crate) fn remarks(result: &PhaseResult) -> Vec<String> {
     remarks
 }
 
-/// How long changes took to be seen in a step, over all rounds with one subject, for the percentile curve.
+/// How long proxies took to see changes in a step, over all rounds with one subject, for the percentile curve.
 pub(crate) fn pooled_curve(results: &[PhaseResult], step: &str, subject: &str) -> Vec<(f64, f64)> {
     let mut pooled = LatencyRecorder::new();
     let results = results.iter().filter(|result| result.step == step && result.subject == subject);
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_cost_alone_is_not_the_proxies() {
+    fn the_cost_without_proxies_is_subtracted() {
         let kind = Kind::ReplacePod;
         let (alone, churn) = (result(Phase::Alone(kind), 1.0, 100, 0), result(Phase::Churn(kind), 3.0, 100, 20));
         assert!((value(&churn, &[], "CPU per proxy and change") - 1500.0).abs() < 1e-6);
@@ -186,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_divided_by_what_it_is_for() {
+    fn memory_is_divided_by_workloads_and_proxies() {
         let sync = result(Phase::FirstSync, 1.0, 0, 16);
         assert!((value(&sync, &[], "memory per proxy in sync") - 128.0).abs() < 1e-6);
         let start = result(Phase::Start, 1.0, 0, 0);

@@ -1,30 +1,30 @@
-//! A mesh that is generated: its objects as an API server would tell them, and what proxies must make of it.
+//! A generated mesh: its objects as an API server sends them, and what proxies must make of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
 use super::phase::{Kind, Shape};
+use super::state::MARK;
+use super::world::{Expected, Inventory};
 
-/// The label that carries the number of the change that a pod was last part of. Control planes pass it on as the workload's
+/// The label with the number of the last change that touched the pod. Control planes pass it on as the workload's
 /// revision.
-const MARK_LABEL: &str = "version";
-/// The text before the number of a change.
-const MARK: &str = "change-";
-/// First address of pods, and of services.
+pub(crate) const MARK_LABEL: &str = "version";
+/// The first addresses of pods and of services.
 const PODS: u32 = u32::from_be_bytes([10, 0, 0, 1]);
 const SERVICES: u32 = u32::from_be_bytes([172, 16, 0, 1]);
 /// The end of a ReplicaSet's name, after the Deployment's name.
 const HASH: &str = "5d8f7c9b4";
 
-/// Objects as lines of a feed, and what they are about.
+/// A change of the mesh: objects as lines of a feed.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     /// Its number.
     pub(super) number: u32,
     /// Lines for [`super::control`].
     pub(super) lines: String,
-    /// Pods that bear its number when it is done.
+    /// Pods that carry its number afterwards.
     pub(super) pods: u32,
 }
 
@@ -35,36 +35,18 @@ pub(super) struct Mesh {
     pods: Vec<Pod>,
     /// Changes so far.
     changes: u32,
-    /// Addresses given so far: one is never given twice.
+    /// Addresses given so far. No address is given twice.
     addresses: u32,
-    /// The place of the next change of each size.
+    /// The position of the next change of each size.
     turns: BTreeMap<&'static str, usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Pod {
-    /// How often it was replaced.
+    /// How often the pod was replaced.
     generation: u32,
     address: u32,
     mark: u32,
-}
-
-/// What a proxy must know about a pod.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Expected {
-    pub(super) name: String,
-    pub(super) namespace: String,
-    pub(super) address: Ipv4Addr,
-    pub(super) revision: String,
-    pub(super) node: String,
-    pub(super) service_account: String,
-    /// The service that it is an endpoint of: namespace and host name.
-    pub(super) service: String,
-}
-
-/// The number of the change that a workload's revision tells.
-pub(super) fn mark(revision: &[u8]) -> Option<u32> {
-    std::str::from_utf8(revision.strip_prefix(MARK.as_bytes())?).ok()?.parse().ok()
 }
 
 impl Mesh {
@@ -77,7 +59,7 @@ impl Mesh {
         mesh
     }
 
-    /// All objects of the mesh, in parts.
+    /// All objects of the mesh, in batches.
     pub(super) fn objects(&self) -> impl Iterator<Item = String> {
         let nodes = (0..self.nodes()).map(|number| object("Node", &format!(
             r#"{{"metadata":{{"name":"{}","labels":{{"topology.kubernetes.io/region":"r","topology.kubernetes.io/zone":"z{}"}}}}}}"#,
@@ -129,21 +111,23 @@ impl Mesh {
         change
     }
 
-    /// The pods of the next change. A pod's turn comes again when all others had theirs, so that no change is overtaken by
-    /// another before it is seen.
+    /// The pods of the next change. Every other pod has its turn before a pod is changed again, so no change is
+    /// overtaken by the next one before it is seen.
     fn touched(&mut self, kind: Kind) -> std::ops::Range<usize> {
         let Shape { services, pods, .. } = self.shape;
         let (what, turns) = match kind {
             Kind::ReplacePod | Kind::RelabelPod => ("pod", services * pods),
             Kind::ReplaceService => ("service", services),
+            // Only a cluster that an API server tells of is rescaled.
+            Kind::Rescale => return 0..0,
             Kind::RelabelNamespace => ("namespace", services.div_ceil(self.shape.services_per_namespace())),
         };
         let turn = self.turns.entry(what).or_default();
         let number = *turn % turns.max(1);
         *turn += 1;
         match kind {
-            Kind::ReplacePod | Kind::RelabelPod => {
-                // From service to service.
+            Kind::ReplacePod | Kind::RelabelPod | Kind::Rescale => {
+                // Move on from service to service.
                 let index = number % services * pods + number / services;
                 index..index + 1
             }
@@ -155,19 +139,12 @@ impl Mesh {
         }
     }
 
-    /// Services and pods.
-    pub(super) fn resources(&self) -> usize {
-        self.shape.services + self.pods.len()
-    }
-
-    /// The names of all services as control planes name them.
-    pub(super) fn services(&self) -> impl Iterator<Item = String> {
-        (0..self.shape.services).map(|number| self.host_name(number))
-    }
-
-    /// All pods by the names of their workloads.
-    pub(super) fn workloads(&self) -> HashMap<String, Expected> {
-        (0..self.pods.len()).map(|index| self.expected(index)).collect()
+    /// What proxies must know.
+    pub(super) fn inventory(&self) -> Inventory {
+        Inventory {
+            workloads: (0..self.pods.len()).map(|index| self.expected(index)).collect(),
+            services: (0..self.shape.services).map(|number| self.host_name(number)).collect(),
+        }
     }
 
     fn expected(&self, index: usize) -> (String, Expected) {
@@ -191,7 +168,7 @@ impl Mesh {
     fn pod(&self, index: usize) -> String {
         let (_, pod) = self.expected(index);
         let Expected { name, namespace, address, revision, node, service_account: app, .. } = pod;
-        // The pods of a service have one owner.
+        // All pods of a service have one owner.
         let number = index / self.shape.pods;
         object(
             "Pod",
@@ -226,7 +203,7 @@ impl Mesh {
 }
 
 /// The node of a proxy.
-pub(super) fn node_name(number: usize) -> String {
+pub(crate) fn node_name(number: usize) -> String {
     format!("node-{number:04}")
 }
 
@@ -247,6 +224,7 @@ fn object(kind: &str, json: &str) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::state::mark;
     use super::*;
 
     const SHAPE: Shape = Shape { services: 30, pods: 50, proxies: 3, changes: 1.0, arriving: 1 };
@@ -276,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_has_its_turn_before_one_has_its_second() {
+    fn every_pod_changes_once_before_any_changes_twice() {
         let mut mesh = Mesh::new(SHAPE);
         for _ in 0..1500 {
             mesh.change(Kind::ReplacePod);

@@ -1,8 +1,8 @@
-//! The phases of measuring a control plane, in order.
+//! The phases of the control plane's measurement, in order.
 
 use serde::{Deserialize, Serialize};
 
-/// Pods that a namespace has, as near as whole services allow: what a relabelled namespace touches.
+/// Pods of a namespace, rounded to whole services. Relabelling a namespace touches this many.
 const PODS_OF_NAMESPACE: usize = 1000;
 
 /// The size of the generated mesh, and how fast it changes.
@@ -16,7 +16,7 @@ pub struct Shape {
     pub proxies: usize,
     /// Changes per second.
     pub changes: f64,
-    /// Proxies that may be in their first sync at a time.
+    /// Proxies that may be in their first sync at the same time.
     pub arriving: usize,
 }
 
@@ -26,7 +26,7 @@ impl Shape {
     /// Enough to see whether everything works.
     pub const QUICK: Self = Self { services: 20, pods: 10, proxies: 10, changes: 5.0, arriving: 32 };
 
-    /// Pods in all.
+    /// The number of all pods.
     #[must_use]
     pub fn workloads(&self) -> usize {
         self.services * self.pods
@@ -47,40 +47,44 @@ pub enum Kind {
     ReplacePod,
     /// A pod's label changes.
     RelabelPod,
-    /// Every pod of a service goes, and as many others come.
+    /// Every pod of a service is replaced.
     ReplaceService,
     /// Every pod of a namespace gets another label.
     RelabelNamespace,
+    /// A service gets more pods, or fewer, step by step as a cluster does it.
+    Rescale,
 }
 
 impl Kind {
-    /// Whether it touches one pod only: then changes come at fixed times.
+    /// Whether changes come at fixed times. Other changes wait until all proxies have seen the one before.
     #[must_use]
-    pub fn is_single(self) -> bool {
-        matches!(self, Self::ReplacePod | Self::RelabelPod)
+    pub fn is_at_fixed_times(self) -> bool {
+        matches!(self, Self::ReplacePod | Self::RelabelPod | Self::Rescale)
     }
 }
 
 /// A step of the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The control plane is given the mesh. No proxy is connected.
+    /// The control plane receives the mesh. No proxy is connected.
     Start,
+    /// The control plane's program is started beside an API server that has the whole mesh. No proxy is connected.
+    Ready,
     /// Changes while no proxy is connected.
     Alone(Kind),
-    /// All proxies come.
+    /// All proxies connect.
     FirstSync,
     /// All proxies are in sync, and nothing changes.
     Idle,
     /// Changes while all proxies are connected.
     Churn(Kind),
-    /// All proxies come again, after missing some changes.
+    /// All proxies connect again, after missing some changes.
     Reconnect,
 }
 
 impl Phase {
-    /// All of them, in the order in which they are run.
-    pub const ALL: [Self; 12] = [
+    /// Those of the scenario `churn`, in the order in which they are run.
+    pub const CHURN: [Self; 12] = [
         Self::Start,
         Self::Alone(Kind::ReplacePod),
         Self::Alone(Kind::RelabelPod),
@@ -95,21 +99,28 @@ impl Phase {
         Self::Reconnect,
     ];
 
-    /// Its name, which is that of the step.
+    /// Those of the scenario `many-svc`, in the order in which they are run.
+    pub const MANY_SVC: [Self; 5] =
+        [Self::Ready, Self::FirstSync, Self::Idle, Self::Churn(Kind::Rescale), Self::Reconnect];
+
+    /// Its name, which is also the step's.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
+            Self::Ready => "ready",
             Self::Alone(Kind::ReplacePod) => "alone/replace-pod",
             Self::Alone(Kind::RelabelPod) => "alone/relabel-pod",
             Self::Alone(Kind::ReplaceService) => "alone/replace-service",
             Self::Alone(Kind::RelabelNamespace) => "alone/relabel-namespace",
+            Self::Alone(Kind::Rescale) => "alone/rescale",
             Self::FirstSync => "first-sync",
             Self::Idle => "idle",
             Self::Churn(Kind::ReplacePod) => "churn/replace-pod",
             Self::Churn(Kind::RelabelPod) => "churn/relabel-pod",
             Self::Churn(Kind::ReplaceService) => "churn/replace-service",
             Self::Churn(Kind::RelabelNamespace) => "churn/relabel-namespace",
+            Self::Churn(Kind::Rescale) => "churn/rescale",
             Self::Reconnect => "reconnect",
         }
     }
@@ -119,24 +130,38 @@ impl Phase {
     pub fn about(self) -> &'static str {
         match self {
             Self::Start => "the whole mesh is fed, no proxy is connected: processor time, and memory per workload",
+            Self::Ready => {
+                "the program starts beside an API server that has the whole cluster: time until it is ready, and \
+                 processor time until it has come to rest"
+            }
             Self::Alone(_) => "objects to published resources, no proxy is connected: processor time per change",
-            Self::FirstSync => "all proxies come, so many at a time: processor time, peak memory, memory per proxy",
+            Self::FirstSync => "all proxies connect, a few at a time: processor time, peak memory, memory per proxy",
             Self::Idle => "all proxies are in sync and nothing changes",
-            Self::Churn(kind) if kind.is_single() => {
+            Self::Churn(Kind::Rescale) => {
+                "one service is rescaled a second and one namespace relabelled a minute: processor time, and the API \
+                 server's last event to seen by each proxy"
+            }
+            Self::Churn(kind) if kind.is_at_fixed_times() => {
                 "changes at fixed times, all proxies connected: processor time, and change fed to seen by each proxy"
             }
             Self::Churn(_) => "one change after the other has been seen by all: processor time, and fed to seen",
-            Self::Reconnect => "all proxies come again, having missed ten changes: bytes sent again, processor time",
+            Self::Reconnect => "all proxies connect again, having missed ten changes: bytes sent again, processor time",
         }
     }
 
     /// The phase of a step.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|phase| phase.name() == name)
+        Self::CHURN.into_iter().chain(Self::MANY_SVC).find(|phase| phase.name() == name)
     }
 
-    /// Whether proxies must be connected for it.
+    /// Whether the control plane is started for it.
+    #[must_use]
+    pub fn is_first(self) -> bool {
+        matches!(self, Self::Start | Self::Ready)
+    }
+
+    /// Whether proxies must be connected.
     #[must_use]
     pub fn needs_proxies(self) -> bool {
         matches!(self, Self::Idle | Self::Churn(_) | Self::Reconnect)

@@ -25,7 +25,7 @@ use super::plane::NAMESPACE;
 use super::state::Held;
 use super::wire::{Reader, framed, header};
 
-/// The same as Leno's node proxy and ztunnel have.
+/// The same as those of Leno's node proxy and of ztunnel.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -34,28 +34,29 @@ const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/Del
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) address: SocketAddr,
+    /// The name that the control plane's certificate must have.
+    pub(super) name: String,
     pub(super) connector: ControlConnector,
     pub(super) tokens: Vec<String>,
-    /// For those that are not yet in sync.
+    /// Permits for proxies that are not in sync yet.
     pub(super) places: Semaphore,
     pub(super) held: Arc<Vec<Mutex<Held>>>,
-    /// Changes that a proxy must have seen to be in sync.
+    /// How many changes a proxy must have seen to be in sync.
     pub(super) missed: usize,
-    /// Bytes of discovery that have come.
+    /// Bytes of discovery received.
     pub(super) bytes: AtomicU64,
-    /// Responses that have come.
+    /// Responses received.
     pub(super) responses: AtomicU64,
-    /// Times that a proxy had to come again before it was in sync.
+    /// How often a proxy had to connect again before it was in sync.
     pub(super) again: AtomicU64,
     /// Proxies that are in sync.
     pub(super) there: watch::Sender<usize>,
 }
 
-/// What a returning proxy says it holds: the fields of its first request that are the same for all proxies.
+/// What a returning proxy says it holds: those fields of its first request that are the same for all proxies.
 pub(super) type Told = Bytes;
 
-/// The versions that are held, as a first request lists them. What exceeds the size that gRPC servers accept is left
-/// out.
+/// The versions held, as a first request lists them. Left out is what would exceed the size that gRPC servers accept.
 pub(super) fn told<'a>(held: impl Iterator<Item = (&'a str, &'a str)>) -> Told {
     const MOST: usize = (4 << 20) - (64 << 10);
     let mut request = DeltaDiscoveryRequest { type_url: ADDRESS_TYPE.to_owned(), ..Default::default() };
@@ -71,12 +72,12 @@ pub(super) fn told<'a>(held: impl Iterator<Item = (&'a str, &'a str)>) -> Told {
     request.encode_to_vec().into()
 }
 
-/// Before it comes again, and how often it does.
+/// The pause before a new connection, and how many connections are tried.
 const PAUSE: Duration = Duration::from_millis(200);
 const ATTEMPTS: usize = 100;
 
-/// Comes, and stays until something goes wrong; the answer is what. Until it is in sync it comes again when it is sent away,
-/// as every proxy does: a control plane that has too much to do at once may do that.
+/// Connects, and stays connected until something fails. Returns what failed. Before it is in sync, it connects again
+/// when it is refused, as every proxy does: an overloaded control plane may refuse connections.
 pub(super) async fn run(shared: Arc<Shared>, number: usize, told: Option<Told>) -> String {
     let mut permit = shared.places.acquire().await.ok();
     let mut attempts = 0;
@@ -95,7 +96,7 @@ pub(super) async fn run(shared: Arc<Shared>, number: usize, told: Option<Told>) 
     }
 }
 
-/// One connection. `permit` is given back when the proxy is in sync.
+/// One connection. `permit` is released when the proxy is in sync.
 async fn converse(
     shared: &Shared,
     number: usize,
@@ -104,7 +105,8 @@ async fn converse(
 ) -> Result<Infallible, String> {
     let tcp = TcpStream::connect(shared.address).await.map_err(|error| format!("cannot connect: {error}"))?;
     tcp.set_nodelay(true).map_err(|error| error.to_string())?;
-    let stream = connect(&shared.connector, tcp, shared.address).await?;
+    let tls = shared.connector.connect(tcp, &shared.name, HANDSHAKE_TIMEOUT).await;
+    let stream = tls.map_err(|error| format!("TLS: {error}"))?;
     let (requests, mut connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -159,24 +161,15 @@ async fn converse(
     }
 }
 
-async fn connect(
-    connector: &ControlConnector,
-    tcp: TcpStream,
-    address: SocketAddr,
-) -> Result<TlsStream<TcpStream>, String> {
-    let name = address.ip().to_string();
-    connector.connect(tcp, &name, HANDSHAKE_TIMEOUT).await.map_err(|error| format!("TLS: {error}"))
-}
-
 type Link = Connection<TlsStream<TcpStream>, Bytes>;
 
-/// Waits for something that the connection brings.
+/// Waits for the next bytes of the connection.
 async fn drive<T>(connection: &mut Link, wanted: impl Future<Output = T>) -> Result<T, String> {
     let mut wanted = std::pin::pin!(wanted);
     tokio::select! {
         biased;
         ended = poll_fn(|cx| std::pin::Pin::new(&mut *connection).poll(cx)) => {
-            // What came before its end counts.
+            // What came before the end counts.
             if let Some(last) = futures_util::FutureExt::now_or_never(&mut wanted) {
                 return Ok(last);
             }
@@ -210,7 +203,7 @@ fn send(answers: &mut SendStream<Bytes>, bytes: Bytes) -> Result<(), String> {
     answers.send_data(bytes, false).map_err(|error| format!("an answer cannot be sent: {error}"))
 }
 
-/// The requests that open both types, in pieces.
+/// The requests that subscribe to both types, in pieces.
 fn first_requests(number: usize, told: Option<Told>) -> [Bytes; 3] {
     let field = |text: String| Value { kind: Some(Kind::StringValue(text)) };
     let pod = format!("proxy-{number}");
@@ -234,6 +227,6 @@ fn first_requests(number: usize, told: Option<Told>) -> [Bytes; 3] {
     opening.extend_from_slice(&node);
     let policies = DeltaDiscoveryRequest { type_url: AUTHORIZATION_TYPE.to_owned(), ..Default::default() };
     let policies = [node, policies.encode_to_vec()].concat();
-    // Fields of a message may come in any order, and in parts.
+    // The fields of a message may come in any order, and in parts.
     [opening.into(), told, framed(&policies).into()]
 }

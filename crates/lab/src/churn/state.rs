@@ -1,4 +1,4 @@
-//! What a proxy holds, in short form: the resources and a digest of each.
+//! What a proxy holds, in short form: a digest of each resource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,19 +8,28 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use twox_hash::XxHash64;
 
-use super::mesh::mark;
 use super::wire::{Sink, find};
 use crate::load::LatencyRecorder;
 
-// Fields of the messages that are looked at.
+/// The text before a change's number in a changed workload's revision.
+pub(crate) const MARK: &str = "change-";
+
+/// The change's number in a workload's revision.
+pub(super) fn mark(revision: &[u8]) -> Option<u32> {
+    std::str::from_utf8(revision.strip_prefix(MARK.as_bytes())?).ok()?.parse().ok()
+}
+
+// The numbers of the message fields that are read.
 const VERSION: u64 = 1;
 const BODY: u64 = 2;
 const NAME: u64 = 3;
 const ANY_VALUE: u64 = 2;
 const WORKLOAD: u64 = 1;
 const CANONICAL_REVISION: u64 = 11;
+/// The status of a workload. That it takes connections is the default, which is not written.
+const STATUS: u64 = 17;
 
-/// Numbers for names, so that a thousand proxies need four bytes for a resource each.
+/// Numbers for names, so that a thousand proxies need four bytes for each resource.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// The names known from the beginning, in order. Most resources come in this order.
@@ -37,7 +46,7 @@ impl Names {
         Self { first, first_numbers, later: RwLock::default() }
     }
 
-    /// The number of a name, which may be `guess`.
+    /// The number of a name. `guess` is the likely one.
     fn number(&self, name: &[u8], guess: u32) -> u32 {
         if self.first.get(guess as usize).is_some_and(|known| **known == *name) {
             return guess;
@@ -55,12 +64,14 @@ impl Names {
     }
 }
 
-/// The changes that are waited for, and what was seen of them by all proxies.
+/// The awaited changes, and how much of them all proxies have seen.
 #[derive(Debug, Default)]
-pub(super) struct Watched {
-    /// Number of the first one.
+pub(crate) struct Watched {
+    /// The number of the first one.
     from: AtomicU32,
     sent: RwLock<HashMap<u32, Sent>>,
+    /// Names of the workloads that changes take away.
+    going: RwLock<HashMap<Box<[u8]>, u32>>,
     /// Pairs of a change and a proxy that has seen it.
     seen: AtomicU64,
     latency: Mutex<LatencyRecorder>,
@@ -73,18 +84,25 @@ struct Sent {
 }
 
 impl Watched {
-    /// Forgets what was, and waits for changes from `number` on.
+    /// Forgets earlier changes, and waits for those from `number` on.
     pub(super) fn begin(&self, number: u32) {
         self.sent.write().clear();
+        self.going.write().clear();
         self.from.store(number, Ordering::SeqCst);
         self.seen.store(0, Ordering::SeqCst);
         *self.latency.lock() = LatencyRecorder::new();
     }
 
-    /// A change of this many pods is about to be fed.
-    pub(super) fn sent(&self, number: u32, pods: u32) {
+    /// The last of a change of this many pods is about to be fed.
+    pub(crate) fn sent(&self, number: u32, pods: u32) {
         let sent = Sent { at: Instant::now(), pods };
         self.sent.write().insert(number, sent);
+    }
+
+    /// Workloads that change `number` takes away. To be told before [`Self::sent`].
+    pub(crate) fn going(&self, number: u32, names: impl IntoIterator<Item = String>) {
+        let names = names.into_iter().map(|name| (name.into_bytes().into_boxed_slice(), number));
+        self.going.write().extend(names);
     }
 
     /// Pairs of a change and a proxy that has seen it.
@@ -107,25 +125,25 @@ pub(super) struct Kept {
     pub(super) body: Vec<u8>,
 }
 
-/// What one proxy holds.
+/// The state of one proxy.
 #[derive(Debug)]
 pub(super) struct Held {
     names: Arc<Names>,
     watched: Arc<Watched>,
-    /// Indexed by the numbers of their names; 0 for what is not held.
+    /// Digests, indexed by the numbers of their names. 0 stands for a resource that is not held.
     digests: Vec<u32>,
     count: usize,
     guess: u32,
-    /// The number of resources that make the first sync.
+    /// The number of resources in the first sync.
     wanted: usize,
     synced: bool,
     /// For changes of more than one pod: the number of pods seen.
     partly: HashMap<u32, u32>,
     /// Changes seen in full since [`Watched::begin`].
     changes_seen: usize,
-    /// In full, if this proxy is the witness.
+    /// The resources in full, if this proxy is the witness.
     kept: Option<HashMap<u32, Kept>>,
-    /// When what is being read arrived.
+    /// The arrival time of the bytes that are being read.
     now: Instant,
     /// Responses to acknowledge: type and nonce.
     pub(super) ended: Vec<(Vec<u8>, Vec<u8>)>,
@@ -149,7 +167,7 @@ impl Held {
         }
     }
 
-    /// What is read next arrived at this time.
+    /// Sets the arrival time of what is read next.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.now = now;
     }
@@ -164,23 +182,23 @@ impl Held {
         self.changes_seen
     }
 
-    /// Counts changes anew.
+    /// Starts counting changes at zero.
     pub(super) fn begin(&mut self) {
         self.partly.clear();
         self.changes_seen = 0;
     }
 
-    /// Resources held.
+    /// The number of resources held.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// What the witness has kept.
+    /// The resources that the witness has kept.
     pub(super) fn kept(&self) -> impl Iterator<Item = &Kept> {
         self.kept.iter().flat_map(HashMap::values)
     }
 
-    /// How many resources are not held as `other` holds them.
+    /// How many resources differ from those of `other`.
     pub(super) fn differences(&self, other: &Self) -> usize {
         let length = self.digests.len().max(other.digests.len());
         let at = |held: &Self, index: usize| held.digests.get(index).copied().unwrap_or(0);
@@ -195,7 +213,7 @@ impl Held {
         &mut self.digests[index]
     }
 
-    /// A pod that bears the number of a change.
+    /// Counts a pod of a change that has reached its last state.
     fn marked(&mut self, number: u32) {
         if number < self.watched.from.load(Ordering::SeqCst) {
             return;
@@ -218,7 +236,7 @@ impl Sink for Held {
         let (name, body) = (find(encoded, NAME).unwrap_or_default(), find(encoded, BODY).unwrap_or_default());
         let number = self.names.number(name, self.guess);
         self.guess = number.wrapping_add(1);
-        // Nothing held is 0.
+        // The digest 0 means "not held".
         let digest = (XxHash64::oneshot(0, body) as u32).max(1);
         let before = std::mem::replace(self.slot(number), digest);
         self.count += usize::from(before == 0);
@@ -227,10 +245,11 @@ impl Sink for Held {
             let version = text(find(encoded, VERSION).unwrap_or_default());
             kept.insert(number, Kept { name: text(name), version, body: body.to_vec() });
         }
-        // What was not seen before is not waited for until then.
+        // Changes that were not announced before are not waited for.
         if self.synced && before != digest {
             let address = find(body, ANY_VALUE).unwrap_or_default();
-            let revision = find(address, WORKLOAD).and_then(|workload| find(workload, CANONICAL_REVISION));
+            let workload = find(address, WORKLOAD).filter(|workload| find(workload, STATUS).is_none());
+            let revision = workload.and_then(|workload| find(workload, CANONICAL_REVISION));
             if let Some(number) = revision.and_then(mark) {
                 self.marked(number);
             }
@@ -242,6 +261,10 @@ impl Sink for Held {
         let number = self.names.number(name, u32::MAX);
         let before = std::mem::take(self.slot(number));
         self.count -= usize::from(before != 0);
+        let going = self.watched.going.read().get(name).copied().filter(|_| before != 0);
+        if let Some(number) = going {
+            self.marked(number);
+        }
         if let Some(kept) = &mut self.kept {
             kept.remove(&number);
         }

@@ -1,7 +1,7 @@
-//! What is seen of a stream.
+//! Tests of what a proxy sees in a stream.
 
 use leno_proto::discovery::Resource;
-use leno_proto::workload::{Address, Workload, address::Type};
+use leno_proto::workload::{Address, Workload, WorkloadStatus, address::Type};
 use prost::Message as _;
 
 use super::*;
@@ -37,6 +37,34 @@ fn a_change_is_seen_when_all_its_pods_are() {
     proxy.resource(&resource("c", "change-4"));
     assert_eq!((watched.seen(), proxy.changes_seen()), (1, 1), "an earlier change is not counted");
     proxy.resource(&resource("b", "change-3"));
+    assert_eq!((watched.seen(), proxy.changes_seen(), watched.latency().finish().count), (2, 2, 2));
+}
+
+/// What comes before its last event does not count: a pod that does not take connections yet.
+#[test]
+fn a_pod_that_comes_is_seen_when_it_is_ready_and_one_that_goes_when_it_is_gone() {
+    let names = Arc::new(Names::new(vec!["a".to_owned(), "b".to_owned()]));
+    let watched = Arc::new(Watched::default());
+    let mut proxy = held(&names, &watched, false);
+    proxy.resource(&resource("a", "change-0"));
+    proxy.resource(&resource("b", "change-0"));
+    watched.begin(1);
+    let mut unready = Workload { canonical_revision: "change-1".to_owned(), ..Workload::default() };
+    unready.set_status(WorkloadStatus::Unhealthy);
+    let address = Address { r#type: Some(Type::Workload(unready)) };
+    let any = prost_types::Any { type_url: "t".to_owned(), value: address.encode_to_vec() };
+    proxy.resource(&Resource { name: "c".to_owned(), resource: Some(any), ..Resource::default() }.encode_to_vec());
+    watched.sent(1, 1);
+    assert_eq!(watched.seen(), 0);
+    proxy.resource(&resource("c", "change-1"));
+    assert_eq!(watched.seen(), 1);
+
+    watched.going(2, ["a".to_owned(), "b".to_owned()]);
+    watched.sent(2, 2);
+    proxy.removed(b"a");
+    proxy.removed(b"a");
+    assert_eq!(watched.seen(), 1, "the same pod twice is one");
+    proxy.removed(b"b");
     assert_eq!((watched.seen(), proxy.changes_seen(), watched.latency().finish().count), (2, 2, 2));
 }
 

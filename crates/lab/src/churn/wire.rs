@@ -1,5 +1,5 @@
-//! Just enough of gRPC and protobuf to see what a discovery stream brings, as it comes: a thousand proxies on the machine of
-//! the control plane they measure must cost little, and none may hold a whole response.
+//! The part of gRPC and protobuf that is needed to read a discovery stream as it arrives. A thousand proxies share the
+//! machine with the control plane that they measure, so they must cost little, and none may hold a whole response.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use std::ops::Range;
 pub(super) trait Sink {
     /// One encoded `Resource`.
     fn resource(&mut self, encoded: &[u8]);
-    /// The name of a resource that is gone.
+    /// The name of a removed resource.
     fn removed(&mut self, name: &[u8]);
     /// A response ends.
     fn end(&mut self, type_url: &[u8], nonce: &[u8]);
 }
 
-/// Largest field of a response; no resource comes near.
+/// The largest accepted field of a response. No resource is nearly as large.
 const MAX_FIELD: usize = 16 << 20;
 /// Length of a gRPC message's prefix: a flag and a length.
 const HEADER: usize = 5;
@@ -21,19 +21,19 @@ const HEADER: usize = 5;
 /// Takes a stream of `DeltaDiscoveryResponse`s apart.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Bytes of the present message that are yet to come; `None` between messages.
+    /// Bytes of the present message that are still to come. `None` between messages.
     left: Option<usize>,
-    /// The beginning of a field, or of a message, of which the rest is yet to come.
+    /// The beginning of an incomplete field or message.
     begun: Vec<u8>,
     type_url: Vec<u8>,
     nonce: Vec<u8>,
 }
 
 impl Reader {
-    /// Takes in what came.
+    /// Reads the bytes that have arrived.
     ///
     /// # Errors
-    /// When it is not what it should be.
+    /// When they are no valid stream.
     pub(super) fn take(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), String> {
         loop {
             if self.left == Some(0) {
@@ -56,7 +56,7 @@ impl Reader {
         }
     }
 
-    /// Takes in bytes of a message's header; how many.
+    /// Reads bytes of a message's prefix. Returns how many.
     fn begin(&mut self, bytes: &[u8]) -> Result<usize, String> {
         let used = bytes.len().min(HEADER - self.begun.len());
         self.begun.extend_from_slice(&bytes[..used]);
@@ -72,11 +72,11 @@ impl Reader {
         Ok(used)
     }
 
-    /// Takes in bytes of a message's fields; how many.
+    /// Reads bytes of a message's fields. Returns how many.
     fn fields(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<usize, String> {
         let mut used = 0;
         if !self.begun.is_empty() {
-            // The field that has begun: first until its length is known, then all of it.
+            // The incomplete field: first until its length is known, then all of it.
             loop {
                 let wanted = match field(&self.begun)? {
                     Some(found) if found.end() <= self.begun.len() => {
@@ -114,7 +114,7 @@ impl Reader {
         Ok(used)
     }
 
-    /// A whole field of a `DeltaDiscoveryResponse`.
+    /// A complete field of a `DeltaDiscoveryResponse`.
     fn field(&mut self, bytes: &[u8], found: &Field, sink: &mut impl Sink) {
         let value = &bytes[found.value.clone()];
         match found.number {
@@ -131,7 +131,7 @@ impl Reader {
 #[derive(Debug, PartialEq, Eq)]
 struct Field {
     number: u64,
-    /// The place of its bytes; empty for a number.
+    /// The range of its bytes. Empty for a number.
     value: Range<usize>,
 }
 
@@ -141,7 +141,7 @@ impl Field {
     }
 }
 
-/// The field at the beginning of `bytes`, which may end before it does; `None` if they end before its length is known.
+/// The field at the beginning of `bytes`, which may be incomplete. `None` if its length is not known yet.
 fn field(bytes: &[u8]) -> Result<Option<Field>, String> {
     let Some((tag, tag_length)) = varint(bytes)? else { return Ok(None) };
     let value = match tag & 7 {
@@ -161,7 +161,7 @@ fn field(bytes: &[u8]) -> Result<Option<Field>, String> {
     Ok(Some(Field { number: tag >> 3, value }))
 }
 
-/// A number and its length; `None` if it does not end here.
+/// A varint and its length. `None` if it is incomplete.
 fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     let mut value = 0;
     for (index, byte) in bytes.iter().enumerate().take(10) {
@@ -173,7 +173,7 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     if bytes.len() < 10 { Ok(None) } else { Err("a number of more than ten bytes".to_owned()) }
 }
 
-/// The last field of that number in a whole message.
+/// The last field of that number in a complete message.
 pub(super) fn find(message: &[u8], number: u64) -> Option<&[u8]> {
     let mut rest = message;
     let mut found = None;
@@ -248,7 +248,7 @@ mod tests {
         responses.iter().flat_map(|response| framed(&response.encode_to_vec())).collect()
     }
 
-    /// However the stream is cut, the same is seen.
+    /// The result is the same however the stream is cut.
     #[test]
     fn pieces_of_any_size() {
         let stream = stream();

@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 
 /// Receive windows of a stream and of a connection, bytes: those of Leno and of ztunnel.
 const WINDOWS: (u32, u32) = (4 << 20, 16 << 20);
-/// Streams per connection that a client uses, and that a server allows: as ztunnel.
+/// Streams per connection that a client uses and a server allows, as for ztunnel.
 const STREAMS: (u32, u32) = (100, 200);
-/// Envoy's own limit of 1024 connections and requests at a time is meant to protect, not to be measured.
+/// Envoy's own limit of 1024 connections and requests is a protection, and not what is to be measured.
 const NO_LIMIT: u32 = 10_000_000;
 
 /// `SOL_SOCKET`, `SO_MARK`; `IPPROTO_IP`, `IP_BIND_ADDRESS_NO_PORT`, which leaves ports to `connect` so that they don't run out.
 const MARK: (i32, i32) = (libc::SOL_SOCKET, libc::SO_MARK);
 const BIND_WITHOUT_PORT: (i32, i32) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
 
-/// A pod as Envoy sees it. Paths must be UTF-8.
+/// A pod, as Envoy's configuration needs it. Paths must be UTF-8.
 pub(super) struct Pod<'a> {
-    /// Unique part of its names.
+    /// The part of its names that is unique.
     pub uid: &'a str,
     /// The path by which its network namespace can be opened.
     pub namespace: String,
@@ -36,7 +36,7 @@ pub(super) struct Pod<'a> {
     pub peers: &'a str,
 }
 
-/// The file that Envoy starts with: it follows two others in `directory`, and takes questions on a socket there.
+/// The file that Envoy starts with. It refers to two other files in `directory`, and puts the admin socket there.
 pub(super) fn bootstrap(node: &str, directory: &Path) -> Value {
     let follow = |file: &str| {
         let path = directory.join(file);
@@ -54,12 +54,12 @@ pub(super) fn resources(version: u64, resources: Vec<Value>) -> Value {
     json!({ "version_info": version.to_string(), "resources": resources })
 }
 
-/// Names of a pod's listeners; its clusters have the same.
+/// The names of a pod's listeners. Its clusters have the same names.
 pub(super) fn names(uid: &str) -> [String; 2] {
     [format!("outbound-{uid}"), format!("inbound-{uid}")]
 }
 
-/// Both of a pod's listeners: what its programs open, and what peers bring.
+/// Both listeners of a pod: for connections that its programs open, and for those that peers open.
 pub(super) fn listeners(pod: &Pod<'_>, access_log: &Path) -> [Value; 2] {
     let [outbound, inbound] = names(pod.uid);
     // One line for each connection, as the other proxies write it.
@@ -93,7 +93,7 @@ pub(super) fn listeners(pod: &Pod<'_>, access_log: &Path) -> [Value; 2] {
             "skip_xff_append": true,
             "generate_request_id": false,
             "route_config": {
-                // Envoy may read its listeners before its clusters, and would refuse them for good.
+                // Envoy may read its listeners before its clusters. Without this it would then refuse them for good.
                 "validate_clusters": false,
                 "virtual_hosts": [{
                     "name": "any",
@@ -109,7 +109,7 @@ pub(super) fn listeners(pod: &Pod<'_>, access_log: &Path) -> [Value; 2] {
                 }],
             },
             "http_filters": [
-                // The program sees who connected, as with the other proxies.
+                // The program sees the client's address, as with the other proxies.
                 {
                     "name": "envoy.filters.http.original_src",
                     "typed_config": {
@@ -158,7 +158,7 @@ pub(super) fn listeners(pod: &Pod<'_>, access_log: &Path) -> [Value; 2] {
     ]
 }
 
-/// Both of a pod's clusters: to the tunnel's port of whatever pod is meant, and to whatever program in this pod.
+/// Both clusters of a pod: to the tunnel port of any destination pod, and to any program in this pod.
 pub(super) fn clusters(pod: &Pod<'_>) -> [Value; 2] {
     let [outbound, inbound] = names(pod.uid);
     let cluster = |name: &str, destination: Value| {

@@ -17,7 +17,7 @@ fn pod(uid: &str) -> config::Pod<'_> {
     }
 }
 
-/// Every value of a name, wherever it stands.
+/// All values of a key, at any depth.
 fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(fields) => {
@@ -29,9 +29,9 @@ fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
-/// What is listened for leads to a cluster of the same pod, from the pod's own network namespace.
+/// Every listener is in its pod's network namespace and leads to a cluster of the same pod.
 #[test]
-fn a_pod_is_closed_in_itself() {
+fn listeners_and_clusters_stay_within_their_pod() {
     let pod = pod("one");
     let clusters = Value::from(config::clusters(&pod).to_vec());
     let listeners = Value::from(config::listeners(&pod, Path::new("/e/log")).to_vec());
@@ -47,7 +47,7 @@ fn a_pod_is_closed_in_itself() {
     assert_eq!(names.len(), 4);
 }
 
-/// A benchmark of something weaker would flatter it.
+/// Weaker encryption would flatter Envoy in the benchmark.
 #[test]
 fn both_ends_prove_themselves_with_tls_1_3() {
     let pod = pod("one");
@@ -65,7 +65,7 @@ fn both_ends_prove_themselves_with_tls_1_3() {
     }
 }
 
-/// The key in its file is the one that the certificate is for.
+/// The key file belongs to the certificate.
 #[test]
 fn keys_survive_being_written() {
     let authority = CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Envoy as a node proxy: what an agent must do for a proxy that knows neither pods nor Istio's certificates.
+//! Envoy as a node proxy: the agent for a proxy that knows neither pods nor Istio's certificates.
 //!
 //! This process takes the pods from the node agent, asks the control plane for their certificates, and writes both into
 //! Envoy's configuration: one Envoy per node, with listeners in each pod's network namespace, as the other node proxies have
@@ -33,28 +33,30 @@ use tokio::sync::Mutex;
 use crate::Error;
 use crate::floor::answer_readiness;
 
-/// Beside the name this process was started by, Envoy itself is found under that name with this ending.
+/// Envoy itself is found beside the name that started this process, under that name with this ending.
 pub(crate) const PROGRAM_SUFFIX: &str = ".program";
 /// Files in Envoy's directory.
 const ADMIN: &str = "admin.sock";
 const CLUSTERS: &str = "clusters.json";
 const LISTENERS: &str = "listeners.json";
 const BOOTSTRAP: &str = "bootstrap.json";
-/// For Envoy to come up, and to take a new configuration. Less than the lab waits for a node proxy: the reason is known here.
+/// The limit for Envoy to start or to take a new configuration. It is shorter than the lab's limit for a node proxy,
+/// because the reason is known here.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A node agent waits 3.5 s for a pod to be served.
+/// A node agent waits 3.5 s until a pod is served.
 const POD_PATIENCE: Duration = Duration::from_secs(3);
-/// Between looks whether Envoy has done what it was told.
+/// The pause between checks whether Envoy has applied its configuration.
 const LOOKS: Duration = Duration::from_millis(20);
-/// Longer than any measurement: certificates are not replaced.
+/// Longer than any measurement, because certificates are not replaced.
 const CERTIFICATE_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The process: takes the settings of a node proxy from its environment and runs until it is told to end, or Envoy ends.
+/// The process. It takes the settings of a node proxy from its environment and runs until it is told to end, or Envoy
+/// ends.
 pub fn envoy_main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody set up logging in a process that does so little.
+            // Such a small process has no logging.
             let _ = io::stderr().write_fmt(format_args!("error: {error}\n"));
             ExitCode::FAILURE
         }
@@ -64,7 +66,7 @@ pub fn envoy_main() -> ExitCode {
 fn run() -> Result<(), Error> {
     crate::load::raise_descriptor_limit();
     let directory = std::env::current_dir().map_err(Error::io("cannot find the working directory"))?.join("envoy");
-    // The rest of an Envoy that died.
+    // Remove what an Envoy that died has left.
     let _ = std::fs::remove_dir_all(&directory);
     let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(Error::io(format!("cannot create {}", directory.display())))?;
@@ -106,7 +108,7 @@ fn setting(name: &str) -> Result<String, Error> {
     std::env::var(name).map_err(|_| Error::Usage(format!("{name} is not set: only a stage starts this program")))
 }
 
-/// Starts Envoy such that it does not outlive this process.
+/// Starts Envoy so that it does not outlive this process.
 fn start(directory: &Path) -> Result<Child, Error> {
     let mut program = std::env::args_os().next().unwrap_or_default();
     program.push(PROGRAM_SUFFIX);
@@ -137,7 +139,7 @@ struct Known {
     /// By uid.
     pods: BTreeMap<String, Served>,
     version: u64,
-    /// Namespaces of removed pods. While Envoy drops them, it must not find a path that leads nowhere.
+    /// Namespaces of removed pods. Their paths must stay valid until Envoy has dropped them.
     gone: Vec<OwnedFd>,
 }
 
@@ -172,7 +174,7 @@ impl Pods {
         })
     }
 
-    /// Asks for a pod's certificate and puts it where Envoy finds it.
+    /// Requests a pod's certificate and writes it where Envoy reads it.
     async fn certify(&self, pod: &PodInfo, namespace: &NetworkNamespace) -> Result<Served, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let identity = Identity::new(&*self.trust_domain, &*pod.namespace, &*pod.service_account);
@@ -181,7 +183,7 @@ impl Pods {
         let chain = loop {
             match self.issuer.issue(&identity, request.clone(), CERTIFICATE_TTL).await {
                 Ok(chain) => break chain,
-                // The control plane learns of a new pod when everybody does. Whoever called gives up after a while.
+                // The control plane may learn of a new pod later than this process. The caller limits the time.
                 Err(error) if error.retryable => tokio::time::sleep(LOOKS).await,
                 Err(error) => return Err(text(&error)),
             }
@@ -198,7 +200,7 @@ impl Pods {
             root: path("root.pem"),
             peers: format!("spiffe://{}/ns/{}/sa/", self.trust_domain, pod.namespace),
         };
-        // The last one is the root, which peers have themselves.
+        // The last one is the root, which peers already have.
         let without_root = &chain[..chain.len() - 1];
         for (path, content) in
             [(&served.chain, without_root.concat()), (&served.key, pem(key)), (&served.root, root.clone())]
@@ -208,7 +210,7 @@ impl Pods {
         Ok(served)
     }
 
-    /// Envoy's configuration; it notices the new files by itself.
+    /// Writes Envoy's configuration. Envoy notices the new files by itself.
     fn write(&self, pods: &BTreeMap<String, Served>, version: u64) -> io::Result<()> {
         let pods = pods.iter().map(|(uid, served)| config::Pod {
             uid,
@@ -321,7 +323,7 @@ fn pem(key: &[u8]) -> String {
     format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
 }
 
-/// A file that its reader only ever sees whole, and nobody else sees: some hold keys.
+/// Writes a file atomically, readable by its owner only, because some files hold keys.
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");

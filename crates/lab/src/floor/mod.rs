@@ -1,8 +1,9 @@
-//! The floor: what two relays cost that do nothing but pass bytes on.
+//! The floor: the cost of two relays that only copy bytes.
 //!
-//! Same place as a node proxy, same rules in the pods, same two hops, same addresses: but no encryption, no framing, no
-//! policy, no log, no metrics. Whatever a mesh costs above this is the mesh's own doing. It takes its pods from the node
-//! agent like every node proxy, and serves connections between them only: no DNS, nothing to or from outside.
+//! The relays are where node proxies are, with the same rules in the pods, the same two hops and the same addresses,
+//! but without encryption, framing, policy, log and metrics. What a mesh costs above this is its own work. The floor
+//! takes its pods from the node agent like every node proxy, and serves connections between them only: no DNS, nothing
+//! to or from outside.
 //!
 //! There is one thread per core with its own event loop and its own listeners, one task per connection, and one buffer
 //! per thread. An idle connection holds no buffer.
@@ -34,7 +35,7 @@ pub fn floor_main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the floor ends");
-            // Nobody set up logging in a process that does so little.
+            // Such a small process has no logging.
             let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("error: {error}\n"));
             ExitCode::FAILURE
         }
@@ -66,7 +67,7 @@ fn run() -> Result<(), Error> {
     })
 }
 
-/// Order to a worker.
+/// A message to a worker.
 enum Order {
     Serve { uid: String, place: Place, outbound: std::net::TcpListener, inbound: std::net::TcpListener },
     Leave { uid: String },
@@ -81,7 +82,7 @@ struct Pods {
 impl Pods {
     fn leave(&self, uid: &str) {
         for worker in &self.workers {
-            // A worker ends with the process only.
+            // A worker ends only with the process.
             let _ = worker.send(Order::Leave { uid: uid.to_owned() });
         }
     }
@@ -165,7 +166,7 @@ pub(crate) async fn answer_readiness(listener: TcpListener, status: watch::Recei
         };
         tokio::spawn(async move {
             if stream.read(&mut request).await.is_ok_and(|count| count > 0) {
-                // The prober went away: it asks again.
+                // The prober has closed. It will ask again.
                 let _ = stream.write_all(answer).await;
             }
         });

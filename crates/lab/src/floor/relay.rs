@@ -1,7 +1,7 @@
 //! The floor's two hops.
 //!
-//! On the wire between them: 18 bytes that say where the connection goes (an IPv6 address, IPv4 mapped, and a port, network
-//! order), then the application's bytes as they are.
+//! On the wire between them are 18 bytes with the destination (an IPv6 address, IPv4 mapped, and a port, in network
+//! order), and then the application's bytes unchanged.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,9 +15,9 @@ use socket2::SockRef;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// Bytes per read. More did not help where this was tried; 16 KiB cost twice the processor time per byte.
+/// Bytes per read. More did not help when measured; 16 KiB doubled the processor time per byte.
 const BLOCK: usize = 256 * 1024;
-/// Blocks in a row before other connections get their turn.
+/// The number of blocks in a row before other connections have their turn.
 const TURNS: usize = 8;
 const PREAMBLE: usize = 18;
 
@@ -25,20 +25,20 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; BLOCK]);
 }
 
-/// A pod, as its connections need to know it.
+/// A pod, as its connections see it.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) namespace: NetworkNamespace,
-    /// All paths are short on one machine. The floor is what they cost at least.
+    /// All paths are short on one machine, so this is the least that they can cost.
     pub(super) path: ShortPath,
 }
 
-/// Serves what a pod's programs open.
+/// Serves connections that a pod's programs open.
 pub(super) async fn outbound(listener: TcpListener, place: Place) {
     accept(listener, move |stream, peer| send_on(stream, peer, place.clone())).await;
 }
 
-/// Serves what other floors pass on to a pod.
+/// Serves connections that other floors pass on to a pod.
 pub(super) async fn inbound(listener: TcpListener, place: Place) {
     accept(listener, move |stream, peer| deliver(stream, peer, place.clone())).await;
 }
@@ -57,7 +57,7 @@ where
                     }
                 });
             }
-            // Out of descriptors, most likely: others must end before it gets better.
+            // Descriptors have most likely run out. Others must end first.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
@@ -104,10 +104,10 @@ async fn open(place: &Place, target: SocketAddr, source: Option<SocketAddr>) -> 
 /// One direction of a connection.
 #[derive(Default)]
 struct Direction {
-    /// Bytes that were read and could not yet be written, from `written` on.
+    /// Bytes that were read and not yet written. They begin at `written`.
     pending: Vec<u8>,
     written: usize,
-    /// No more bytes will come, and the other side knows.
+    /// No more bytes will come, and the other side has been told.
     over: bool,
 }
 
@@ -116,7 +116,7 @@ impl Direction {
         self.written < self.pending.len()
     }
 
-    /// Passes on what there is. False when there may be more at once.
+    /// Passes on available bytes. Returns false when there may be more right away.
     fn pass(&mut self, from: &TcpStream, to: &TcpStream) -> io::Result<bool> {
         BUFFER.with_borrow_mut(|buffer| {
             for _ in 0..TURNS {
@@ -133,7 +133,7 @@ impl Direction {
                 let count = match from.try_read(buffer) {
                     Ok(0) => {
                         self.over = true;
-                        // The other side may be gone already, which ends its own direction.
+                        // If the other side is gone, its own direction ends as well.
                         let _ = SockRef::from(to).shutdown(Shutdown::Write);
                         return Ok(true);
                     }
@@ -156,12 +156,12 @@ impl Direction {
     }
 }
 
-/// Passes bytes both ways until both ends are done; an error of one side resets the other.
+/// Passes bytes both ways until both ends are done. An error on one side resets the other.
 async fn relay(left: TcpStream, right: TcpStream) -> io::Result<()> {
     let outcome = pass_both(&left, &right).await;
     if outcome.is_err() {
         for stream in [&left, &right] {
-            // So that the other side sees a reset instead of an orderly end.
+            // The other side must see a reset, not an orderly end.
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
     }

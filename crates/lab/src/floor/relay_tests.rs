@@ -8,7 +8,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap().0)
 }
 
-/// More bytes than all buffers together, both ways at once, then one end after the other.
+/// More bytes than all buffers hold, both ways at once, then one end after the other.
 #[tokio::test]
 async fn bytes_and_ends_pass_through() {
     const LENGTH: usize = 20 << 20;
@@ -53,7 +53,7 @@ async fn bytes_and_ends_pass_through() {
 }
 
 #[tokio::test]
-async fn a_reset_stays_a_reset() {
+async fn a_reset_is_passed_on() {
     let ((a, left), (right, mut b)) = (pair().await, pair().await);
     SockRef::from(&a).set_linger(Some(Duration::ZERO)).unwrap();
     drop(a);

@@ -1,6 +1,6 @@
-//! HTTP requests at a pace. One thread per worker, each with an epoll of its own: nothing is shared while requests run, and
-//! a timer of nanosecond resolution starts them (an async runtime's timers tick in milliseconds, ten times the latency
-//! that is measured here).
+//! HTTP requests at a pace. Each worker is a thread with its own epoll, and nothing is shared while requests run. A
+//! timer of nanosecond resolution starts them, because an async runtime's timers tick in milliseconds, ten times the
+//! latency that is measured here.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -19,14 +19,14 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-/// Between looks for requests that take too long.
+/// The pause between checks for requests that take too long.
 const LOOK: Duration = Duration::from_millis(250);
-/// Before a failed connection is opened again: a target that refuses must not be flooded.
+/// The pause before a failed connection is opened again. A target that refuses connections must not be flooded.
 const PAUSE: Duration = Duration::from_millis(10);
 const BUFFER: usize = 256 * 1024;
 const TIMER: u64 = u64::MAX;
 
-/// Runs the load and tells `events` when what counts begins and ends.
+/// Runs the load and reports to `events` when the measured time begins and ends.
 ///
 /// # Errors
 /// When a kept connection can't be opened at the start, or the kernel has no epoll or timer to spare.
@@ -94,7 +94,7 @@ struct Worker<'a> {
     next: (u64, usize),
     pausing: VecDeque<(Instant, usize)>,
     looked: Instant,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     armed: Option<Instant>,
     tally: Tally,
 }
@@ -181,7 +181,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Begins what is due by now.
+    /// Begins all requests that are due.
     fn start_due(&mut self, now: Instant) {
         loop {
             let (turn, index) = self.next;
@@ -203,7 +203,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Begins the slot's next request, if one is due or the loop is closed.
+    /// Begins the slot's next request if one is due, or at once in a closed loop.
     fn take_turn(&mut self, index: usize, now: Instant) {
         let slot = &mut self.slots[index];
         let start = match self.schedule.due(slot.number, slot.turn) {
@@ -248,7 +248,7 @@ impl<'a> Worker<'a> {
         slot.phase = Phase::Receiving;
     }
 
-    /// Does what a connection's new state allows. `ended` says that nothing will come after what has come.
+    /// Does what a connection's new state allows. `ended` means that no more bytes will come.
     fn serve(&mut self, index: usize, ended: bool, buffer: &mut [u8]) {
         if self.slots[index].phase == Phase::Connecting {
             let Some(stream) = &self.slots[index].stream else { return };
@@ -280,7 +280,7 @@ impl<'a> Worker<'a> {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The request was answered; how the server closes is not a failure of it.
+                // The request was answered. How the server closes afterwards is not its failure.
                 Err(_) if slot.phase == Phase::Closing => 0,
                 Err(error) => return self.fail(index, &format!("receive: {}", error.kind())),
             };
@@ -306,7 +306,8 @@ impl<'a> Worker<'a> {
                 }
                 Err(reason) => return self.fail(index, &format!("receive: {reason}")),
             }
-            // A short read emptied the socket; what comes later makes a new event. The end makes none if it came already.
+            // A short read has emptied the socket. Later bytes make a new event. An end that has already come makes
+            // none.
             if count < buffer.len() && !ended && self.slots[index].phase != Phase::Closing {
                 return;
             }
@@ -317,7 +318,7 @@ impl<'a> Worker<'a> {
         let now = Instant::now();
         let slot = &mut self.slots[index];
         let status = slot.reader.status();
-        // A closed loop has no plan: its requests count when they end within the time.
+        // A closed loop has no plan: a request counts if it ends within the time.
         let counts = self.schedule.counts(if self.schedule.is_open() { slot.start } else { now });
         if self.schedule.counts(now) {
             self.tally.body_bytes += slot.reader.body();
@@ -344,7 +345,7 @@ impl<'a> Worker<'a> {
         self.schedule.counts(Instant::now())
     }
 
-    /// A kept connection was closed between two requests: the next one opens another.
+    /// A kept connection was closed between two requests. The next request opens another.
     fn lose(&mut self, index: usize) {
         self.slots[index].stream = None;
     }
@@ -383,7 +384,7 @@ impl<'a> Worker<'a> {
             }
             match slot.phase {
                 Phase::Connecting | Phase::Sending | Phase::Receiving => {
-                    // Left out, the slowest requests of all would make the percentiles better.
+                    // Without these, the slowest requests would be missing from the percentiles.
                     if self.schedule.counts(if self.schedule.is_open() { slot.start } else { now }) {
                         self.tally.record(slot.start, now);
                     }
@@ -411,7 +412,7 @@ impl<'a> Worker<'a> {
         let resumed = self.pausing.front().map(|(when, _)| *when);
         let end = if now < self.schedule.end { self.schedule.end } else { deadline };
         let wake = [due, resumed, Some(self.looked + LOOK), Some(end)].into_iter().flatten().min().unwrap_or(end);
-        // Most turns wait for the same moment as the last one; that saves a system call per request.
+        // Usually the timer is already set to this time. The check saves a system call per request.
         if self.armed == Some(wake) && wake > now {
             return Ok(());
         }
@@ -423,7 +424,7 @@ impl<'a> Worker<'a> {
             .map_err(Error::errno("cannot set a timer"))
     }
 
-    /// What was not answered in the end: an error, and at least as late as it is old.
+    /// Counts a request without an answer: as an error, and as a latency of at least its age.
     fn abandon(&mut self) {
         if !self.schedule.is_open() {
             return;

@@ -1,4 +1,4 @@
-//! Latencies: recorded exactly enough for four nines, and passed on whole.
+//! Latency histograms, precise enough for the 99.99th percentile, and complete in the report.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-/// Smallest difference that is told apart, ns.
+/// The smallest difference that is recorded, ns.
 const LOWEST: u64 = 1_000;
-/// Longest latency told apart, ns: two minutes.
+/// The longest latency that is recorded, ns: two minutes.
 const HIGHEST: u64 = 120_000_000_000;
 /// Significant decimal digits: 0.1 %.
 const DIGITS: u8 = 3;
@@ -26,18 +26,18 @@ impl Default for LatencyRecorder {
 }
 
 impl LatencyRecorder {
-    /// An empty one.
+    /// Makes an empty one.
     #[must_use]
     pub fn new() -> Self {
         Self(Histogram::new_with_bounds(LOWEST, HIGHEST, DIGITS).expect("the constants above are valid bounds"))
     }
 
-    /// Records one.
+    /// Records one latency.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds those of another recorder.
+    /// Adds the latencies of another recorder.
     pub fn add(&mut self, other: &Self) {
         self.0 += &other.0;
     }
@@ -46,7 +46,7 @@ impl LatencyRecorder {
     #[must_use]
     pub fn finish(&self) -> Latency {
         let mut raw = Vec::new();
-        // Fails only for histograms beyond 2^31 counts, which are of no use without the percentiles either.
+        // This fails only for histograms with more than 2^31 counts.
         let histogram = match V2Serializer::new().serialize(&self.0, &mut raw) {
             Ok(_) => BASE64.encode(raw),
             Err(_) => String::new(),
@@ -68,19 +68,19 @@ impl LatencyRecorder {
 /// A distribution of latencies, in microseconds. All numbers are 0 when there were none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many.
+    /// The number of latencies.
     pub count: u64,
     /// Mean.
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,
-    /// 90 % are at most this.
+    /// The 90th percentile.
     pub p90_us: f64,
-    /// 99 % are at most this.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 99.9 % are at most this. Means nothing with fewer than some ten thousand requests.
+    /// The 99.9th percentile. Meaningless with fewer than some ten thousand requests.
     pub p999_us: f64,
-    /// Longest.
+    /// The maximum.
     pub max_us: f64,
     /// The whole distribution in nanoseconds: HdrHistogram's V2 encoding, in base64.
     pub histogram: String,
@@ -90,20 +90,20 @@ impl Latency {
     /// The recorder this came from.
     ///
     /// # Errors
-    /// In words, when the encoded distribution is damaged.
+    /// If the encoded distribution is damaged. The error is a text.
     pub fn recorder(&self) -> Result<LatencyRecorder, String> {
         let raw = BASE64.decode(&self.histogram).map_err(|error| error.to_string())?;
         Deserializer::new().deserialize(&mut raw.as_slice()).map(LatencyRecorder).map_err(|error| error.to_string())
     }
 
-    /// Points (quantile, microseconds) of the percentile curve, dense towards the tail.
+    /// Points (quantile, microseconds) of the percentile curve, denser towards the tail.
     #[must_use]
     pub fn curve(&self) -> Vec<(f64, f64)> {
         let Ok(LatencyRecorder(histogram)) = self.recorder() else { return Vec::new() };
         if histogram.is_empty() {
             return Vec::new();
         }
-        // Five points per halving of what is left; beyond 1/count there is nothing but the maximum.
+        // Five points per halving of the remainder. Beyond 1/count there is only the maximum.
         let last = (histogram.len() as f64).log2().min(20.0);
         (0..)
             .map(|step| f64::from(step) / 5.0)

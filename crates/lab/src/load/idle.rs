@@ -1,4 +1,4 @@
-//! Connections on which nothing happens: opened, proved by a byte there and back, held until told, proved again.
+//! Idle connections: opened, checked with one byte there and back, held until told, checked again.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,15 +16,15 @@ use super::Order;
 use super::spec::{Event, IdleLoad, IdleOutcome};
 use crate::Error;
 
-/// Connections opened or proved at the same time.
+/// How many connections are opened or checked at the same time.
 const PARALLEL: usize = 128;
-/// For one of them.
+/// The limit for one of them.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Opens the connections, says so, waits for the order to stop.
+/// Opens the connections, reports that, and waits for the order to stop.
 ///
 /// # Errors
-/// When there is no connection at all.
+/// If there is no connection at all.
 pub(super) fn run(
     load: &IdleLoad,
     orders: mpsc::Receiver<Order>,
@@ -51,7 +51,7 @@ pub(super) fn run(
         });
     }
     events(Event::Started);
-    // A closed channel means that whoever started this is gone, which is as good as an order.
+    // A closed channel means that the lab is gone. That counts as an order.
     let _ = orders.recv();
     events(Event::Ended);
     open = runtime.block_on(all(open.into_iter(), &mut errors, prove, hangs));
@@ -63,9 +63,9 @@ pub(super) fn run(
     Ok(outcome)
 }
 
-/// Does something for each item, a limited number at a time, and counts failures. Ends early if all of the first
+/// Runs an action for each item, a limited number at a time, and counts failures. Ends early if all of the first
 /// attempts fail in a `hopeless` way: ten thousand connections to a server that hangs would take twenty minutes and
-/// tell no more.
+/// show nothing more.
 async fn all<I, F>(
     items: impl Iterator<Item = I>,
     errors: &mut BTreeMap<String, u64>,
@@ -99,12 +99,12 @@ where
     good
 }
 
-/// Connections to a tunnel that is gone fail at once, and say nothing about the others.
+/// Connections through a closed tunnel fail at once. That tells nothing about other connections.
 fn hangs(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
-/// Kinds are few and told alike everywhere; a limit on open files has none.
+/// There are few kinds of errors, and their text is the same everywhere. A limit on open files has no kind.
 fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => format!("{error}: raise the limit on open files (ulimit -n)"),
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_hope_is_no_reason_to_go_on() {
+    async fn hopeless_failures_end_it_early() {
         let mut errors = BTreeMap::new();
         let given = |item: Option<TcpStream>| async { item.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()) };
         let refused = || std::iter::repeat_with(|| None);

@@ -22,7 +22,7 @@ fn http(target: SocketAddr, connections: usize, pace: Pace, reuse: Reuse) -> Htt
 }
 
 fn run_http(load: HttpLoad, seconds: f64) -> HttpOutcome {
-    let spec = LoadSpec { warmup_seconds: 0.1, seconds, load: Load::Http(load) };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 0.1, seconds, load: Load::Http(load) };
     let mut told = Vec::new();
     let outcome = run(&spec, mpsc::channel().1, &mut |event| told.push(event)).unwrap();
     assert_eq!(told, [Event::Started, Event::Ended]);
@@ -30,7 +30,7 @@ fn run_http(load: HttpLoad, seconds: f64) -> HttpOutcome {
     outcome
 }
 
-/// An HTTP server with a thread per connection; `before` is called before each answer with the number of the request.
+/// An HTTP server with a thread per connection. `before` is called before each answer with the request's number.
 fn scripted(before: impl Fn(u64, &mut TcpStream) -> bool + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind(at(0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -67,7 +67,7 @@ fn open_loop_keeps_its_rate() {
         assert!(outcome.latency.p50_us > 0.0 && outcome.latency.p50_us <= outcome.latency.p99_us);
         assert_eq!(outcome.connections_opened, 0, "the connections were kept");
         if let Some(some) = outcome.undisturbed {
-            // Fifty a slice, and one more or less at its edges.
+            // Fifty per slice, with one more or less at its edges.
             let (most, expected) = (some.seconds / 0.1, some.seconds * 500.0);
             assert!((some.latency.count as f64 - expected).abs() <= most, "{some:?}");
         }
@@ -97,9 +97,9 @@ fn a_stall_shows_in_the_open_loop() {
     assert!(closed.latency.p999_us < 190_000.0 || closed.answered < 1000, "{:?}", closed.latency);
 }
 
-/// Each connection has its own series: one that hangs delays its own requests and no others.
+/// Each connection has its own series. One that hangs delays only its own requests.
 #[test]
-fn a_connection_that_hangs_is_alone() {
+fn a_hanging_connection_delays_no_other() {
     let hang = |number, _: &mut TcpStream| {
         if number == 80 {
             std::thread::park_timeout(Duration::from_secs(60));
@@ -118,9 +118,9 @@ fn a_connection_that_hangs_is_alone() {
     );
 }
 
-/// Requests that could not even be sent are reported, with at least the latency they had when the load ended.
+/// Requests that could not be sent are reported with at least their age at the end of the load.
 #[test]
-fn what_is_never_answered_counts() {
+fn unanswered_requests_count() {
     let hang = |number, _: &mut TcpStream| {
         if number >= 80 {
             std::thread::park_timeout(Duration::from_secs(60));
@@ -189,14 +189,14 @@ fn a_connection_per_request() {
             Pace::Closed => assert!(outcome.answered > 100, "{outcome:?}"),
             Pace::Open { .. } => assert_eq!(outcome.answered, 200),
         }
-        // But for those that the time's begin or end falls between, of which there is one per slot at most: on a busy machine
-        // requests are answered after the time they were due in.
+        // Except those that span the beginning or the end, at most one per slot. On a busy machine an answer may come
+        // after the measured time.
         let in_time = (outcome.achieved_per_second * outcome.seconds).round() as u64;
         assert!(outcome.connections_opened.abs_diff(in_time) <= AT_ONCE as u64, "{outcome:?}");
     }
 }
 
-/// Nobody listens: every request fails, at a bounded pace, and nothing looks like a success.
+/// Nobody listens. Every request fails, at a bounded pace, and none looks like a success.
 #[test]
 fn refusals() {
     let gone = TcpListener::bind(at(0)).unwrap().local_addr().unwrap();
@@ -205,18 +205,18 @@ fn refusals() {
     assert!((5..=80).contains(&outcome.errors["connect: connection refused"]), "{:?}", outcome.errors);
 
     let load = Load::Http(http(gone, 2, Pace::Closed, Reuse::Kept));
-    let spec = LoadSpec { warmup_seconds: 0.0, seconds: 1.0, load };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 0.0, seconds: 1.0, load };
     let error = run(&spec, mpsc::channel().1, &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("cannot open connection 0"), "{error}");
     for (connections, per_second) in [(0, 1.0), (1, 0.0), (1, f64::NAN)] {
         let load = Load::Http(http(gone, connections, Pace::Open { per_second }, Reuse::PerRequest));
-        let spec = LoadSpec { warmup_seconds: 0.0, seconds: 1.0, load };
+        let spec = LoadSpec { unattended: false, warmup_seconds: 0.0, seconds: 1.0, load };
         assert!(run(&spec, mpsc::channel().1, &mut |_| {}).is_err());
     }
 }
 
 fn run_stream(load: StreamLoad) -> StreamOutcome {
-    let spec = LoadSpec { warmup_seconds: 0.1, seconds: 0.5, load: Load::Stream(load) };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 0.1, seconds: 0.5, load: Load::Stream(load) };
     match run(&spec, mpsc::channel().1, &mut |_| {}).unwrap() {
         Outcome::Stream(outcome) => outcome,
         other => panic!("{other:?}"),
@@ -239,7 +239,7 @@ fn bulk_bytes_both_ways() {
     assert!((50_000..=150_000).contains(&outcome.bytes[0]), "200 kB/s for half a second, not {}", outcome.bytes[0]);
 }
 
-/// Takes some bytes of a stream and throws the rest away: what the sink says is what counts.
+/// Receives some bytes of a stream and drops the rest. What the sink has received is what counts.
 #[test]
 fn lost_bytes_are_noticed() {
     let listener = TcpListener::bind(at(0)).unwrap();
@@ -254,7 +254,12 @@ fn lost_bytes_are_noticed() {
 }
 
 fn run_idle(target: SocketAddr, connections: usize, while_open: impl FnOnce() + Send) -> IdleOutcome {
-    let spec = LoadSpec { warmup_seconds: 0.0, seconds: 0.0, load: Load::Idle(IdleLoad { target, connections }) };
+    let spec = LoadSpec {
+        unattended: false,
+        warmup_seconds: 0.0,
+        seconds: 0.0,
+        load: Load::Idle(IdleLoad { target, connections }),
+    };
     let (order, orders) = mpsc::channel();
     let mut while_open = Some(while_open);
     let outcome = run(&spec, orders, &mut |event| {
@@ -274,7 +279,7 @@ fn idle_connections_are_proved_twice() {
     let outcome = run_idle(at(server().echo), 300, || {});
     assert_eq!((outcome.opened, outcome.alive, outcome.errors.len()), (300, 300, 0), "{outcome:?}");
 
-    // A server that answers each connection's first byte and then, when told, closes them all.
+    // The server answers each connection's first byte and later, when told, closes them all.
     let listener = TcpListener::bind(at(0)).unwrap();
     let target = listener.local_addr().unwrap();
     let (tell, told) = mpsc::channel::<()>();
@@ -301,7 +306,7 @@ fn idle_connections_are_proved_twice() {
 }
 
 #[test]
-fn a_distribution_survives_the_journey() {
+fn a_distribution_is_encoded_without_loss() {
     let mut recorder = LatencyRecorder::new();
     for milliseconds in 1..=1000 {
         recorder.record(Duration::from_millis(milliseconds));
@@ -321,7 +326,7 @@ fn a_distribution_survives_the_journey() {
 #[test]
 fn descriptions_have_one_form() {
     let load = http(at(80), 4, Pace::Open { per_second: 50.0 }, Reuse::PerRequest);
-    let spec = LoadSpec { warmup_seconds: 1.0, seconds: 2.0, load: Load::Http(load) };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 1.0, seconds: 2.0, load: Load::Http(load) };
     let text = serde_json::to_string(&spec).unwrap();
     assert_eq!(serde_json::from_str::<LoadSpec>(&text).unwrap(), spec);
     assert!(text.contains(r#""kind":"http""#) && text.contains(r#""pace":{"open":{"per_second":50.0}}"#), "{text}");

@@ -1,11 +1,11 @@
-//! HTTP/1.1 as far as the generator and its server need it (RFC 9112).
+//! HTTP/1.1, as far as the generator and its server need it (RFC 9112).
 
 use std::str::from_utf8;
 
-/// Longest head of a message.
+/// The longest accepted head of a message.
 pub(super) const HEAD_MAX: usize = 16 * 1024;
 
-/// The rest of a response.
+/// What is still to come of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     More,
@@ -19,11 +19,11 @@ enum State {
     Done,
 }
 
-/// Reads one response after the other.
+/// Reads responses one after the other.
 #[derive(Debug)]
 pub(super) struct ResponseReader {
     state: State,
-    /// The head so far, when it came in pieces.
+    /// The incomplete head.
     head: Vec<u8>,
     status: u16,
     close: bool,
@@ -61,7 +61,7 @@ impl ResponseReader {
         self.state != State::Head || !self.head.is_empty()
     }
 
-    /// Takes in what was received.
+    /// Reads the bytes that have arrived.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) -> Result<Progress, &'static str> {
         if self.state == State::Head {
             let known = self.head.len();
@@ -102,12 +102,12 @@ impl ResponseReader {
     }
 }
 
-/// Index behind the blank line that ends a head.
+/// The index after the blank line that ends a head.
 pub(super) fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Status, length of the body, whether the connection closes.
+/// The status, the body's length, and whether the connection closes.
 fn response_head(head: &[u8]) -> Result<(u16, u64, bool), &'static str> {
     let head = from_utf8(head).map_err(|_| "response head is not text")?;
     let mut lines = head.split("\r\n");
@@ -135,7 +135,7 @@ fn response_head(head: &[u8]) -> Result<(u16, u64, bool), &'static str> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
     pub path: &'a str,
-    /// Bytes of body that follow the head.
+    /// The length of the body after the head, in bytes.
     pub length: u64,
     pub close: bool,
 }

@@ -1,8 +1,9 @@
-//! The load generator: one process inside a pod's network namespace, told by one JSON text what to do.
+//! The load generator: one process inside a pod's network namespace, which gets its parameters as one JSON text.
 //!
 //! It writes JSON texts to standard output, one per line: [`Event::Started`] when the measured time begins,
 //! [`Event::Ended`] when it ends (so that processor time can be measured over exactly that time), and [`Event::Result`]
-//! last. End of file on standard input ends it at once, so that a generator never outlives the lab.
+//! last. The end of standard input ends it at once, so that a generator never outlives the lab. In a cluster's pod there is no
+//! standard input, and the load is marked as unattended.
 
 mod engine;
 mod histogram;
@@ -19,6 +20,7 @@ mod undisturbed;
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
 use std::sync::mpsc;
+use std::time::Duration;
 
 pub use histogram::{Latency, LatencyRecorder};
 pub use server::{Listening, ServerSpec, serve};
@@ -32,11 +34,11 @@ use crate::Error;
 /// A command to a generator from the process that started it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// End what lasts until told, and report.
+    /// End an unlimited load, and report.
     Stop,
 }
 
-/// Runs a load; `events` hears of its beginning and end, `orders` ends a load that lasts until told.
+/// Runs a load. `events` receives its beginning and end. `orders` ends an unlimited load.
 ///
 /// # Errors
 /// When nothing could be measured at all: no connection to the target, no descriptors. Failures of single requests
@@ -52,14 +54,25 @@ pub fn run(spec: &LoadSpec, orders: mpsc::Receiver<Order>, events: &mut dyn FnMu
 
 /// The process `leno lab-load SPEC`: see the module's description.
 pub fn load_main(spec: &str) -> ExitCode {
-    finish(serde_json::from_str(spec).map_err(|source| Error::Spec { what: "load", source }).and_then(|spec| {
-        let outcome = run(&spec, listen_to_orders(), &mut say)?;
-        say(Event::Result { outcome: Box::new(outcome) });
-        Ok(())
-    }))
+    finish(serde_json::from_str(spec).map_err(|source| Error::Spec { what: "load", source }).and_then(
+        |spec: LoadSpec| {
+            let (give, orders) = mpsc::channel();
+            if !spec.unattended {
+                listen_to_orders(give.clone());
+            }
+            let outcome = run(&spec, orders, &mut |event| {
+                if spec.unattended && event == Event::Started {
+                    stop_after(spec.duration(), give.clone());
+                }
+                say(event);
+            })?;
+            say(Event::Result { outcome: Box::new(outcome) });
+            Ok(())
+        },
+    ))
 }
 
-/// The process `leno lab-server SPEC`: serves until it is killed. Says on standard output where it listens.
+/// The process `leno lab-server SPEC`. It serves until it is killed, and prints where it listens.
 pub fn server_main(spec: &str) -> ExitCode {
     finish(serde_json::from_str(spec).map_err(|source| Error::Spec { what: "server", source }).and_then(|spec| {
         raise_descriptor_limit();
@@ -72,8 +85,8 @@ pub fn server_main(spec: &str) -> ExitCode {
 /// Descriptors for ten thousand idle connections: a proxy may need two or four for each.
 const DESCRIPTORS: u64 = 1 << 17;
 
-/// Raises the limit of open descriptors, for this process and those it starts: as far as the lab needs if this process may,
-/// else as far as it may. The limit that is then in force.
+/// Raises the limit of open descriptors for this process and its children, as far as the lab needs and the system
+/// permits. Returns the limit that is now in force.
 pub(crate) fn raise_descriptor_limit() -> u64 {
     leno_telemetry::raise_descriptor_limit(DESCRIPTORS).limit
 }
@@ -93,13 +106,21 @@ fn say(event: Event) {
         serde_json::to_string(&event).unwrap_or_else(|error| format!(r#"{{"event":"failed","reason":"{error}"}}"#));
     line.push('\n');
     let mut out = std::io::stdout().lock();
-    // Whoever reads is gone: the end of standard input ends this process too.
+    // The reader is gone. The end of standard input ends this process as well.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
+/// Gives the order to stop after this time.
+fn stop_after(time: Duration, give: mpsc::Sender<Order>) {
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        // A load that is limited has ended by itself.
+        let _ = give.send(Order::Stop);
+    });
+}
+
 /// Reads orders from standard input on a thread of its own.
-fn listen_to_orders() -> mpsc::Receiver<Order> {
-    let (give, orders) = mpsc::channel();
+fn listen_to_orders(give: mpsc::Sender<Order>) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             match line {
@@ -110,7 +131,6 @@ fn listen_to_orders() -> mpsc::Receiver<Order> {
         }
         std::process::exit(3);
     });
-    orders
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use super::spec::Pace;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     pub origin: Instant,
-    /// First moment that counts.
+    /// The begin of the measured time.
     pub begin: Instant,
-    /// First moment that counts no more.
+    /// The end of the measured time.
     pub end: Instant,
     connections: usize,
-    /// Seconds from one request to the next; `None` in a closed loop.
+    /// Seconds between two requests of a connection. `None` in a closed loop.
     interval: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The other end of every load: HTTP/1.1 responder, sink, source and echo.
+//! The server for every load: HTTP/1.1 responder, sink, source and echo.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
@@ -13,9 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::message::{HEAD_MAX, head_end, request_head};
 use crate::Error;
 
-/// Bytes per call of sink and source.
+/// Bytes per system call of sink and source.
 const BLOCK: usize = 256 * 1024;
-/// Longest answer that `/bytes/N` gives.
+/// The longest answer of `/bytes/N`.
 const BODY_MAX: usize = 64 << 20;
 
 /// The parameters of a server. With port 0, the kernel chooses.
@@ -25,13 +25,13 @@ pub struct ServerSpec {
     pub address: IpAddr,
     /// Port of the HTTP/1.1 responder.
     pub http: u16,
-    /// Port that takes bytes, and says how many they were when the sender is done.
+    /// The port of the sink, which reports how many bytes it has received when the sender is done.
     pub sink: u16,
-    /// Port that sends bytes for ever.
+    /// The port of the source, which sends bytes without end.
     pub source: u16,
-    /// Port that sends back what it gets.
+    /// The port of the echo.
     pub echo: u16,
-    /// Bytes of the usual body.
+    /// The length of the usual body, bytes.
     pub body: usize,
     /// Threads for HTTP and echo; sinks and sources have one per connection.
     pub workers: usize,
@@ -69,16 +69,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// The ports where it listens.
+    /// The ports on which it listens.
     #[must_use]
     pub fn ports(&self) -> Listening {
         self.ports
     }
 
-    /// Waits until one of its threads fails, which means for ever.
+    /// Waits until one of its threads fails, which normally never happens.
     ///
     /// # Errors
-    /// What the thread failed of.
+    /// The thread's failure.
     pub fn join(self) -> Result<(), Error> {
         for thread in self.threads {
             thread
@@ -93,7 +93,7 @@ impl Server {
 /// Starts a server.
 ///
 /// # Errors
-/// When a port is taken.
+/// If a port is in use.
 pub fn serve(spec: &ServerSpec) -> Result<Server, Error> {
     let (http, ports_http) = listeners(spec, spec.http)?;
     let (echo, ports_echo) = listeners(spec, spec.echo)?;
@@ -117,7 +117,7 @@ pub fn serve(spec: &ServerSpec) -> Result<Server, Error> {
     Ok(Server { ports, threads })
 }
 
-/// One listener per worker, all on one port.
+/// One listener per worker, all on the same port.
 fn listeners(spec: &ServerSpec, mut port: u16) -> Result<(Vec<std::net::TcpListener>, u16), Error> {
     let mut all = Vec::new();
     for _ in 0..spec.workers.max(1) {
@@ -153,7 +153,7 @@ fn work(http: std::net::TcpListener, echo: std::net::TcpListener, body: usize) -
         loop {
             tokio::select! {
                 accepted = http.accept() => if let Some(stream) = usable(accepted).await? {
-                    // A client that goes away in the middle is its own affair.
+                    // A client that closes early is no failure.
                     let answer = answer.clone();
                     tokio::task::spawn_local(async move { drop(respond(stream, &answer).await) });
                 },
@@ -165,7 +165,7 @@ fn work(http: std::net::TcpListener, echo: std::net::TcpListener, body: usize) -
     })
 }
 
-/// Running out of descriptors, or a client that is gone already, must not end the server.
+/// Neither a lack of descriptors nor a client that is already gone may end the server.
 async fn usable(accepted: io::Result<(TcpStream, SocketAddr)>) -> io::Result<Option<TcpStream>> {
     match accepted {
         Ok((stream, _)) => Ok(Some(stream)),
@@ -229,19 +229,19 @@ async fn respond(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
             Some(size) => write_sized(&mut stream, size, close).await?,
         }
         if close {
-            // In good order, so that the client's next connection can have the same port at once: the side that closes
-            // first keeps it.
+            // Close in order, so that the client's next connection can have the same port at once. The side that closes
+            // first keeps the port for a while.
             stream.shutdown().await?;
             return Ok(());
         }
     }
 }
 
-/// Drops a request's head and body from the buffer and the connection.
+/// Removes a request's head and body from the buffer, or from the connection.
 async fn discard(stream: &mut TcpStream, buffer: &mut Vec<u8>, end: usize, length: u64) -> io::Result<()> {
     let buffered = (buffer.len() - end) as u64;
     if length <= buffered {
-        // Fits: it is no more than what is in memory.
+        // The length fits, because so many bytes are in memory.
         buffer.drain(..end + usize::try_from(length).unwrap_or(0));
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! A connection of the engine, and what it is doing.
+//! One connection of the engine, and its state.
 
 use std::io;
 use std::net::TcpStream;
@@ -16,30 +16,30 @@ pub(super) enum Phase {
     Idle,
     /// The connection of a request is being opened.
     Connecting,
-    /// `sent` bytes of the request are on their way.
+    /// The request is being sent; `sent` bytes have been.
     Sending,
-    /// The answer is awaited.
+    /// The answer has not come yet.
     Receiving,
-    /// Answered; the server is about to close.
+    /// Answered. The server is about to close.
     Closing,
     /// Failed a moment ago.
     Pausing,
 }
 
-/// One connection at a time, and the requests that belong on it.
+/// A place for one connection at a time, and the requests for it.
 pub(super) struct Slot {
     pub number: usize,
     pub stream: Option<TcpStream>,
     pub phase: Phase,
     pub sent: usize,
     pub reader: ResponseReader,
-    /// The request's begin, as latency counts it.
+    /// The time from which the latency counts.
     pub start: Instant,
-    /// When the request was really begun; its timeout counts from here.
+    /// The time at which the request was really sent. Its timeout counts from here.
     pub begun: Instant,
-    /// Requests begun so far.
+    /// The number of requests begun.
     pub turn: u64,
-    /// Requests that are due and not begun.
+    /// The number of requests that are due and not begun.
     pub due: u64,
 }
 

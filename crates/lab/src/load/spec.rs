@@ -1,4 +1,4 @@
-//! The parameters of a load generator, and its answers.
+//! The parameters of a load generator, and its results.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,10 +12,13 @@ use super::server::Listening;
 /// One load from one pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadSpec {
-    /// Seconds of load before anything counts.
+    /// Seconds of load before the measured time.
     pub warmup_seconds: f64,
-    /// Seconds that count. Ignored by loads that last until told.
+    /// Seconds of the measured time. Ignored by unlimited loads, unless nobody attends.
     pub seconds: f64,
+    /// Nobody gives orders on standard input: its end means nothing, and an unlimited load ends after `seconds`.
+    #[serde(default)]
+    pub unattended: bool,
     /// The load.
     pub load: Load,
 }
@@ -45,11 +48,11 @@ pub enum Load {
 /// HTTP/1.1 `GET` requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HttpLoad {
-    /// Server.
+    /// The server's address.
     pub target: SocketAddr,
     /// Path; `/bytes/N` asks the lab's server for a body of N bytes, everything else for its usual body.
     pub path: String,
-    /// Connections at a time.
+    /// The number of simultaneous connections.
     pub connections: usize,
     /// When the next request is sent.
     pub pace: Pace,
@@ -65,11 +68,11 @@ pub struct HttpLoad {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
-    /// A request is sent as soon as the last one is answered: this finds the maximum. Its latencies flatter a server
-    /// that stalls, because no request is sent meanwhile.
+    /// A request is sent as soon as the last one is answered. This finds the maximum rate. Its latencies flatter a
+    /// server that stalls, because no request is sent meanwhile.
     Closed,
-    /// At fixed times, whether or not the last one is answered. Latency counts from the time at which a request should
-    /// have been sent, so that a stall shows in every request it delayed.
+    /// Requests are sent at fixed times, whether or not the last one is answered. Latency counts from the planned time,
+    /// so that a stall shows in every request it delayed.
     Open {
         /// Requests per second over all connections, evenly spaced.
         per_second: f64,
@@ -80,9 +83,9 @@ pub enum Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// It carries the next request.
+    /// The connection carries the next request.
     Kept,
-    /// The server closes it; the next request has a new one. Latency includes the connection's establishment.
+    /// The server closes it, and the next request opens another. Latency includes the connection's establishment.
     PerRequest,
 }
 
@@ -91,11 +94,11 @@ pub enum Reuse {
 pub struct StreamLoad {
     /// The server's sink for [`Direction::Send`], its source for [`Direction::Receive`].
     pub target: SocketAddr,
-    /// Connections, each with a thread.
+    /// The number of connections. Each has a thread.
     pub streams: usize,
     /// Which way the bytes go.
     pub direction: Direction,
-    /// Bytes per second that each stream reads at most; makes it a slow reader.
+    /// The most bytes per second that each stream reads. This makes it a slow reader.
     pub read_limit: Option<u64>,
 }
 
@@ -109,22 +112,22 @@ pub enum Direction {
     Receive,
 }
 
-/// Open connections on which nothing happens, until told.
+/// Idle connections, held until told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdleLoad {
     /// The server's echo.
     pub target: SocketAddr,
-    /// How many.
+    /// Their number.
     pub connections: usize,
 }
 
-/// One line of a generator's answer.
+/// One line of a generator's output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
     /// A server is ready.
     Listening {
-        /// Where.
+        /// Its addresses.
         ports: Listening,
     },
     /// The measured time begins now.
@@ -158,11 +161,11 @@ pub enum Outcome {
 /// The result of HTTP requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HttpOutcome {
-    /// Seconds that counted.
+    /// The measured time, seconds.
     pub seconds: f64,
-    /// Requests that should have been sent in that time; 0 for a closed loop.
+    /// Requests planned in that time. 0 for a closed loop.
     pub planned: u64,
-    /// Requests that were answered in full, of those that count.
+    /// Counted requests with a complete answer.
     pub answered: u64,
     /// Answers that arrived within the time, per second.
     pub achieved_per_second: f64,
@@ -170,30 +173,30 @@ pub struct HttpOutcome {
     pub body_bytes: u64,
     /// Connections that were opened within the time.
     pub connections_opened: u64,
-    /// Failed requests by reason. Requests that timed out or had no answer at the end are in here, and in `latency` with
-    /// their age, which their latency would have exceeded.
+    /// Failed requests by reason. Those without an answer are included, and are in `latency` with their age, which is
+    /// less than their latency would have been.
     pub errors: BTreeMap<String, u64>,
     /// From the intended time of sending (open loop) or the actual one (closed loop) to the last byte.
     pub latency: Latency,
     /// For an open loop on a virtual machine: the requests during which the hypervisor took no time.
     #[serde(default)]
     pub undisturbed: Option<Box<Undisturbed>>,
-    /// How late the generator itself was with requests whose connection was free: when this is not small beside the
-    /// latency, the generator is what was measured. Empty for a closed loop.
+    /// How late the generator was with requests whose connection was free. If this is not small compared with the
+    /// latency, the generator itself was measured. Empty for a closed loop.
     pub lag: Latency,
 }
 
-/// Requests that were due while a hypervisor took no time from this machine, nor in the 200 ms before or the 100 ms after.
+/// Requests due while the hypervisor took no time from this machine, nor in the 200 ms before or the 100 ms after.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Undisturbed {
-    /// Seconds in which they were due.
+    /// The seconds of such time.
     pub seconds: f64,
-    /// Their latency, as that of all.
+    /// Their latency, recorded as for all requests.
     pub latency: Latency,
 }
 
 impl HttpOutcome {
-    /// All failed requests.
+    /// The number of all failed requests.
     #[must_use]
     pub fn error_count(&self) -> u64 {
         self.errors.values().sum()
@@ -203,24 +206,24 @@ impl HttpOutcome {
 /// The result of bulk streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamOutcome {
-    /// Seconds that counted.
+    /// The measured time, seconds.
     pub seconds: f64,
-    /// Bytes in that time, of each stream.
+    /// Bytes of each stream in that time.
     pub bytes: Vec<u64>,
     /// Bytes of all streams in each tenth of that time.
     pub tenths: Vec<u64>,
-    /// Failed streams by reason; a stream whose bytes did not all arrive is one.
+    /// Failed streams by reason, including streams that lost bytes.
     pub errors: BTreeMap<String, u64>,
 }
 
 /// The result of idle connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleOutcome {
-    /// Connections that carried a byte there and back.
+    /// Connections that passed the first check.
     pub opened: u64,
-    /// Seconds this took for all of them.
+    /// Seconds until all had been opened and checked.
     pub open_seconds: f64,
-    /// Those of them that carried another byte there and back at the end.
+    /// Connections that also passed the check at the end.
     pub alive: u64,
     /// Failed connections by reason.
     pub errors: BTreeMap<String, u64>,

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use super::spec::{Direction, Event, StreamLoad, StreamOutcome};
 use crate::Error;
 
-/// Bytes per call.
+/// Bytes per system call.
 const BLOCK: usize = 256 * 1024;
-/// Bytes per call of a slow reader; its pauses follow from it.
+/// Bytes per system call of a slow reader. The pauses follow from it.
 const SLOW_BLOCK: usize = 16 * 1024;
-/// A stream notices within this time that it is over.
+/// A stream notices the end within this time.
 const LOOK: Duration = Duration::from_millis(200);
-/// For the target to accept, and to say at the end how much arrived.
+/// The limit for the target to accept, and to report at the end how much arrived.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// State shared between a stream's thread and the measuring one.
@@ -26,7 +26,7 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// Runs the load and tells `events` when what counts begins and ends.
+/// Runs the load and reports to `events` when the measured time begins and ends.
 ///
 /// # Errors
 /// When a stream can't be opened.
@@ -105,7 +105,7 @@ fn send(mut stream: TcpStream, number: usize, shared: &Shared) -> Result<(), Str
             Err(error) => return Err(format!("send: {}", error.kind())),
         }
     }
-    // Bytes are only worth something at the other end: the sink says how many it got.
+    // Only bytes that arrive count, so the sink reports how many it got.
     let mut arrived = [0; 8];
     stream
         .shutdown(Shutdown::Write)

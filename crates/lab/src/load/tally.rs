@@ -18,17 +18,18 @@ pub(super) struct Tally {
     pub errors: BTreeMap<String, u64>,
     pub latency: LatencyRecorder,
     pub lag: LatencyRecorder,
-    /// When each request was due, and its latency; `None` in a closed loop, whose requests never are.
+    /// For each request, when it was due and its latency. `None` in a closed loop, whose requests have no planned time.
     each: Option<Vec<(Instant, Duration)>>,
 }
 
 impl Tally {
-    /// For an open loop with this many requests: allocating during the run would be a stall.
+    /// For an open loop with this many requests. Memory is allocated now, because doing so during the run would be a
+    /// stall.
     pub(super) fn of_open_loop(requests: usize) -> Self {
         Self { each: Some(Vec::with_capacity(requests)), ..Self::default() }
     }
 
-    /// A request that was due, or begun, at `start` and has lasted until `now`.
+    /// Counts a request that was due, or begun, at `start` and has lasted until `now`.
     pub(super) fn record(&mut self, start: Instant, now: Instant) {
         let latency = now.saturating_duration_since(start);
         self.latency.record(latency);

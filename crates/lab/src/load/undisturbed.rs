@@ -1,9 +1,9 @@
-//! Which requests the hypervisor had no part in.
+//! Which requests the hypervisor did not delay.
 //!
 //! A hypervisor takes a core away for milliseconds at a time, a thousand times as long as a request waits in a proxy,
-//! and as often as its other guests need it. Those requests then make the tail of whatever is being measured. So the
-//! time is cut into slices, and the slices in which nothing was taken are summed up separately. What is left out is
-//! chosen by when requests were due, never by how long they took.
+//! and as often as its other guests need it. Such requests then make up the tail of every measurement. So the time is
+//! cut into slices, and requests in slices without taken time are summed up separately. They are chosen by the time at
+//! which they were due, never by their latency.
 
 use std::time::{Duration, Instant};
 
@@ -11,28 +11,28 @@ use super::histogram::LatencyRecorder;
 use super::spec::Undisturbed;
 use crate::measure::MachineCpu;
 
-/// Ten times the kernel's unit of stolen time (10 ms, after which what is left of it shows in the next slice).
+/// Ten times the kernel's unit of stolen time, which is 10 ms. Less than a unit shows in a later slice.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
-/// Slices left out after one in which time was taken: a queue is worked off, and the look may have been late.
+/// Slices left out after one with taken time: queues are worked off, and the check may have been late.
 const AFTER: usize = 2;
-/// Slices left out before one: their last requests were still on their way.
+/// Slices left out before one with taken time: their last requests were still in progress.
 const BEFORE: usize = 1;
 
-/// Slices from a moment on, and in which of them time was taken.
+/// The slices since a moment, and whether time was taken in each.
 pub(super) struct Slices {
     begin: Instant,
     disturbed: Vec<bool>,
-    /// Seconds taken by the last look since the machine started; `None` where the kernel does not tell.
+    /// Seconds taken from the start of the machine to the last check. `None` if the kernel does not report them.
     taken: Option<f64>,
 }
 
 impl Slices {
-    /// Slices from `begin` on, which is now.
+    /// Starts now, which is `begin`.
     pub(super) fn new(begin: Instant) -> Self {
         Self { begin, disturbed: Vec::new(), taken: taken() }
     }
 
-    /// Looks at what was taken since the last look.
+    /// Checks how much time was taken since the last check.
     pub(super) fn look(&mut self) {
         self.note(Instant::now(), taken());
     }
@@ -43,13 +43,13 @@ impl Slices {
         let any = taken.is_none() || taken != self.taken;
         self.taken = taken;
         if any && let Some(last) = self.disturbed.last_mut() {
-            // The last look may have come before its slice was quite over.
+            // The last check may have come before the end of its slice.
             *last = true;
         }
         self.disturbed.resize(passed.max(self.disturbed.len()), any);
     }
 
-    /// Whether no time was taken in the slice, nor about it. What was not looked at is not known to be so.
+    /// Whether no time was taken in the slice and its neighbours. Unchecked slices are not calm.
     fn is_calm(&self, slice: usize) -> bool {
         slice >= AFTER
             && self
@@ -58,8 +58,8 @@ impl Slices {
                 .is_some_and(|about| about.iter().all(|disturbed| !disturbed))
     }
 
-    /// Sums up the requests that were due in calm slices: when each was due, and its latency. `None` where the machine is no
-    /// guest, or does not know it.
+    /// Sums up the requests that were due in calm slices, from their due times and latencies. `None` if the machine is
+    /// not known to be a guest.
     pub(super) fn sum_up(&self, requests: &[(Instant, Duration)]) -> Option<Box<Undisturbed>> {
         if self.taken.is_none_or(|seconds| seconds == 0.0) {
             return None;
@@ -85,7 +85,7 @@ fn taken() -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Slices, each with a look at its end; `taken` are the seconds taken by then.
+    /// A slice with a check at the end of each; `taken` are the seconds taken until then.
     fn slices(taken: &[f64]) -> Slices {
         let begin = Instant::now();
         let mut slices = Slices { begin, disturbed: Vec::new(), taken: taken.first().copied() };
@@ -100,16 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_calm_when_those_about_it_are() {
+    fn a_slice_is_calm_if_its_neighbours_are() {
         assert_eq!(calm(&slices(&[1.0; 8])), [2, 3, 4, 5, 6]);
-        // Taken in slice 6, which the look at its end shows; slice 5 may have had some of it.
+        // Time was taken in slice 6, which the check at its end shows. Some of it may have been in slice 5.
         let some = slices(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1]);
         assert_eq!(calm(&some), [2, 3, 9, 10]);
         assert!(calm(&slices(&[1.0, 1.0])).is_empty());
     }
 
     #[test]
-    fn a_look_that_comes_late_speaks_for_all_it_missed() {
+    fn a_late_check_covers_all_slices_it_missed() {
         let mut slices = slices(&[1.0; 8]);
         let begin = slices.begin;
         slices.note(begin + SLICE * 11, Some(1.5));
@@ -124,7 +124,7 @@ mod tests {
         let slices = slices(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5]);
         assert_eq!(calm(&slices), [2, 3, 4]);
         let at = |tenths: f64, late: u64| (slices.begin + SLICE.mul_f64(tenths), Duration::from_millis(late));
-        // The second one lasts into what was taken, and counts; the third is quick, and does not.
+        // The second request lasts into the taken time, and counts. The third is short, and does not.
         let sum = slices.sum_up(&[at(2.5, 1), at(4.9, 900), at(7.5, 1), at(0.0, 1), at(99.0, 1)]).unwrap();
         assert!((sum.seconds - 0.3).abs() < 1e-9, "{sum:?}");
         assert_eq!(sum.latency.count, 2);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_no_guest_has_no_such_sum() {
+    fn a_machine_that_is_no_guest_has_no_undisturbed_sum() {
         assert_eq!(slices(&[0.0; 8]).sum_up(&[]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The machine: what it is, and what all of it is doing.
+//! The machine, and its use by all programs.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,10 @@ use super::process::seconds_per_tick;
 
 /// Processor time of the whole machine since it started, over all cores, seconds.
 ///
-/// Idle time is exact. Of the rest, most kernels only look at each clock tick what a core does, and a load at fixed times falls in
-/// step with the ticks: they then see all of it or none. So what is busy is what was not idle. Time that a hypervisor took is in
-/// part idle as well (of a core that was to wake and had to wait for it), in part not, which nothing tells apart.
+/// Idle time is exact. For the rest, most kernels only look at each clock tick at what a core does. A load at fixed
+/// times falls in step with the ticks, which then see all of it or none. So busy time is what was not idle. Part of the
+/// time that a hypervisor took is idle as well (a core was to wake and had to wait for it), and the kernel does not say
+/// how much.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineCpu {
     /// Programs, niced ones included.
@@ -22,25 +23,24 @@ pub struct MachineCpu {
     pub system_seconds: f64,
     /// Interrupts.
     pub irq_seconds: f64,
-    /// Deferred work of interrupts: on the way through the network stack most of it is here.
+    /// Deferred work of interrupts. Most of the network stack's work is here.
     pub softirq_seconds: f64,
     /// Time that a hypervisor gave to others.
     pub steal_seconds: f64,
-    /// Nothing to do, or waiting for a disk.
+    /// No work, or waiting for a disk.
     pub idle_seconds: f64,
-    /// All there was: the time that passed on every core. 0 in reports of the first versions, which did not keep it.
+    /// The time that passed, over all cores. 0 in reports of the first versions, which did not record it.
     #[serde(default)]
     pub all_seconds: f64,
 }
 
-/// The part of the time that was not idle which a hypervisor may have taken. Beyond it, the rest is not known well
-/// enough.
+/// The part of the busy time that a hypervisor may have taken. Beyond it, the remainder is not known well enough.
 const TAKEN: f64 = 0.05;
-/// How far the kernel's samples may be from the measured busy time to be believed.
+/// The kernel's samples are believed up to this distance from the measured busy time.
 const BELIEVED: f64 = 0.25;
 
 impl MachineCpu {
-    /// Now.
+    /// Reads the present value.
     ///
     /// # Errors
     /// When `/proc` is not mounted.
@@ -84,19 +84,21 @@ impl MachineCpu {
         }
     }
 
-    /// What no core was idle for, work or taken. The clock is read a moment before the rest, so no time at all may be less.
+    /// The busy time of all cores, work or taken. The clock is read slightly earlier, so it may come out below zero and
+    /// is cut off there.
     fn not_idle_seconds(&self) -> f64 {
         (self.all_seconds - self.idle_seconds).max(0.0)
     }
 
-    /// All that is work; `None` where a hypervisor took so much that it can't be known.
+    /// The work of all programs and the kernel. `None` if a hypervisor took so much that it is unknown, or if it was not
+    /// measured, as on the machines of a cluster.
     #[must_use]
     pub fn busy_seconds(&self) -> Option<f64> {
         let not_idle = self.not_idle_seconds();
-        (self.steal_seconds <= TAKEN * not_idle).then_some(not_idle - self.steal_seconds)
+        (self.all_seconds > 0.0 && self.steal_seconds <= TAKEN * not_idle).then_some(not_idle - self.steal_seconds)
     }
 
-    /// Deferred work of interrupts, if the kernel's samples can be right about it.
+    /// Deferred work of interrupts. `None` if the kernel's samples can't be right.
     #[must_use]
     pub fn believed_softirq_seconds(&self) -> Option<f64> {
         let busy = self.busy_seconds()?;
@@ -105,7 +107,7 @@ impl MachineCpu {
     }
 }
 
-/// How many cores are at work, averaged over `time`; what a hypervisor takes away counts.
+/// The number of busy cores, averaged over `time`. Time taken by a hypervisor counts.
 ///
 /// # Errors
 /// When `/proc` is not mounted.
@@ -116,10 +118,10 @@ pub async fn busy_cores(time: Duration) -> io::Result<f64> {
     Ok(used.not_idle_seconds() / time.as_secs_f64())
 }
 
-/// What the machine is.
+/// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processor, as it calls itself.
+    /// The processor's name.
     pub processor: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -129,18 +131,18 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Load averages over 1, 5 and 15 minutes.
     pub load_average: [f64; 3],
-    /// Whether it is a virtual machine: then its cores are shared with strangers.
+    /// Whether it is a virtual machine, whose cores other guests may share.
     pub is_virtual: bool,
-    /// Cores that were at work before anything was measured.
+    /// The number of busy cores before the measurement.
     pub busy_cores: f64,
-    /// Open descriptors that a process may have (`RLIMIT_NOFILE`): proxies inherit it.
+    /// Limit of open descriptors (`RLIMIT_NOFILE`), which proxies inherit.
     pub descriptors: u64,
-    /// How the first core's frequency is governed, where the kernel says so.
+    /// The frequency governor of the first core, if the kernel has one.
     pub governor: Option<String>,
 }
 
 impl Machine {
-    /// This one. What can't be found out is left empty, as is what takes time or a limit to be raised first.
+    /// Describes this machine. Unknown fields are empty, and so are those that take time or a raised limit.
     #[must_use]
     pub fn describe() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -18,8 +18,10 @@ fn burn(time: Duration) {
 
 #[test]
 fn own_work_is_counted() {
-    let (before, machine) = (cpu(own()).unwrap(), MachineCpu::now().unwrap());
-    // On a busy machine a second's work may take longer: wait for the work, not for the clock.
+    // The machine's interval encloses the process's: other tests of this process work between the two readings.
+    let machine = MachineCpu::now().unwrap();
+    let before = cpu(own()).unwrap();
+    // On a busy machine a second's work may take longer, so wait for the work.
     let begun = Instant::now();
     while cpu(own()).unwrap().since(&before).seconds() < 0.3 {
         burn(Duration::from_millis(50));
@@ -28,7 +30,7 @@ fn own_work_is_counted() {
     let used = cpu(own()).unwrap().since(&before);
     assert!(used.user_seconds > 0.0 && used.seconds() >= 0.3, "{used:?}");
     let whole = MachineCpu::now().unwrap().since(&machine);
-    // On a virtual machine whose hypervisor takes much just now it is not known.
+    // The value is unknown while a hypervisor takes much of the time.
     if let Some(busy) = whole.busy_seconds() {
         assert!(busy >= 0.2 && busy >= used.seconds() - 0.2, "{whole:?} {used:?}");
     }
@@ -36,7 +38,7 @@ fn own_work_is_counted() {
 
 #[test]
 fn descendants_are_counted_living_and_reaped() {
-    // The shell's child works and is reaped by it; then the shell works until its input ends.
+    // The shell's child works and is reaped by the shell. Then the shell works until its input ends.
     let script = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done; read line";
     let mut shell =
         Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -53,7 +55,7 @@ fn descendants_are_counted_living_and_reaped() {
     assert!(memory(pid).is_err());
 }
 
-/// A proxy that few requests come to works for less than the 10 ms of a tick: that is something, and not the same each time.
+/// A proxy with few requests works for less than a tick of 10 ms. Its time is not zero and varies.
 #[test]
 fn less_than_a_tick_is_counted() {
     let script = "echo done; read line";
@@ -67,9 +69,9 @@ fn less_than_a_tick_is_counted() {
     shell.wait().unwrap();
 }
 
-/// What a child does is its parent's work, and somebody else's to a sibling.
+/// A child's work counts for its parent, and as other work for a sibling.
 #[test]
-fn work_of_others_is_told_apart() {
+fn work_of_other_programs_is_separate() {
     let shell = || Command::new("sh").arg("-c").arg("read line").stdin(Stdio::piped()).spawn().unwrap();
     let mut stranger = shell();
     let stranger_pid = i32::try_from(stranger.id()).unwrap();
@@ -80,7 +82,7 @@ fn work_of_others_is_told_apart() {
         burn(Duration::from_millis(50));
         assert!(begun.elapsed() < Duration::from_secs(60), "work is not counted");
     }
-    // Whatever else runs can only add to it.
+    // Other programs can only add to it.
     assert!(others(stranger_pid).unwrap() - seen_by_stranger >= 0.28);
     let all = others(i32::MAX);
     assert!(all.is_err(), "a process that is gone is an error");
@@ -115,9 +117,9 @@ fn softirqs_are_separate() {
     assert_eq!(MachineCpu::parse("cpu0 1 2 3 4\n", Duration::ZERO), None);
 }
 
-/// A load in step with the clock's ticks is seen by all of them or by none.
+/// Clock ticks see all of a load in step with them, or none of it.
 #[test]
-fn what_is_not_idle_is_busy_whatever_was_sampled() {
+fn busy_time_is_what_was_not_idle() {
     let at = |seconds, user, idle, softirq| {
         let stat = format!("cpu  {user} 0 0 {idle} 0 0 {softirq} 50\ncpu0 1\ncpu1 1\nintr 7\n");
         MachineCpu::parse(&stat, Duration::from_secs(seconds)).unwrap()
@@ -133,9 +135,9 @@ fn what_is_not_idle_is_busy_whatever_was_sampled() {
     assert!(is_near(seen.busy_seconds(), 2.5) && is_near(seen.believed_softirq_seconds(), 0.5), "{seen:?}");
 }
 
-/// Cores that wait to wake while a hypervisor has them are idle and taken at once: the difference may be less than nothing.
+/// A core that a hypervisor keeps from waking is counted as idle and as taken, so the difference may be negative.
 #[test]
-fn what_was_taken_in_part_is_not_known() {
+fn partly_taken_time_is_unknown() {
     let guest = |idle_seconds, steal_seconds| MachineCpu {
         all_seconds: 8.0,
         idle_seconds,

@@ -1,7 +1,7 @@
 //! The cost of a subject: processor time, memory and descriptors of processes, and of the machine as a whole.
 //!
-//! Everything comes from `proc(5)`. Processor time of a process includes what the kernel does in its system calls;
-//! interrupts and packets handled on the way (`softirq`) are only in the machine's numbers, which is why both are taken.
+//! Everything comes from `proc(5)`. A process's time includes its system calls. Interrupts and packet processing
+//! (`softirq`) are only in the machine's numbers, which is why both are recorded.
 
 mod machine;
 mod process;

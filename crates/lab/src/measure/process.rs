@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 /// Processor time of processes, seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// In the programs.
+    /// Time in the programs themselves.
     pub user_seconds: f64,
-    /// In the kernel on their behalf.
+    /// Time in the kernel on behalf of the programs.
     pub system_seconds: f64,
 }
 
 impl Cpu {
-    /// Both.
+    /// The sum of both.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.user_seconds + self.system_seconds
     }
 
-    /// Divided as it is here, but so much of both. The kernel divides in the same way what it has counted as a whole.
+    /// The same division for another total. The kernel, too, divides a total in this way.
     fn scaled_to(self, seconds: f64) -> Self {
         let of_programs = if self.seconds() > 0.0 { self.user_seconds / self.seconds() } else { 0.0 };
         let user_seconds = of_programs * seconds;
@@ -64,19 +64,19 @@ pub struct Memory {
     pub descriptors: u64,
 }
 
-/// Processor time that a process has used so far, together with its descendants, living or reaped. A descendant that ends
-/// between two calls is in the second as part of its parent.
+/// Processor time of a process and its descendants so far, living or reaped. If a descendant ends between two calls,
+/// the second still contains it as part of its parent.
 ///
 /// # Errors
 /// When the process is gone.
 pub fn cpu(pid: i32) -> io::Result<Cpu> {
     let mut total = usage(pid)?;
-    // A process that has ended and was not reaped yet has a name but no process.
+    // A process that has ended and was not reaped yet still has an entry.
     if fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| fields(&stat).first() == Some(&"Z")) {
         return Err(io::ErrorKind::NotFound.into());
     }
     for child in process_tree(pid)?.into_iter().filter(|child| *child != pid) {
-        // It may end between being listed and being asked; then its parent has its time.
+        // If it ends between the listing and the query, its parent has its time.
         total = total + usage(child).unwrap_or_default();
     }
     Ok(total)
@@ -110,11 +110,11 @@ fn kibibytes(status: &str, name: &str) -> u64 {
     value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Processor time, seconds, that all programs have used so far that are not descendants of `pid`, which must live. Threads of
-/// the kernel are left out: they work for everybody.
+/// Processor time, in seconds, of all programs that are not descendants of `pid`, which must be alive. Kernel threads
+/// are left out, because they work for everybody.
 ///
 /// # Errors
-/// When `pid` is gone.
+/// If `pid` is gone.
 pub fn others(pid: i32) -> io::Result<f64> {
     const KERNEL: i32 = 2;
     let own = process_tree(pid)?;
@@ -131,18 +131,18 @@ pub fn others(pid: i32) -> io::Result<f64> {
     Ok(total)
 }
 
-/// The processor time of a process and its reaped children. Its own part is the scheduler's count in nanoseconds. A
-/// tick is 10 ms, which is all that a proxy takes for a few hundred requests.
+/// Processor time of a process and its reaped children. Its own part is the scheduler's count in nanoseconds, because a
+/// tick of 10 ms is all that a proxy takes for a few hundred requests.
 fn usage(pid: i32) -> io::Result<Cpu> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let [own, reaped] = times(&stat);
     let precise = clock_getcpuclockid(Pid::from_raw(pid)).and_then(clock_gettime);
-    // A process that has ended has no clock any more.
+    // A process that has ended has no clock.
     let own = precise.map_or(own, |now| own.scaled_to(Duration::from(now).as_secs_f64()));
     Ok(own + reaped)
 }
 
-/// The processor time of a process and its reaped children, from `/proc/PID/stat`, in whole ticks.
+/// Processor time of a process and its reaped children from `/proc/PID/stat`, in whole ticks.
 fn time(stat: &str) -> Cpu {
     let [own, reaped] = times(stat);
     own + reaped

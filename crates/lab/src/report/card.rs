@@ -1,4 +1,4 @@
-//! One figure of all subjects at a glance: for each a bar, its median, and its ratio to no mesh and to its peers.
+//! One figure of all subjects: for each a bar, its median, and its ratio to no mesh and to its peers.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ pub(super) fn card(report: &Report, figure: &Figure, with_step: bool) -> String 
         escape(&about.join(" · ")),
     );
     let top = figure.subjects.iter().map(|one| one.max).fold(0.0, f64::max);
-    // A bar shows a difference. Of one subject, or where all are alike, there is none to see.
+    // Bars show differences. With one subject, or equal values, there is none.
     let has_bars = figure.subjects.len() > 1 && !is_alike(figure) && top > 0.0;
     for (index, subject) in report.subjects.iter().enumerate() {
         let Some(one) = figure.of(&subject.name) else { continue };

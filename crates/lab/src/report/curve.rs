@@ -1,10 +1,10 @@
-//! The plot of latencies, drawn by hand: a report must open without a network, and for years.
+//! The latency plot, drawn by hand, because a report must open without a network, and after years.
 
 use std::fmt::Write as _;
 
 use super::markup::{colour, escape};
 
-/// A subject's place among the subjects, its name, and its points: quantile and microseconds.
+/// A subject's index, its name, and its points: quantile and microseconds.
 pub(super) type Curve = (usize, String, Vec<(f64, f64)>);
 
 /// Height of the plot and room below it for the percentiles, in CSS pixels. Its width is the page's.
@@ -12,11 +12,11 @@ const HEIGHT: f64 = 260.0;
 const BELOW: f64 = 24.0;
 /// The lines are drawn in a square of this size, which is stretched.
 const SQUARE: f64 = 1000.0;
-/// Percentiles that are named below the plot. Of those beside each other, a phone has room for every second.
+/// The percentiles with a label. On a phone, every second one has room.
 const NAMED: [(f64, &str); 6] =
     [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"), (0.99999, "99.999 %")];
 
-/// A line per subject: latency (logarithmic) over percentile (logarithmic towards the tail). Empty if there are no points.
+/// One line per subject: latency (logarithmic) over percentile (logarithmic towards the tail). Empty without points.
 pub(super) fn percentiles(curves: &[Curve]) -> String {
     let points = || curves.iter().flat_map(|(_, _, curve)| curve).filter(|(_, latency)| *latency > 0.0);
     let (low, high) =
@@ -40,13 +40,13 @@ pub(super) fn percentiles(curves: &[Curve]) -> String {
         );
     }
     out.push_str("</span></figcaption>\n");
-    // The labels come last, above the curves.
+    // The labels come last, so they are above the curves.
     let mut labels = String::new();
     let _ =
         write!(out, r#"<svg class="plot" width="100%" height="{}" role="img" aria-label="{title}">"#, HEIGHT + BELOW);
     for decade in from as i32..=to as i32 {
         let at = down(10_f64.powi(decade)) * HEIGHT;
-        // The topmost label would be cut off above its line.
+        // Above its line, the topmost label would be cut off.
         let text = if at < 14.0 { at + 13.0 } else { at - 4.0 };
         let _ = write!(out, r#"<line class="g" x1="0" x2="100%" y1="{at:.1}" y2="{at:.1}"/>"#);
         let _ = write!(labels, r#"<text x="2" y="{text:.1}">{}</text>"#, scale(decade));

@@ -6,7 +6,7 @@ use super::card::card;
 use super::curve::{Curve, percentiles};
 use super::markup::{STEP, count, escape, id, minute};
 use super::published::study;
-use super::verdict::{few_rounds, is_alike, key_figures, standings, telling};
+use super::verdict::{few_rounds, is_alike, key_figures, proviso, standings, telling};
 use super::{Report, StepInfo, remarks, tables};
 use crate::results::pooled_curve;
 use crate::stats::{Figure, number};
@@ -38,7 +38,7 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
         self::step(&mut out, report, step, &keys);
     }
     how(&mut out, report);
-    // The only thing that could end the element early is the end tag's beginning.
+    // Only the beginning of the end tag could end the element early.
     let json = serde_json::to_string(report)?.replace("</", "<\\/");
     let _ = writeln!(out, "</main>\n{RAW_BEGIN}{json}{RAW_END}\n</html>");
     Ok(out)
@@ -55,7 +55,7 @@ pub fn raw_json(page: &str) -> Option<&str> {
     Some(rest.split_once(RAW_END)?.0)
 }
 
-/// The verdict in words, and a card for each figure that it counts.
+/// The verdict in words, and a card for each figure that it is based on.
 fn summary(out: &mut String, report: &Report, keys: &[&Figure]) {
     out.push_str("<h2 id=\"summary\">Summary</h2>\n");
     let standings = standings(report, keys);
@@ -70,7 +70,12 @@ fn summary(out: &mut String, report: &Report, keys: &[&Figure]) {
                 "floor" => "<small>two relays that only copy: no encryption, no policy</small>",
                 _ => "",
             };
-            let _ = writeln!(out, "<li><b>{own}</b> beside <b>{other}</b>: {}.{about}", standing.words());
+            let _ = writeln!(
+                out,
+                "<li><b>{own}</b> beside <b>{other}</b>: {}{}.{about}",
+                standing.words(),
+                proviso(report)
+            );
         }
         out.push_str("</ul>\n");
     }
@@ -112,7 +117,7 @@ fn step(out: &mut String, report: &Report, step: &StepInfo, keys: &[&Figure]) {
     );
     out.push_str(&percentiles(&curves(report, step)));
     let is_shown = |figure: &Figure| keys.iter().any(|key| std::ptr::eq(*key, figure));
-    // A picture shows a difference: of one subject, or where all are alike, the table is enough.
+    // With one subject, or equal values, a picture shows no difference, and the table is enough.
     let drawn = telling(report, &step.name)
         .filter(|figure| !is_shown(figure) && figure.subjects.len() > 1 && !is_alike(figure));
     let cards: String = drawn.map(|figure| card(report, figure, false)).collect();
@@ -140,9 +145,11 @@ fn curves(report: &Report, step: &StepInfo) -> Vec<Curve> {
 fn how(out: &mut String, report: &Report) {
     let machine = &report.machine;
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
-    let mut facts: Vec<(&str, String)> = vec![
+    let cluster = report.cluster.iter().map(|cluster| ("cluster", escape(&cluster.in_words())));
+    let mut facts: Vec<(&str, String)> = cluster.collect();
+    facts.extend([
         (
-            "machine",
+            if report.cluster.is_some() { "machine of the lab" } else { "machine" },
             format!(
                 "{}, {}{}, {gib:.0} GiB, Linux {}{}",
                 escape(&machine.processor),
@@ -171,7 +178,7 @@ fn how(out: &mut String, report: &Report) {
             ),
         ),
         ("command", format!("<code>{}</code>", escape(&report.command))),
-    ];
+    ]);
     facts.extend(programs(report));
     out.push_str("<h2 id=\"how\">How it was measured</h2>\n<dl>\n");
     for (name, text) in facts {
@@ -179,15 +186,26 @@ fn how(out: &mut String, report: &Report) {
     }
     out.push_str("</dl>\n");
     out.push_str(&remarks::html(&report.warnings));
-    out.push_str(if report.churn.is_empty() { READ } else { READ_CHURN });
+    let is_many_svc = report.scenario == "many-svc";
+    match (report.churn.is_empty(), is_many_svc) {
+        (true, _) => out.push_str(READ),
+        (false, true) => out.push_str(&READ_CHURN.replace("{FED}", WATCHED).replace("{FROM}", FROM_THE_LAST_EVENT)),
+        (false, false) => out.push_str(&READ_CHURN.replace("{FED}", FED).replace("{FROM}", FROM_THE_CHANGE)),
+    }
     out.push_str(RAW);
 }
 
-/// The subjects by what carries them: a program that several share is described once.
+/// The subjects, grouped by program, so that a shared program is described once.
 fn programs(report: &Report) -> Vec<(&'static str, String)> {
     let mut groups: Vec<(Vec<String>, String)> = Vec::new();
     for subject in &report.subjects {
-        let mut text = if subject.encrypts { "encrypted between the nodes" } else { "in the clear" }.to_owned();
+        // Control planes carry no traffic of programs.
+        let carries = match (report.churn.is_empty(), subject.encrypts) {
+            (false, _) => "",
+            (true, true) => "encrypted between the nodes",
+            (true, false) => "in the clear",
+        };
+        let mut text = carries.to_owned();
         for program in &subject.programs {
             let _ = write!(
                 text,
@@ -259,13 +277,22 @@ Closed loops only serve to find a maximum.</li>\n\
 <li>Encryption between the nodes, and within a node where a step stays in one, is verified in every round by watching the link.</li>\n\
 </ul>\n";
 
+const FED: &str =
+    "The control plane is fed with Kubernetes objects as JSON. Decoding them is part of its processor time.";
+const WATCHED: &str = "The control planes watch an API server that the lab plays. It sends all of them the same objects as JSON. \
+Decoding them is part of their processor time.";
+
+const FROM_THE_CHANGE: &str = "from when a change was about to be written to the control plane";
+const FROM_THE_LAST_EVENT: &str = "from the last event of a change, which makes the new pods ready or deletes pods,";
+
+/// With `{FED}`, one of [`FED`] and [`WATCHED`], and `{FROM}`, where `fed to seen` begins.
 const READ_CHURN: &str = "<h2 id=\"read\">How to read this</h2>\n<ul>\n\
 <li>Less is better in all figures.</li>\n\
 <li>Subjects take turns in every round, each a process of its own that starts with nothing.</li>\n\
 <li>Absolute figures belong to this machine. Ratios are what carries over.</li>\n\
-<li>The control plane is fed with Kubernetes objects as JSON. Decoding them is part of its processor time. The proxies are connections of one process, \
+<li>{FED} The proxies are connections of one process, \
 each over TLS with a token, that acknowledges what comes; they share the machine’s cores with the control plane.</li>\n\
-<li>Fed to seen: from when a change was about to be written to the control plane until a proxy had all pods of it, for every change and proxy.</li>\n\
+<li>Fed to seen: {FROM} until a proxy had all pods of it, for every change and proxy.</li>\n\
 <li>Processor time per proxy and change is without what the same change costs while no proxy is connected, where that was measured in the same round.</li>\n\
 <li>After each step every proxy must hold what the mesh is: of one proxy every field is compared with the mesh, of the others a digest of each resource with that one’s. \
 A control plane that fails this is not reported.</li>\n\

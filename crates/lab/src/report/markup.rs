@@ -1,6 +1,6 @@
 //! Text in HTML and SVG.
 
-/// Text as it may stand in HTML, in attributes too.
+/// Escapes text for HTML, including attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -39,12 +39,12 @@ pub(super) fn id(kind: &str, names: &[&str]) -> String {
     id
 }
 
-/// The class of a subject by its place among the subjects; the style sheet gives it a colour, light and dark.
+/// The CSS class of a subject, by its index. The style sheet gives it a colour, for light and dark.
 pub(super) fn colour(index: usize) -> String {
     format!("s{}", index % COLOURS)
 }
 
-/// How many colours the style sheet has.
+/// The number of colours in the style sheet.
 const COLOURS: usize = 8;
 
 /// A point in time for people, to the minute, in UTC: `2026-11-22 18:48`. `time` is RFC 3339 in UTC.

@@ -19,6 +19,7 @@ pub use text::text;
 
 use crate::Error;
 use crate::churn::{self, PhaseResult};
+use crate::cluster_info::ClusterInfo;
 use crate::identity::Identified;
 use crate::measure::{Machine, now};
 use crate::options::RunOptions;
@@ -29,15 +30,15 @@ use crate::stats::{Figure, Found, sum_up};
 /// Version of the report's JSON: changes when a field changes its meaning.
 pub const VERSION: u32 = 1;
 
-/// Everything a run found.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`VERSION`].
     pub version: u32,
     /// Version of the program that measured.
     pub program_version: String,
-    /// Commit that this program was built from, with `-dirty` if there was more; `None` where it was built outside of a
-    /// repository.
+    /// The commit that this program was built from, with `-dirty` if there were other changes. `None` if it was built
+    /// outside of a repository.
     pub commit: Option<String>,
     /// The command line.
     pub command: String,
@@ -45,11 +46,14 @@ pub struct Report {
     pub started: String,
     /// When it ended.
     pub ended: String,
-    /// The machine.
+    /// The machine that the lab ran on.
     pub machine: Machine,
+    /// The cluster, if the loads ran on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterInfo>,
     /// The scenario.
     pub scenario: String,
-    /// What the scenario is about.
+    /// The scenario's description.
     pub about: String,
     /// The steps that were measured.
     pub steps: Vec<StepInfo>,
@@ -59,13 +63,13 @@ pub struct Report {
     pub seconds: f64,
     /// The subjects, in the order of each round.
     pub subjects: Vec<Identified>,
-    /// What a reader must know before believing the figures.
+    /// What a reader must know before relying on the figures.
     pub warnings: Vec<String>,
     /// Medians, spreads and ratios.
     pub figures: Vec<Figure>,
-    /// Every single result, in the order in which they were measured.
+    /// Every raw result, in the order of measurement.
     pub results: Vec<StepResult>,
-    /// The same, where control planes were measured.
+    /// Every raw result of a control plane's measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub churn: Vec<PhaseResult>,
 }
@@ -91,7 +95,17 @@ impl Report {
         for subject in &options.subjects {
             subjects.push(subject.identify(&options.program).await?);
         }
-        Ok(Self {
+        Ok(Self::begin(options, machine, subjects, None))
+    }
+
+    /// The report of a run that begins now, with subjects that are known.
+    pub(crate) fn begin(
+        options: &RunOptions,
+        machine: Machine,
+        subjects: Vec<Identified>,
+        cluster: Option<ClusterInfo>,
+    ) -> Self {
+        Self {
             version: VERSION,
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: options.commit.clone(),
@@ -99,6 +113,7 @@ impl Report {
             started: now(),
             ended: String::new(),
             machine,
+            cluster,
             scenario: options.scenario.name.to_owned(),
             about: options.scenario.about.to_owned(),
             steps: Vec::new(),
@@ -109,7 +124,7 @@ impl Report {
             figures: Vec::new(),
             results: Vec::new(),
             churn: Vec::new(),
-        })
+        }
     }
 
     /// Sums up the results.

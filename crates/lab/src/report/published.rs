@@ -1,7 +1,7 @@
-//! Figures that others have published, measured under conditions like those of a step, and their faults.
+//! Figures that others have published for conditions like those of a step, and their weaknesses.
 //!
-//! The figures stand beside the lab's own to show proportions, not to be compared number by number: other machines, other
-//! networks, other programs behind the mesh.
+//! The figures stand beside the lab's own to show proportions. Single numbers can't be compared: machines, networks and
+//! the programs behind the mesh differ.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Study {
     pub title: &'static str,
     /// How it was measured.
     pub method: &'static str,
-    /// What a reader must know before believing them.
+    /// What a reader must know before relying on them.
     pub faults: &'static [&'static str],
 }
 

@@ -1,10 +1,10 @@
-//! Remarks on a run for a reader: those that say the same of several turns stand together.
+//! Remarks on a run for a reader. Remarks that say the same about several turns are grouped.
 
 use std::fmt::Write as _;
 
 use super::markup::escape;
 
-/// A remark is opened if there are at most this many.
+/// The remarks are unfolded if there are at most this many.
 const FEW: usize = 4;
 
 /// The remarks as a section; empty if there are none.
@@ -38,7 +38,7 @@ pub(super) fn html(warnings: &[String]) -> String {
     out
 }
 
-/// Remarks that differ only in their numbers and in the turn they are about, together; in the order of the first of each.
+/// Groups remarks that differ only in their numbers and their turn, in the order of the first of each.
 fn groups(warnings: &[String]) -> Vec<Vec<&str>> {
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for warning in warnings {
@@ -51,7 +51,7 @@ fn groups(warnings: &[String]) -> Vec<Vec<&str>> {
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// A remark without its numbers and, if it is about a turn (`STEP with SUBJECT, round N: …`), without that part.
+/// A remark without its numbers and without the turn that it is about (`STEP with SUBJECT, round N: …`).
 fn kind(warning: &str) -> String {
     let text = match warning.split_once(": ") {
         Some((turn, rest)) if turn.contains(", round ") => rest,
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_the_same_stands_together() {
+    fn equal_remarks_are_grouped() {
         let warnings = [
             "a/b with leno, round 1: the hypervisor took 0.13 cores away",
             "the machine is not quiet",

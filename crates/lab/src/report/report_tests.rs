@@ -50,6 +50,7 @@ fn report() -> Report {
         started: "2026-11-22T18:48:00.960974942Z".into(),
         ended: String::new(),
         machine: Machine::describe(),
+        cluster: None,
         scenario: scenario.name.into(),
         about: scenario.about.into(),
         steps: Vec::new(),
@@ -78,9 +79,9 @@ fn ids_and_links(page: &str) -> (Vec<String>, Vec<String>) {
     (values(" id=\""), values(" href=\"#"))
 }
 
-/// Every element that is opened is closed, nothing is fetched, and no text of a subject becomes markup.
+/// All elements are closed, nothing is fetched, and no subject's text becomes markup.
 #[test]
-fn the_page_is_whole_and_alone() {
+fn the_page_is_complete_and_fetches_nothing() {
     let page = html(&report()).unwrap();
     for tag in [
         "svg", "table", "thead", "tbody", "details", "ul", "h2", "h3", "div", "section", "figure", "script", "style",
@@ -108,9 +109,9 @@ fn the_page_is_whole_and_alone() {
     assert!(!page.contains("NaN") && !page.contains("inf"), "a number went wrong");
 }
 
-/// The JSON in the page is the report: nothing of it is lost.
+/// The JSON in the page is the complete report.
 #[test]
-fn raw_results_are_in_the_page() {
+fn the_page_contains_the_raw_results() {
     let report = report();
     let page = html(&report).unwrap();
     let (_, rest) = page.split_once("id=\"report\">").unwrap();
@@ -146,7 +147,7 @@ fn a_table_for_the_terminal() {
     assert!(line.contains("1.5") && line.contains('×'), "the ratio to the first subject: {line}");
     assert!(text.contains("(0123abc)") && !text.contains("> by"), "{text}");
 
-    // With a third subject there is more to compare than with the first.
+    // With a third subject there is more to compare than the first.
     let mut report = report();
     let floor = report.results.iter().filter(|one| one.subject == "none").cloned();
     let floor: Vec<_> = floor.map(|one| StepResult { subject: "floor".into(), ..one }).collect();
@@ -161,7 +162,7 @@ fn a_table_for_the_terminal() {
     assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["latency", "p50", "1.57×", "1.57×"]);
 }
 
-/// The way from a claim to what it rests on: verdict, summary, then every round of each figure, with its time.
+/// The way from a claim to its basis: verdict, summary, then every round of each figure with its time.
 #[test]
 fn from_the_verdict_to_the_rounds() {
     let page = shown(&report());
@@ -186,9 +187,9 @@ fn from_the_verdict_to_the_rounds() {
     assert!(page.contains("2026-11-22 18:48 to 2026-11-22 18:53 UTC") && !page.contains("960974942"));
 }
 
-/// What holds for all is said once, and not beside each figure.
+/// What holds for all is said once instead of beside each figure.
 #[test]
-fn what_holds_for_all_is_said_once() {
+fn common_remarks_are_said_once() {
     let mut report = report();
     assert!(!shown(&report).contains("carries a claim by itself"));
     report.rounds = 1;
@@ -215,7 +216,7 @@ fn figure(subjects: &[(&str, [f64; 3])]) -> Figure {
     figure
 }
 
-/// A bar for each subject, a whisker for each spread, and no bar where nothing is compared.
+/// One bar per subject, one whisker per spread, and no bar if nothing is compared.
 #[test]
 fn bars_show_differences() {
     let mut report = report();

@@ -1,4 +1,4 @@
-//! The tables of a step: all of its figures, and what each round found.
+//! The tables of a step: all its figures, and the values of each round.
 
 use std::fmt::Write as _;
 
@@ -93,7 +93,8 @@ pub(super) fn rounds(report: &Report, step: &StepInfo, figures: &[&Figure]) -> S
         for one in &figure.subjects {
             let _ = write!(out, "<tr><td>{}", escape(&one.subject));
             for round in 1..=report.rounds {
-                // Reports of the first versions don't say which rounds a figure is known of: all of them.
+                // Reports of the first versions don't say which rounds a figure comes from. It comes from all of them
+                // then.
                 let index = if one.rounds.is_empty() {
                     Some(round - 1)
                 } else {
@@ -110,7 +111,7 @@ pub(super) fn rounds(report: &Report, step: &StepInfo, figures: &[&Figure]) -> S
     out
 }
 
-/// When each turn of a step began, a row for each subject; `None` in reports of versions that did not keep it.
+/// When each turn of a step began, a row for each subject. `None` in reports of versions that did not record it.
 fn began(report: &Report, step: &StepInfo) -> Option<String> {
     let loads = report.results.iter().map(|one| (&one.step, &one.subject, one.round, one.started.as_str()));
     let phases = report.churn.iter().map(|one| (&one.step, &one.subject, one.round, one.started.as_str()));

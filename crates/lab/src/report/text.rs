@@ -4,34 +4,36 @@ use std::fmt::Write as _;
 
 use super::Report;
 use super::markup::minute;
-use super::verdict::{is_own, key_figures, standings};
+use super::verdict::{is_own, key_figures, proviso, standings};
+use crate::cluster_info::ClusterInfo;
 use crate::stats::number;
 
-/// How Leno stands beside the others, and a table for each step: a line per figure, a column per subject with median and
-/// range, and the ratio to the subject named first.
+/// Leno's comparison with the others, and a table for each step: a line per figure, a column per subject with median
+/// and range, and the ratio to the first subject.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
     let machine = &report.machine;
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
+    let place = report.cluster.as_ref().map_or_else(
+        || format!("{}, {} cores, {gib:.0} GiB, Linux {}", machine.processor, machine.cores, machine.kernel),
+        ClusterInfo::in_words,
+    );
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        "{}: {} round{} of {} s; {}, {} cores, {gib:.0} GiB, Linux {}",
+        "{}: {} round{} of {} s; {place}",
         report.scenario,
         report.rounds,
         if report.rounds == 1 { "" } else { "s" },
         report.seconds,
-        machine.processor,
-        machine.cores,
-        machine.kernel
     );
     let commit = report.commit.as_deref().unwrap_or("of an unknown commit");
     let _ = writeln!(out, "measured by Leno {} ({commit}), {} UTC", report.program_version, minute(&report.started));
     for subject in &report.subjects {
         for program in &subject.programs {
             let version = program.version.as_deref().unwrap_or("version unknown");
-            let sum = program.sha256.get(..12).unwrap_or("unreadable");
+            let sum = program.sha256.get(..12).unwrap_or("unknown");
             let _ = writeln!(out, "  {}: {version}; SHA-256 {sum}…", subject.name);
         }
     }
@@ -42,7 +44,7 @@ pub fn text(report: &Report) -> String {
         let _ = writeln!(out, "\nin {}:", names.join("; "));
     }
     for standing in &standings {
-        let _ = writeln!(out, "  {} beside {}: {}", standing.own, standing.other, standing.words());
+        let _ = writeln!(out, "  {} beside {}: {}{}", standing.own, standing.other, standing.words(), proviso(report));
     }
     for step in &report.steps {
         let mut rows = vec![vec![String::new()]];
@@ -91,7 +93,7 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-/// How a subject compares with each other one; nothing if there are none but the first, which the figures themselves tell.
+/// A subject's comparison with each other one. Empty if there is only the first, which the figures already compare.
 fn ratios(report: &Report, step: &str, subject: &str) -> String {
     let others: Vec<&str> =
         report.subjects.iter().map(|other| other.name.as_str()).filter(|other| *other != subject).collect();

@@ -1,15 +1,15 @@
-//! Which figures of a report are its summary, and how the subjects compare in them.
+//! The figures of a report's summary, and how the subjects compare in them.
 
 use super::Report;
 use crate::stats::{Better, FEW, Figure, Ratio, Summary};
 use crate::subject::WITHOUT_MESH;
 
-/// Figures in a summary.
+/// The number of figures in a summary.
 pub(super) const FIVE: usize = 5;
 
-/// The most telling figures, most telling first. Each entry is a step and alternative names of a figure, of which the
-/// first that was measured is used. Steps have different names in all scenarios, so one list serves all of them.
-const TELLING: [(&str, &[&str]); 30] = [
+/// The figures of the summary, most important first. Each entry is a step and alternative names of a figure; the first
+/// name that was measured is used. Step names are unique over all scenarios, so one list serves all.
+const TELLING: [(&str, &[&str]); 33] = [
     ("across-nodes/1-stream/send", &["CPU of both proxies"]),
     ("across-nodes/1-stream/send", &["throughput"]),
     ("across-nodes/8-streams/send", &["CPU of both proxies"]),
@@ -34,6 +34,9 @@ const TELLING: [(&str, &[&str]); 30] = [
     ("messages/64-KiB", &ADDED_P99),
     ("crowd/5-busy", &["worst pod's p99 by the best pod's"]),
     ("crowd/5-busy", &["RSS under load, per proxy"]),
+    ("churn/rescale", &["peak RSS"]),
+    ("churn/rescale", &["CPU per minute"]),
+    ("churn/rescale", &["fed to seen p99"]),
     ("first-sync", &["CPU of the first sync of all"]),
     ("first-sync", &["memory per proxy in sync"]),
     ("churn/replace-pod", &["CPU per proxy and change"]),
@@ -44,7 +47,7 @@ const TELLING: [(&str, &[&str]); 30] = [
 const ADDED_P50: [&str; 3] = ["latency p50 added to none, undisturbed", "latency p50 added to none", "latency p50"];
 const ADDED_P99: [&str; 3] = ["latency p99 added to none, undisturbed", "latency p99 added to none", "latency p99"];
 
-/// How the names of figures begin that say what something costs.
+/// Names of figures that begin like this are costs.
 const COSTS: [&str; 8] = [
     "CPU of both proxies",
     "CPU per proxy and change",
@@ -56,8 +59,8 @@ const COSTS: [&str; 8] = [
     "latency p99 added",
 ];
 
-/// The figures of the summary, at most [`FIVE`], most telling first. A figure in which all subjects are alike tells nothing
-/// and is left out.
+/// The figures of the summary, at most [`FIVE`], most important first. A figure that is equal for all subjects is left
+/// out.
 pub(super) fn key_figures(report: &Report) -> Vec<&Figure> {
     let mut keys: Vec<&Figure> = Vec::new();
     let listed = TELLING.iter().filter_map(|(step, names)| {
@@ -75,7 +78,7 @@ pub(super) fn key_figures(report: &Report) -> Vec<&Figure> {
     keys
 }
 
-/// The figures of a step that are drawn: what the step is about, which comes first, and what it cost.
+/// The figures of a step that are drawn: its main figure first, and its cost.
 pub(super) fn telling<'a>(report: &'a Report, step: &'a str) -> impl Iterator<Item = &'a Figure> {
     let figures = report.figures.iter().filter(move |figure| figure.step == step);
     figures
@@ -87,7 +90,7 @@ pub(super) fn telling<'a>(report: &'a Report, step: &'a str) -> impl Iterator<It
 /// Whether all subjects have the same value in all rounds.
 pub(super) fn is_alike(figure: &Figure) -> bool {
     let Some(first) = figure.subjects.first() else { return true };
-    // A single subject is compared with nothing, but its value is news unless it is zero.
+    // A single subject is compared with nothing. Its value is still of interest unless it is zero.
     let is_same = |one: &Summary| one.min == first.median && one.max == first.median;
     figure.subjects.iter().all(is_same) && (figure.subjects.len() > 1 || first.median == 0.0)
 }
@@ -98,8 +101,8 @@ pub(super) fn is_own(subject: &str) -> bool {
     name.split('+').any(|part| part == "leno")
 }
 
-/// The subjects that `subject` is compared with: Leno with all that are not Leno, or with the other builds if there are no
-/// others; a peer with no mesh.
+/// The subjects that `subject` is compared with. For Leno those are all others that are not Leno, or other builds if
+/// there are none. For a peer it is no mesh.
 pub(super) fn compared_with<'a>(report: &'a Report, subject: &str) -> Vec<&'a str> {
     let others: Vec<&str> =
         report.subjects.iter().map(|other| other.name.as_str()).filter(|other| *other != subject).collect();
@@ -121,7 +124,7 @@ pub(super) enum Outcome {
     NotToldApart,
 }
 
-/// What a ratio shows about the subject that has it.
+/// What a ratio says about its subject.
 pub(super) fn outcome(better: Better, ratio: &Ratio) -> Outcome {
     let is_better = if better == Better::Higher { ratio.ratio > 1.0 } else { ratio.ratio < 1.0 };
     match (ratio.overlap || ratio.ratio == 1.0, is_better) {
@@ -131,7 +134,7 @@ pub(super) fn outcome(better: Better, ratio: &Ratio) -> Outcome {
     }
 }
 
-/// How Leno stands beside another subject in the figures of the summary.
+/// The comparison of Leno with another subject in the figures of the summary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing<'a> {
     /// Leno's name in the run.
@@ -142,18 +145,17 @@ pub(super) struct Standing<'a> {
     pub(super) better: usize,
     /// Figures in which it is worse.
     pub(super) worse: usize,
-    /// Figures in which the two are not told apart.
+    /// Figures that show no difference.
     pub(super) alike: usize,
 }
 
-/// How each Leno stands beside each other subject; peers first. A pair that has no figure in common is left out.
+/// The comparison of each Leno with each other subject, peers first. Pairs without common figures are left out.
 pub(super) fn standings<'a>(report: &'a Report, keys: &[&Figure]) -> Vec<Standing<'a>> {
     let mut standings = Vec::new();
     let own = || report.subjects.iter().map(|subject| subject.name.as_str()).filter(|name| is_own(name));
     for own in own() {
         for other in compared_with(report, own) {
-            // Of two builds, the one that was named first is compared with the second, and not the other way round as
-            // well.
+            // Two builds are compared once: the one named first with the other.
             let is_told = standings.iter().any(|known: &Standing<'_>| known.own == other && known.other == own);
             let mut standing = Standing { own, other, better: 0, worse: 0, alike: 0 };
             for figure in keys {
@@ -179,12 +181,12 @@ pub(super) fn standings<'a>(report: &'a Report, keys: &[&Figure]) -> Vec<Standin
 }
 
 impl Standing<'_> {
-    /// Figures that both have.
+    /// The number of figures that both have.
     pub(super) fn compared(&self) -> usize {
         self.better + self.worse + self.alike
     }
 
-    /// The standing in words, without the names: "better in 3 of 5 figures, worse in 1, not told apart in 1".
+    /// The comparison in words, without the names: "better in 3 of 5 figures, worse in 1, not told apart in 1".
     pub(super) fn words(&self) -> String {
         let all = self.compared();
         let parts = [("better", self.better), ("worse", self.worse), ("not told apart", self.alike)];
@@ -200,7 +202,12 @@ impl Standing<'_> {
     }
 }
 
-/// What makes all figures of a report doubtful alike: too few rounds.
+/// What is added to a comparison of so few rounds that it proves nothing.
+pub(super) fn proviso(report: &Report) -> &'static str {
+    if report.rounds == 1 { " (one round: no claim)" } else { "" }
+}
+
+/// The reason why all figures of a report are doubtful: too few rounds.
 pub(super) fn few_rounds(report: &Report) -> Option<String> {
     (report.rounds < FEW).then(|| {
         let rounds = if report.rounds == 1 { "One round".to_owned() } else { format!("{} rounds", report.rounds) };

@@ -11,22 +11,22 @@ use crate::subject::WITHOUT_MESH;
 const GIGA: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
 
-/// A machine that does more than this part of a core's work by itself is not quiet.
+/// A machine is not quiet if other programs use more than this part of a core.
 pub(crate) const QUIET: f64 = 0.15;
 
-/// With fewer requests than this, 99.9 % is the slowest one or two of them.
+/// With fewer requests than this, the 99.9th percentile is the slowest one or two.
 const ENOUGH_FOR_P999: u64 = 3_000;
 
-/// With fewer requests than this, 99 % is the slowest ten of them.
+/// With fewer requests than this, the 99th percentile depends on the slowest ten.
 const ENOUGH_FOR_P99: u64 = 1_000;
 
-/// Cores that a hypervisor may take away before it is told.
+/// A remark is made if a hypervisor takes more cores than this.
 const TAKEN: f64 = 0.05;
 
-/// The part of idle connections that must have been opened for them to be divided by.
+/// If fewer of the idle connections than this part were opened, no figure is divided by their number.
 const MOST_OPENED: f64 = 0.99;
 
-/// Latencies to which a mesh adds, and the names of the added ones.
+/// Latencies to which a mesh adds, and the names of the added parts.
 const ADDED: [(&str, &str); 4] = [
     ("latency p50", "latency p50 added to none"),
     ("latency p99", "latency p99 added to none"),
@@ -48,8 +48,8 @@ pub fn figures(results: &[StepResult]) -> Vec<Figure> {
     sum_up(&found.collect::<Vec<_>>())
 }
 
-/// The values of a result and, for open loops, the latency that the subject adds to the latency without a mesh in the
-/// same round. That is what remains without the network, the program and the generator.
+/// The values of a result. For open loops they include the latency that the subject adds to that of no mesh in the same
+/// round. This difference excludes the network, the program and the generator.
 fn with_added(result: &StepResult, results: &[StepResult]) -> Vec<Value> {
     let mut found = values(result);
     let is_open = |load: &LoadResult| {
@@ -72,7 +72,7 @@ fn with_added(result: &StepResult, results: &[StepResult]) -> Vec<Value> {
     found
 }
 
-/// The first number of a step, in words.
+/// The main number of a step, in words.
 pub(crate) fn headline(result: &StepResult) -> String {
     let shown = |(name, unit, _, value): &Value| format!("{name} {} {unit}", number(*value));
     let values = values(result);
@@ -81,7 +81,7 @@ pub(crate) fn headline(result: &StepResult) -> String {
     first.join(", ")
 }
 
-/// Things about a result that a reader of its figures must know.
+/// Remarks on a result that a reader of its figures needs.
 pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
     let mut remarks = Vec::new();
     let at = format!("{} with {}, round {}", result.step, result.subject, result.round);
@@ -134,8 +134,8 @@ pub(crate) fn remarks(result: &StepResult) -> Vec<String> {
     remarks
 }
 
-/// The time that a hypervisor took during each step, one sentence per step, because on some machines it takes something
-/// in all turns.
+/// The time that a hypervisor took during each step. One sentence per step, because on some machines it takes time in
+/// every turn.
 pub(crate) fn taken(results: &[StepResult]) -> Vec<String> {
     let share = |result: &StepResult| result.machine.steal_seconds / result.seconds.max(1e-9);
     let mut remarks = Vec::new();
@@ -196,7 +196,7 @@ fn proxies_cpu(result: &StepResult) -> Option<f64> {
     (!result.proxies.is_empty()).then(|| total.seconds())
 }
 
-/// Processor time per unit of work: of the proxies together, of the machine, and the machine's softirq part.
+/// Processor time per unit of work: of both proxies, of the machine, and the machine's softirq part.
 fn costs(result: &StepResult, names: [&'static str; 3], unit: &'static str, work: f64) -> Vec<Value> {
     if work <= 0.0 {
         return Vec::new();
@@ -264,7 +264,7 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
     values
 }
 
-/// All requests of several loads together.
+/// All requests of several loads, merged.
 fn pooled<'a>(latencies: impl IntoIterator<Item = &'a Latency>) -> Latency {
     let mut pooled = LatencyRecorder::new();
     for recorder in latencies.into_iter().filter_map(|latency| latency.recorder().ok()) {
@@ -306,7 +306,7 @@ fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> 
         ("failed", "connections", Lower, failed),
         ("time to open all", "s", Lower, outcome.open_seconds),
     ];
-    // If many connections are missing, the proxies' memory is not that of so many connections.
+    // If many connections are missing, the proxies' memory does not belong to the full number.
     if result.proxies.is_empty() || (outcome.opened as f64) < MOST_OPENED * asked as f64 {
         return values;
     }
@@ -319,7 +319,7 @@ fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> 
             "memory per connection, per proxy",
             "KiB",
             Lower,
-            // From fresh: what an earlier step left behind would otherwise count as free.
+            // Relative to a fresh proxy: otherwise memory that an earlier step left would count as free.
             mean(&|proxy| (mib(&proxy.during) - mib(&proxy.fresh)) * 1024.0 / opened),
         ),
         ("RSS fresh, per proxy", "MiB", Lower, mean(&|proxy| mib(&proxy.fresh))),
@@ -346,7 +346,7 @@ fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> 
         ),
         ("CPU of both proxies while idle", "% of a core", Lower, idle_cpu),
     ]);
-    // One that never was has no number.
+    // A result that does not exist has no number.
     let back: Option<Vec<f64>> = result.proxies.iter().map(|proxy| proxy.given_back_seconds).collect();
     if let Some(seconds) = back {
         values.push(("time until RSS is near fresh", "s", Lower, seconds.into_iter().fold(0.0, f64::max)));
@@ -354,7 +354,7 @@ fn idle(result: &StepResult, asked: usize, outcome: &IdleOutcome) -> Vec<Value> 
     values
 }
 
-/// The pooled latencies of a step's measured requests over all rounds with one subject, for the percentile curve.
+/// The merged latencies of a step over all rounds with one subject, for the percentile curve.
 pub(crate) fn pooled_curve(results: &[StepResult], step: &str, subject: &str) -> Vec<(f64, f64)> {
     let results = results.iter().filter(|result| result.step == step && result.subject == subject);
     let loads = results.flat_map(|result| result.loads.iter().filter(|load| load.placed.measured));

@@ -102,12 +102,12 @@ fn requests_by_hand() {
     assert_eq!(value(&crowd, "answered"), Some(5000.0));
     assert_eq!(value(&crowd, "worst pod's p99 by the best pod's"), Some(1.0));
     assert_eq!(value(&crowd, "answered for the worst pod"), Some(1000.0));
-    // Five times the same distribution is the same distribution, only with a longer tail.
+    // Five equal distributions merge into the same distribution, with a longer tail.
     let (one, five) = (pooled_curve(&[open], "bulk", "leno"), pooled_curve(&[crowd], "bulk", "leno"));
     assert!(five.len() > one.len() && five.starts_with(&one));
 }
 
-/// What a mesh adds is taken round by round, and only where latency counts from a planned time.
+/// Added latency is computed per round, and only if latency counts from a planned time.
 #[test]
 fn added_latency_by_hand() {
     let one = |subject: &str, round: usize, factor: u64, pace| {
@@ -122,7 +122,7 @@ fn added_latency_by_hand() {
         StepResult { subject: subject.into(), round, ..result }
     };
     let open = Pace::Open { per_second: 1000.0 };
-    // The second round is slower for both: what is added stays the same.
+    // The second round is slower for both, and the added latency is the same.
     let rounds = [("none", 1, 1), ("leno", 1, 3), ("ztunnel", 1, 5), ("none", 2, 4), ("leno", 2, 6), ("ztunnel", 2, 8)];
     let results: Vec<_> = rounds.map(|(subject, round, factor)| one(subject, round, factor, open)).into();
     let figures = figures(&results);
@@ -138,7 +138,7 @@ fn added_latency_by_hand() {
 
     let mut guest = results;
     for result in &mut guest {
-        // Little is undisturbed in the first round with one of them.
+        // In the first round, one of them has few undisturbed requests.
         let few = result.round == 1 && result.subject == "leno";
         if let Outcome::Http(outcome) = &mut result.loads[0].outcome {
             let mut recorder = LatencyRecorder::new();
@@ -157,7 +157,7 @@ fn added_latency_by_hand() {
 }
 
 #[test]
-fn what_readers_must_know_is_said() {
+fn remarks_say_what_readers_must_know() {
     let late = http_result(Pace::Open { per_second: 2000.0 }, Reuse::Kept, "/", 1);
     let remarks = remarks(&late);
     assert!(remarks.iter().any(|remark| remark.contains("only 1000 of 2000 requests per second")), "{remarks:?}");

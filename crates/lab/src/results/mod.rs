@@ -1,4 +1,4 @@
-//! The results of a run, raw and summed up.
+//! The results of a run: raw, and as figures.
 
 mod figures;
 
@@ -11,7 +11,7 @@ use crate::load::Outcome;
 use crate::measure::{Cpu, MachineCpu, Memory};
 use crate::scenario::Placed;
 
-/// Everything one step found, raw.
+/// The raw results of one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepResult {
     /// Step.
@@ -20,14 +20,14 @@ pub struct StepResult {
     pub subject: String,
     /// Round, from 1.
     pub round: usize,
-    /// When the step began: RFC 3339, UTC. Empty in reports of versions that did not keep it.
+    /// When the step began: RFC 3339, UTC. Empty in reports of versions that did not record it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub started: String,
     /// Seconds over which processor time was taken.
     pub seconds: f64,
     /// The results of the loads.
     pub loads: Vec<LoadResult>,
-    /// The use of the processes that carry each node's traffic: its proxy, or its tunnel. Empty if there are none.
+    /// The use of the processes that carry each node's traffic: its proxy, or its tunnel. Empty for no mesh.
     pub proxies: Vec<ProxyUse>,
     /// The use of the whole machine, load and servers included.
     pub machine: MachineCpu,
@@ -38,7 +38,7 @@ pub struct StepResult {
 /// The result of one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// The load and its place.
+    /// The load.
     pub placed: Placed,
     /// The result.
     pub outcome: Outcome,
@@ -51,14 +51,14 @@ pub struct ProxyUse {
     pub node: String,
     /// Processor time over the measured seconds.
     pub cpu: Cpu,
-    /// Memory when nothing had been carried yet.
+    /// Memory before any traffic.
     pub fresh: Memory,
     /// Memory before the step.
     pub before: Memory,
     /// Memory at the end of the measured seconds, under load.
     pub during: Memory,
-    /// Memory afterwards; for idle connections when it was given back, or could have been.
+    /// Memory afterwards. For idle connections: when it was given back, or when the time for that was over.
     pub after: Memory,
-    /// For idle connections: seconds until memory was within 25 % of the fresh one, if it ever was.
+    /// For idle connections: seconds until memory was within 25 % of a fresh proxy's. `None` if it never was.
     pub given_back_seconds: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Makes sure that one lab runs at a time, and removes what a killed one left.
+//! Makes sure that only one lab runs at a time, and removes what a killed one left.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -11,16 +11,17 @@ use nix::sys::socket::{getsockopt, sockopt};
 use super::wireguard;
 use crate::Error;
 
-/// Held by a lab at work; the kernel releases it however the lab ends. Two labs would measure each other, and between two
-/// turns a lab has no stage whose name would keep the other out.
+/// Held by a running lab. The kernel releases it, however the lab ends. Two labs would measure each other, and between
+/// two turns a lab has no stage whose name would keep the other out.
 #[derive(Debug)]
 pub(crate) struct Alone {
-    /// Under a name that is no file's, and so never left behind.
+    /// An abstract socket name, which has no file that could be left behind.
     _listener: UnixListener,
 }
 
 impl Alone {
-    /// Takes it. To be called before this process has a network of its own: such names are told apart by that.
+    /// Takes it. Call this before the process enters its own network namespace, because abstract names belong to the
+    /// namespace.
     ///
     /// # Errors
     /// [`Error::AnotherLab`].
@@ -35,17 +36,17 @@ impl Alone {
     }
 }
 
-/// The process that listens there, if it is one that this one can see.
+/// The process that listens there, if it is visible from here.
 fn holder(name: &SocketAddr) -> Option<i32> {
     let stream = UnixStream::connect_addr(name).ok()?;
     let credentials = getsockopt(&stream, sockopt::PeerCredentials).ok()?;
     Some(credentials.pid()).filter(|pid| *pid > 0)
 }
 
-/// Removes what a lab of this name has left that was killed: processes, network namespaces, directories, sockets.
+/// Removes what a killed lab of this name left: processes, network namespaces, directories, sockets.
 ///
 /// # Errors
-/// [`Error::StageTaken`] when there is a stage of this name that runs; whatever the system refuses.
+/// [`Error::StageTaken`] when a stage of this name runs. Other errors of the system.
 pub(super) async fn clear(stage: &StageName) -> Result<(), Error> {
     let refused = |source| match source {
         leno_local::Error::AlreadyRunning { name, pid } => {
@@ -53,7 +54,7 @@ pub(super) async fn clear(stage: &StageName) -> Result<(), Error> {
         }
         source => Error::Leftovers { name: stage.as_str().to_owned(), source: Box::new(source) },
     };
-    // Only to be told if it is taken: `down` would end it.
+    // The lock is taken only to see whether the stage runs: `down` would end it.
     Stage::manifest_dir(stage).map_err(refused)?;
     leno_local::down::run(stage).await.map_err(refused)?;
     wireguard::remove_sockets();

@@ -15,7 +15,7 @@ use crate::scenario::NAMESPACE;
 /// The network namespace of a pod of the lab.
 ///
 /// # Errors
-/// In words, when it does not run.
+/// If it does not run. The error is a text.
 pub(super) fn pod_namespace(stage: &Stage, name: &str) -> Result<NetworkNamespace, String> {
     let listing = stage.listing();
     let pod = listing.pods.iter().find(|pod| pod.namespace == NAMESPACE && pod.name == name);
@@ -33,7 +33,7 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Starts it in the network namespace of the pod `from`: from there on it is that pod to everyone else.
+    /// Starts it in the network namespace of the pod `from`. To all others, it is that pod.
     pub(super) fn start(
         stage: &Stage,
         options: &RunOptions,
@@ -65,18 +65,18 @@ impl Generator {
         if event == *wanted { Ok(()) } else { Err(self.failed(format!("{event:?} instead of {wanted:?}"))) }
     }
 
-    /// Waits for the outcome and the end of the process.
+    /// Waits for the result and for the end of the process.
     pub(super) async fn outcome(mut self) -> Result<Outcome, Error> {
         let outcome = match self.next().await? {
             Event::Result { outcome } => *outcome,
             event => return Err(self.failed(format!("{event:?} instead of its result"))),
         };
-        // Its standard input stays open until it has ended: the end of that would end it earlier.
+        // Standard input stays open until the process has ended, because its end would end the process earlier.
         self.child.wait().await.map_err(|error| self.failed(error.to_string()))?;
         Ok(outcome)
     }
 
-    /// Ends a load that lasts until told.
+    /// Ends an unlimited load.
     pub(super) async fn stop(&mut self) -> Result<(), Error> {
         let Some(orders) = &mut self.orders else { return Ok(()) };
         let written = orders.write_all(b"stop\n").await;

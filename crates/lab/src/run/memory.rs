@@ -1,30 +1,30 @@
-//! Memory that is left after a burst.
+//! Memory that remains after a burst.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::measure::{Memory, memory};
 
-/// Fresh memory plus this part of it counts as given back.
+/// Memory counts as given back if it exceeds a fresh proxy's by at most this part.
 const SLACK: f64 = 0.25;
-/// Nothing is left to be given back.
+/// When all processes have given their memory back, the check ends.
 const NOTHING: f64 = 0.02;
-/// Between looks.
+/// The pause between checks.
 const LOOKS: Duration = Duration::from_millis(500);
-/// Descriptors that may be open in addition: tunnels that are kept for the next connection.
+/// This many additional descriptors may stay open: tunnels that are kept for the next connection.
 const DESCRIPTORS: u64 = 64;
 
 /// The memory of one process after a burst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rest {
-    /// Its memory in the end.
+    /// Its memory at the end.
     pub memory: Memory,
-    /// After how many seconds it was back near what it was, if it ever was.
+    /// Seconds until its memory was near its earlier value. `None` if it never was.
     pub back: Option<f64>,
 }
 
-/// Looks at processes until `limit` has passed, or each of them has given all of its memory back. `processes` are ids and
-/// what each had when it was fresh. The error comes with the index of the process that is gone.
+/// Checks processes until `limit` has passed, or each has given all its memory back. `processes` are process ids with
+/// their memory when fresh. The error has the index of the process that is gone.
 pub(super) async fn settle(processes: &[(i32, Memory)], limit: Duration) -> Result<Vec<Rest>, (usize, io::Error)> {
     let begun = Instant::now();
     let mut back = vec![None; processes.len()];
@@ -40,7 +40,7 @@ pub(super) async fn settle(processes: &[(i32, Memory)], limit: Duration) -> Resu
             all_back &= near(NOTHING);
             rest.push(Rest { memory, back: back[index] });
         }
-        // The report has the memory at the end, not at the moment when it was just low enough.
+        // The report has the memory at the end, not at the first moment when it was low enough.
         if all_back || begun.elapsed() >= limit {
             return Ok(rest);
         }
@@ -55,9 +55,9 @@ mod tests {
 
     use super::*;
 
-    /// A process that holds a block until it is told, and one that never lets go.
+    /// One process holds memory until told, and another never gives it back.
     #[tokio::test]
-    async fn each_is_seen_for_itself() {
+    async fn each_process_is_judged_by_itself() {
         let shell = || {
             let script = "echo; read line; x=$(head -c 30000000 /dev/zero | tr '\\0' x); echo; read line; unset x; echo; read line";
             let mut shell =

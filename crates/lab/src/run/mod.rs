@@ -1,6 +1,6 @@
-//! A run: the subjects of a scenario in turns, round after round, so that whatever drifts on the machine drifts for all.
+//! A run: subjects take turns, round after round, so that a drift of the machine affects all of them.
 //!
-//! Every subject gets a fresh stage in every round: nothing of one measurement is left for the next.
+//! Every subject has a fresh stage in every round, so that no measurement influences the next.
 
 mod alone;
 mod carrier;
@@ -19,39 +19,40 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 pub(crate) use alone::Alone;
-pub(crate) use plan::in_words;
+pub(crate) use plan::{Plan, in_words};
+pub(crate) use step::warmup_seconds;
 
 use crate::Error;
 use crate::churn::{self, Phase, Shape};
+use crate::many_svc;
 use crate::measure::{Machine, busy_cores};
 pub use crate::options::RunOptions;
 use crate::report::Report;
 use crate::results::{QUIET, StepResult, headline};
 use crate::scenario::{NODES, Step};
 use crate::subject::Subject;
-use plan::Plan;
 use wireguard::WireGuard;
 pub use wireguard::remove_sockets;
 
-/// If memory matters, the first look at it is this long after the stage is ready. A proxy that reports ready may still
-/// be fetching certificates and giving back memory that it needed to start.
+/// If memory matters, it is first read this long after the stage is ready. A proxy that reports ready may still be
+/// fetching certificates and giving back memory that it needed to start.
 const FRESH: Duration = Duration::from_secs(3);
 /// How long the machine is watched before anything is measured.
 const LOOK: Duration = Duration::from_secs(2);
-/// Open descriptors that a stage and its proxies need for anything but idle connections, and some more.
+/// Open descriptors of a stage and its proxies besides those for idle connections, with a margin.
 const ENOUGH_DESCRIPTORS: u64 = 1024;
-/// For the operator's signal, when something has failed that it may have ended.
+/// How long to wait for the operator's signal after a failure, because the signal may be its cause.
 const ECHO: Duration = Duration::from_millis(200);
-/// The cargo profile of what is shipped.
+/// The cargo profile of shipped builds.
 const SHIPPED: &str = "dist";
-/// Lines of a failed subject's log that are shown.
+/// How many log lines of a failed subject are shown.
 const LOG_LINES: usize = 20;
 
 /// News of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
 pub enum Progress {
-    /// Something about the machine or a result that the reader must know.
+    /// A remark about the machine or a result that the reader must know.
     Warning {
         /// The text.
         text: String,
@@ -64,14 +65,14 @@ pub enum Progress {
         round: usize,
         /// Rounds in all.
         rounds: usize,
-        /// Seconds until the run ends, most likely.
+        /// Estimated seconds until the run ends.
         left_seconds: f64,
     },
     /// A step begins.
     Begins {
         /// Its name.
         step: String,
-        /// Seconds until the run ends, most likely.
+        /// Estimated seconds until the run ends.
         left_seconds: f64,
     },
     /// The operator has interrupted the run. With hundreds of pods it takes seconds to end them.
@@ -80,15 +81,15 @@ pub enum Progress {
     Step {
         /// Its name.
         step: String,
-        /// Its most telling number, in words.
+        /// Its main number, in words.
         summary: String,
     },
 }
 
-/// Runs everything; `stop` becomes true when the operator has had enough.
+/// Runs everything. `stop` becomes true when the operator asks for the end.
 ///
 /// # Errors
-/// The first subject that can't be started or doesn't do what it should ends the run: a report with a hole would compare
+/// The run ends with the first subject that can't be started or doesn't work, because a report with a gap would compare
 /// what can't be compared. Nothing is left behind.
 pub async fn run(
     options: &RunOptions,
@@ -102,7 +103,7 @@ pub async fn run(
         let gone = std::io::Error::new(std::io::ErrorKind::NotFound, format!("{} is gone", options.program.display()));
         return Err(Error::io(what)(gone));
     }
-    // Ten thousand connections need descriptors in the proxies too, which inherit the limit.
+    // Ten thousand connections need descriptors in the proxies as well, which inherit the limit.
     let descriptors = crate::load::raise_descriptor_limit();
     if options.scenario.mesh.is_none() {
         alone::clear(&options.stage).await?;
@@ -163,7 +164,7 @@ pub async fn run(
             let (name, rounds, left_seconds) = (subject.to_string(), options.rounds, plan.left());
             progress(Progress::Turn { subject: name, round, rounds, left_seconds });
             if let Some(mesh) = options.scenario.mesh {
-                let control_plane = control_plane(options, subject, round, mesh, &steps)?;
+                let turn = control_plane(options, subject, round, mesh, &steps);
                 let mut tell = |news: churn::News<'_>| match news {
                     churn::News::Stops => progress(Progress::Stopping),
                     churn::News::Begins(phase) => {
@@ -176,7 +177,13 @@ pub async fn run(
                         progress(Progress::Step { step: result.step.clone(), summary: churn::headline(result) });
                     }
                 };
-                report.churn.extend(control_plane.run(stop.clone(), &mut tell).await?);
+                let stop = stop.clone();
+                let results = if options.scenario.has_api_server {
+                    many_svc::run(subject, &options.program, &turn, stop, &mut tell).await?
+                } else {
+                    churn::run(subject.control_plane(&options.program)?, &turn, stop, &mut tell).await?
+                };
+                report.churn.extend(results);
                 plan.turn_begun();
                 continue;
             }
@@ -212,19 +219,10 @@ pub async fn run(
 }
 
 /// A turn of a control plane.
-///
-/// # Errors
-/// [`Error::Usage`] for a subject that is none.
-fn control_plane<'a>(
-    options: &'a RunOptions,
-    subject: &'a Subject,
-    round: usize,
-    shape: Shape,
-    steps: &[&Step],
-) -> Result<churn::Turn<'a>, Error> {
-    let program = subject.control_plane(&options.program)?;
+fn control_plane(options: &RunOptions, subject: &Subject, round: usize, shape: Shape, steps: &[&Step]) -> churn::Turn {
     let phases = steps.iter().filter_map(|step| Phase::of(&step.name)).collect();
-    Ok(churn::Turn { program, subject: subject.to_string(), round, shape, seconds: options.seconds, phases })
+    let all: &[Phase] = if options.scenario.has_api_server { &Phase::MANY_SVC } else { &Phase::CHURN };
+    churn::Turn { subject: subject.to_string(), round, shape, seconds: options.seconds, all, phases }
 }
 
 /// Progress of a turn.
@@ -253,7 +251,7 @@ async fn turn(
         }
         source => Error::Stage { subject: subject.to_string(), source: Box::new(source), log: String::new() },
     };
-    // Goes with the stage, or if this process is killed with the next one of its name.
+    // Removed with the stage. If this process is killed, the next run of its name removes it.
     let scratch = Stage::manifest_dir(&options.stage).map_err(refused)?;
     let manifests = scratch.join("lab.yaml");
     let text = options.scenario.manifests(&options.program, subject.is_mesh())?;
@@ -295,7 +293,7 @@ async fn turn(
         };
         tokio::select! {
             results = measuring => results,
-            // Not after an hour, when the load has ended.
+            // Check before the load, not an hour later.
             reason = ready::death(&stage) => Err(failed(reason)),
         }
     };
@@ -304,14 +302,14 @@ async fn turn(
         _ = stop.wait_for(|stop| *stop) => Err(Error::Interrupted),
         () = stage.down_requested() => Err(Error::Interrupted),
     };
-    // Ctrl-C reaches the subject's programs too, and one of them may be the first to be noticed.
+    // Ctrl-C reaches the subject's programs as well, and the end of one may be noticed before the signal.
     if outcome.is_err() && matches!(tokio::time::timeout(ECHO, stop.wait_for(|stop| *stop)).await, Ok(Ok(_))) {
         outcome = Err(Error::Interrupted);
     }
     if matches!(outcome, Err(Error::Interrupted)) {
         tell(News::Stops);
     }
-    // Whether it is the subject's fault stands in its log.
+    // The log shows whether the subject is the cause.
     if let Err(Error::Load { step, reason }) = &outcome
         && subject.carries()
     {
@@ -324,7 +322,7 @@ async fn turn(
     outcome
 }
 
-/// The end of the logs of both proxies, or tunnels.
+/// The last log lines of both proxies, or tunnels.
 fn last_words(stage: &Stage) -> String {
     let mut text = String::new();
     for node in stage.listing().nodes {

@@ -1,4 +1,4 @@
-//! How long a run takes, for those who wait for it.
+//! The estimated duration of a run.
 
 use std::time::Instant;
 
@@ -6,26 +6,26 @@ use super::step::{give_back_limit, warmup_seconds};
 use crate::options::RunOptions;
 use crate::scenario::Step;
 
-/// Time for a fresh stage, the proof of encryption and their end, seconds, as seen on two cores. It is corrected by
-/// experience.
+/// Seconds for a fresh stage, the check of encryption and the end of both, as measured on two cores. Experience
+/// corrects it.
 const TURN: f64 = 5.0;
 /// Time for starting and ending a load, seconds.
 const STEP: f64 = 0.5;
-/// Idle connections that are opened, and again proved, per second.
+/// Idle connections that are opened, and checked again, per second.
 const OPENED: f64 = 2_000.0;
-/// Limits of the correction by what has happened so far.
+/// Limits of the correction.
 const CORRECTION: (f64, f64) = (0.5, 3.0);
 
 /// Work in expected seconds.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     begun: Instant,
     all: f64,
     done: f64,
 }
 
 impl Plan {
-    /// For a run that begins now.
-    pub(super) fn new(options: &RunOptions, steps: &[&Step]) -> Self {
+    /// Starts the estimate of a run that begins now.
+    pub(crate) fn new(options: &RunOptions, steps: &[&Step]) -> Self {
         let turn = |subject: &crate::subject::Subject| {
             let steps = steps.iter().filter(|step| subject.covers(step));
             TURN + steps.map(|step| expected(options, step)).sum::<f64>()
@@ -34,24 +34,24 @@ impl Plan {
         Self { begun: Instant::now(), all: round * options.rounds as f64, done: 0.0 }
     }
 
-    /// A turn's stage stands.
-    pub(super) fn turn_begun(&mut self) {
+    /// A turn's stage is ready.
+    pub(crate) fn turn_begun(&mut self) {
         self.done += TURN;
     }
 
     /// A step is done.
-    pub(super) fn step_done(&mut self, options: &RunOptions, step: &Step) {
+    pub(crate) fn step_done(&mut self, options: &RunOptions, step: &Step) {
         self.done += expected(options, step);
     }
 
-    /// Seconds until the end, most likely.
-    pub(super) fn left(&self) -> f64 {
+    /// Estimated seconds until the end.
+    pub(crate) fn left(&self) -> f64 {
         left(self.all, self.done, self.begun.elapsed().as_secs_f64())
     }
 }
 
 fn left(all: f64, done: f64, elapsed: f64) -> f64 {
-    // One turn more of what was expected: the first seconds say little.
+    // One more turn as expected is added to the sums, because the first seconds say little.
     let pace = (elapsed + TURN) / (done + TURN);
     (all - done).max(0.0) * pace.clamp(CORRECTION.0, CORRECTION.1)
 }
@@ -66,7 +66,7 @@ fn expected(options: &RunOptions, step: &Step) -> f64 {
     STEP + waiting + options.seconds
 }
 
-/// A time as a person would say it.
+/// A duration, rounded as people say it.
 pub(crate) fn in_words(seconds: f64) -> String {
     let minutes = (seconds / 60.0).round() as u64;
     match minutes {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_follows_what_happened() {
+    fn the_estimate_follows_the_progress() {
         assert_eq!(left(600.0, 0.0, 0.0), 600.0);
         assert!((left(600.0, 300.0, 300.0) - 300.0).abs() < 1e-9, "as expected");
         assert!((left(600.0, 300.0, 600.0) - 600.0).abs() < 10.0, "half as fast");

@@ -1,5 +1,5 @@
-//! Before anything is measured: does the subject carry the traffic, and does it encrypt? A mesh that is bypassed would win
-//! every comparison.
+//! Checks before the measurement that the subject carries the traffic and encrypts it. A mesh that is bypassed would
+//! win every comparison.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::subject::Subject;
 
 const MISSED: &str = "packets were missed while watching for requests in the clear: the machine is overloaded";
 
-/// The place where requests are watched.
+/// Where requests are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// On the link between the nodes.
@@ -35,7 +35,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Requests from the client to a server in the other node, and if a step needs it to one in its own.
+/// Sends requests from the client to a server on the other node and, if a step needs it, to one on its own node.
 pub(super) async fn check(
     stage: &Stage,
     options: &RunOptions,
@@ -69,7 +69,7 @@ async fn check_at(place: Place, stage: &Stage, options: &RunOptions, subject: &S
         workers: 1,
         timeout_seconds: 10.0,
     });
-    let spec = LoadSpec { warmup_seconds: 0.1, seconds: 0.2, load };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 0.1, seconds: 0.2, load };
     let mut generator = Generator::start(stage, options, "proof", CLIENT, &spec)?;
     generator.expect(&Event::Started).await.map_err(|error| wrong(error.to_string()))?;
     generator.expect(&Event::Ended).await?;
@@ -82,7 +82,7 @@ async fn check_at(place: Place, stage: &Stage, options: &RunOptions, subject: &S
     judge(subject, place, &seen).map_err(wrong)
 }
 
-/// Decides whether what was seen is as it must be.
+/// Decides whether the capture is as expected.
 fn judge(subject: &Subject, place: Place, seen: &Seen) -> Result<(), String> {
     if matches!(subject, Subject::Wireguard(_)) {
         return match (seen.canaries, seen.other_tcp_packets + seen.tunnel_packets) {
@@ -117,7 +117,7 @@ mod tests {
     const LINK: Place = Place::BetweenNodes;
 
     #[test]
-    fn only_the_right_picture_passes() {
+    fn only_the_expected_capture_passes() {
         let seen = |tunnel_packets, canaries, dropped| Seen { tunnel_packets, canaries, dropped, ..Seen::default() };
         let (none, floor, leno) = (Subject::None, Subject::Floor, Subject::Leno(None));
         assert!(judge(&none, LINK, &seen(0, 3, 0)).is_ok());

@@ -1,4 +1,4 @@
-//! Waiting for a subject to be what it must be before anything is measured, and no longer than there is hope.
+//! Waits for a subject to be ready for the measurement, and gives up early if it can't become ready.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use leno_model::ports;
 
 use crate::subject::Subject;
 
-/// How long a stage may take until all of its pods answer.
+/// The limit until all pods of a stage answer.
 const READY: Duration = Duration::from_secs(90);
-/// How long nothing may get any further meanwhile: proxies come up in a second, and pods one after the other.
+/// The limit without any progress. Proxies start in a second, and pods one after the other.
 const STALLED: Duration = Duration::from_secs(20);
 /// If many pods wait for the same thing, this many of them are named.
 const PODS_SAID: usize = 2;
-/// A proxy that died this often before it was ready will not live.
+/// A proxy that died this often before it was ready is given up.
 const HOPELESS: u32 = 3;
 
 /// Waits until every proxy and every pod is ready.
 ///
 /// # Errors
-/// In words: what is not, and what was waited for.
+/// If it does not get ready: what is not ready, and what it waited for, as a text.
 pub(super) async fn wait(stage: &Stage, subject: &Subject) -> Result<(), String> {
     let mut listing = stage.watch_listing();
     let begun = Instant::now();
@@ -30,7 +30,7 @@ pub(super) async fn wait(stage: &Stage, subject: &Subject) -> Result<(), String>
         if now.is_ready() {
             return Ok(());
         }
-        // Waiting longer for a program that can't live would change nothing.
+        // More waiting would not help a program that dies at once.
         if let Some(node) = now.nodes.iter().find(|node| node.restarts >= HOPELESS) {
             let (name, reason) = (&node.name, without_log(&node.message, stage));
             let doubt = doubt(subject);
@@ -48,7 +48,7 @@ pub(super) async fn wait(stage: &Stage, subject: &Subject) -> Result<(), String>
     }
 }
 
-/// Waits until a proxy dies, and says so in words: what is measured after that is not the subject any more.
+/// Waits until a proxy dies, and returns that as a text. What is measured after that is not the subject any more.
 pub(super) async fn death(stage: &Stage) -> String {
     let mut listing = stage.watch_listing();
     let before = listing.borrow_and_update().clone();
@@ -73,14 +73,14 @@ fn died<'a>(before: &Listing, now: &'a Listing) -> Option<&'a NodeListing> {
     now.nodes.iter().find(|node| died(node))
 }
 
-/// How many are ready, if that is more than there were.
+/// The number of ready ones, if it has grown.
 fn further(now: &Listing, most: usize) -> Option<usize> {
     let nodes = now.nodes.iter().filter(|node| node.ready).count();
     let number = nodes + now.pods.iter().filter(|pod| pod.is_settled()).count();
     (number > most).then_some(number)
 }
 
-/// What it waited for in vain.
+/// What the subject waited for.
 fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
     let waited = waited.as_secs();
     let (silent, dead): (Vec<_>, Vec<_>) =
@@ -111,13 +111,13 @@ fn missing(now: &Listing, subject: &Subject, waited: Duration) -> String {
     format!("not ready after {waited} s: {}", lacks.join("; "))
 }
 
-/// The first thing to check: the path.
+/// The first thing to check is the path.
 fn doubt(subject: &Subject) -> String {
     let question = |program: &Path| format!(" (is {} really {}?)", program.display(), subject.kind());
     subject.program().map(question).unwrap_or_default()
 }
 
-/// A log that goes with the stage is no use to anybody afterwards: its end is in the error instead.
+/// The log is removed with the stage, so the error contains its last lines.
 pub(super) fn without_log(text: &str, stage: &Stage) -> String {
     let run_dir = stage.run_dir().display().to_string();
     let parts = text.split("; ").filter(|part| !(part.starts_with("its log is ") && part.contains(&run_dir)));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_gets_further_is_hope() {
+    fn only_progress_extends_the_wait() {
         let mut now = listing();
         assert_eq!(further(&now, 0), None);
         now.nodes[0].ready = true;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_one_more_than_before() {
+    fn a_death_is_seen_in_the_count_of_restarts() {
         let (mut before, mut now) = (listing(), listing());
         assert_eq!(died(&before, &now), None);
         now.nodes[0].restarts = 2;

@@ -1,4 +1,4 @@
-//! One step with one subject: the loads and their cost.
+//! One step with one subject: the loads, and their cost.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ use crate::results::{LoadResult, ProxyUse, StepResult};
 use crate::scenario::{NAMESPACE, Placed, Size, Step};
 use crate::subject::Subject;
 
-/// Longest to wait for memory to be given back: full size, quick.
+/// The longest wait for memory to be given back: full, and quick.
 const GIVE_BACK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
-/// After ten thousand connections are open, for the proxies to put away what that took.
+/// The pause after opening ten thousand connections, so that proxies give back temporary memory.
 const REST: Duration = Duration::from_secs(1);
 
 /// IPv4 address of a pod of the lab.
@@ -38,7 +38,7 @@ pub(super) struct Measured<'a> {
     pub subject: &'a Subject,
     /// Set for a subject that is not a node's proxy.
     pub tunnel: Option<&'a WireGuard>,
-    /// From 1.
+    /// The round, from 1.
     pub round: usize,
 }
 
@@ -72,30 +72,30 @@ pub(super) fn memories(measured: &Measured<'_>) -> Result<Vec<Memory>, Error> {
     carriers.iter().map(|carrier| measure::memory(carrier.pid).map_err(|error| gone(carrier, error))).collect()
 }
 
-/// Why a process is gone, as far as the stage knows already; else why it can't be looked at.
+/// Why a process is gone, if the stage knows. Otherwise, why it can't be inspected.
 fn because(stage: &Stage, carrier: &Carrier, error: &io::Error) -> String {
     let nodes = stage.listing().nodes;
     let node = nodes.iter().find(|node| node.name == carrier.node && !node.message.is_empty());
     let told = node.map(|node| ready::without_log(&node.message, stage));
     match told {
         Some(told) => format!(": {told}"),
-        // There is no such process: that is said.
+        // The message then says that there is no such process.
         None if error.kind() == io::ErrorKind::NotFound => String::new(),
         None => format!(" ({error})"),
     }
 }
 
-/// The warm-up of a load that counts for `seconds`.
-pub(super) fn warmup_seconds(seconds: f64) -> f64 {
+/// The warm-up of a load whose measured time is `seconds`.
+pub(crate) fn warmup_seconds(seconds: f64) -> f64 {
     (seconds / 5.0).clamp(0.5, 3.0)
 }
 
-/// How long is waited for the memory of idle connections.
+/// How long to wait for idle connections' memory.
 pub(super) fn give_back_limit(size: Size) -> Duration {
     if size == Size::Full { GIVE_BACK.0 } else { GIVE_BACK.1 }
 }
 
-/// Runs a step. `fresh` is what [`memories`] said before anything was carried.
+/// Runs a step. `fresh` is the result of [`memories`] before any traffic.
 ///
 /// # Errors
 /// When a load can't be run, or a proxy died meanwhile.
@@ -123,13 +123,14 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     let unloaded = memories(measured)?;
     let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
     let mut generators = Vec::new();
-    // Disturbing loads come first, so that they disturb from the beginning.
+    // Disturbing loads start first, so that they disturb from the beginning.
     let (disturbing, counted): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
     let order: Vec<&Placed> = disturbing.into_iter().chain(counted).collect();
     for placed in &order {
         let server = address(stage, &placed.to).ok_or_else(|| broken(format!("pod {} has no address", placed.to)))?;
         let warmup_seconds = warmup_seconds(options.seconds);
-        let spec = LoadSpec { warmup_seconds, seconds: options.seconds, load: placed.aimed_at(server) };
+        let spec =
+            LoadSpec { unattended: false, warmup_seconds, seconds: options.seconds, load: placed.aimed_at(server) };
         generators.push(Generator::start(stage, options, &step.name, &placed.from, &spec)?);
     }
     for generator in &mut generators {
@@ -200,7 +201,7 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     })
 }
 
-/// Why loads found nothing at all, if they did: that is no zero in a table, but a subject that does not work.
+/// If all loads found nothing, why. That is no zero in a table but a subject that does not work.
 fn nothing<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<String> {
     let mut reasons = Vec::new();
     for outcome in outcomes {
@@ -220,7 +221,7 @@ fn nothing<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Envoy itself: the only child of the agent that configures it, which other node proxies don't need.
+/// Envoy itself: the only child of the agent that configures it. Other node proxies have no agent.
 fn envoy_of(agent: Carrier) -> Option<Carrier> {
     let pid = measure::process_tree(agent.pid).ok()?.into_iter().find(|pid| *pid != agent.pid)?;
     Some(Carrier { pid, ..agent })
@@ -237,7 +238,7 @@ mod tests {
     use crate::load::{HttpOutcome, IdleOutcome, StreamOutcome};
 
     #[test]
-    fn nothing_at_all_is_no_zero() {
+    fn no_result_at_all_is_an_error() {
         let failed = || [("timed out".to_owned(), 7)].into();
         let http = |answered| Outcome::Http(HttpOutcome { answered, errors: failed(), ..HttpOutcome::default() });
         let stream =

@@ -1,5 +1,5 @@
-//! User-space WireGuard between the nodes: what encrypts below TCP, knows nodes instead of workloads, and leaves traffic on
-//! a node alone.
+//! User-space WireGuard between the nodes. It encrypts below TCP, authenticates nodes instead of workloads, and leaves
+//! traffic within a node alone.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +23,11 @@ use crate::scenario::NODES;
 /// The directory of the sockets by which user-space WireGuard is configured (wireguard.com/xplatform).
 const SOCKETS: &str = "/var/run/wireguard";
 const PORT: u16 = 51820;
-/// For the program to be there, and to end.
+/// The limit for the program to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Private and public key of each node: the pairs of RFC 7748 §6.1, known to everyone. What they protect is a benchmark's
-/// filler on links that exist on one machine only, and for as long as the benchmark runs.
+/// Private and public key of each node: the pairs of RFC 7748 §6.1, which everybody knows. They protect a benchmark's
+/// filler bytes on links that exist on one machine only, as long as the benchmark runs.
 const KEYS: [(&str, &str); NODES] = [
     (
         "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a",
@@ -42,13 +42,13 @@ const KEYS: [(&str, &str); NODES] = [
 /// Running tunnels. Dropping it kills them.
 pub(super) struct WireGuard {
     ends: Vec<End>,
-    /// Goes after what is in it.
+    /// Removed after what is in it.
     _directory: Directory,
 }
 
 /// The directory of sockets.
 struct Directory {
-    /// It was not there before.
+    /// It did not exist before.
     made: bool,
 }
 
@@ -62,7 +62,7 @@ impl WireGuard {
     /// Starts `program` on every node and routes the pods of the other node through it.
     ///
     /// # Errors
-    /// In words.
+    /// What could not be started or routed, as a text for people.
     pub(super) async fn start(stage: &Stage, program: &Path) -> Result<Self, String> {
         let directory = Directory { made: !Path::new(SOCKETS).exists() };
         let mut wireguard = Self { ends: Vec::new(), _directory: directory };
@@ -76,7 +76,7 @@ impl WireGuard {
         let node = format!("node-{number}");
         let namespace = stage.node_namespace(&node).ok_or("there is no such node")?;
         let (device, socket) = (device(number), socket(number));
-        // A killed run leaves it; the program would not listen.
+        // A killed run leaves it, and the program would then not listen.
         let _ = std::fs::remove_file(&socket);
         let log = File::create(log_file(stage, &node)).map_err(|error| error.to_string())?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
@@ -91,7 +91,7 @@ impl WireGuard {
 
         let wired = || -> leno_capture::Result<()> {
             links::set_up(&namespace, &device)?;
-            // The node has a route to these addresses already; halves are more specific than the whole.
+            // The node has a route to these addresses already. Two halves are more specific than the whole.
             for half in halves(number) {
                 links::add_route(&namespace, &links::Route::to(half).device(&device))?;
             }
@@ -132,7 +132,7 @@ impl Drop for End {
 impl Drop for Directory {
     fn drop(&mut self) {
         if self.made {
-            // Not if others have come to use it.
+            // Not if others have begun to use it.
             let _ = std::fs::remove_dir(SOCKETS);
         }
     }
@@ -188,7 +188,7 @@ fn device(number: usize) -> String {
     format!("leno-lab{number}")
 }
 
-/// Removes the sockets that user-space WireGuard has left where it was killed. One that somebody listens at is none.
+/// Removes the sockets of killed user-space WireGuard processes. A socket that somebody listens on is kept.
 pub fn remove_sockets() {
     for socket in (1..=NODES).map(socket) {
         let refused = std::os::unix::net::UnixStream::connect(&socket).err();
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_end_knows_the_other() {
+    fn each_node_is_configured_with_its_peer() {
         let one = settings(1).unwrap();
         assert!(
             one.starts_with("set=1\nprivate_key=77076d0a") && one.ends_with("allowed_ip=10.244.2.0/24\n\n"),
