@@ -1,6 +1,10 @@
 //! Every command and flag, once: parsing, help and shell completion come from here.
 
+mod cluster;
+mod config;
+mod debug;
 mod observe;
+mod target;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +18,16 @@ use crate::control_args::ControlArgs;
 use crate::durations;
 use crate::sample::SampleCommand;
 
+pub(crate) use cluster::{
+    CheckArgs, ClusterArgs, ClusterCommand, ClusterUpgradeArgs, EnrolArgs, InstallArgs, ObjectFormat, StatusArgs,
+    UninstallArgs, ValueArgs, WaitArgs,
+};
+pub(crate) use config::{ConfigArgs, ConfigPart};
+pub(crate) use debug::{CollectArgs, DebugCommand};
 #[cfg(test)]
 pub(crate) use observe::VerdictArg;
 pub(crate) use observe::{FilterArgs, MetricsArgs, ObserveArgs};
+pub(crate) use target::{InstalledArgs, TargetArgs};
 
 /// The command line. `N` are the settings of the node proxy, which its own crate declares.
 #[derive(Debug, Parser)]
@@ -87,41 +98,77 @@ pub(crate) enum Command<N: Args> {
     #[command(after_help = "Examples:\n  sudo leno scale emojivoto/voting 3\n  sudo leno scale emojivoto/snoop 0")]
     Scale(ScaleArgs),
 
-    /// Print what a pod's processes wrote, or a node's proxy, or the stage itself
+    /// Bring a cluster's installation to this program's version; or exchange the proxies of a stage's nodes
     #[command(after_help = "Examples:\n  \
+        leno upgrade --wait                    a cluster: this program's version, with the values of the installation\n  \
+        leno upgrade --set node.drainSeconds=120\n  \
+        sudo leno upgrade --node-proxy node-1=/usr/local/bin/leno-1.1\n  \
+        sudo leno upgrade --node-proxy node-1=./ztunnel --node-proxy node-2=./ztunnel\n\n\
+        With --node-proxy a stage on this machine is meant, else a cluster, as with `leno install`. \
+        One node after the other. The proxy that runs drains, and takes what is new until the other one does. If that is not \
+        ready within three seconds, the program that ran before is started again, nothing is lost, and the exit status is 1.")]
+    Upgrade(UpgradeArgs),
+
+    /// Print what a stage's pods, proxies or the stage itself wrote, or what a cluster's agents, proxies and control planes did
+    #[command(after_help = concat!("Examples:\n  \
         leno logs emojivoto/vote-bot\n  \
         leno logs -f emojivoto/web\n  \
         leno logs shop/web -c sidecar  one of its containers\n  \
         leno logs --node node-1        the node's proxy, with its access log\n  \
         leno logs                      the stage: every start, end, restart, scale, join and leave, with its time\n  \
-        leno logs --since 5m --tail 20\n\n\
-        The logs of a stage whose supervisor was killed stay readable until the next `leno up` or `leno down`.")]
+        leno logs --since 5m --tail 20\n  \
+        leno logs --context prod -f    a cluster: all parts of Leno, merged by time\n  \
+        leno logs --context prod --node n1\n\n\
+        The logs of a stage whose supervisor was killed stay readable until the next `leno up` or `leno down`.\n\n", target::rule!()))]
     Logs(LogsArgs),
 
     /// Tell which way a connection would take and which policy would allow or deny it
-    #[command(after_help = "Examples:\n  \
+    #[command(after_help = concat!("Examples:\n  \
         leno explain emojivoto/web emojivoto/voting-svc:8080\n  \
-        leno explain emojivoto/snoop emojivoto/voting-svc:8080 -o json\n\n\
-        SRC is a pod, a Deployment or a Service; DST is a pod or a Service. Exit status 0 also when the answer is \"denied\".")]
+        leno explain emojivoto/snoop emojivoto/voting-svc:8080 -o json\n  \
+        leno explain --context prod shop/web shop/db:5432\n\n\
+        Exit status 0 also when the answer is \"denied\".\n\n", target::rule!()))]
     Explain(ExplainArgs),
 
     /// Show who talks to whom: connections that are open or ended lately, as the node proxies see them
-    #[command(after_help = "Examples:\n  \
+    #[command(after_help = concat!("Examples:\n  \
         leno observe\n  \
         leno observe -f --namespace emojivoto --verdict denied\n  \
         leno observe --to emojivoto/voting-svc --since 30s -o json | jq '.connections[].source'\n  \
-        leno observe --map             one line for each pair, with rates\n\n\
+        leno observe --map             one line for each pair, with rates\n  \
+        leno observe --context prod -n shop -f\n\n\
         A connection between two pods of the mesh is one row, which both nodes' proxies tell of. With -f, one that lasts is \
-        shown when it is a second old, and each at its end; -o json then prints one object a line.")]
+        shown when it is a second old, and each at its end; -o json then prints one object a line.\n\n", target::rule!()))]
     Observe(ObserveArgs),
 
-    /// Print the metrics of a node's proxy, or of all
-    #[command(after_help = "Examples:\n  \
+    /// Print the metrics of a node's proxy, of all, or of the control plane
+    #[command(after_help = concat!("Examples:\n  \
         leno metrics node-1\n  \
+        leno metrics control           the control plane's\n  \
         leno metrics --metric istio_tcp_connections_failed\n  \
         leno metrics -o json | jq '.nodes[].metrics[] | select(.name == \"istio_build\")'\n\n\
-        They are Istio's, in the Prometheus text format. A scraper reads them at port 15020 of each node, /metrics.")]
+        They are Istio's, in the Prometheus text format. A scraper reads them at port 15020 of each node and of the control \
+        plane, /metrics.\n\n", target::rule!()))]
     Metrics(MetricsArgs),
+
+    /// Print what the node proxies believe: workloads, services, policies, certificates
+    #[command(after_help = concat!("Examples:\n  \
+        leno config workloads node-1\n  \
+        leno config certificates       of all nodes, each with its end\n  \
+        leno config policies --context prod\n  \
+        leno config all node-1 -o json | jq .nodes[0].config\n\n\
+        With -o json it is the proxy's own /config_dump, as `istioctl ztunnel-config` reads it.\n\n", target::rule!()))]
+    Config(ConfigArgs),
+
+    /// Find out what is wrong
+    #[command(after_help = "Examples:\n  leno debug collect -o report.tar.gz")]
+    Debug {
+        #[command(subcommand)]
+        command: DebugCommand,
+    },
+
+    #[command(flatten)]
+    Cluster(ClusterCommand),
 
     /// Run the proxy of one node
     #[command(after_help = "Examples:\n  \
@@ -136,6 +183,14 @@ pub(crate) enum Command<N: Args> {
         leno control -f mesh/ --ca-dir ca --tokens tokens --listen 10.0.0.1:15012 --server-name 10.0.0.1\n\n\
         Each line of the token file lets one node proxy in: TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]")]
     Control(ControlArgs),
+
+    /// Keep the pods of a cluster's node in the mesh, and install its CNI plugin
+    #[command(after_help = "Examples:\n  \
+        leno agent --node \"$(hostname)\" --kubeconfig admin.conf\n  \
+        leno agent --node \"$(hostname)\" --remove      take from a node what agents left there\n\n\
+        `leno install` runs it as a DaemonSet. It needs root, the node's network and processes, and the node's directories of \
+        CNI configurations and plugins.")]
+    Agent(leno_agent::Config),
 
     /// Measure Leno beside no mesh, bare relays and other meshes, on this machine
     #[command(after_help = "Examples:\n  \
@@ -226,6 +281,25 @@ pub(crate) struct StageArgs {
     /// Which stage, where several run on one machine
     #[arg(long, env = "LENO_STAGE", default_value = DEFAULT_STAGE, value_parser = StageName::new, add = complete::stages())]
     pub(crate) name: StageName,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    /// On a stage: program to run as the proxy of a node from now on
+    #[arg(
+        long, value_name = "NODE=PATH", value_parser = node_proxy,
+        conflicts_with_all = ["profile", "sets", "files", "reset_values", "skip_crds", "wait", "kubeconfig", "context", "namespace"]
+    )]
+    pub(crate) node_proxy: Vec<(String, PathBuf)>,
+
+    #[command(flatten)]
+    pub(crate) stage: StageArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterUpgradeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -338,11 +412,12 @@ pub(crate) struct ScaleArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// The pod, or a Deployment for any one of its pods; without it, the stage's own log
+    /// The pod, or on a stage a Deployment for any one of its pods; without it, the stage's own log, or those of Leno's parts in a
+    /// cluster
     #[arg(value_name = "NS/POD", value_parser = object, add = complete::pods())]
     pub(crate) pod: Option<ObjectName>,
 
-    /// Proxy of this node
+    /// Proxy of this node; in a cluster also its agent
     #[arg(long, conflicts_with = "pod", add = complete::nodes())]
     pub(crate) node: Option<String>,
 
@@ -354,7 +429,7 @@ pub(crate) struct LogsArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
 
-    /// Only so many lines at the end of what there is
+    /// Only so many lines at the end of what there is; with -f of a cluster, of each part
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<usize>,
 
@@ -363,7 +438,7 @@ pub(crate) struct LogsArgs {
     pub(crate) since: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) stage: StageArgs,
+    pub(crate) installed: InstalledArgs,
 }
 
 #[derive(Debug, Args)]
@@ -377,7 +452,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) destination: String,
 
     #[command(flatten)]
-    pub(crate) stage: StageArgs,
+    pub(crate) installed: InstalledArgs,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -459,6 +534,16 @@ mod tests {
             "leno man lab run",
             "leno man --dir x",
             "leno ps -w",
+            "leno upgrade --node-proxy node-1=/bin/ztunnel --name x -o json",
+            "leno upgrade --wait --set control.replicas=2 --kubeconfig k -n mesh -o json",
+            "leno install --profile ha --set control.replicas=3 -f values.yaml --wait --timeout 90s",
+            "leno install -o yaml",
+            "leno uninstall --purge",
+            "leno enrol shop bank --wait",
+            "leno enroll shop",
+            "leno unenrol shop",
+            "leno check --pre -o json",
+            "leno status --wait --context c",
             "leno ps --stages -o json",
             "leno down",
             "leno ps -o json",
@@ -473,6 +558,13 @@ mod tests {
             "leno observe --map --window 5 --node node-1 --encrypted false -o json",
             "leno metrics",
             "leno metrics node-1 --metric istio_tcp -o json",
+            "leno metrics control --kubeconfig k --context c -n mesh",
+            "leno observe --kubeconfig k -n shop -f",
+            "leno explain --context c shop/a shop/b:80",
+            "leno logs --context c --node n1 --tail 5",
+            "leno config certificates node-1 -o json",
+            "leno config all --context c -n mesh",
+            "leno debug collect -o x.tar.gz --since 30m --node n1 --node n2",
             "leno demo --duration 9 --keep -o json",
             "leno node",
             "leno version",
@@ -492,6 +584,11 @@ mod tests {
             "leno up",
             "leno up -f a --nodes 0",
             "leno up -f a --node-proxy node-2",
+            "leno upgrade --node-proxy node-1=/bin/ztunnel --wait",
+            "leno upgrade --node-proxy node-2",
+            "leno install --profile huge",
+            "leno enrol",
+            "leno check --timeout",
             "leno up -f a --name ../x",
             "leno up -f a --timeout soon",
             "leno up -f a --on-timeout wait",
@@ -512,6 +609,8 @@ mod tests {
             "leno observe --verdict maybe",
             "leno observe --to voting",
             "leno observe --window 5",
+            "leno config",
+            "leno config node-1",
             "leno logs --tail -1",
             "leno logs --since yesterday",
         ] {

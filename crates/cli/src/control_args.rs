@@ -5,37 +5,70 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use leno_model::{DEFAULT_TRUST_DOMAIN, ports, settings};
 
 /// Settings of a control plane that runs by itself.
 #[derive(Debug, Clone, Args)]
 #[non_exhaustive]
 pub struct ControlArgs {
     /// Manifest, or directory of *.yaml; may be given again
-    #[arg(short, long = "file", value_name = "PATH", required = true)]
+    #[arg(short, long = "file", value_name = "PATH", required_unless_present = "kubernetes")]
     pub files: Vec<PathBuf>,
+
+    /// Serve a Kubernetes cluster: objects come from its API server, which also says whose token it is.
+    /// The CA is in the Secret leno-ca, or in cacerts if there is one
+    #[arg(long, conflicts_with_all = ["files", "ca_dir", "tokens"])]
+    pub kubernetes: bool,
+
+    /// With --kubernetes, how to reach the cluster. By default a pod uses its service account; elsewhere
+    /// it is $KUBECONFIG or ~/.kube/config
+    #[arg(long, value_name = "PATH", requires = "kubernetes")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// With --kubernetes, the context in the kubeconfig
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    pub context: Option<String>,
+
+    /// With --kubernetes, the namespace of the control plane's own Secrets, ConfigMap and Lease. By
+    /// default that of its pod, else leno-system
+    #[arg(long, value_name = "NAME", env = settings::POD_NAMESPACE)]
+    pub namespace: Option<String>,
+
+    /// With --kubernetes, this replica's own name
+    #[arg(long, value_name = "NAME", env = settings::POD_NAME)]
+    pub pod_name: Option<String>,
 
     /// Address for discovery and certificates
     #[arg(long, default_value = "[::]:15012")]
     pub listen: SocketAddr,
 
+    /// Port of the metrics, on every address; 0 for any free one
+    #[arg(long, value_name = "PORT", env = settings::STATS_PORT, default_value_t = ports::METRICS)]
+    pub metrics_port: u16,
+
+    /// Port of readiness, on every address; 0 for any free one
+    #[arg(long, value_name = "PORT", env = settings::READINESS_PORT, default_value_t = ports::READINESS)]
+    pub readiness_port: u16,
+
     /// Directory of the CA's keys and certificates; made if missing
-    #[arg(long, value_name = "DIR")]
-    pub ca_dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "kubernetes")]
+    pub ca_dir: Option<PathBuf>,
 
     /// Trust domain of every identity issued
-    #[arg(long, env = "TRUST_DOMAIN", default_value = "cluster.local")]
+    #[arg(long, env = "TRUST_DOMAIN", default_value = DEFAULT_TRUST_DOMAIN)]
     pub trust_domain: String,
 
     /// DNS suffix of the cluster's services
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    #[arg(long, env = settings::CLUSTER_DOMAIN, default_value = settings::DEFAULT_CLUSTER_DOMAIN)]
     pub cluster_domain: String,
 
     /// This cluster's id, which proxies must present
-    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes")]
+    #[arg(long, env = settings::CLUSTER_ID, default_value = settings::DEFAULT_CLUSTER_ID)]
     pub cluster_id: String,
 
-    /// Name or address for the control plane's own certificate; may be given again
-    #[arg(long = "server-name", value_name = "NAME", default_value = "localhost")]
+    /// Name or address for the control plane's own certificate; may be given again. By default
+    /// localhost, and with --kubernetes the names of its Service leno-control
+    #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,
 
     /// Longest life of a certificate; whoever asks for more gets this
@@ -46,6 +79,11 @@ pub struct ControlArgs {
     /// than five minutes apart
     #[arg(long, value_name = "TIME", env = "LENO_MIN_CERTIFICATE_TTL", default_value = "15m", value_parser = duration)]
     pub min_certificate_ttl: Duration,
+
+    /// Service account of node proxies, which get certificates for the pods of their node; may be given
+    /// again. By default leno-system/leno-node and istio-system/ztunnel. In the environment with commas
+    #[arg(long = "node-account", value_name = "NAMESPACE/ACCOUNT", env = "CA_TRUSTED_NODE_ACCOUNTS", value_delimiter = ',', value_parser = account)]
+    pub node_accounts: Vec<String>,
 
     /// Proxies' connections at a time; a proxy has two
     #[arg(long, value_name = "CONNECTIONS", env = "LENO_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = at_least_one)]
@@ -66,12 +104,21 @@ pub struct ControlArgs {
     pub first_request_timeout: Duration,
 
     /// File of the tokens that proxies may present: lines of TOKEN NAMESPACE/SERVICE_ACCOUNT [NODE]
-    #[arg(long, value_name = "PATH")]
-    pub tokens: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "kubernetes")]
+    pub tokens: Option<PathBuf>,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1 on".to_owned())
+}
+
+/// `namespace/account`. Nothing else would ever be the account of a token.
+fn account(text: &str) -> Result<String, String> {
+    let part = |part: &str| !part.is_empty() && !part.contains(['/', '*']) && !part.contains(char::is_whitespace);
+    match text.trim().split_once('/') {
+        Some((namespace, account)) if part(namespace) && part(account) => Ok(text.trim().to_owned()),
+        _ => Err("write NAMESPACE/ACCOUNT, for example istio-system/ztunnel".to_owned()),
+    }
 }
 
 /// `10s`, `5m`, `24h`, or a bare number of seconds; not nothing.
@@ -92,6 +139,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_account_has_a_namespace() {
+        assert_eq!(account(" a/b"), Ok("a/b".to_owned()));
+        for bad in ["", "ztunnel", "a/", "/b", "a/b/c", "*/b", "a/b c"] {
+            assert!(account(bad).is_err_and(|hint| hint.contains("NAMESPACE/ACCOUNT")), "{bad}");
+        }
+    }
 
     #[test]
     fn numbers_and_times_have_bounds_and_say_so() {

@@ -15,11 +15,15 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 mod args;
+mod cluster;
 mod complete;
+mod config;
 mod control_args;
+mod debug;
 mod demo;
 mod durations;
 mod environment;
+mod explain;
 mod listing;
 mod logs;
 mod man;
@@ -30,7 +34,9 @@ mod proxy_page;
 mod ps;
 mod sample;
 mod stage;
+mod target;
 mod up;
+mod upgrade;
 mod verdicts;
 
 pub use control_args::ControlArgs;
@@ -43,6 +49,8 @@ pub struct Roles<N> {
     pub node: fn(N) -> anyhow::Result<()>,
     /// `leno control`: a control plane by itself, until it is told to stop.
     pub control: fn(ControlArgs) -> anyhow::Result<()>,
+    /// `leno agent`: keeps a cluster node's pods in the mesh, until it is told to stop.
+    pub agent: fn(leno_agent::Config) -> anyhow::Result<()>,
     /// The commit that the program was built from, if it is known.
     pub commit: Option<&'static str>,
     /// The cargo profile that the program was built by, if it is known: `dist` is what is shipped and measured.
@@ -112,6 +120,7 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
     match cli.command {
         Command::Node(settings) => (roles.node)(settings)?,
         Command::Control(args) => (roles.control)(args)?,
+        Command::Agent(config) => (roles.agent)(config)?,
         Command::Sample { part } => return sample::run(part),
         Command::Lab { command } => {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
@@ -146,10 +155,21 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Ps(args) => ps::run(&args)?,
         Command::Exec(args) => return stage::exec(args),
         Command::Scale(args) => stage::scale(&args)?,
+        Command::Upgrade(args) if args.node_proxy.is_empty() => return cluster::upgrade(args),
+        Command::Upgrade(args) => upgrade::run(&args)?,
         Command::Logs(args) => logs::run(&args)?,
-        Command::Explain(args) => stage::explain(&args)?,
+        Command::Explain(args) => explain::run(&args)?,
+        Command::Config(args) => config::run(&args)?,
+        Command::Debug { command } => {
+            let build = debug::Build { commit: roles.commit, profile: roles.profile };
+            cluster::until_done(async {
+                debug::run(command, &build).await?;
+                Ok(ExitCode::SUCCESS)
+            })?;
+        }
         Command::Metrics(args) => metrics::run(&args)?,
         Command::Observe(args) => observe::run(&args)?,
+        Command::Cluster(command) => return cluster::run(command),
     }
     Ok(ExitCode::SUCCESS)
 }

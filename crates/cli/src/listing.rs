@@ -48,6 +48,12 @@ pub(crate) fn text(listing: &Listing) -> String {
             text.push_str(&format!("\n  {line}"));
         }
     }
+    if !listing.warnings.is_empty() {
+        text.push_str("\n\nWarnings:");
+        for warning in &listing.warnings {
+            text.push_str(&format!("\n  {warning}"));
+        }
+    }
     if !listing.published.is_empty() {
         let rows: Vec<_> = listing
             .published
@@ -128,6 +134,13 @@ mod tests {
             pid: None,
         };
         Listing { pods: names.iter().map(pod).collect(), ..Listing::default() }
+    }
+
+    #[test]
+    fn warnings_are_listed() {
+        let warning = "a.yaml:3: AuthorizationPolicy a/get: no rule is left";
+        let listing = Listing { warnings: vec![warning.to_owned()], ..listing(&["web-1"]) };
+        assert!(text(&listing).ends_with(&format!("\n\nWarnings:\n  {warning}")), "{}", text(&listing));
     }
 
     #[test]

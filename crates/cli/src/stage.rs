@@ -1,4 +1,4 @@
-//! Commands about a stage that runs: `down`, `exec`, `scale`, `explain`.
+//! Commands about a stage that runs: `down`, `exec`, `scale`.
 
 use std::process::ExitCode;
 
@@ -6,9 +6,8 @@ use leno_local::client::Client;
 use leno_local::{down, privilege};
 use leno_telemetry::logging;
 
-use crate::args::{ExecArgs, ExplainArgs, Format, ScaleArgs, StageArgs};
-use crate::output::Paint;
-use crate::{output, verdicts};
+use crate::args::{ExecArgs, ScaleArgs, StageArgs};
+use crate::output;
 
 /// Starts what a stage needs of this process: privileges, before there is a second thread, and a log of `level`.
 pub(crate) fn prepare(level: &str) -> anyhow::Result<()> {
@@ -93,16 +92,4 @@ pub(crate) fn scale(args: &ScaleArgs) -> anyhow::Result<()> {
 
 fn pods(count: u32) -> String {
     if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
-}
-
-/// `leno explain`.
-pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<()> {
-    let explained =
-        ask(async { Ok(connect(&args.stage).await?.explain(&args.source.to_string(), &args.destination).await?) })?;
-    match args.output.output {
-        Format::Json => {
-            output::json(&serde_json::json!({ "explanations": explained.json, "passed_over": explained.passed_over }))
-        }
-        Format::Text => output::line(&verdicts::painted(explained.text.trim_end(), Paint::stdout())),
-    }
 }

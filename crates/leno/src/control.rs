@@ -1,20 +1,24 @@
-//! `leno control`: a control plane by itself, with objects from files.
+//! `leno control`: a control plane by itself, with objects from files or from a cluster.
 
+mod from_cluster;
+mod from_files;
+
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use leno_cli::ControlArgs;
-use leno_control::status::{Status, StatusSink};
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, Limits, Memory, StaticTokens, roots};
-use leno_local::files;
-use leno_objects::{Kind, ObjectKey};
-use leno_telemetry::{logging, raise_descriptor_limit};
+use leno_control::{Authenticator, CertificatePolicy, ControlPlane, Controller, Endpoints, Limits, Memory, roots};
+use leno_kubernetes::StatusWriter;
+use leno_telemetry::{Readiness, admin, logging, raise_descriptor_limit};
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use crate::memory;
+use crate::signals::Signals;
 
 /// Runs until told to stop.
 pub(crate) fn run(args: ControlArgs) -> anyhow::Result<()> {
@@ -30,55 +34,61 @@ pub(crate) fn run(args: ControlArgs) -> anyhow::Result<()> {
     runtime.block_on(wire(args, memory))
 }
 
-/// Writes what is found about objects into the log.
-#[derive(Debug)]
-struct Log;
+/// How long what is to do at the end may take.
+const LEAVING: Duration = Duration::from_secs(3);
 
-impl StatusSink for Log {
-    fn status(&self, object: &ObjectKey, status: &Status) {
-        for finding in status.findings() {
-            tracing::warn!("{object}: {finding}");
-        }
-    }
+/// What comes from files, or from a cluster.
+struct Parts {
+    /// Says whose token it is.
+    authenticator: Arc<dyn Authenticator>,
+    authority: Arc<CertificateAuthority>,
+    /// Where a person finds the authority's root.
+    root: String,
+    /// How long a new root is announced before it signs.
+    spread: Duration,
+    /// Brings the objects' changes.
+    following: Pin<Box<dyn Future<Output = anyhow::Result<()>>>>,
+    /// What is to do at the end.
+    leaving: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// The parts of a control plane.
 async fn wire(args: ControlArgs, memory: Arc<Memory>) -> anyhow::Result<()> {
-    // Objects: all of them once, then whatever an edit changes.
+    let lives = args.min_certificate_ttl..=args.max_certificate_ttl;
+    anyhow::ensure!(
+        !lives.is_empty(),
+        "--min-certificate-ttl is more than --max-certificate-ttl; lower it, or raise that"
+    );
+    let mut signals = Signals::new()?;
+    let readiness = Readiness::default();
+
+    // Objects, who may ask, and who signs.
     let meaning = Options {
         cluster_id: args.cluster_id.as_str().into(),
         trust_domain: args.trust_domain.as_str().into(),
         cluster_domain: args.cluster_domain.as_str().into(),
         ..Options::default()
     };
-    let controller = Controller::telling(meaning, Arc::new(Log));
-    let feed = Feed::announce(controller.clone(), Kind::OF_THE_MESH);
-    let load = |read: Result<files::Manifests, leno_local::Error>| match read {
-        Ok(manifests) => {
-            let passed_over = manifests.passed_over.iter().map(ToString::to_string);
-            for warning in passed_over.chain(manifests.warnings.iter().cloned()) {
-                tracing::warn!("{warning}");
-            }
-            tracing::info!(objects = manifests.objects.len(), "manifests loaded");
-            feed.replace(manifests.objects.into_values().map(|sourced| sourced.object));
-            controller.lint();
-        }
-        Err(error) => tracing::error!("the edit is refused as a whole, the last good state stays: {error}"),
-    };
-    load(Ok(files::read(&args.files)?));
-
-    // Who may ask, and who signs.
-    let tokens = std::fs::read_to_string(&args.tokens)
-        .with_context(|| format!("can't read the tokens of the node proxies from {}", args.tokens.display()))?;
-    let tokens = StaticTokens::parse(&tokens).with_context(|| format!("in {}", args.tokens.display()))?;
-    let lives = args.min_certificate_ttl..=args.max_certificate_ttl;
-    anyhow::ensure!(
-        !lives.is_empty(),
-        "--min-certificate-ttl is more than --max-certificate-ttl; lower it, or raise that"
-    );
     let options = CaOptions { max_ttl: args.max_certificate_ttl, ..CaOptions::default() };
-    let authority = Arc::new(CertificateAuthority::open(&args.ca_dir, args.trust_domain.as_str(), options)?);
-    let signer = CertificatePolicy::new(controller.clone(), authority.clone()).with_ttl(lives);
+    let (controller, parts) = if args.kubernetes {
+        let status = Arc::new(StatusWriter::default());
+        let controller = Controller::telling(meaning, status.clone());
+        let parts = tokio::select! {
+            parts = from_cluster::parts(&args, &controller, options, &readiness, status) => parts?,
+            // It waits for the API server as long as it takes.
+            () = signals.come() => return Ok(()),
+        };
+        (controller, parts)
+    } else {
+        let controller = Controller::telling(meaning, Arc::new(from_files::Log));
+        let parts = from_files::parts(&args, &controller, options)?;
+        (controller, parts)
+    };
+    let Parts { authenticator, authority, root, spread, following, leaving } = parts;
+    let mut signer = CertificatePolicy::new(controller.clone(), authority.clone()).with_ttl(lives);
+    if !args.node_accounts.is_empty() {
+        signer = signer.with_node_accounts(args.node_accounts.clone());
+    }
 
     // One port for discovery and certificates.
     let wanted = Limits {
@@ -98,7 +108,7 @@ async fn wire(args: ControlArgs, memory: Arc<Memory>) -> anyhow::Result<()> {
              its hard limit (ulimit -Hn)"
         );
     }
-    let plane = ControlPlane::new(controller.clone(), Arc::new(tokens), Arc::new(signer)).with_limits(limits);
+    let plane = ControlPlane::new(controller.clone(), authenticator, Arc::new(signer)).with_limits(limits);
     let (addresses, names) = addresses_and_names(&args);
     let acceptor = ControlAcceptor::from_authority(authority.clone(), names, addresses)?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
@@ -107,39 +117,64 @@ async fn wire(args: ControlArgs, memory: Arc<Memory>) -> anyhow::Result<()> {
             args.listen
         )
     })?;
+    let endpoints = Endpoints {
+        metrics: listen(args.metrics_port, "metrics", "--metrics-port").await?,
+        readiness: listen(args.readiness_port, "readiness", "--readiness-port").await?,
+    };
     tracing::info!(
         address = %listener.local_addr()?,
-        root = %args.ca_dir.join("root-cert.pem").display(),
+        metrics = endpoints.metrics.local_addr()?.port(),
+        readiness = endpoints.readiness.local_addr()?.port(),
+        root,
         "control plane started"
     );
 
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let shutdown = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
-    let rotating = roots::follow(plane.clone(), authority, roots::SPREAD);
+    let shutdown = async move { signals.come().await };
+    let (told, signs) = (plane.clone(), authority.clone());
+    // Beside this thread: a probe must not wait while objects are translated.
+    tokio::spawn(async move { endpoints.serve(&told, signs, readiness, std::future::pending()).await });
+    let rotating = roots::follow(plane.clone(), authority, spread);
     let heard = plane.heard();
     tokio::spawn(async move { memory.after_bursts(heard).await });
     let serving = tokio::spawn(async move { plane.serve(listener, acceptor, shutdown).await });
-    tokio::select! {
+    let ended = tokio::select! {
         served = serving => served.context("the server ended by mistake"),
         () = controller.run() => Ok(()),
         () = rotating => Ok(()),
-        watched = files::follow(&args.files, load) => watched.context("can't watch the manifests for changes"),
-    }
+        followed = following => followed,
+    };
+    // Whoever ends a process does not wait for long.
+    let _ = timeout(LEAVING, leaving).await;
+    ended
+}
+
+async fn listen(port: u16, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
+    admin::listen(port).await.with_context(|| {
+        format!("can't listen on port {port} for {purpose}; is a node proxy or another control plane running here? Choose another port with {flag}")
+    })
 }
 
 /// What the control plane's own certificate must be good for.
 fn addresses_and_names(args: &ControlArgs) -> (Vec<std::net::IpAddr>, Vec<String>) {
+    let names = if args.server_names.is_empty() { default_names(args) } else { args.server_names.clone() };
     let (addresses, names): (Vec<_>, Vec<_>) =
-        args.server_names.iter().partition(|name| name.parse::<std::net::IpAddr>().is_ok());
+        names.into_iter().partition(|name| name.parse::<std::net::IpAddr>().is_ok());
     let mut addresses: Vec<_> = addresses.into_iter().filter_map(|address| address.parse().ok()).collect();
     if !args.listen.ip().is_unspecified() {
         addresses.push(args.listen.ip());
     }
-    (addresses, names.into_iter().cloned().collect())
+    (addresses, names)
+}
+
+/// As people and pods of a cluster call it.
+fn default_names(args: &ControlArgs) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned()];
+    if args.kubernetes {
+        let namespace = from_cluster::namespace(args);
+        let own =
+            ["leno-control".to_owned(), format!("leno-control.{namespace}"), format!("leno-control.{namespace}.svc")];
+        names.extend(own);
+        names.push(format!("leno-control.{namespace}.svc.{}", args.cluster_domain));
+    }
+    names
 }

@@ -20,12 +20,19 @@ pub enum Error {
         pid: i32,
     },
     /// No supervisor answers for this stage.
-    #[error("stage {name:?} is not running; start it with `leno up{flag}`{or}", flag = name_flag(name), or = choose(others))]
+    #[error("stage {name:?} is not running; start it with `leno up -f DIR{flag}`{or}", flag = name_flag(name), or = choose(others))]
     NotRunning {
         /// Name of the stage.
         name: String,
         /// Names of other stages that run or have left something.
         others: Vec<String>,
+    },
+    /// The supervisor of this stage died, and what it made is left.
+    #[error("the supervisor of stage {name:?} died; `leno down{flag}` removes what it left, then `leno up` starts it again",
+        flag = name_flag(name))]
+    Died {
+        /// Name of the stage.
+        name: String,
     },
     /// The run directory may hold what somebody else has put there.
     #[error("{} {problem}, so nothing in it can be trusted; {remedy}", .path.display())]

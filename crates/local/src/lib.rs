@@ -27,4 +27,4 @@ pub use error::Error;
 pub use stage::listing::{Listing, NodeListing, PassedOverListing, PodListing};
 pub use stage::pod::init;
 pub use stage::publish::{NotAPublish, Publish, Published, PublishedListing};
-pub use stage::{ProxyState, Stage, StageEvent, StageHandle, StageOptions};
+pub use stage::{ProxyState, Stage, StageEvent, StageHandle, StageOptions, Upgraded};

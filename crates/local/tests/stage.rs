@@ -228,7 +228,7 @@ async fn udp() {
     stage.stop().await;
 }
 
-/// Prints what it could do that it must not, and what it couldn't that it should.
+/// Prints every forbidden action that succeeds and every permitted action that fails.
 const ESCAPES: &str = r#"
 import ctypes, os, socket, sys
 run, gateway = sys.argv[1:]
@@ -266,14 +266,14 @@ print("tried")
 async fn confined() {
     let dir = manifests(&[("web.yaml", WEB)]);
     let stage = Playing::start("confined", dir.path(), 1).await;
-    // Otherwise what is not seen proves nothing.
+    // Without the file, that the pod cannot see it would prove nothing.
     assert!(stage.run_dir().join("node-1/token").exists());
     let run_dir = stage.run_dir().display().to_string();
     let gateway = stage.exec("default", "client", "ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'").await;
     let argv = ["python3", "-c", ESCAPES, &run_dir, gateway.trim()].map(str::to_owned).to_vec();
     let (code, text) = stage.stage().output("default", "client", argv).await.unwrap();
     assert_eq!((code, text.as_str()), (0, "tried\n"));
-    // Nor does the program that the manifest names have more than one that `exec` runs.
+    // The manifest's own program has no more capabilities than what `exec` runs.
     let bounds = stage.exec("default", "client", "grep -h CapBnd /proc/[0-9]*/status | sort -u").await;
     assert_eq!(bounds.trim(), "CapBnd:\t00000000a80405fb");
     stage.stop().await;
@@ -380,7 +380,7 @@ async fn edits() {
     stage.stage().wait_for(LIMIT, |now| now.refused == reason).await.unwrap();
     assert_eq!(stage.listing().pods.len(), 3);
 
-    // As an editor writes: a new file that takes the old one's place.
+    // Editors replace a file by renaming a new one over it.
     std::fs::write(dir.path().join(".web.yaml.tmp"), WEB.replace("replicas: 2", "replicas: 3")).unwrap();
     std::fs::rename(dir.path().join(".web.yaml.tmp"), &file).unwrap();
     assert!(matches!(next().await, StageEvent::Loaded { .. }));
@@ -552,7 +552,7 @@ async fn commands() {
         let files = elsewhere.client().await.logs("default", "pair", container).await.unwrap();
         let mut printed = Vec::new();
         let begun = Instant::now();
-        // What is written takes a moment to reach the log.
+        // Output takes a moment to reach the log.
         while String::from_utf8_lossy(&printed) != wanted {
             assert!(begun.elapsed() < LIMIT, "{}", String::from_utf8_lossy(&printed));
             printed.clear();
@@ -590,7 +590,7 @@ async fn killed() {
     assert_eq!(first.len(), 4);
     elsewhere.child.kill().unwrap();
     elsewhere.child.wait().unwrap();
-    // The next one cleans up by itself.
+    // The next `leno up` cleans up by itself.
     let mut elsewhere = Elsewhere::start("killed", dir.path(), None);
     let second = pids(&mut elsewhere).await;
     elsewhere.child.kill().unwrap();
@@ -606,11 +606,11 @@ async fn killed() {
 async fn unprivileged() {
     let dir = manifests(&[("web.yaml", WEB)]);
     as_nobody("user", dir.path(), |_| {}).await;
-    // Root by name only, who may write neither /run/leno nor /run/netns.
+    // Root in a user namespace only, which may write neither /run/leno nor /run/netns.
     as_nobody("user-root", dir.path(), |_| {}).await;
 }
 
-/// Plays a directory as a user without any privilege, and looks at it from outside.
+/// Plays a directory as a user without any privilege, and inspects the stage from outside.
 async fn as_nobody(test: &str, dir: &std::path::Path, check: impl Fn(&leno_local::Listing)) {
     const NOBODY: u32 = 65534;
     let run = tempfile::tempdir().unwrap();
@@ -661,8 +661,8 @@ metadata: {name: echo}
 spec: {selector: {app: echo}, ports: [{port: 7, targetPort: 7777}]}
 "#;
 
-/// Requests one after the other, and one connection that stays, while pods are brought into the
-/// mesh, replaced, and taken out again.
+/// Sends requests one after the other and keeps one connection open, while pods join the mesh, are replaced, and
+/// leave it.
 async fn lossless() {
     let dir = manifests(&[("web.yaml", &format!("{WEB}{STREAM}"))]);
     let stage = Playing::start_with("lossless", dir.path(), 2, support::ztunnel()).await;
@@ -693,7 +693,7 @@ async fn lossless() {
         stage.stage().set_label("default", "istio.io/dataplane-mode", value).await.unwrap();
         stage.stage().wait_for(LIMIT, whole(value.is_some())).await.unwrap();
         println!("in mesh: {}", value.is_some());
-        // For some requests to be made in this state.
+        // Let some requests be made in this state.
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     let begun = Instant::now();

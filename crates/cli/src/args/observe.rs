@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use leno_telemetry::observe::Verdict;
 
-use super::{ObjectName, OutputArgs, StageArgs, object};
+use super::{InstalledArgs, ObjectName, OutputArgs, TargetArgs, object};
 use crate::control_args::duration;
 
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub(crate) struct ObserveArgs {
     pub(crate) filter: FilterArgs,
 
     #[command(flatten)]
-    pub(crate) stage: StageArgs,
+    pub(crate) target: TargetArgs,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -44,7 +44,7 @@ pub(crate) struct FilterArgs {
     pub(crate) pod: Option<ObjectName>,
 
     /// From or to this namespace
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) namespace: Option<String>,
 
     /// From this pod, or the pods of this Deployment
@@ -98,7 +98,7 @@ impl From<VerdictArg> for Verdict {
 
 #[derive(Debug, Args)]
 pub(crate) struct MetricsArgs {
-    /// Node whose proxy is asked; without it, all
+    /// Node whose proxy is asked, or `control` for the control plane; without it, the proxies of all nodes
     #[arg(value_name = "NODE")]
     pub(crate) node: Option<String>,
 
@@ -107,7 +107,7 @@ pub(crate) struct MetricsArgs {
     pub(crate) metric: String,
 
     #[command(flatten)]
-    pub(crate) stage: StageArgs,
+    pub(crate) installed: InstalledArgs,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,

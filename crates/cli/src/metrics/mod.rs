@@ -1,29 +1,32 @@
-//! `leno metrics`: the metrics of node proxies, read where they are.
+//! `leno metrics`: the metrics of node proxies and of the control plane, read where they are.
 
 pub(crate) mod samples;
 
-use leno_local::client::NodePort;
+use leno_local::client::{CONTROL_PLANE, NodePort};
 use serde_json::json;
 
 use crate::args::{Format, MetricsArgs};
-use crate::observe::source::{Source, StageNodes, chosen};
-use crate::{output, proxy_page};
+use crate::output;
+use crate::stage::ask;
+use crate::target::{Source as _, Target, chosen};
 
 /// Path of the page, as Istio's proxies have it.
 pub(crate) const PATH: &str = "/metrics";
 
 /// `leno metrics`.
 pub(crate) fn run(args: &MetricsArgs) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(print(&StageNodes(args.stage.name.clone()), args))
+    ask(async { print(&Target::installed(&args.installed).await?, args).await })
 }
 
-async fn print<S: Source>(source: &S, args: &MetricsArgs) -> anyhow::Result<()> {
-    let nodes = chosen(source, args.node.as_slice()).await?;
+async fn print(target: &Target, args: &MetricsArgs) -> anyhow::Result<()> {
+    let nodes = match args.node.as_deref() {
+        Some(CONTROL_PLANE) => vec![CONTROL_PLANE.to_owned()],
+        _ => chosen(target, args.node.as_slice()).await?,
+    };
     let mut pages = Vec::new();
     for node in nodes {
-        let page = async { proxy_page::get(source.dial(&node, NodePort::Metrics).await?, PATH).await };
-        let page = page.await.map_err(|error| error.context(format!("cannot read the metrics of {node}'s proxy")))?;
+        let page = target.page(&node, NodePort::Metrics, PATH).await;
+        let page = page.map_err(|error| error.context(format!("cannot read the metrics of {node}")))?;
         pages.push((node, page));
     }
     match args.output.output {
@@ -35,9 +38,10 @@ async fn print<S: Source>(source: &S, args: &MetricsArgs) -> anyhow::Result<()> 
                     json!({ "node": node, "metrics": wanted.collect::<Vec<_>>() })
                 })
                 .collect();
-            output::json(&json!({ "nodes": nodes }))
+            output::json(&json!({ "of": target.json(), "nodes": nodes }))
         }
         Format::Text => {
+            target.announce();
             let several = pages.len() > 1;
             let mut text = String::new();
             for (node, page) in &pages {

@@ -11,10 +11,10 @@ use super::ledger::{Ledger, Shown};
 use super::map::{self, Map};
 use super::notes::Notes;
 use super::rows;
-use super::source::Source;
 use super::stream::{self, Told, What};
 use crate::args::{Format, ObserveArgs};
 use crate::output::{self, Paint};
+use crate::target::{Source, Target};
 
 /// How often what is due is printed.
 const TICK: Duration = Duration::from_millis(250);
@@ -155,8 +155,14 @@ impl Printer {
     }
 }
 
-/// One line for each pair, with rates: again and again if `live`, else once.
-pub(super) async fn map<S: Source>(source: &S, nodes: &[String], args: &ObserveArgs, live: bool) -> anyhow::Result<()> {
+/// One line for each pair, with rates: again and again, or `once`, of this stage or cluster.
+pub(super) async fn map<S: Source>(
+    source: &S,
+    nodes: &[String],
+    args: &ObserveArgs,
+    once: Option<&Target>,
+) -> anyhow::Result<()> {
+    let live = once.is_none();
     let window = Duration::from_secs(args.window);
     let terminal = live && stdout().is_terminal() && args.output.output == Format::Text;
     // A terminal shows the last moments anew each second; what is read by programs tells each moment once.
@@ -198,8 +204,13 @@ pub(super) async fn map<S: Source>(source: &S, nodes: &[String], args: &ObserveA
         heard.ledger.entries().filter(|entry| entry.is_open()).for_each(&mut count);
         let lines = map.lines();
         match args.output.output {
-            Format::Json if live => output::line(&serde_json::to_string(&lines)?)?,
-            Format::Json => output::json(&serde_json::json!({ "pairs": lines, "nodes": heard.notes.json() }))?,
+            Format::Json => match once {
+                None => output::line(&serde_json::to_string(&lines)?)?,
+                Some(target) => {
+                    let nodes = heard.notes.json();
+                    output::json(&serde_json::json!({ "of": target.json(), "pairs": lines, "nodes": nodes }))?;
+                }
+            },
             Format::Text if terminal => output::bytes(screen(&map::text(&lines, Paint::stdout())).as_bytes())?,
             Format::Text if lines.is_empty() => output::line("no connections")?,
             Format::Text => output::line(&map::text(&lines, Paint::stdout()))?,

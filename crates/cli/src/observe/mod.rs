@@ -1,7 +1,6 @@
 //! `leno observe`: who talks to whom, as the node proxies tell it.
 //!
 //! ```text
-//!  source   where the proxies are
 //!  stream   reading what they tell, all at once
 //!  ledger   the words of both proxies of a connection, put together
 //!  filter   which connections are shown
@@ -15,7 +14,6 @@ mod ledger;
 mod map;
 mod notes;
 mod rows;
-pub(crate) mod source;
 mod stream;
 #[cfg(test)]
 mod testing;
@@ -28,33 +26,37 @@ use serde_json::json;
 
 use crate::args::{Format, ObserveArgs};
 use crate::output::{self, Paint, table};
+use crate::stage::ask;
+use crate::target::{Target, chosen};
 use ledger::{Ledger, Shown};
 use notes::Notes;
-use source::{Source, StageNodes};
 use stream::What;
 
 /// `leno observe`.
 pub(crate) fn run(args: &ObserveArgs) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(observe(&StageNodes(args.stage.name.clone()), args))
+    ask(async { observe(&Target::of(&args.target).await?, args).await })
 }
 
-async fn observe<S: Source>(source: &S, args: &ObserveArgs) -> anyhow::Result<()> {
-    let nodes = source::chosen(source, &args.filter.node).await?;
+async fn observe(target: &Target, args: &ObserveArgs) -> anyhow::Result<()> {
+    let nodes = chosen(target, &args.filter.node).await?;
+    let once = !args.follow && (args.output.output == Format::Json);
+    if !once {
+        target.announce();
+    }
     if args.map {
         let live = args.follow || (stdout().is_terminal() && args.output.output == Format::Text);
-        follow::map(source, &nodes, args, live).await
+        follow::map(target, &nodes, args, (!live).then_some(target)).await
     } else if args.follow {
-        follow::rows(source, &nodes, args).await
+        follow::rows(target, &nodes, args).await
     } else {
-        now(source, &nodes, args).await
+        now(target, &nodes, args).await
     }
 }
 
 /// What is open and what ended lately, once.
-async fn now<S: Source>(source: &S, nodes: &[String], args: &ObserveArgs) -> anyhow::Result<()> {
+async fn now(target: &Target, nodes: &[String], args: &ObserveArgs) -> anyhow::Result<()> {
     let query = args.since.map(|since| format!("since={}", since.as_secs())).unwrap_or_default();
-    let mut told = stream::read(source, nodes, &query, false);
+    let mut told = stream::read(target, nodes, &query, false);
     let mut ledger = Ledger::default();
     let mut notes = Notes::new(nodes);
     let heard = Instant::now();
@@ -70,7 +72,7 @@ async fn now<S: Source>(source: &S, nodes: &[String], args: &ObserveArgs) -> any
     all.retain(|shown| args.filter.fits(&shown.connection));
     all.sort_by(|a, b| a.connection.time.cmp(&b.connection.time));
     match args.output.output {
-        Format::Json => output::json(&json!({ "connections": all, "nodes": notes.json() })),
+        Format::Json => output::json(&json!({ "of": target.json(), "connections": all, "nodes": notes.json() })),
         Format::Text => {
             let printed = if all.is_empty() {
                 "no connections".to_owned()

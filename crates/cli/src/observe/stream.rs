@@ -7,8 +7,8 @@ use leno_telemetry::observe::{self, Event};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
-use super::source::Source;
 use crate::proxy_page;
+use crate::target::Source;
 
 /// A proxy that follows says something every second; one that is silent for so long is stopped or gone.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -53,9 +53,9 @@ struct Reader<S> {
 
 /// How a stream ended.
 enum Ended {
-    /// As it should.
+    /// The node proxy ended the stream in good order.
     Well,
-    /// There is none.
+    /// The node proxy has no such stream.
     None(String),
     /// Too early.
     Early(String),

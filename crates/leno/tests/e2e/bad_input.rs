@@ -1,9 +1,9 @@
-//! What a person gets wrong: each refusal names the place, the reason and the way out.
+//! Mistakes in input: each refusal names the place, the reason and the remedy.
 
 use crate::stage::{Stage, eventually, leno, run, skip};
 use crate::topology;
 
-/// (what, manifest, words the error must hold)
+/// Each case: what it is, the manifest, and the words the error must contain.
 const REFUSED: &[(&str, &str, &[&str])] = &[
     ("no YAML", "kind: [", &["bad.yaml:1"]),
     ("no kind", "apiVersion: v1\nmetadata: {name: a}\n", &["bad.yaml", "kind"]),
@@ -139,7 +139,7 @@ fn what_the_lab_does_not_know_is_wrong_usage() {
 }
 
 #[test]
-fn who_has_read_enough_of_the_lab_has_met_no_failure() {
+fn a_reader_that_closes_the_labs_output_is_no_failure() {
     for format in ["text", "json"] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

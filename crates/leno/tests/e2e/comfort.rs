@@ -1,4 +1,4 @@
-//! What makes a stage pleasant to have: published ports, a list that follows, all stages, completion, pages, roles in `ps`.
+//! Conveniences of a stage: published ports, `ps -w`, the list of stages, completion, man pages, roles in the system's `ps`.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -65,7 +65,7 @@ fn a_published_port_leads_to_its_service_as_a_client_outside_the_mesh() {
         let said = ask(&published(0));
         if said == "hello from 8080\n" { Ok(()) } else { Err(said) }
     });
-    // The mesh judges it as any client outside.
+    // The mesh applies its policies to it as to any client outside.
     assert_eq!(ask(&published(1)), "");
     eventually("both in the proxies' access logs, without an identity", || {
         let log = ["node-1", "node-2"].map(|node| stage.node_log(node)).concat();
@@ -98,7 +98,7 @@ fn scaling_says_what_it_did_and_keeps_the_oldest() {
         let pods = ps["pods"].as_array()?;
         (pods.len() == 4 && pods.iter().all(|pod| pod["ready"] == true)).then_some(())
     });
-    // Before the next change: what follows at once may be shown as one change.
+    // Wait before the next change: two changes in a row may be shown as one.
     shown.find(|line| line.starts_with("shop/web-") && line.contains("ready yes")).expect("a pod that became ready");
     assert_eq!(scale("1"), "shop/web scaled from 4 to 1 pod\n");
     stage.wait("one pod", |ps| (ps["pods"].as_array()?.len() == 1).then_some(()));
@@ -122,7 +122,7 @@ fn two_stages_are_listed_completed_and_told_apart() {
     let lost = run(leno().args(["ps", "--name", "no-such-stage"]));
     assert!(lost.code == 1 && lost.stderr.contains(one.name()) && lost.stderr.contains("--name"), "{lost:?}");
 
-    // As bash's script asks: the words of the line, and which one the cursor is in.
+    // What bash's completion script asks: the words of the line, and the index of the word under the cursor.
     let complete = |words: &[&str]| {
         let mut command = leno();
         command.env("LENO_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
@@ -135,7 +135,7 @@ fn two_stages_are_listed_completed_and_told_apart() {
     let none = complete(&["leno", "scale", "--name", "no-such-stage", ""]);
     assert!(!none.contains('/'), "{none}");
 
-    // Who is who in the system's own list.
+    // The role of each process shows in the system's process list.
     let ps = one.ps();
     let line = |pid: &serde_json::Value| {
         String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap()).replace('\0', " ")

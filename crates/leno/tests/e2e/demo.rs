@@ -1,4 +1,4 @@
-//! `leno demo`: all its claims hold, and it leaves nothing, however it ends.
+//! `leno demo`: all its claims hold, and it leaves nothing behind, however it ends.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -88,7 +88,7 @@ fn demo_killed_leaves_nothing_that_down_cannot_clean() {
         return;
     }
     let name = name("killed");
-    // What it writes anywhere but in its stage's directory, nobody would find again.
+    // Files outside its stage's directory would never be removed.
     let elsewhere = tempfile::tempdir().unwrap();
     let mut child = demo(&name).env("TMPDIR", elsewhere.path()).stdout(Stdio::null()).spawn().unwrap();
     let run_dir = Path::new("/run/leno").join(&name);

@@ -1,4 +1,4 @@
-//! `leno up` ended by signals, at whatever moment and however often: it says so, leaves nothing, and exits as its help says.
+//! `leno up` ended by signals at any moment, however often: it reports the end, leaves nothing behind, and exits as its help says.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::stage::{Stage, eventually, leno, run, skip};
 
-/// Two pods in the mesh, one of which does not end when it is asked to.
+/// Two pods in the mesh. One of them ignores SIGTERM.
 const PODS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -29,7 +29,7 @@ spec:
   containers: [{name: main, command: [sh, -c, 'trap : TERM; while :; do sleep 1; done']}]
 ";
 
-/// What is there of a stage that should be gone: namespaces, run directory, processes.
+/// What is left of a stage that should be gone: namespaces, run directory, processes.
 pub(crate) fn left_of(name: &str) -> Vec<String> {
     let run_dir = run_dir(name);
     let mut left: Vec<String> = namespaces(name);
@@ -39,7 +39,7 @@ pub(crate) fn left_of(name: &str) -> Vec<String> {
             std::fs::read_dir(&run_dir).map(|all| all.flatten().collect::<Vec<_>>())
         ));
     }
-    // Proxies and pods' first processes are told of files in it.
+    // The environment of proxies and of pods' first processes names files in the run directory.
     let mark = format!("{}/", run_dir.display());
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let read = |file: &str| std::fs::read(process.path().join(file)).unwrap_or_default();
@@ -71,14 +71,14 @@ fn up(stage: &Stage) -> Child {
 }
 
 fn send(child: &Child, signal: Signal) {
-    // Not waited for yet: the number is its own, also when it has ended.
+    // The child has not been waited for yet, so its process id is not reused, even if it has ended.
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
 }
 
 /// A moment in the life of a stage.
 type Moment = fn(&str) -> bool;
 
-/// By the first of them it listens for signals.
+/// At the first of them it listens for signals.
 const MOMENTS: [(&str, Moment); 7] = [
     ("its directory", |name| run_dir(name).exists()),
     ("its lock", |name| run_dir(name).join("lock").exists()),
@@ -92,7 +92,7 @@ const MOMENTS: [(&str, Moment); 7] = [
     }),
 ];
 
-/// The signals that are sent, each as soon as the one before is.
+/// The signals that are sent, one directly after the other.
 const SIGNALS: [&[Signal]; 3] =
     [&[Signal::SIGINT], &[Signal::SIGTERM, Signal::SIGTERM], &[Signal::SIGINT, Signal::SIGTERM, Signal::SIGINT]];
 
@@ -105,7 +105,7 @@ fn signals_at_any_moment_leave_nothing() {
         for signals in SIGNALS {
             let stage = Stage::prepare(&[("pods.yaml", PODS)]);
             let child = up(&stage);
-            // Every millisecond: the moments are short.
+            // Look every millisecond, because the moments are short.
             while !reached(stage.name()) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -132,10 +132,10 @@ fn signals_before_it_listens_leave_nothing() {
         let stage = Stage::prepare(&[("pods.yaml", PODS)]);
         let child = up(&stage);
         std::thread::sleep(Duration::from_millis(pause));
-        // Not SIGINT: a test that runs in the background of a shell has its children ignore that until they listen.
+        // Not SIGINT: the background jobs of a shell ignore SIGINT until they install a handler.
         send(&child, Signal::SIGTERM);
         let output = child.wait_with_output().unwrap();
-        // There is nothing to remove before it listens, and the signal ends it as any program.
+        // Before it listens there is nothing to remove, and the signal ends it as it ends any program.
         let by_signal = output.status.signal() == Some(Signal::SIGTERM as i32);
         assert!(by_signal || output.status.code() == Some(130), "after {pause} ms: {output:?}");
         assert_eq!(left_of(stage.name()), [""; 0], "after {pause} ms: {output:?}");
@@ -162,7 +162,7 @@ fn a_second_signal_during_shutdown_hurries_it_and_leaves_nothing() {
     assert_eq!(left_of(stage.name()), [""; 0]);
 }
 
-/// Nobody can clean up then; `leno down` does, whatever there was by then.
+/// SIGKILL leaves no chance to clean up. `leno down` cleans up what there was at that moment.
 #[test]
 fn after_a_kill_at_any_moment_down_leaves_nothing() {
     if skip("after_a_kill_at_any_moment_down_leaves_nothing", &[]) {
@@ -193,7 +193,7 @@ fn manifests_that_never_come_on_standard_input_can_be_given_up() {
     let mut command = leno();
     command.args(["up", "--name", stage.name(), "-f", "-"]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Once it listens for signals: SIGINT is bit 2 of what it catches (proc_pid_status(5)).
+    // Wait until it listens for signals: SIGINT is bit 2 of the caught signals (proc_pid_status(5)).
     eventually("it to listen", || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default().trim();
@@ -202,7 +202,7 @@ fn manifests_that_never_come_on_standard_input_can_be_given_up() {
     });
     send(&child, Signal::SIGINT);
     let mut child = child;
-    // Held open meanwhile: nothing else ends the wait.
+    // Keep standard input open meanwhile, so that nothing else ends the wait.
     let stdin = child.stdin.take();
     let output = child.wait_with_output().unwrap();
     drop(stdin);

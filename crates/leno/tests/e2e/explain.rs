@@ -1,4 +1,4 @@
-//! `leno explain`: everything a person may type, and everything that must be said of it.
+//! `leno explain`: every way to name a source and a destination, and everything that the answer must say.
 
 use crate::stage::{Stage, run, skip};
 use crate::topology::{NAMESPACES, client};
@@ -59,7 +59,7 @@ fn explain_takes_what_people_type_and_says_what_they_must_know() {
         "{udp}"
     );
     assert!(udp.contains("these policies do NOT restrict it: mesh/only-get"), "{udp}");
-    // A Deployment is where its pods are, as source and as destination.
+    // A Deployment stands for its pods, as source and as destination.
     let direct = stage.explain("mesh/many", "mesh/many:8080");
     assert!(direct.starts_with("mesh/many-") && direct.contains("\nthe same to "), "{direct}");
     let wrong = run(stage.command("explain").args(["mesh/a", "mesh/b:https"]));

@@ -14,11 +14,11 @@ use crate::topology::{self, ECHO};
 const NEEDS: &[&str] = &["socat", "tcpdump", "nsenter", "curl"];
 const CANARY: &str = "canary-6f1e0b";
 
-/// Watches everything that passes between the nodes.
+/// Captures all traffic between the nodes.
 struct Capture {
     child: std::process::Child,
     seen: Arc<Mutex<Vec<u8>>>,
-    /// Kept open: tcpdump would die of its next word. Its last ones say whether it has seen all.
+    /// Kept open, because tcpdump ends when it writes to a closed pipe. Its last lines tell whether it dropped packets.
     stderr: std::process::ChildStderr,
     reader: std::thread::JoinHandle<()>,
 }
@@ -34,7 +34,7 @@ impl Capture {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // It says "listening on" once its socket is open.
+        // tcpdump says "listening on" once its socket is open.
         let mut said = String::new();
         let mut err = child.stderr.take().unwrap();
         let mut byte = [0];
@@ -56,8 +56,8 @@ impl Capture {
         Self { child, seen, stderr: err, reader }
     }
 
-    /// All bytes seen so far. A mark sent in the clear behind them proves that they were seen,
-    /// and that this capture would have seen others.
+    /// All bytes seen so far. A mark is sent in the clear after them: once it is seen, so were they, and the capture is
+    /// known to see plaintext.
     fn stop(mut self, stage: &Stage) -> Vec<u8> {
         let mark = "mark-of-the-end";
         eventually("the mark in the capture", || {
@@ -80,8 +80,8 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
 }
 
 fn send_canary(stage: &Stage, client: &str, server: &str) -> bool {
-    // A DNS question that dies with a proxy is asked again after the resolver's own patience, five
-    // seconds unless told otherwise: no measure of how long the proxy was away.
+    // The resolver waits five seconds by default before it repeats a DNS question that was lost with a proxy. That wait
+    // would not measure how long the proxy was away.
     let line = format!("echo {CANARY} | RES_OPTIONS=timeout:1 socat -t 3 - TCP:{server}:7000,connect-timeout=5");
     stage.sh(client, &line).stdout.trim() == CANARY
 }
@@ -126,7 +126,7 @@ fn a_killed_proxy_leaks_nothing_and_is_back_within_a_second() {
     }
     assert!(!contains(&capture.stop(&stage), CANARY), "plaintext on the wire while a proxy was dead");
     for (node, outage, lost) in outages {
-        // One second is the promise; the rest is what `exec` and a shell cost on a busy machine.
+        // The proxy has to be back within one second. The rest is what `exec` and a shell take on a busy machine.
         assert!(outage < Duration::from_secs(3), "{node} took {outage:?}, {lost} connections refused");
         eprintln!("{node}: back after {outage:?}, {lost} connections refused meanwhile");
     }
@@ -139,7 +139,7 @@ fn proxy_pid(stage: &Stage, node: &str) -> i32 {
     })
 }
 
-/// A node proxy whose environment is changed before it starts.
+/// A script that changes the environment and then becomes the node proxy.
 fn wrapper(dir: &Path, change: &str) -> String {
     let path = dir.join("proxy");
     let text = format!("#!/bin/sh\n{change}\nexec {} node\n", env!("CARGO_BIN_EXE_leno"));
@@ -164,7 +164,7 @@ fn crippled(test: &str, change: &str) {
     text.push_str(&ECHO.manifest("plain"));
     stage.write("all.yaml", &text);
     let flag = format!("--node-proxy=node-1={}", wrapper(dir.path(), change));
-    // A node whose proxy never gets ready may well be reported by `up`; the stage stays.
+    // `up` may report that a node's proxy is not ready. The stage goes on.
     let _ = crate::stage::run(stage.up_command(&[&flag]));
     stage.wait("pods to run", |ps| {
         let pods = ps["pods"].as_array()?;
@@ -179,6 +179,32 @@ fn crippled(test: &str, change: &str) {
     }
     assert!(!contains(&capture.stop(&stage), CANARY));
     assert!(send_canary(&stage, "plain/outsider", "echo.plain"), "pods outside the mesh are not concerned");
+}
+
+#[test]
+fn what_must_pass_a_waypoint_is_refused_while_there_are_none() {
+    if skip("what_must_pass_a_waypoint_is_refused_while_there_are_none", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    let service = |waypoint: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: routed, namespace: mesh, labels: {{istio.io/use-waypoint: {waypoint}}}}}\n\
+             spec: {{selector: {{app: echo}}, ports: [{{port: 7000}}]}}\n"
+        )
+    };
+    stage.write("routed.yaml", &service("gate"));
+    let said = eventually("a refusal", || {
+        let said = stage.explain("mesh/far", "routed.mesh:7000");
+        if said.contains("gate.mesh.svc.cluster.local") { Ok(said) } else { Err(said) }
+    });
+    assert!(said.contains("refused rather than sent around it"), "{said}");
+    assert!(!send_canary(&stage, "mesh/far", "routed.mesh"));
+    assert!(send_canary(&stage, "mesh/far", "echo.mesh"), "another service of the same pod is not concerned");
+    stage.write("routed.yaml", &service("none"));
+    eventually("no waypoint to be asked for", || {
+        if send_canary(&stage, "mesh/far", "routed.mesh") { Ok(()) } else { Err("still refused".to_owned()) }
+    });
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn the_stages_log_tells_what_happened_and_outlives_it() {
         return;
     }
     let stage = Stage::prepare(&[("all.yaml", &manifest("", "one"))]);
-    // Not all gets ready: one pod fails again and again, and its probe keeps it from being ready in between.
+    // One pod fails again and again. Its probe keeps it from being ready in between.
     let ran = run(stage.up_command(&["--timeout", "20s"]));
     assert_eq!(ran.code, 1, "{ran:?}");
     let logs = |args: &[&str]| run(stage.command("logs").args(args));

@@ -1,4 +1,4 @@
-//! Pods come, go and change sides without a restart and without loss.
+//! Pods start, end, join and leave the mesh without a restart of others and without lost requests.
 
 use std::io::Read as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -113,18 +113,18 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
     stage.down().ok();
     assert_eq!(namespaces(), 0);
     let left = run(std::process::Command::new("pgrep").args(["-a", "-f", "--", &format!("--name {} ", stage.name())]));
-    // 1: there is none.
+    // Exit code 1: no stage runs.
     assert_eq!((left.code, left.stdout.as_str()), (1, ""), "processes left behind");
 }
 
-/// A script that starts the proxy and does not become it, and starts other things besides.
+/// A script that starts the proxy as a child instead of replacing itself with it, and starts other processes, too.
 #[test]
-fn what_a_nodes_proxy_has_started_ends_with_it() {
-    if skip("what_a_nodes_proxy_has_started_ends_with_it", &["curl", "socat", "setsid", "/usr/bin/python3"]) {
+fn processes_that_a_nodes_proxy_started_end_with_it() {
+    if skip("processes_that_a_nodes_proxy_started_end_with_it", &["curl", "socat", "setsid", "/usr/bin/python3"]) {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    // Open as long as one of them lives; the daemons have one of their own.
+    // The pipe stays open as long as one of its processes lives. The daemons have a pipe of their own.
     let [all, daemons] = ["all", "daemons"].map(|name| scratch.path().join(name));
     let open = |path: &std::path::Path| {
         nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -169,13 +169,13 @@ fn what_a_nodes_proxy_has_started_ends_with_it() {
     assert!(closed(&mut daemon), "daemons are left");
 }
 
-/// Processes of a group, without those that have ended and that nobody has asked for yet.
+/// The processes of a process group, without zombies.
 fn in_group(group: i64) -> Vec<String> {
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
     stats
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
         .filter(|stat| {
-            // Behind the name: state, parent, group (proc_pid_stat(5)).
+            // The fields after the name: state, parent, group (proc_pid_stat(5)).
             let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
             fields.first() != Some(&"Z") && fields.get(2).and_then(|field| field.parse().ok()) == Some(group)
         })
@@ -252,7 +252,7 @@ fn a_second_up_of_the_same_name_is_refused_with_the_way_out() {
     assert!(ran.stderr.contains("leno up"), "{}", ran.stderr);
 }
 
-/// Says to each caller whether it can be called back at port 8000.
+/// Tells each caller whether a connection back to its port 8000 works.
 const CALLER: Server<'static> = Server {
     name: "caller",
     node: "node-1",
@@ -275,7 +275,7 @@ fn a_new_pods_first_connections_are_encrypted_both_ways() {
     if skip("a_new_pods_first_connections_are_encrypted_both_ways", &["/usr/bin/python3", "perl"]) {
         return;
     }
-    // In the clear nobody gets in, so a peer that still takes the new pod for one outside the mesh fails.
+    // Policies refuse plaintext, so a peer that still takes the new pod for one outside the mesh fails.
     let strict = "---
 apiVersion: security.istio.io/v1
 kind: PeerAuthentication
@@ -284,7 +284,7 @@ spec: {mtls: {mode: STRICT}}
 ";
     let stage = topology::up(&[CALLER], &[]);
     stage.write("strict.yaml", strict);
-    // Perl, because it is at it within milliseconds.
+    // Perl, because it starts within milliseconds.
     let eager = r#"use IO::Socket::INET; $| = 1;
 my $l = IO::Socket::INET->new(LocalPort => 8000, Listen => 9, ReuseAddr => 1);
 if (!fork) { while (my $s = $l->accept) { sysread $s, my $x, 9; syswrite $s, $x } }
@@ -327,7 +327,7 @@ spec:
     for pod in eager() {
         said(pod["name"].as_str().unwrap(), 1);
     }
-    // A pod whose processes are all killed starts anew where it was.
+    // When all processes of a pod are killed, it starts again in the same place.
     let pod = &eager()[0];
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pod["pid"].as_i64().unwrap()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
@@ -352,7 +352,7 @@ fn a_new_pod_starts_when_every_proxy_knows_it() {
         let log = stage.node_log("node-2");
         if log.contains("carrying traffic of pod pod=mesh/late") { Ok(()) } else { Err(log) }
     });
-    // Nothing tells that nothing happens; a process starts in a few milliseconds.
+    // There is no event for "nothing happens". A process starts in a few milliseconds.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let early = marker.exists();
     nix::sys::signal::kill(proxy, nix::sys::signal::Signal::SIGCONT).unwrap();

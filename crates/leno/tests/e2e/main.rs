@@ -1,6 +1,6 @@
-//! The whole product on real network namespaces: the `leno` binary as a user runs it, with
-//! programs that know nothing of it. Needs root (or user namespaces) and the programs; what is
-//! missing is told on a line that starts with `SKIP`, which the project's CI does not accept.
+//! The whole product in real network namespaces: the `leno` binary as a user runs it, with unmodified programs. Needs root
+//! (or user namespaces) and the programs. What is missing is reported on a line that starts with `SKIP`, and the project's CI
+//! fails on such a line.
 //!
 //! With `LENO_ZTUNNEL=PATH` the same tests run with Istio's node proxy on one node and on both.
 
@@ -11,8 +11,11 @@
 )]
 
 mod bad_input;
+mod cni_plugin;
 mod comfort;
 mod control;
+mod control_cluster;
+mod day_two;
 mod demo;
 mod ended;
 mod explain;
@@ -21,9 +24,9 @@ mod footprint;
 mod journal;
 mod lifecycle;
 mod manifests;
+mod many_svc;
 mod observe;
 mod ownership;
-mod page_text;
 mod pages;
 mod policy;
 mod programs;

@@ -1,9 +1,9 @@
-//! What people's manifests have, beyond what a mesh is about: init containers in the mesh, and what is not in force.
+//! What real manifests contain beyond what concerns the mesh: init containers, and objects that are not enforced.
 
 use crate::stage::{Stage, run, skip};
 use crate::topology::{NAMESPACES, client};
 
-/// A server that begins late, which only the pod whose init container waits for it may ask.
+/// A server that starts late. Only the pod whose init container waits for it may connect to it.
 const LATE: &str = r#"
 ---
 apiVersion: v1
@@ -57,7 +57,7 @@ fn init_containers_are_in_the_mesh() {
     }
     let text = format!("{NAMESPACES}{}{LATE}", client("mesh", "other", "node-1"));
     let stage = Stage::up(&[("all.yaml", &text)], &[]);
-    // Only its identity is let in: what got through went through the mesh.
+    // The policy lets in this pod's identity only, so the init container's request went through the mesh.
     let other = stage.sh("mesh/other", "curl -s -m 10 -o /dev/null http://late/");
     assert_ne!(other.code, 0, "another identity is turned away");
     stage.sh("mesh/waits", "curl -sf -m 10 -o /dev/null http://late/").ok();
@@ -79,8 +79,8 @@ spec:
 "#;
 
 #[test]
-fn what_is_not_in_force_sounds_like_it() {
-    if skip("what_is_not_in_force_sounds_like_it", &["nft"]) {
+fn what_is_not_enforced_is_reported() {
+    if skip("what_is_not_enforced_is_reported", &["nft"]) {
         return;
     }
     let text = format!("{NAMESPACES}{}{NOT_IN_FORCE}", client("mesh", "a", "node-1"));

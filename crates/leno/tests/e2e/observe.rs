@@ -1,4 +1,4 @@
-//! `leno observe` on a stage: who talks to whom, as both nodes' proxies tell it.
+//! `leno observe` on a stage: who talks to whom, as both nodes' proxies report it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -21,14 +21,14 @@ spec:
   - from: [{source: {principals: [cluster.local/ns/mesh/sa/near]}}]
 ";
 
-/// What `leno observe -o json` shows.
+/// The output of `leno observe -o json`.
 #[track_caller]
 fn observed(stage: &Stage, args: &[&str]) -> Value {
     let ran = run(stage.command("observe").args(["-o", "json"]).args(args)).ok();
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Waits until a connection is shown that `check` looks for.
+/// Waits until a connection is shown that satisfies `check`.
 #[track_caller]
 fn sees(stage: &Stage, args: &[&str], what: &str, check: impl Fn(&Value) -> bool) -> Value {
     eventually(what, || {
@@ -42,7 +42,7 @@ fn echo(stage: &Stage, client: &str, server: &str) -> bool {
     stage.sh(client, &format!("echo hi | socat -t 5 - TCP:{server}:7000")).stdout == "hi\n"
 }
 
-/// A connection of a program that stays open; the program answers on standard output what the server sends back.
+/// A program's connection that stays open. The program prints what the server sends back.
 struct Held {
     program: Child,
 }
@@ -99,9 +99,9 @@ fn who_talks_to_whom_is_shown_with_names_identities_encryption_and_verdict() {
     eventually("far is turned away", || {
         if echo(&stage, "mesh/far", "echo.mesh") { Err("not yet".to_owned()) } else { Ok(()) }
     });
-    // The one before may have been under way when the policy came, and was cut.
+    // The policy may have cut the connection before this one, which was under way when the policy came.
     assert!(!echo(&stage, "mesh/far", "echo.mesh"));
-    // Which was open is cut; which comes is refused: both name the policy.
+    // The open connection is cut and a new one is refused. Both name the policy.
     for (what, words) in
         [("the cut", "closed after a policy change: not"), ("the refusal", "not allowed: no ALLOW policy")]
     {
@@ -193,14 +193,14 @@ fn following_shows_what_lasts_and_what_ends_also_after_a_proxy_was_replaced() {
     eventually("a connection through the next proxy", || {
         if echo(&stage, "mesh/far", "echo.mesh") { Ok(()) } else { Err("not yet".to_owned()) }
     });
-    // The next proxy tells its part, once it is asked.
+    // The next proxy reports its connections once it is asked.
     let told = (0..100).any(|_| {
         let _held = Held::open(&stage, "mesh/far", "echo.mesh");
         let open = next("what lasts through the next proxy", &from("far", "open"));
         open["nodes"].as_array().is_some_and(|nodes| nodes.iter().any(|node| node == "node-2"))
     });
     assert!(told, "the next proxy is not heard");
-    // Whoever has seen enough leaves nothing behind.
+    // A follower that ends leaves no resources behind.
     following.kill().unwrap();
     following.wait().unwrap();
 }
@@ -212,7 +212,7 @@ fn the_map_shows_pairs_with_rates() {
     }
     let stage = topology::up(&[ECHO], &[]);
     let _held = Held::open(&stage, "mesh/near", "echo.mesh");
-    // It goes on until the map has been taken.
+    // Traffic goes on until the map has been taken.
     let busy = "while :; do echo hi | socat -t 5 - TCP:echo.mesh:7000 > /dev/null; done";
     let mut busy = stage.spawn("mesh/far", &["sh", "-c", busy]);
     let map = eventually("both pairs on the map", || {

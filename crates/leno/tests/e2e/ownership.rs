@@ -1,4 +1,4 @@
-//! What belongs to others stays theirs, whatever it is called; what others made is not taken for one's own.
+//! What belongs to others stays theirs, whatever its name. Leno does not take what others made for its own.
 
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -9,10 +9,10 @@ use std::process::{Child, Command};
 use crate::stage::{leno, run, skip};
 use crate::topology;
 
-/// A user that no machine has.
+/// A user id that no machine uses.
 const SOMEBODY: u32 = 65_531;
 
-/// Removes what a test put where its name is fixed.
+/// Removes what a test made under a fixed name.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -26,7 +26,7 @@ fn a_run_directory_that_another_user_made_is_refused() {
     if skip("a_run_directory_that_another_user_made_is_refused", &[]) {
         return;
     }
-    // Made by root, who stands for the other user here.
+    // Root made it. Root is the other user here.
     let base = Removed(format!("/tmp/leno-{SOMEBODY}").into());
     let dir = base.0.join("default");
     std::fs::create_dir_all(&dir).unwrap();
@@ -42,7 +42,7 @@ fn a_run_directory_that_another_user_made_is_refused() {
     let listener = std::os::unix::net::UnixListener::bind(dir.join("stage.sock")).unwrap();
     listener.set_nonblocking(true).unwrap();
     std::fs::set_permissions(dir.join("stage.sock"), std::fs::Permissions::from_mode(0o777)).unwrap();
-    // By its descriptor: that user may not be allowed to enter the checkout.
+    // Start the program by its descriptor, because that user may not be allowed to enter the checkout.
     let program = std::fs::File::open(env!("CARGO_BIN_EXE_leno")).unwrap();
     for args in [&["up", "--detach", "--file", "/"][..], &["ps"], &["exec", "a/b", "--", "true"], &["down"]] {
         let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
@@ -57,7 +57,7 @@ fn a_run_directory_that_another_user_made_is_refused() {
     assert_eq!(std::fs::read_to_string(victim.path()).unwrap(), "precious");
 }
 
-/// A network namespace of somebody else's, and a program in it.
+/// Another owner's network namespace, with a program in it.
 struct Foreign {
     name: String,
     program: Child,
@@ -94,7 +94,7 @@ fn network_namespaces_that_the_stage_did_not_make_stay() {
     let stage = crate::stage::Stage::prepare(&[("all.yaml", topology::NAMESPACES)]);
     let ours = |node: &str| format!("leno-{}.{node}", stage.name());
     let mut guest = Foreign::new(&ours("guest"));
-    // One whose name the stage needs: told, not taken.
+    // A foreign namespace with a name that the stage needs is reported, not taken.
     let mut taken = Foreign::new(&ours("node-2"));
     let refused = run(stage.up_command(&[]));
     assert!(refused.code != 0 && refused.stderr.contains("ip netns delete"), "{}", refused.stderr);
@@ -111,9 +111,10 @@ fn network_namespaces_that_the_stage_did_not_make_stay() {
     run(stage.up_command(&[])).ok();
     guest.untouched();
     kill();
-    // After the supervisor's death the name of one of its own is somebody else's.
+    // After the supervisor's death, a foreign namespace has the name of one of the stage's.
     run(Command::new("ip").args(["netns", "delete", &ours("node-1")])).ok();
     let mut heir = Foreign::new(&ours("node-1"));
+    has_the_number_of_its_predecessor(stage.name(), &heir);
     let down = stage.down().ok();
     heir.untouched();
     guest.untouched();
@@ -121,7 +122,50 @@ fn network_namespaces_that_the_stage_did_not_make_stay() {
     assert!(down.stdout.contains(&ours("guest")) && down.stdout.contains("ip netns delete"), "{}", down.stdout);
 }
 
-/// A Leno before this one wrote down no network namespaces.
+/// After the supervisor's death, foreign namespaces have all names and inode numbers of the stage's.
+#[test]
+fn foreign_namespaces_with_a_stages_names_and_numbers_stay() {
+    if skip("foreign_namespaces_with_a_stages_names_and_numbers_stay", &["ip", "nsenter", "sleep"]) {
+        return;
+    }
+    let stage = crate::stage::Stage::prepare(&[("all.yaml", topology::NAMESPACES)]);
+    run(stage.up_command(&[])).ok();
+    let pid = i32::try_from(stage.ps()["supervisor"].as_i64().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let names: Vec<_> = record(stage.name())["made"].as_object().unwrap().keys().cloned().collect();
+    assert!(names.len() >= 3, "the link between the nodes, and two nodes: {names:?}");
+    for name in &names {
+        run(Command::new("ip").args(["netns", "delete", name])).ok();
+    }
+    let mut heirs: Vec<_> = names.iter().map(|name| Foreign::new(name)).collect();
+    for heir in &heirs {
+        has_the_number_of_its_predecessor(stage.name(), heir);
+    }
+    let down = stage.down().ok();
+    for heir in &mut heirs {
+        heir.untouched();
+        assert!(down.stdout.contains(&heir.name), "{}", down.stdout);
+    }
+}
+
+fn record(stage: &str) -> serde_json::Value {
+    let text = std::fs::read(Path::new("/run/leno").join(stage).join("state.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// Makes it so that a namespace has the inode number of the stage's of this name. The kernel reuses numbers, but in an order
+/// that a test can't choose, so the record is changed instead.
+fn has_the_number_of_its_predecessor(stage: &str, heir: &Foreign) {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = std::fs::metadata(Path::new("/run/netns").join(&heir.name)).unwrap();
+    let mut state = record(stage);
+    let made = &mut state["made"][&heir.name];
+    assert!(made["inode"].is_u64(), "{made}");
+    (made["device"], made["inode"]) = (found.dev().into(), found.ino().into());
+    std::fs::write(Path::new("/run/leno").join(stage).join("state.json"), state.to_string()).unwrap();
+}
+
+/// Leno versions before this one did not record their network namespaces.
 #[test]
 fn what_an_older_stage_left_is_told_and_stays() {
     if skip("what_an_older_stage_left_is_told_and_stays", &["ip", "nsenter", "sleep"]) {

@@ -1,15 +1,17 @@
-//! What README and `docs/` show is what a user sees: every `console` block is a session that is run here.
+//! What README and `docs/` show is what a user sees: every `console` block is run here.
 //!
 //! In such a block a line `$ COMMAND` is run, and the lines below it must be what it prints. `...` stands for any lines, `…` for any text
-//! within a line. Numbers, addresses and the endings of pods' names may differ ([`page_text`](crate::page_text)).
+//! within a line. Numbers, addresses and the endings of pods' names may differ ([`page_text`](leno_testkit::page_text)). Blocks after `<!-- on a cluster -->`
+//! are run by the tests in `crates/e2e`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::page_text::{Step, matches, steps};
+use leno_testkit::page_text::{Place, Step, matches, steps};
+
 use crate::stage::{eventually, leno, run, skip};
 
-/// The commands of one page act on a stage of their own, and start at the project's root.
+/// The commands of one page act on their own stage. They run in the project's root.
 struct Session {
     stage: String,
     root: PathBuf,
@@ -29,7 +31,7 @@ impl Session {
             return Some(format!("`{}` is no command of leno: show it in a block that is not `console`", step.command));
         };
         let ran = run(&mut self.command(arguments));
-        // Hints name the stage where it is not the default one.
+        // Hints contain the stage's name where it is not the default one.
         let printed = ran.stdout.replace(&format!(" --name {}", self.stage), "");
         if ran.code == 0 && matches(&step.prints, &printed) {
             return None;
@@ -46,13 +48,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // What a failed page left; one that held has ended its stage itself.
+        // A page that failed may have left a stage. One that passed has ended its stage itself.
         run(&mut self.command(&["down"]));
     }
 }
 
 /// Commands that change nothing.
-const LOOKS: [&str; 5] = ["explain", "logs", "metrics", "observe", "ps"];
+const LOOKS: [&str; 6] = ["config", "explain", "logs", "metrics", "observe", "ps"];
 
 /// Runs every session of a page.
 #[track_caller]
@@ -62,13 +64,13 @@ fn holds(page: &str) {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read_to_string(root.join(page)).unwrap();
-    let steps = steps(&text);
+    let steps = steps(&text, Place::Stage);
     assert!(!steps.is_empty(), "{page} shows no session");
     let name = page.chars().filter(char::is_ascii_lowercase).take(8).collect::<String>();
     let session = Session { stage: format!("{name}{}", std::process::id()), root };
     for step in &steps {
         if LOOKS.iter().any(|word| step.command.contains(&format!("leno {word}"))) {
-            // What it shows may be a moment away: a page's reader is slower than a test.
+            // The expected output may take a moment to appear. A human reader is slower than a test.
             eventually(page, || session.fault(step).map_or(Ok(()), Err));
         } else if let Some(fault) = session.fault(step) {
             panic!("{page}: {fault}");
@@ -84,6 +86,11 @@ fn readme() {
 #[test]
 fn observing() {
     holds("docs/observing.md");
+}
+
+#[test]
+fn operating() {
+    holds("docs/operating.md");
 }
 
 #[test]

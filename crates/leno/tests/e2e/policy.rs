@@ -1,4 +1,4 @@
-//! Who may talk to whom, decided on arrival and again when the rules change.
+//! Who may talk to whom, decided on arrival and again when policies change.
 
 use std::io::{BufRead, BufReader};
 
@@ -39,7 +39,7 @@ fn a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words() 
     assert!(echo_works(&stage, "mesh/far") && echo_works(&stage, "mesh/near"));
     stage.write("deny.yaml", DENY_FAR);
     becomes(&stage, "mesh/far", false);
-    // The one before may have been open when the policy came, and was closed; this one is refused.
+    // The connection before this one may have been open when the policy came, and was cut. This one is refused.
     assert!(!echo_works(&stage, "mesh/far"));
     assert!(echo_works(&stage, "mesh/near"), "the policy is about far");
     assert!(echo_works(&stage, "plain/outsider"), "the policy is about far");
@@ -65,7 +65,7 @@ fn a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words() 
     becomes(&stage, "mesh/far", true);
 }
 
-/// The first string anywhere in the answer that names the policy.
+/// The first string, anywhere in the answer, that names the policy.
 fn find_reason(value: &serde_json::Value) -> Option<String> {
     match value {
         serde_json::Value::String(s) if s.contains("mesh/no-far") && s.contains("den") => Some(s.clone()),
@@ -133,7 +133,7 @@ spec: {mtls: {mode: STRICT}}
     assert!(echo_works(&stage, "mesh/far") && echo_works(&stage, "mesh/near"));
     let explained = stage.explain("plain/outsider", "mesh/echo:7000");
     assert!(explained.to_lowercase().contains("mtls"), "{explained}");
-    // Three probe periods later it would have been taken out.
+    // A pod whose probes fail is taken out after three periods.
     std::thread::sleep(std::time::Duration::from_secs(4));
     assert_eq!(stage.pod("mesh", "echo")["ready"], true);
 }
@@ -145,8 +145,8 @@ fn a_live_connection_is_closed_when_a_new_policy_denies_it() {
     }
     let stage = topology::up(&[ECHO], &[]);
     let hold = |client: &str| {
-        // Told what it sees. It takes even a reset for an end that the other direction may
-        // outlive, by as long as -t says.
+        // socat reports what it sees. It takes even a reset for the end of one direction, and lets the other go on for as
+        // long as -t says.
         let mut child = stage.spawn(client, &["socat", "-d", "-d", "-t", "0.1", "-", "TCP:echo.mesh:7000"]);
         let mut stdin = child.stdin.take().unwrap();
         std::io::Write::write_all(&mut stdin, b"one\n").unwrap();
@@ -160,7 +160,7 @@ fn a_live_connection_is_closed_when_a_new_policy_denies_it() {
     let (mut kept, mut kept_in, mut kept_out) = hold("mesh/near");
     stage.write("deny.yaml", DENY_FAR);
     let mut rest = String::new();
-    // Ends only because the connection was closed, and must not look like a complete answer.
+    // The exchange ends only because the connection was cut, and must not look like a complete answer.
     let _ = std::io::Read::read_to_string(&mut denied_out, &mut rest);
     let mut seen = String::new();
     std::io::Read::read_to_string(denied.stderr.as_mut().unwrap(), &mut seen).unwrap();

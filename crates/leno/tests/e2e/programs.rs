@@ -1,5 +1,5 @@
-//! Unmodified programs, in the mesh, half in it and outside, across nodes and within one, over
-//! IPv4 and IPv6, with Leno's node proxy and with Istio's.
+//! Unmodified programs, with both ends, one end or no end in the mesh, across nodes and within one, over IPv4 and IPv6,
+//! with Leno's node proxy and with Istio's.
 
 use std::process::Child;
 
@@ -27,7 +27,7 @@ const IPERF: &str = "exec iperf3 -s -p 5201";
 /// Speaks first, then echoes.
 const BANNER: &str = "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork,backlog=1024 SYSTEM:'echo ready; exec cat'";
 
-/// Bidirectional gRPC stream that answers each message with its length.
+/// A bidirectional gRPC stream that answers each message with its length.
 const GRPC: &str = r#"exec /usr/bin/python3 -c '
 import grpc, concurrent.futures as f
 class H(grpc.GenericRpcHandler):
@@ -93,7 +93,7 @@ fn servers() -> Vec<Server<'static>> {
     ]
 }
 
-/// Name, IPv4 and IPv6 ClusterIP, pod addresses: all the ways to say where.
+/// The name, the ClusterIPs of both families and the pods' addresses: all ways to name the destination.
 fn addresses(stage: &Stage, client: &str, namespace: &str, service: &str) -> Vec<String> {
     let host = format!("{service}.{namespace}");
     let v6 =
@@ -175,7 +175,7 @@ fn iperf(stage: &Stage, client: &str, namespace: &str, host: &str, flags: &[&str
     let mut argv = vec!["iperf3", "-J", "-t", "1", "-p", "5201", "-c", host];
     argv.extend(flags);
     let ran = stage.exec(client, &argv);
-    // The server has a listener for each test; who comes to the last one as it closes is reset.
+    // iperf3 closes its listener after each test. A client that connects at that moment is reset.
     eventually("iperf3 to listen anew", || {
         let now = listener();
         if now.is_empty() || now == before { Err(now) } else { Ok(()) }
@@ -196,7 +196,7 @@ fn idle_connections(stage: &Stage) {
 fn a_gibibyte(stage: &Stage) {
     let sum = |out: &str| out.split_whitespace().next().map(str::to_owned);
     for (client, namespace) in [("mesh/far", "mesh"), ("plain/outsider", "mesh")] {
-        // The server sends what it reads from a pipe and hashes on the way; so does the client.
+        // Both ends hash the stream while they pass it on.
         let pod = format!("{namespace}/banner");
         let server: Child = stage.spawn(
             &pod,
@@ -214,7 +214,7 @@ fn a_gibibyte(stage: &Stage) {
     }
 }
 
-/// Connections between enrolled pods are mutual TLS, not something that merely works.
+/// Connections between enrolled pods are mutual TLS. That they work would not prove it.
 fn traffic_was_encrypted(stage: &Stage) {
     let metrics = stage.node_get("node-1", 15020, "/metrics");
     let encrypted = metrics.lines().any(|line| {

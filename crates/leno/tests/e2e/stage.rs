@@ -1,4 +1,4 @@
-//! Drives `leno` as a person would: `up`, `ps`, `exec`, `down`.
+//! Runs `leno` as a user does: `up`, `ps`, `exec`, `down`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use leno_testkit::skips;
 use serde_json::Value;
 
-/// Time for anything that should take a second or two on an idle machine; CI's is not idle.
+/// Time for anything that takes a second or two on an idle machine. CI's machine is not idle.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A stage that is up; dropped, it is taken down.
+/// A stage that is up. It is taken down when this is dropped.
 pub(crate) struct Stage {
     name: String,
     pub(crate) dir: tempfile::TempDir,
 }
 
-/// What a command left.
+/// What a command printed, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -37,7 +37,7 @@ impl Ran {
 pub(crate) fn leno() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.stdin(Stdio::null()).env_remove("RUST_LOG");
-    // Pods inherit both. A language that isn't installed has programs complain, or not start.
+    // Pods inherit both variables. In a locale that isn't installed, some programs complain or do not start.
     command.env("LC_ALL", "C.UTF-8").env("PATH", std::env::join_paths(search_path()).unwrap());
     command
 }
@@ -69,7 +69,7 @@ pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
     !reasons.is_empty()
 }
 
-/// The path of a real ztunnel, or `None` with a line that says which test was skipped for it.
+/// The path of a real ztunnel. `None` after reporting that the test is skipped without it.
 pub(crate) fn ztunnel(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("LENO_ZTUNNEL").map(PathBuf::from);
     if path.is_none() {
@@ -85,7 +85,7 @@ fn exists(program: &str) -> bool {
     search_path().iter().any(|dir| dir.join(program).exists())
 }
 
-/// The caller's, and where daemons are: a login of root's may go without.
+/// The caller's path, and where daemons are: root's login may lack the latter.
 fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect()
@@ -128,7 +128,7 @@ impl Stage {
         &self.name
     }
 
-    /// Writes a manifest the way an editor does: whole, by rename.
+    /// Writes a manifest the way editors do: whole, by renaming.
     pub(crate) fn write(&self, file: &str, text: &str) {
         let draft = self.dir.path().join(format!(".{file}.draft"));
         std::fs::write(&draft, text).unwrap();
@@ -178,7 +178,7 @@ impl Stage {
         found.unwrap_or_else(|| panic!("no pod {namespace}/{name} in {ps:#}")).clone()
     }
 
-    /// Waits until `ps` shows what `check` looks for.
+    /// Waits until `ps` shows what satisfies `check`.
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, check: impl Fn(&Value) -> Option<T>) -> T {
         eventually(what, || {
@@ -213,13 +213,13 @@ impl Stage {
         wanted
     }
 
-    /// What `explain` says.
+    /// The output of `leno explain`.
     #[track_caller]
     pub(crate) fn explain(&self, source: &str, destination: &str) -> String {
         run(self.command("explain").args([source, destination])).stdout
     }
 
-    /// What the node proxy and the stage wrote.
+    /// The log lines of the node proxy and of the stage.
     pub(crate) fn node_log(&self, node: &str) -> String {
         run(self.command("logs").args(["--node", node])).stdout
     }
@@ -245,7 +245,7 @@ impl Drop for Stage {
     }
 }
 
-/// Tries until it works. The pause only spares the processor; it decides nothing.
+/// Tries until it works. The pause only saves processor time; no result depends on it.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();

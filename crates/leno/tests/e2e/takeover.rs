@@ -1,4 +1,4 @@
-//! One node proxy makes way for the next, in good order or killed, while programs go on opening connections.
+//! One node proxy replaces another, which drains or is killed, while programs go on opening connections.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Child;
@@ -6,7 +6,7 @@ use std::process::Child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::stage::{PATIENCE, Stage, skip, ztunnel};
+use crate::stage::{PATIENCE, Stage, run, skip, ztunnel};
 use crate::topology::{self, Readiness, Server};
 
 const NEEDS: &[&str] = &["/usr/bin/python3"];
@@ -28,8 +28,8 @@ async def main():
 asyncio.run(main())'"#,
 };
 
-/// Opens connections at a steady rate, each for one exchange; asks for a name all the time; keeps one connection. A word on
-/// standard input is answered with what it has seen since the last one.
+/// Opens connections at a steady rate, each for one exchange, resolves a name all the time, and keeps one connection open.
+/// Each line on standard input is answered with what it has seen since the last one.
 const CLIENT: &str = r#"
 import asyncio, json, socket, sys, threading, time
 name, rate = sys.argv[1], float(sys.argv[2])
@@ -90,7 +90,7 @@ struct Seen {
     slowest_answer: f64,
     kept: u32,
     lost: Vec<String>,
-    /// Most connections open at a time, but for the kept one.
+    /// The most connections open at a time, without the kept one.
     at_once: usize,
 }
 
@@ -102,7 +102,7 @@ impl Client {
         Self { child, said }
     }
 
-    /// What it has seen since it was asked last.
+    /// What the client has seen since the last question.
     fn seen(&mut self) -> Seen {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         let mut line = String::new();
@@ -110,7 +110,7 @@ impl Client {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
-    /// What it sees until it has opened so many more connections, got answers, and used the kept one.
+    /// What the client sees until it has opened this many more connections, got DNS answers, and used the kept connection.
     #[track_caller]
     fn watch(&mut self, connections: u32) -> Seen {
         let begun = std::time::Instant::now();
@@ -145,12 +145,12 @@ impl Seen {
     }
 }
 
-/// Whether the machine is there for this alone.
+/// Whether the machine is reserved for this test.
 fn is_soak() -> bool {
     std::env::var_os("LENO_SOAK").is_some()
 }
 
-/// The process of a node's proxy that is ready.
+/// The process id of a node's proxy, once it is ready.
 fn proxy(stage: &Stage, node: &str, but: Option<i32>) -> i32 {
     stage.wait("the node's proxy", |ps| {
         let found = ps["nodes"].as_array()?.iter().find(|n| n["name"] == node)?;
@@ -158,8 +158,8 @@ fn proxy(stage: &Stage, node: &str, but: Option<i32>) -> i32 {
     })
 }
 
-/// Ends the proxies of both nodes at once, and says what a program sees before, and from then until the next ones have served
-/// for a while.
+/// Ends the proxies of both nodes at once. Returns what a program sees before, and what it sees from then until the next
+/// proxies have served for a while.
 fn ended(stage: &Stage, client: &mut Client, signal: Signal) -> (Seen, Seen) {
     const NODES: [&str; 2] = ["node-1", "node-2"];
     let before = client.watch(100);
@@ -191,32 +191,75 @@ fn in_good_order(stage: &Stage, rounds: usize) {
 }
 
 #[test]
-fn a_proxy_that_ends_in_good_order_costs_no_connection() {
-    if skip("a_proxy_that_ends_in_good_order_costs_no_connection", NEEDS) {
+fn a_proxy_that_drains_costs_no_connection() {
+    if skip("a_proxy_that_drains_costs_no_connection", NEEDS) {
         return;
     }
     in_good_order(&topology::up(&[ECHO], &[]), 2);
 }
 
+/// What a program sees while a node's proxy is exchanged for `program`, and the exit status and words of that.
+fn exchanged(stage: &Stage, client: &mut Client, node: &str, program: &std::path::Path) -> (Seen, bool, String) {
+    let old = proxy(stage, node, None);
+    let ran = run(stage.command("upgrade").arg(format!("--node-proxy={node}={}", program.display())));
+    proxy(stage, node, Some(old));
+    (client.watch(200), ran.code == 0, ran.stdout + &ran.stderr)
+}
+
 #[test]
-fn a_killed_proxy_costs_next_to_nothing_new() {
-    if skip("a_killed_proxy_costs_next_to_nothing_new", NEEDS) {
+fn an_upgrade_costs_no_connection_whether_it_works_or_not() {
+    if skip("an_upgrade_costs_no_connection_whether_it_works_or_not", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    let mut client = Client::start(&stage);
+    client.watch(100);
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    };
+    let next = write("next", &format!("#!/bin/sh\nexec {} node\n", env!("CARGO_BIN_EXE_leno")));
+    let dies = write("dies", "#!/bin/sh\nexit 7\n");
+    let hangs = write("hangs", "#!/bin/sh\nexec sleep 1000\n");
+    for node in ["node-1", "node-2"] {
+        for (program, works, word) in
+            [(&dies, false, "exit code 7"), (&hangs, false, "in time"), (&next, true, "serves")]
+        {
+            let (seen, worked, said) = exchanged(&stage, &mut client, node, program);
+            eprintln!("{node}: {said}{seen:?}");
+            assert!(worked == works && said.contains(word), "{said}");
+            assert_eq!(seen.failed, [""; 0], "connections lost: {seen:?}");
+            assert_eq!(seen.unanswered, [""; 0], "questions unanswered: {seen:?}");
+            assert_eq!(seen.lost, [""; 0], "the connection that lasts has the drain's time: {seen:?}");
+        }
+    }
+    let unknown = run(stage.command("upgrade").arg("--node-proxy=node-9=/bin/true"));
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.stderr.contains("there is no node node-9; the nodes are node-1, node-2"), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_killed_proxy_costs_few_new_connections() {
+    if skip("a_killed_proxy_costs_few_new_connections", NEEDS) {
         return;
     }
     let stage = topology::up(&[ECHO], &[]);
     let mut client = Client::start(&stage);
     let (before, seen) = ended(&stage, &mut client, Signal::SIGKILL);
-    // Nobody listens for a while, and nobody is refused for that.
+    // For a while nobody listens. Connections wait then, and none is refused.
     let refused = seen.failed.iter().filter(|why| why.contains("Refused")).count();
     assert_eq!(refused, 0, "connections refused: {seen:?}");
-    // Those that either of the dead had in its hands. Where other tests run beside, that is what comes while they have the
-    // processors, a quarter of a second's at most.
+    // Connections that a killed proxy was handling are lost. When other tests run beside this one, those are the connections
+    // that arrived while the proxies waited for a processor, at most a quarter of a second.
     let most = if is_soak() { 5 } else { 25 };
     assert!(seen.failed.len() <= most, "connections lost: {seen:?}, before {before:?}");
     assert_eq!(seen.unanswered, [""; 0], "questions unanswered: {seen:?}");
 }
 
-/// A program that is one proxy when it is started first, and another later.
+/// A program that is one proxy when it is first started, and another one from then on.
 fn first_then(dir: &std::path::Path, first: &str, then: &str) -> String {
     let (path, started) = (dir.join("proxy"), dir.join("started-$NODE_NAME"));
     let started = started.display();

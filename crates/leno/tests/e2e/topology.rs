@@ -1,4 +1,4 @@
-//! The stage most tests play on: two nodes, servers and clients inside and outside the mesh.
+//! The stage that most tests use: two nodes, servers and clients inside and outside the mesh.
 
 use crate::stage::Stage;
 
@@ -13,7 +13,7 @@ kind: Namespace
 metadata: {name: plain}
 ";
 
-/// A pod that only waits to be told what to run.
+/// A pod without a server, in which tests run commands.
 pub(crate) fn client(namespace: &str, name: &str, node: &str) -> String {
     format!(
         "---
@@ -33,7 +33,7 @@ spec:
     )
 }
 
-/// One server program: its command, and a port with a name.
+/// One server: its command, and a named port.
 pub(crate) struct Server<'a> {
     pub(crate) name: &'a str,
     pub(crate) node: &'a str,
@@ -42,7 +42,7 @@ pub(crate) struct Server<'a> {
     pub(crate) command: &'a str,
 }
 
-/// Says what it is told, over both families.
+/// Answers with what it is told, over both families.
 pub(crate) const ECHO: Server<'static> = Server {
     name: "echo",
     node: "node-2",
@@ -51,13 +51,13 @@ pub(crate) const ECHO: Server<'static> = Server {
     command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
 };
 
-/// How a server's readiness is seen, once a second for as long as it runs.
+/// How a server's readiness is found out, once a second as long as it runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Readiness {
     /// It accepts a connection.
     Accepts,
-    /// It listens. For iperf3, which takes a probe's connection for a test: once that is over it
-    /// closes its listener and opens another, which resets who waits at the first.
+    /// It listens. For iperf3, which takes a probe's connection for a test. After a test it closes its listener and opens
+    /// another, which resets clients that wait at the first.
     Listens,
 }
 
@@ -115,8 +115,8 @@ pub(crate) fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
     Stage::up(&[("all.yaml", &text)], args)
 }
 
-/// Who talks to whom: (client pod, namespace of the server). Across nodes and within one; both
-/// in the mesh, only the client, only the server.
+/// Who talks to whom: (client pod, namespace of the server). Across nodes and within one; with both, only the client or
+/// only the server in the mesh.
 pub(crate) const PAIRS: [(&str, &str); 5] = [
     ("mesh/far", "mesh"),
     ("mesh/near", "mesh"),

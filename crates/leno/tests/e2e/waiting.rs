@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::ended::left_of;
 use crate::stage::{Ran, Stage, leno, run, skip};
 
-/// One pod whose probe fails for ever, and one that is as it should be.
+/// One pod whose probe fails for ever, and one that gets ready.
 const NEVER: &str = "
 apiVersion: v1
 kind: Pod
@@ -26,7 +26,7 @@ metadata: {name: fine}
 spec: {containers: [{name: main, command: [sleep, infinity]}]}
 ";
 
-/// Long enough for a stage to come up on a busy machine, and for the reason to be told.
+/// Long enough for a stage to come up on a busy machine and to report the reason.
 const LIMIT: &str = "15s";
 
 fn spawn(command: &mut std::process::Command) -> Child {

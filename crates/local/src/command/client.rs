@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -16,9 +17,10 @@ use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::{self, SOCKET};
 pub use crate::stage::api::LogFiles;
 use crate::stage::api::{Answer, Request};
-pub use crate::stage::dial::NodePort;
+pub use crate::stage::dial::{CONTROL_PLANE, NodePort};
 use crate::stage::listing::Listing;
 pub use crate::stage::plane::Explained;
+pub use crate::stage::proxy::Upgraded;
 
 /// A connection to a running stage.
 pub struct Client {
@@ -28,20 +30,26 @@ pub struct Client {
 
 /// How long a supervisor may take to answer; it answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take to exchange a proxy, and to go back.
+const EXCHANGE: Duration = Duration::from_secs(30);
 
 impl Client {
     /// Connects to the stage of this name.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] if nobody listens; [`Error::RunDirectory`] if it may be somebody else who does; [`Error::Io`] if it
+    /// [`Error::NotRunning`] or [`Error::Died`] if nobody listens; [`Error::RunDirectory`] if it may be somebody else who does; [`Error::Io`] if it
     /// can't be reached.
     pub async fn connect(name: &StageName) -> Result<Self, Error> {
-        let path = run_dir::check(name)?.join(SOCKET);
+        let run_dir = run_dir::check(name)?;
+        let path = run_dir.join(SOCKET);
         match UnixStream::connect(&path).await {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream), name: name.clone() }),
             Err(reason) if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                Err(elsewhere(name)
-                    .unwrap_or_else(|| Error::NotRunning { name: name.as_str().to_owned(), others: name.others() }))
+                let is_left = run_dir.exists() && Lock::holder(&run_dir) == Holder::Nobody;
+                Err(elsewhere(name).unwrap_or_else(|| match (name.as_str().to_owned(), is_left) {
+                    (name, true) => Error::Died { name },
+                    (own, false) => Error::NotRunning { name: own, others: name.others() },
+                }))
             }
             Err(reason) => Err(Error::io(format!("cannot talk to the stage through {}", path.display()))(reason)),
         }
@@ -103,6 +111,18 @@ impl Client {
         }
     }
 
+    /// Runs another program as the proxy of a node. If it does not become ready, the program that served before serves
+    /// again.
+    ///
+    /// # Errors
+    /// If there is no such node, or the program did not become ready.
+    pub async fn upgrade(&mut self, node: &str, program: PathBuf) -> Result<Upgraded, Error> {
+        match self.ask_within(EXCHANGE, &Request::Upgrade { node: node.to_owned(), program }).await? {
+            Answer::Upgraded(upgraded) => Ok(upgraded),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`).
     ///
     /// # Errors
@@ -115,10 +135,10 @@ impl Client {
         }
     }
 
-    /// Makes this a connection to a port of a node's proxy.
+    /// Makes this a connection to a port of a node's proxy, or of the control plane ([`CONTROL_PLANE`]).
     ///
     /// # Errors
-    /// If there is no such node, or its proxy does not listen.
+    /// If there is no such node, or nobody listens.
     pub async fn dial(mut self, node: &str, port: NodePort) -> Result<BufReader<UnixStream>, Error> {
         match self.ask(&Request::Dial { node: node.to_owned(), port }).await? {
             Answer::Connected => Ok(self.stream),
@@ -190,14 +210,18 @@ impl Client {
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+        self.ask_within(PATIENCE, request).await
+    }
+
+    async fn ask_within(&mut self, patience: Duration, request: &Request) -> Result<Answer, Error> {
         self.send(request).await.map_err(lost)?;
-        let answer = tokio::time::timeout(PATIENCE, answer(&mut self.stream)).await.map_err(|_| {
+        let answer = tokio::time::timeout(patience, answer(&mut self.stream)).await.map_err(|_| {
             let who = match Lock::holder(&self.name.run_dir()) {
                 Holder::Process(pid) if pid > 0 => format!("the stage's supervisor (pid {pid})"),
                 Holder::Process(_) | Holder::Nobody => "the stage's supervisor".to_owned(),
             };
             Error::Timeout(format!(
-                "{who} does not answer within {PATIENCE:?}: it may be stopped (continue it with `kill -CONT`), or end \
+                "{who} does not answer within {patience:?}: it may be stopped (continue it with `kill -CONT`), or end \
                  it with `leno down{}`",
                 name_flag(self.name.as_str())
             ))

@@ -94,9 +94,7 @@ impl Supervisor {
     /// # Errors
     /// Its last words if not.
     fn check(&mut self) -> Result<(), Error> {
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            return Ok(());
-        }
+        let Ok(Some(status)) = self.child.try_wait() else { return Ok(()) };
         self.remove_traces();
         let text = whole(&self.log);
         // What has a time is the stage's log, and told already or of no more use.
@@ -104,7 +102,14 @@ impl Supervisor {
         let text = lines.collect::<Vec<_>>().join("\n");
         let text = text.trim();
         let text = text.strip_prefix("error: ").unwrap_or(text);
-        Err(Error::Refused(if text.is_empty() { "the supervisor ended at once".to_owned() } else { text.to_owned() }))
+        let without_words = || {
+            let flag = name_flag(self.name.as_str());
+            format!(
+                "the stage's supervisor ended without a word ({status}); if a signal killed it, the machine may be out of memory \
+                 (see `dmesg`); `leno down{flag}` removes what it left"
+            )
+        };
+        Err(Error::Refused(if text.is_empty() { without_words() } else { text.to_owned() }))
     }
 
     async fn listing(&self) -> Option<Listing> {

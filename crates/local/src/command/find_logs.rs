@@ -47,7 +47,7 @@ pub async fn find_logs(name: &StageName, source: &Source) -> Result<Found, Error
     match Client::connect(name).await {
         Ok(client) => Ok(Found { files: of_running(client, &run_dir, source).await?, note: None }),
         // Dead, or just starting.
-        Err(Error::NotRunning { .. }) if journal::path(&run_dir).exists() => {
+        Err(Error::NotRunning { .. } | Error::Died { .. }) if journal::path(&run_dir).exists() => {
             let files = of_dead(&run_dir, source)?;
             let flag = name_flag(name.as_str());
             let note = format!("the stage's supervisor is gone; `leno down{flag}` removes what it left, with this log");

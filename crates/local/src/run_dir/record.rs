@@ -3,11 +3,11 @@
 //! It is kept on disk for the command that ends the stage when its supervisor was killed. A namespace is recorded with
 //! its identity before it gets its name. A namespace that is not recorded is not the stage's, whatever its name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use leno_capture::NamespaceId;
+use leno_capture::NetworkNamespace;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -29,10 +29,27 @@ pub(crate) struct State {
     boot: String,
 }
 
+/// What tells a network namespace of the stage from every other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
+pub(crate) struct Identity {
     device: u64,
     inode: u64,
+    /// Device and inode don't suffice: once the namespace is gone, the kernel gives the same number to the next one.
+    /// Linux before 5.14 has no cookies, and a Leno before this one did not write them down.
+    #[serde(default)]
+    cookie: Option<u64>,
+}
+
+impl Identity {
+    pub(crate) fn of(namespace: &NetworkNamespace) -> leno_capture::Result<Self> {
+        let id = namespace.id();
+        Ok(Self { device: id.device, inode: id.inode, cookie: namespace.cookie()? })
+    }
+
+    /// Whether it is that of `namespace`. Not where there are no cookies: it may be that of another one then.
+    pub(crate) fn is(self, namespace: &NetworkNamespace) -> bool {
+        self.cookie.is_some() && Self::of(namespace).is_ok_and(|other| other == self)
+    }
 }
 
 impl State {
@@ -41,10 +58,15 @@ impl State {
     }
 
     /// The network namespaces that it made.
-    pub(crate) fn made(&self) -> impl Iterator<Item = (&str, NamespaceId)> {
+    pub(crate) fn made(&self) -> impl Iterator<Item = (&str, Identity)> {
         let valid = self.boot == boot();
         let made = self.made.iter().filter(move |_| valid);
-        made.map(|(name, id)| (name.as_str(), NamespaceId { device: id.device, inode: id.inode }))
+        made.map(|(name, id)| (name.as_str(), *id))
+    }
+
+    /// As it is after all but these network namespaces have been removed.
+    pub(crate) fn keep_only(&mut self, names: &BTreeSet<String>) {
+        self.made.retain(|name, _| names.contains(name));
     }
 
     fn write(&self, run_dir: &Path) -> Result<(), Error> {
@@ -65,20 +87,27 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// An empty record, in place of that of the stage before.
+    /// The record of a stage that has made nothing yet. `left` is what could not be removed of the stage before; it
+    /// remains this stage's to remove.
     ///
     /// # Errors
     /// [`Error::Io`] if it can't be written.
-    pub(crate) fn begin(run_dir: &Path, netns_dir: &Path) -> Result<Self, Error> {
-        let state = State { netns_dir: netns_dir.to_owned(), made: BTreeMap::new(), boot: boot() };
+    pub(crate) fn begin(run_dir: &Path, netns_dir: &Path, left: Option<State>) -> Result<Self, Error> {
+        let left = left.filter(|left| left.boot == boot() && left.netns_dir == netns_dir);
+        let made = left.map(|left| left.made).unwrap_or_default();
+        let state = State { netns_dir: netns_dir.to_owned(), made, boot: boot() };
         state.write(run_dir)?;
         Ok(Self { run_dir: run_dir.to_owned(), state: Mutex::new(state) })
     }
 
     /// Writes down a network namespace that is about to get its name.
-    pub(crate) fn add(&self, name: &str, id: NamespaceId) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Network`] if it can't be examined, [`Error::Io`] if the record can't be written.
+    pub(crate) fn add(&self, name: &str, made: &NetworkNamespace) -> Result<(), Error> {
+        let identity = Identity::of(made).map_err(Error::network("cannot write down a network namespace"))?;
         let mut state = self.state.lock();
-        state.made.insert(name.to_owned(), Identity { device: id.device, inode: id.inode });
+        state.made.insert(name.to_owned(), identity);
         state.write(&self.run_dir)
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::stage::dial::NodePort;
 use crate::stage::listing::Listing;
 use crate::stage::plane::Explained;
+use crate::stage::proxy::Upgraded;
 
 /// Longest line. The listing of a full stage is a few hundred kilobytes.
 pub(crate) const MAX_LINE: usize = 8 * 1024 * 1024;
@@ -40,10 +41,15 @@ pub(crate) enum Request {
     },
     /// For what `Exec` started on the same connection.
     Signal(i32),
-    /// Makes this connection one to a port of a node's proxy, once it is answered.
+    /// Makes this connection one to a port of a node's proxy or of the control plane, once it is answered.
     Dial {
         node: String,
         port: NodePort,
+    },
+    /// Runs another program as the proxy of a node.
+    Upgrade {
+        node: String,
+        program: PathBuf,
     },
     Explain {
         source: String,
@@ -72,6 +78,7 @@ pub(crate) enum Answer {
         reason: String,
     },
     Explained(Explained),
+    Upgraded(Upgraded),
     /// From here on this is the connection that `Dial` asked for.
     Connected,
     Error(String),

@@ -1,5 +1,6 @@
 //! Putting a stage together from its options.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::stage::network::{Named, Networks};
 use crate::stage::node::{Node, ServiceRules, serve_dns};
 use crate::stage::options::StageOptions;
 use crate::stage::plane::Plane;
-use crate::stage::proxy::{ProxySettings, ProxyState, inherited, supervise};
+use crate::stage::proxy::{Orders, ProxySettings, ProxyState, inherited, supervise};
 use crate::stage::publish::{self, Door, Published};
 use crate::stage::request::Request;
 use crate::stage::tasks::Tasks;
@@ -67,7 +68,7 @@ pub(crate) async fn assemble(
     let fabric = networks.create_fabric()?;
     let (ports, declared) = watch::channel(Arc::default());
     let (stop_proxies, stopped) = watch::channel(false);
-    let mut nodes: Vec<Arc<Node>> = Vec::new();
+    let (mut nodes, mut exchanges): (Vec<Arc<Node>>, _) = (Vec::new(), BTreeMap::new());
     let (mut tasks, mut planned, mut in_force) = (Tasks::default(), Vec::new(), Vec::new());
     let plane = Plane::start(options, &fabric, run_dir, networks.ipv6, &mut tasks)?;
 
@@ -121,7 +122,10 @@ pub(crate) async fn assemble(
             journal: journal.clone(),
         };
         let (state, proxy) = watch::channel(ProxyState::default());
-        planned.push((settings, agent.departures(), state));
+        let (upgrades, ordered) = mpsc::channel(1);
+        exchanges.insert(name.clone(), upgrades);
+        let orders = Orders { departures: agent.departures(), upgrades: ordered, stop: stopped.clone() };
+        planned.push((settings, orders, state));
         nodes.push(Arc::new(Node { name: name.clone(), addresses, network, agent, proxy }));
     }
     for node in &nodes {
@@ -176,17 +180,16 @@ pub(crate) async fn assemble(
     let core = Core::new(ctx.clone(), nodes.clone(), events, ports, show, news.clone());
     let core = tokio::spawn(core.run(asked, happened));
     let down = Arc::new(watch::channel(false).0);
-    let handle = StageHandle { requests: requests.clone(), listing, news, down, ctx };
+    let exchanges = Arc::new(exchanges);
+    let handle = StageHandle { requests: requests.clone(), listing, news, down, exchanges, ctx };
     let _ = requests.send(Request::Reload(Ok(files))).await;
 
     if let Some(watcher) = watcher {
         tasks.spawn(follow(watcher, watched, requests));
     }
     tasks.spawn(crate::stage::server::serve(socket, handle.clone()));
-    let proxies = planned
-        .into_iter()
-        .map(|(settings, departures, state)| tokio::spawn(supervise(settings, departures, state, stopped.clone())))
-        .collect();
+    let proxies =
+        planned.into_iter().map(|(settings, orders, state)| tokio::spawn(supervise(settings, orders, state))).collect();
     Ok(Parts { handle, nodes, fabric, core, proxies, stop_proxies, tasks })
 }
 

@@ -1,4 +1,5 @@
-//! Connections to the own ports of a node's proxy, which are on the loopback of the node's network namespace.
+//! Connections to the own ports of a node's proxy and of the control plane, which are on the loopback of the network
+//! namespace of the node, or of the link between the nodes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -22,15 +23,30 @@ pub enum NodePort {
     Metrics,
 }
 
+/// What stands for the control plane where a node is asked for. No node has this name: they are `node-1`, `node-2`, …
+pub const CONTROL_PLANE: &str = "control";
+
 /// A connection on the same machine stands at once or not at all.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// Connects to a port of `node`'s proxy. The names of network namespaces are files in `netns_dir`.
+/// Connects to a port of `node`'s proxy, or of the control plane ([`CONTROL_PLANE`]), which listens in the namespace
+/// `fabric`. The names of network namespaces are files in `netns_dir`.
 ///
 /// # Errors
 /// [`Error::NotFound`] if there is no such node; [`Error::Io`] if its proxy does not listen.
-pub(crate) async fn dial(listing: &Listing, netns_dir: &Path, node: &str, port: NodePort) -> Result<TcpStream, Error> {
-    let Some(found) = listing.nodes.iter().find(|known| known.name == node) else {
+pub(crate) async fn dial(
+    listing: &Listing,
+    netns_dir: &Path,
+    fabric: &str,
+    node: &str,
+    port: NodePort,
+) -> Result<TcpStream, Error> {
+    let of_node = || listing.nodes.iter().find(|known| known.name == node).map(|found| found.netns.as_str());
+    let (netns, whose) = match (node, port) {
+        (CONTROL_PLANE, NodePort::Metrics) => (Some(fabric), "the control plane".to_owned()),
+        _ => (of_node(), format!("{node}'s proxy")),
+    };
+    let Some(netns) = netns else {
         let known = listing.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Error::NotFound(format!("there is no node {node}; the nodes are {known}")));
     };
@@ -38,8 +54,8 @@ pub(crate) async fn dial(listing: &Listing, netns_dir: &Path, node: &str, port: 
         NodePort::Admin => ports::ADMIN,
         NodePort::Metrics => ports::METRICS,
     };
-    let what = format!("cannot reach port {number} of {node}'s proxy; is it running (`leno ps`)?");
-    let namespace = NetworkNamespace::from_path(netns_dir.join(&found.netns)).map_err(Error::network(what.clone()))?;
+    let what = format!("cannot reach port {number} of {whose}; is it running (`leno ps`)?");
+    let namespace = NetworkNamespace::from_path(netns_dir.join(netns)).map_err(Error::network(what.clone()))?;
     // A socket stays in the namespace that it was made in.
     let socket =
         namespace.run(TcpSocket::new_v4).map_err(Error::network(what.clone()))?.map_err(Error::io(what.clone()))?;

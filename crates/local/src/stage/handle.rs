@@ -1,5 +1,7 @@
 //! A way to talk to a running stage.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,6 @@ use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;
-use crate::files::{self, Manifests};
 use crate::stage::context::Context;
 use crate::stage::dial::{NodePort, dial};
 use crate::stage::exec::{Order, exec};
@@ -18,6 +19,7 @@ use crate::stage::plane::Explained;
 use crate::stage::pod::plan::PodPlan;
 use crate::stage::pod::report::Report;
 use crate::stage::pod::sandbox::Process;
+use crate::stage::proxy::{Upgrade, Upgraded};
 use crate::stage::request::{Request, StageEvent};
 
 /// A way to talk to a running stage. Cheap to clone.
@@ -27,6 +29,8 @@ pub struct StageHandle {
     pub(crate) listing: watch::Receiver<Listing>,
     pub(crate) news: broadcast::Sender<StageEvent>,
     pub(crate) down: Arc<watch::Sender<bool>>,
+    /// By which the proxy of a node is exchanged.
+    pub(crate) exchanges: Arc<BTreeMap<String, mpsc::Sender<Upgrade>>>,
     pub(crate) ctx: Arc<Context>,
 }
 
@@ -87,16 +91,6 @@ impl StageHandle {
         self.ask(|done| Request::Apply(objects, done)).await?
     }
 
-    /// Adds the objects of a YAML text; its warnings are returned.
-    ///
-    /// # Errors
-    /// As [`Self::apply`], and for text that can't be read.
-    pub async fn apply_yaml(&self, name: &str, text: &str) -> Result<Vec<String>, Error> {
-        let Manifests { objects, warnings, passed_over } = files::parse(name, text)?;
-        self.apply(objects.into_values().map(|sourced| (*sourced.object).clone()).collect()).await?;
-        Ok(passed_over.iter().map(ToString::to_string).chain(warnings).collect())
-    }
-
     /// Takes back an object that was added by [`Self::apply`].
     ///
     /// # Errors
@@ -121,6 +115,27 @@ impl StageHandle {
     pub async fn scale(&self, namespace: &str, name: &str, replicas: u32) -> Result<u32, Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.ask(|done| Request::Scale { namespace, name, replicas, done }).await?
+    }
+
+    /// Runs another program as the proxy of a node, from now on. The one that runs drains, and takes what is new until the
+    /// next one does. If that does not become ready, the program that served before serves again.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such node; [`Error::Refused`] if the program did not become ready, or another
+    /// exchange is under way there.
+    pub async fn upgrade(&self, node: &str, program: PathBuf) -> Result<Upgraded, Error> {
+        let Some(exchange) = self.exchanges.get(node) else {
+            let known: Vec<&str> = self.exchanges.keys().map(String::as_str).collect();
+            return Err(Error::NotFound(format!("there is no node {node}; the nodes are {}", known.join(", "))));
+        };
+        let (done, answer) = oneshot::channel();
+        exchange.try_send(Upgrade { program, done }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                Error::Refused(format!("the proxy of {node} is being exchanged already; try again when that is done"))
+            }
+            mpsc::error::TrySendError::Closed(_) => gone(),
+        })?;
+        answer.await.map_err(|_| gone())?.map_err(|reason| Error::Refused(format!("node {node}: {reason}")))
     }
 
     /// Runs a program in a pod without input; its exit code and what it printed on standard output
@@ -180,12 +195,14 @@ impl StageHandle {
         self.ctx.plane.explain(source, destination, &self.listing.borrow().passed_over)
     }
 
-    /// Connects to a port of a node's proxy, which is on the loopback of the node's network namespace.
+    /// Connects to a port of a node's proxy, or of the control plane
+    /// ([`CONTROL_PLANE`](crate::client::CONTROL_PLANE)).
     ///
     /// # Errors
-    /// If there is no such node, or its proxy does not listen.
+    /// If there is no such node, or nobody listens.
     pub async fn dial(&self, node: &str, port: NodePort) -> Result<TcpStream, Error> {
-        dial(&self.listing(), self.ctx.networks.dir(), node, port).await
+        let networks = &self.ctx.networks;
+        dial(&self.listing(), networks.dir(), &networks.names.fabric(), node, port).await
     }
 
     pub(crate) async fn find(&self, namespace: &str, name: &str) -> Result<(Arc<PodPlan>, Report), Error> {

@@ -14,7 +14,7 @@ mod handle;
 mod network;
 mod node;
 mod options;
-mod proxy;
+pub(crate) mod proxy;
 mod request;
 mod server;
 mod spawn;
@@ -51,7 +51,7 @@ use crate::stage::request::Request;
 
 pub use handle::StageHandle;
 pub use options::StageOptions;
-pub use proxy::ProxyState;
+pub use proxy::{ProxyState, Upgraded};
 pub use request::StageEvent;
 
 /// Time for processes in a node's namespace to end by themselves when the stage ends: a packet capture is written to
@@ -124,7 +124,7 @@ impl Stage {
         let lock = on_thread(move || Lock::take(&dir, &name)).await?;
         let assembled = match netns_dir(&run_dir) {
             Ok(netns_dir) => {
-                sweep::sweep(&run_dir);
+                let left = sweep::sweep(&run_dir).left;
                 let assembling = async {
                     let journal = Journal::begin(&run_dir)?;
                     journal.note(format_args!(
@@ -136,7 +136,7 @@ impl Stage {
                         files.objects.len(),
                     ));
                     stop.check().await?;
-                    let record = Arc::new(Record::begin(&run_dir, &netns_dir)?);
+                    let record = Arc::new(Record::begin(&run_dir, &netns_dir, left)?);
                     let places = Places { run_dir: &run_dir, netns_dir: &netns_dir, record, journal };
                     assemble(&options, names, files, places, &stop).await
                 };
@@ -211,6 +211,9 @@ impl Stage {
             networks.remove(&node.network);
         }
         networks.remove(&fabric);
+        // What a stage before this one left and could not be removed when this one started.
+        let swept = run_dir.clone();
+        let _ = tokio::task::spawn_blocking(move || sweep::sweep(&swept)).await;
         remove_netns_dir(networks.dir());
         if let Err(reason) = networks.names.remove_run_dir() {
             tracing::warn!(%reason, "cannot remove {}", run_dir.display());

@@ -187,7 +187,7 @@ impl Networks {
 
     /// Removes a namespace's name; it is gone when its last process is.
     pub(crate) fn remove(&self, named: &Named) {
-        match NetworkNamespace::delete_recorded(&self.dir, &named.name, named.namespace.id()) {
+        match NetworkNamespace::delete_recorded(&self.dir, &named.name, Some(&named.namespace)) {
             Ok(true) => self.record.remove(&named.name),
             Ok(false) => tracing::warn!(name = named.name, "somebody else has this network namespace's name; it stays"),
             Err(reason) => tracing::warn!(%reason, "a network namespace stays; `leno down` removes it"),
@@ -195,7 +195,7 @@ impl Networks {
     }
 
     fn create(&self, name: String) -> Result<Named, Error> {
-        let record = |id| self.record.add(&name, id).map_err(std::io::Error::other);
+        let record = |made: &NetworkNamespace| self.record.add(&name, made).map_err(std::io::Error::other);
         match NetworkNamespace::create_recorded(&self.dir, &name, record) {
             Ok(namespace) => Ok(Named { name, namespace }),
             Err(reason) if reason.errno() == Some(libc::EEXIST) => Err(Error::Refused(format!(

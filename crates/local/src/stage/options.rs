@@ -45,7 +45,7 @@ impl StageOptions {
             executable: None,
             published: Vec::new(),
             trust_domain: leno_model::DEFAULT_TRUST_DOMAIN.to_owned(),
-            cluster_domain: "cluster.local".to_owned(),
+            cluster_domain: leno_model::settings::DEFAULT_CLUSTER_DOMAIN.to_owned(),
         }
     }
 }

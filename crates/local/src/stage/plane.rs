@@ -3,19 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leno_control::explained::explained;
 use leno_control::status::{Findings, Status};
 use leno_control::translate::Options;
-use leno_control::{CertificatePolicy, ControlPlane, Controller, Feed, StaticTokens, lookup};
-use leno_model::{Mesh, Transport, ports};
+use leno_control::{CertificatePolicy, ControlPlane, Controller, Endpoints, Feed, StaticTokens, lookup};
+use leno_model::{Mesh, ports};
 use leno_objects::{Kind, Object, ObjectKey};
-use leno_policy::explain::explain;
-use leno_policy::explain_groups;
-use leno_policy::explain_udp::explain_udp;
+use leno_telemetry::Readiness;
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Caller, Limits};
 use serde::{Deserialize, Serialize};
@@ -25,7 +24,7 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::cluster::addresses::control_plane;
 use crate::run_dir::write_file;
-use crate::stage::explained::{never_enforced, passed_over_for, unchecked_rules};
+use crate::stage::explained::passed_over_for;
 use crate::stage::listing::PassedOverListing;
 use crate::stage::network::Named;
 use crate::stage::options::StageOptions;
@@ -33,6 +32,8 @@ use crate::stage::tasks::Tasks;
 
 /// File in the run directory with the root certificates that proxies trust.
 pub(crate) const ROOT_CERT: &str = "root-cert.pem";
+
+const CANNOT_START: &str = "cannot start the control plane";
 
 /// A stage has 64 nodes at most, a proxy two connections, and a node two proxies while one takes
 /// over from the other. The descriptors are for pods.
@@ -42,7 +43,7 @@ const LIMITS: Limits =
 /// The answer to "what would happen to a connection?".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
-    /// In words.
+    /// The answer in words.
     pub text: String,
     /// The same for programs.
     pub json: serde_json::Value,
@@ -72,7 +73,7 @@ impl Plane {
         ipv6: bool,
         tasks: &mut Tasks,
     ) -> Result<Self, Error> {
-        let what = "cannot start the control plane";
+        let what = CANNOT_START;
         let meaning = Options {
             trust_domain: options.trust_domain.as_str().into(),
             cluster_domain: options.cluster_domain.as_str().into(),
@@ -91,24 +92,26 @@ impl Plane {
 
         let (v4, v6) = control_plane();
         let names = vec!["istiod.istio-system.svc".to_owned(), "localhost".to_owned()];
-        let acceptor = ControlAcceptor::from_authority(authority, names, vec![v4.into(), v6.into()])
+        let acceptor = ControlAcceptor::from_authority(authority.clone(), names, vec![v4.into(), v6.into()])
             .map_err(Error::control(what))?;
         let mut addresses = vec![IpAddr::from(v4)];
         if ipv6 {
             addresses.push(v6.into());
         }
         for address in addresses {
-            let address = SocketAddr::new(address, ports::CONTROL);
-            let bound = fabric
-                .namespace
-                .run(|| std::net::TcpListener::bind(address))
-                .map_err(Error::network(what))?
-                .map_err(Error::io(format!("{what} on {address}")))?;
-            bound.set_nonblocking(true).map_err(Error::io(what))?;
-            let listener = TcpListener::from_std(bound).map_err(Error::io(what))?;
+            let listener = listen(fabric, SocketAddr::new(address, ports::CONTROL))?;
             let (server, acceptor) = (server.clone(), acceptor.clone());
             tasks.spawn(async move { server.serve(listener, acceptor, std::future::pending()).await });
         }
+        let everywhere = if ipv6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+        let endpoints = Endpoints {
+            metrics: listen(fabric, SocketAddr::new(everywhere, ports::METRICS))?,
+            readiness: listen(fabric, SocketAddr::new(everywhere, ports::READINESS))?,
+        };
+        let told = server.clone();
+        tasks.spawn(async move {
+            endpoints.serve(&told, authority, Readiness::default(), std::future::pending()).await;
+        });
         let publishing = controller.clone();
         tasks.spawn(async move { publishing.run().await });
         Ok(Self { controller, feed, found, server, tokens })
@@ -172,18 +175,10 @@ impl Plane {
         passed_over: &[PassedOverListing],
     ) -> Result<Explained, Error> {
         let mesh = self.mesh().borrow().clone();
-        let unknown = |reason: lookup::Error| Error::NotFound(reason.to_string());
-        let source = lookup::source(&mesh, source).map_err(unknown)?;
-        let target = lookup::destination(&mesh, &source, destination).map_err(unknown)?;
-        let explained = |to| match target.transport {
-            Transport::Tcp => explain(&mesh, &source, to),
-            Transport::Udp => explain_udp(&mesh, &source, to),
-        };
-        let mut explanations: Vec<_> = target.destinations.iter().cloned().map(explained).collect();
-        let findings = self.findings();
-        explanations.iter_mut().for_each(|explanation| unchecked_rules(explanation, &findings));
-        let mut text = explain_groups::text(&explanations);
-        let concerned = passed_over_for(&explanations, passed_over);
+        let answer = explained(&mesh, &self.findings(), source, destination)
+            .map_err(|reason: lookup::Error| Error::NotFound(reason.to_string()))?;
+        let mut text = answer.text();
+        let concerned = passed_over_for(&answer.explanations, passed_over);
         for one in &concerned {
             let about = one.pods.first().map_or("", String::as_str);
             let what = if one.field.is_empty() { "" } else { one.field.as_str() };
@@ -193,10 +188,20 @@ impl Plane {
                 one.object, one.place, one.effect
             ));
         }
-        for (policy, finding) in never_enforced(&explanations, &findings) {
-            text.push_str(&format!("not in force: AuthorizationPolicy {policy}: {finding}\n"));
-        }
-        let json = serde_json::to_value(&explanations).map_err(Error::control("cannot write the explanation"))?;
+        text.push_str(&answer.not_in_force());
+        let json =
+            serde_json::to_value(&answer.explanations).map_err(Error::control("cannot write the explanation"))?;
         Ok(Explained { text, json, passed_over: concerned })
     }
+}
+
+/// Listens in the namespace of the link between the nodes.
+fn listen(fabric: &Named, address: SocketAddr) -> Result<TcpListener, Error> {
+    let bound = fabric
+        .namespace
+        .run(|| std::net::TcpListener::bind(address))
+        .map_err(Error::network(CANNOT_START))?
+        .map_err(Error::io(format!("{CANNOT_START} on {address}")))?;
+    bound.set_nonblocking(true).map_err(Error::io(CANNOT_START))?;
+    TcpListener::from_std(bound).map_err(Error::io(CANNOT_START))
 }

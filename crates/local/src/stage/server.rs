@@ -124,6 +124,7 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
                 Some(wanted) => vec![of(container_of(&plan.pod, Some(wanted))?, false)],
             }))
         }
+        Request::Upgrade { node, program } => Ok(Answer::Upgraded(stage.upgrade(&node, program).await?)),
         Request::Explain { source, destination } => Ok(Answer::Explained(stage.explain(&source, &destination)?)),
         Request::Down => {
             stage.request_down();

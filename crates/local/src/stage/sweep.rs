@@ -14,38 +14,59 @@ use crate::names::StageName;
 use crate::run_dir;
 use crate::run_dir::record::State;
 
+/// What a sweep has found.
+pub(crate) struct Swept {
+    /// Whether there was anything.
+    pub(crate) any: bool,
+    /// The record of what could not be removed.
+    pub(crate) left: Option<State>,
+}
+
 /// Removes what is left. Returns whether there was anything.
 pub(crate) fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
-    let mut left = sweep(run_dir);
+    let mut any = sweep(run_dir).any;
     if run_dir.exists() {
-        left = true;
+        any = true;
         name.remove_run_dir().map_err(Error::io(format!("cannot remove {}", run_dir.display())))?;
     }
-    Ok(left)
+    Ok(any)
 }
 
 /// Kills what still runs in the network namespaces that the stage has recorded, and removes their names and the pods'
-/// directories. Whether there was anything. Nothing else is touched, whatever its name.
-pub(crate) fn sweep(run_dir: &Path) -> bool {
+/// directories. Nothing else is touched, whatever its name or number.
+pub(crate) fn sweep(run_dir: &Path) -> Swept {
     let _ = std::fs::remove_dir_all(run_dir.join("pods"));
     // What another user has recorded is that user's to remove.
-    let Some(state) = State::read(run_dir).filter(|_| run_dir::is_own(run_dir)) else { return false };
-    let dir = &state.netns_dir;
-    let still =
-        |(name, id): &(&str, NamespaceId)| NetworkNamespace::open_named(dir, name).is_ok_and(|found| found.id() == *id);
-    let made: Vec<_> = state.made().collect();
-    let mut left = end_inside(&made.iter().filter(|made| still(made)).map(|(_, id)| *id).collect(), Duration::ZERO);
-    for (name, id) in made {
-        left |= dir.join(name).exists();
-        match NetworkNamespace::delete_recorded(dir, name, id) {
+    let recorded = State::read(run_dir).filter(|_| run_dir::is_own(run_dir));
+    let Some(mut state) = recorded else { return Swept { any: false, left: None } };
+    let dir = state.netns_dir.clone();
+    // Those of the stage are held open until the end: nobody else gets their numbers meanwhile.
+    let made = state.made().map(|(name, identity)| {
+        let own = NetworkNamespace::open_named(&dir, name).ok().filter(|found| identity.is(found));
+        (name.to_owned(), own)
+    });
+    let made: Vec<_> = made.collect();
+    let own = made.iter().filter_map(|(_, own)| own.as_ref().map(NetworkNamespace::id));
+    let mut any = end_inside(&own.collect(), Duration::ZERO);
+    let mut left = BTreeSet::new();
+    for (name, own) in made {
+        any |= dir.join(&name).exists();
+        match NetworkNamespace::delete_recorded(&dir, &name, own.as_ref()) {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!(name, "somebody else has the name of a network namespace of this stage; it stays")
+                tracing::warn!(
+                    name,
+                    "this network namespace is not known to be this stage's, in spite of its name; it stays"
+                )
             }
-            Err(reason) => tracing::warn!(%reason, "cannot remove a network namespace"),
+            Err(reason) => {
+                tracing::warn!(%reason, "cannot remove a network namespace");
+                left.insert(name);
+            }
         }
     }
-    left
+    state.keep_only(&left);
+    Swept { any, left: Some(state) }
 }
 
 /// Ends every process in one of these namespaces but this one, those by force that are still there after `grace`. Whether there

@@ -1,10 +1,10 @@
-//! What people's manifests have besides Deployments: init containers, sidecars, ConfigMaps, Secrets, volumes, StatefulSets, Jobs.
+//! What real manifests have besides Deployments: init containers, sidecars, ConfigMaps, Secrets, volumes, StatefulSets, Jobs.
 
 use std::path::Path;
 
 use crate::support::{LIMIT, Playing, manifests};
 
-/// A server that counts who asks; slow to start, so that an init container that asks comes too early.
+/// A server that counts its requests. It starts slowly, so an init container that asks it must wait.
 const SLOW: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -61,14 +61,14 @@ pub(crate) async fn steps() {
     let dir = manifests(&[("slow.yaml", SLOW), ("steps.yaml", STEPS)]);
     let stage = Playing::start("steps", dir.path(), 2).await;
     let order = stage.exec("default", "steps", "cat /leno-test-log/order").await;
-    // Where the sidecar's first line comes among them is the kernel's to say: it only has to run.
+    // The sidecar runs beside the others, so its line may come anywhere among theirs.
     let steps: Vec<&str> = order.lines().filter(|line| *line != "beside").collect();
     assert_eq!((steps, order.contains("beside\n")), (vec!["first", "second", "main"], true), "{order}");
     assert!(!Path::new("/leno-test-log").exists(), "nothing is made on the machine");
     let listing = stage.listing();
     let pod = |name: &str| listing.pods.iter().find(|pod| pod.name == name).unwrap().clone();
     assert_eq!((pod("steps").status.as_str(), pod("steps").ready), ("Running", true));
-    // A sidecar keeps no pod from ending.
+    // A sidecar does not keep a pod from completing.
     assert_eq!(pod("ends").status, "Completed", "{}", pod("ends").message);
     stage.stop().await;
 }
@@ -83,7 +83,7 @@ spec:
   containers: [{name: main, command: [sleep, "3600"]}]
 "#;
 
-/// An init container that fails is named, with its last words, and what comes after it does not start.
+/// A failing init container is named, with its last output, and the containers after it do not start.
 pub(crate) async fn broken_step() {
     let dir = manifests(&[("broken.yaml", BROKEN)]);
     let stage = Playing::start_unready("broken-step", dir.path(), 1).await;
@@ -146,7 +146,7 @@ pub(crate) async fn configured() {
     assert_eq!(sh("cat /etc/leno-test/conf.d/app.conf /etc/leno-test.conf").await, "listen 8080\nlisten 8080");
     assert_eq!(sh("cd /leno-test-keys && ls && cat password").await, "password\nuser\nsecret");
     assert_eq!(sh("ls /etc/leno-test/conf.d").await, "app.conf");
-    // What the machine has is where it was, under all that was put beside it.
+    // The machine's own files stay where they were, under the mounts.
     assert!(sh("cat /etc/resolv.conf").await.contains("10.96.0.10"), "the pod's own");
     assert_eq!(sh("cat /etc/passwd | head -1 | cut -d: -f1").await, "root");
     assert_eq!(
@@ -161,15 +161,15 @@ pub(crate) async fn configured() {
     for made in ["/etc/leno-test", "/etc/leno-test.conf", "/leno-test-keys", "/var/lib/leno-test"] {
         assert!(!Path::new(made).exists(), "{made} is made on the machine");
     }
-    // An edit reaches the files of running pods; variables stay what they were when the process began.
+    // An edit reaches the files of running pods. Environment variables keep the values from the process's start.
     std::fs::write(dir.path().join("config.yaml"), CONFIG.replace("8080", "9090").replace("blue", "red")).unwrap();
     let begun = std::time::Instant::now();
     while sh("cat /etc/leno-test/conf.d/app.conf").await != "listen 9090" {
         assert!(begun.elapsed() < LIMIT, "the edit does not arrive");
-        // Another process reads the file: there is no event to wait for.
+        // Another process reads the file, so there is no event to wait for.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    // What a pod refers to can't be taken away.
+    // An edit that removes what a running pod refers to is refused.
     let mut events = stage.stage().events();
     std::fs::write(dir.path().join("config.yaml"), CONFIG.replace("name: db", "name: other")).unwrap();
     let refused = loop {
@@ -222,7 +222,7 @@ spec:
 pub(crate) async fn stateful_set() {
     let dir = manifests(&[("db.yaml", SET)]);
     let stage = Playing::start_unready("set", dir.path(), 2).await;
-    // The second one is made once the first is ready, never before.
+    // The second pod is made only once the first is ready.
     let mut listing = stage.stage().watch_listing();
     let ready = async {
         loop {
@@ -249,7 +249,7 @@ pub(crate) async fn stateful_set() {
         }
         assert_eq!(stage.exec("default", pod, "cat /leno-test-data/starts").await.trim(), pod, "each has its own data");
     }
-    // The last one goes first; when it comes back, it has its name and its data.
+    // Scaling down removes the last pod first. When it comes back, it has the same name and data.
     stage.stage().scale("default", "db", 1).await.unwrap();
     let gone = listing.wait_for(|listing| listing.pods.iter().all(|pod| pod.name != "db-1"));
     tokio::time::timeout(LIMIT, gone).await.expect("it goes").unwrap();
@@ -337,7 +337,7 @@ spec:
         volumeMounts: [{name: count, mountPath: /leno-test-count}]
 "#;
 
-/// A Job that never ends well is tried as often as it says, and its last pod stays to be looked at.
+/// A failing Job is retried as often as it says. Its last pod stays, so that its log can be read.
 pub(crate) async fn failing_job() {
     let dir = manifests(&[("job.yaml", FAILING)]);
     let stage = Playing::start_unready("failing-job", dir.path(), 1).await;

@@ -9,7 +9,7 @@ use leno_local::names::StageName;
 use leno_local::{Listing, Stage, StageOptions};
 use leno_testkit::skips::{NEEDS_ROOT, skip};
 
-/// Longest a stage may take to be ready. Generous: a busy machine is no failure.
+/// The longest that a stage may take to be ready. Generous, because the machine may be busy.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Test {
@@ -22,7 +22,7 @@ pub(crate) fn test(name: &'static str, run: fn()) -> Test {
     Test { name, run, needs_ztunnel: false }
 }
 
-/// A test with a real ztunnel as every node's proxy.
+/// A test in which a real ztunnel is every node's proxy.
 pub(crate) fn ztunnel_test(name: &'static str, run: fn()) -> Test {
     Test { name, run, needs_ztunnel: true }
 }
@@ -67,7 +67,7 @@ pub(crate) fn block_on(test: impl Future<Output = ()>) {
     tokio::runtime::Runtime::new().unwrap().block_on(test);
 }
 
-/// A directory of manifests.
+/// Writes a directory of manifests.
 pub(crate) fn manifests(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -80,14 +80,13 @@ pub(crate) fn name(test: &str) -> StageName {
     StageName::new(&format!("t-{test}")).unwrap()
 }
 
-/// Network namespaces that belong to a test's stage.
+/// The network namespaces that belong to a test's stage.
 pub(crate) fn namespaces(test: &str) -> Vec<String> {
     let all = NetworkNamespace::list(Path::new(leno_capture::NAMED_DIR)).unwrap();
     all.into_iter().filter(|netns| name(test).owns(netns)).collect()
 }
 
-/// A stage that is played for one test. Dropped without `stop` (by a failed test), its leftovers
-/// are removed by the next run.
+/// A stage for one test. If it is dropped without `stop`, because the test failed, the next run removes what is left.
 pub(crate) struct Playing {
     stage: Option<Stage>,
 }
@@ -97,7 +96,7 @@ impl Playing {
         Self::start_with(test, dir, nodes, None).await
     }
 
-    /// With a program as proxy of all nodes instead of the stand-in.
+    /// Starts a stage in which this program, instead of the stand-in, is every node's proxy.
     pub(crate) async fn start_with(test: &str, dir: &Path, nodes: usize, proxy: Option<PathBuf>) -> Self {
         let mut options = StageOptions::new(name(test));
         options.nodes = nodes;
@@ -108,7 +107,7 @@ impl Playing {
         Self { stage: Some(stage) }
     }
 
-    /// Without waiting for pods that may never be ready.
+    /// Starts a stage and does not wait for pods that may never be ready.
     pub(crate) async fn start_unready(test: &str, dir: &Path, nodes: usize) -> Self {
         let mut options = StageOptions::new(name(test));
         options.nodes = nodes;
@@ -133,7 +132,7 @@ impl Playing {
         self.stage.take().unwrap().shutdown().await;
     }
 
-    /// Runs a shell command in a pod; what it printed.
+    /// Runs a shell command in a pod and returns what it printed.
     pub(crate) async fn exec(&self, namespace: &str, pod: &str, command: &str) -> String {
         let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
         let (code, text) = self.stage().output(namespace, pod, argv).await.unwrap_or_else(|error| panic!("{error}"));
@@ -146,17 +145,17 @@ impl Playing {
 pub(crate) struct Elsewhere {
     pub(crate) child: std::process::Child,
     pub(crate) name: StageName,
-    /// Where its program is, if not where cargo put it.
+    /// A copy of the test program for another user. Kept until the stage has ended.
     _program: Option<tempfile::TempDir>,
 }
 
 impl Elsewhere {
-    /// Plays a directory; `user` is where and as whom to play instead of here and as root.
+    /// Plays a directory. `user` is the stage, program directory and user id to use instead of root's.
     pub(crate) fn start(test: &str, dir: &Path, user: Option<(StageName, &Path, u32)>) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         use std::os::unix::process::CommandExt as _;
         let mut this = std::env::current_exe().unwrap();
-        // Another user may not be allowed to enter the checkout, as below /root.
+        // Another user may not be allowed to enter the checkout, for instance below /root.
         let program = user.is_some().then(|| {
             let dir = tempfile::tempdir().unwrap();
             std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -166,7 +165,7 @@ impl Elsewhere {
             dir
         });
         let mut command = std::process::Command::new(&this);
-        // Where only a mesh can be ready, the proxies must be real ones.
+        // With an enrolled pod, only a real node proxy makes the stage ready.
         if let (Some(ztunnel), true) = (ztunnel(), test.ends_with("mesh")) {
             command.env("LENO_TEST_PROXY", ztunnel);
         }
@@ -189,7 +188,7 @@ impl Elsewhere {
                 }
             }
             assert!(self.child.try_wait().unwrap().is_none(), "the supervisor ended");
-            // Another process: there is no event to wait for.
+            // That is another process, so there is no event to wait for.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         panic!("not ready");
@@ -200,7 +199,7 @@ impl Elsewhere {
     }
 }
 
-/// What the test program does when it was started by [`Elsewhere`].
+/// What the test program does when [`Elsewhere`] started it.
 pub(crate) fn play_elsewhere(dir: &std::ffi::OsStr) -> ! {
     if std::env::var("LENO_TEST_NAME").is_ok_and(|name| name.ends_with("-root")) {
         let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
@@ -223,11 +222,11 @@ pub(crate) fn play_elsewhere(dir: &std::ffi::OsStr) -> ! {
     std::process::exit(i32::from(ended.is_err()));
 }
 
-/// A stage that is not ready goes on.
+/// `up` waits without a limit.
 const FOR_EVER: leno_local::up::Patience =
     leno_local::up::Patience { limit: None, on_timeout: leno_local::up::OnTimeout::Keep };
 
-/// What stands in for a node's proxy where the mesh doesn't matter: it is ready, and that's all.
+/// Stands in for a node's proxy where the mesh doesn't matter. It reports that it is ready and does nothing else.
 pub(crate) fn stand_in_proxy() -> ! {
     let listener = std::net::TcpListener::bind("127.0.0.1:15021").unwrap();
     loop {

@@ -1,11 +1,14 @@
-//! Where the proxies are whose connections are shown. Today that is a stage; a cluster's nodes would be another
-//! [`Source`], and nothing else here would know the difference.
+//! Where the proxies are: on a stage or in a cluster. Whoever asks them does not know the difference.
 
 use std::future::Future;
+use std::pin::Pin;
 
 use leno_local::client::{Client, NodePort};
 use leno_local::names::StageName;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Target;
+use crate::proxy_page;
 
 /// Proxies of nodes, and ways to their own ports.
 pub(crate) trait Source: Clone + Send + Sync + 'static {
@@ -17,6 +20,11 @@ pub(crate) trait Source: Clone + Send + Sync + 'static {
 
     /// Connects to a port of the proxy of `node`.
     fn dial(&self, node: &str, port: NodePort) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
+
+    /// The whole page at `path` of a port of the proxy of `node`.
+    fn page(&self, node: &str, port: NodePort, path: &str) -> impl Future<Output = anyhow::Result<String>> + Send {
+        async move { proxy_page::get(self.dial(node, port).await?, path).await }
+    }
 }
 
 /// The nodes of a stage.
@@ -35,6 +43,36 @@ impl Source for StageNodes {
         Ok(Client::connect(&self.0).await?.dial(node, port).await?)
     }
 }
+
+/// Where the proxies are is known when the program runs.
+impl Source for Target {
+    type Stream = Pin<Box<dyn Stream>>;
+
+    async fn nodes(&self) -> anyhow::Result<Vec<String>> {
+        match self {
+            Self::Stage(name) => StageNodes(name.clone()).nodes().await,
+            Self::Cluster(nodes) => nodes.nodes().await,
+        }
+    }
+
+    async fn dial(&self, node: &str, port: NodePort) -> anyhow::Result<Self::Stream> {
+        Ok(match self {
+            Self::Stage(name) => Box::pin(StageNodes(name.clone()).dial(node, port).await?),
+            Self::Cluster(nodes) => Box::pin(nodes.dial(node, port).await?),
+        })
+    }
+
+    async fn page(&self, node: &str, port: NodePort, path: &str) -> anyhow::Result<String> {
+        match self {
+            Self::Stage(name) => StageNodes(name.clone()).page(node, port, path).await,
+            Self::Cluster(nodes) => nodes.page(node, port, path).await,
+        }
+    }
+}
+
+/// A connection of either.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send {}
+impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
 
 /// Those of the nodes that are asked for; all where none is.
 ///

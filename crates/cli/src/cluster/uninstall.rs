@@ -1,0 +1,32 @@
+//! `leno uninstall`.
+
+use anyhow::Context as _;
+use leno_install::cluster::{self, Removal};
+use serde_json::json;
+
+use super::client;
+use crate::args::{Format, UninstallArgs};
+use crate::output;
+
+/// `leno uninstall`.
+pub(super) async fn run(args: UninstallArgs) -> anyhow::Result<()> {
+    let client = client(&args.cluster).await?;
+    let mut says = |line: String| eprintln!("{line}");
+    let removing = cluster::remove(&client, &args.cluster.namespace, args.purge, &mut says);
+    let removal = tokio::time::timeout(args.timeout, removing).await.with_context(|| {
+        format!("not everything was gone after {} s; the same command goes on from there", args.timeout.as_secs())
+    })??;
+    print(&removal, &args)
+}
+
+fn print(removal: &Removal, args: &UninstallArgs) -> anyhow::Result<()> {
+    if args.output.output == Format::Json {
+        let kept: Vec<_> = removal.kept.iter().map(|kept| json!({"what": kept.what, "why": kept.why})).collect();
+        return output::json(&json!({"removed": removal.removed, "kept": kept}));
+    }
+    output::line(&format!("removed {} objects from {}", removal.removed.len(), args.cluster.namespace))?;
+    for kept in &removal.kept {
+        output::line(&format!("{} stays: {}", kept.what, kept.why))?;
+    }
+    Ok(())
+}
