@@ -1,12 +1,24 @@
 //! Developer commands, run as `cargo xtask <command>`.
 
+use std::process::ExitCode;
+
 use anyhow::{Result, bail};
 
+mod archive;
+mod cluster;
 mod codegen;
+mod elf;
+mod image;
+mod whole_file;
 
-fn main() -> Result<()> {
-    match std::env::args().nth(1).as_deref() {
-        Some("codegen") => codegen::run(),
-        other => bail!("unknown command {:?}; there is: codegen", other.unwrap_or_default()),
+fn main() -> Result<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some("cluster") => return cluster::run(arguments),
+        Some(cluster::PROCESS) => return cluster::process(arguments),
+        Some("codegen") => codegen::run()?,
+        Some("image") => image::run(arguments)?,
+        other => bail!("unknown command {:?}; there is: cluster, codegen, image", other.unwrap_or_default()),
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Work beside a test, which the test's own runtime must not slow down.
+//! Background work beside a test, outside of the test's own runtime.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Something that goes on, on a thread of its own, until it is dropped.
+/// Work on a thread of its own, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {
     stop: Arc<AtomicBool>,
@@ -15,13 +15,13 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts `work`, which is to end once the flag that it is given is set.
+    /// Starts `work`, which has to end once the flag is set.
     pub fn with<F: Future<Output = ()>>(work: impl FnOnce(Arc<AtomicBool>) -> F + Send + 'static) -> Self {
         Self::beginning(|| {}, work)
     }
 
-    /// As [`Busy::with`], on a thread that gives way to all others: on a machine of few cores it would take
-    /// from them what somebody elsewhere doesn't.
+    /// As [`Busy::with`], on a thread of the lowest priority: with few cores it would otherwise slow the test down as
+    /// no remote machine does.
     pub fn elsewhere<F: Future<Output = ()>>(work: impl FnOnce(Arc<AtomicBool>) -> F + Send + 'static) -> Self {
         Self::beginning(give_way, work)
     }
@@ -40,10 +40,9 @@ impl Busy {
     }
 }
 
-/// This thread computes when nobody else wants to.
+/// Computes only when no other thread wants the processor.
 pub(crate) fn give_way() {
-    // SAFETY: takes numbers only. It speaks of this thread alone, on Linux, and nobody is refused a
-    // lower priority.
+    // SAFETY: the call takes numbers only and concerns this thread alone. Linux lets every process lower its priority.
     #[allow(unsafe_code, reason = "no safe wrapper")]
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
@@ -51,7 +50,7 @@ pub(crate) fn give_way() {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // While a test fails, it may wait for an answer for ever.
+        // While a test fails, the work may wait for ever for an answer.
         if !std::thread::panicking()
             && let Some(thread) = self.thread.take()
         {

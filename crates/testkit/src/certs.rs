@@ -1,4 +1,4 @@
-//! Certificates no sane authority would sign, for tests of those who must refuse them.
+//! Certificates that no sound authority signs, for tests that they are refused.
 
 #![allow(clippy::unwrap_used, reason = "test code: a broken certificate generator shall stop the test")]
 
@@ -19,7 +19,7 @@ pub struct TestCa {
     root_pem: String,
 }
 
-/// What a leaf shall say. The default is a sound one without a name.
+/// The contents of a leaf certificate. The default is a sound one without a name.
 #[derive(Debug, Clone)]
 pub struct Leaf {
     /// URI names.
@@ -68,7 +68,7 @@ impl Leaf {
 pub struct TestCertificate {
     /// The leaf, in PEM.
     pub leaf_pem: String,
-    /// What leads to the root, in PEM.
+    /// The intermediates up to the root, in PEM.
     pub intermediates: Vec<String>,
     /// The root, in PEM.
     pub root_pem: String,
@@ -119,7 +119,7 @@ impl TestCa {
         &self.root_pem
     }
 
-    /// Signs a leaf, whatever it says.
+    /// Signs a leaf, whatever it contains.
     pub fn issue(&self, leaf: &Leaf) -> TestCertificate {
         let key = KeyPair::generate().unwrap();
         let certificate = leaf_params(leaf).signed_by(&key, &self.issuer).unwrap();

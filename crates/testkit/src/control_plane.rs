@@ -1,4 +1,4 @@
-//! A control plane that says and signs what a test wants.
+//! A control plane that publishes and signs what a test wants.
 
 #![allow(clippy::unwrap_used, reason = "test code: a broken control plane shall stop the test")]
 
@@ -23,9 +23,9 @@ use tokio::task::AbortHandle;
 
 use crate::certs::TestCa;
 
-/// The name the control plane's certificate carries.
+/// The name in the control plane's certificate.
 pub const HOST_NAME: &str = "control.test";
-/// The one token it accepts.
+/// The only token that it accepts.
 pub const TOKEN: &str = "test";
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A running control plane, on loopback of the caller's namespace. Ends when dropped.
 pub struct ControlPlane {
     authority: Arc<CertificateAuthority>,
-    /// Trusted by the whole mesh beside the real authority, and signs anything.
+    /// An authority that the whole mesh trusts beside the real one. It signs anything.
     pub lax_authority: TestCa,
     resources: watch::Sender<Arc<Resources>>,
     service: server::Service,
@@ -77,8 +77,8 @@ impl ControlPlane {
         self.authority.root_pem()
     }
 
-    /// Gives the authority a new root, which signs once `proxies` proxies trust it. What the old one
-    /// signed stays good.
+    /// Gives the authority a new root, which signs once `proxies` proxies trust it. Certificates of the old root stay
+    /// valid.
     pub async fn rotate_root(&self, proxies: usize) {
         self.authority.rotate_root().unwrap();
         self.publish_roots();
@@ -87,7 +87,7 @@ impl ControlPlane {
         self.publish_roots();
     }
 
-    /// How many roots are trusted, after those were dropped that nothing needs any more.
+    /// The number of trusted roots, after removal of those that are no longer needed.
     pub fn roots(&self) -> usize {
         let before = self.authority.root_pem();
         self.authority.tick();
@@ -103,12 +103,12 @@ impl ControlPlane {
         self.change(|r| r.upsert(TRUST_BUNDLE_TYPE, "", Resource::new(bundle.encode_to_vec())));
     }
 
-    /// From now on refuses every certificate for this reason.
+    /// Refuses every certificate from now on, for this reason.
     pub fn refuse_certificates(&self, reason: &str) {
         self.signer.orders.lock().refusal = Some(reason.to_owned());
     }
 
-    /// From now on signs for at most this long, whatever is asked for.
+    /// Signs for at most this long from now on, whatever is asked for.
     pub fn limit_certificates(&self, ttl: Duration) {
         self.signer.orders.lock().ttl = Some(ttl);
     }
@@ -135,13 +135,13 @@ impl ControlPlane {
         });
     }
 
-    /// Publishes an address in any form, such as one from the future.
+    /// Publishes an address resource in any form, for instance one of a later version.
     pub fn publish_address(&self, name: &str, address: &leno_proto::workload::Address) {
         let body = address.encode_to_vec();
         self.change(|r| r.upsert(ADDRESS_TYPE, name.to_owned(), Resource::new(body)));
     }
 
-    /// Takes a workload back.
+    /// Removes a workload.
     pub fn remove_workload(&self, uid: &str) {
         self.change(|r| r.remove(ADDRESS_TYPE, uid));
     }
@@ -152,7 +152,7 @@ impl ControlPlane {
         self.change(|r| r.upsert(ADDRESS_TYPE, service.id.to_string(), Resource::new(body)));
     }
 
-    /// Takes a service back.
+    /// Removes a service.
     pub fn remove_service(&self, service: &Service) {
         self.change(|r| r.remove(ADDRESS_TYPE, &service.id.to_string()));
     }
@@ -163,7 +163,7 @@ impl ControlPlane {
         self.change(|r| r.upsert(AUTHORIZATION_TYPE, policy.id.to_string(), Resource::new(body)));
     }
 
-    /// Takes a policy back.
+    /// Removes a policy.
     pub fn remove_policy(&self, id: &PolicyName) {
         self.change(|r| r.remove(AUTHORIZATION_TYPE, &id.to_string()));
     }
@@ -177,11 +177,10 @@ impl ControlPlane {
         });
     }
 
-    /// Returns once `proxies` proxies are connected and all have answered the latest of
-    /// everything.
+    /// Returns once `proxies` proxies are connected and each has acknowledged the latest version of every type.
     ///
     /// # Panics
-    /// If they don't.
+    /// If they don't in time.
     pub async fn synced(&self, proxies: usize) {
         let mut changes = self.service.sync_changes();
         let wanted = self.resources.borrow().generation();
@@ -253,7 +252,7 @@ impl Signer for TestSigner {
             let identity = impersonated.ok_or_else(|| SignError::Invalid("no identity".to_owned()))?;
             let signed = self.authority.sign(csr_pem, &identity, limit.map_or(ttl, |limit| ttl.min(limit)));
             let mut chain = signed.map_err(|error| SignError::Invalid(error.to_string()))?;
-            // The root bundle comes last.
+            // In the answer, the root bundle comes last.
             chain.last_mut().unwrap().push_str(&self.lax_root);
             self.signed.send_modify(|count| *count += 1);
             Ok(chain)

@@ -1,4 +1,4 @@
-//! A peer that sends as fast as it can, and what that costs a neighbour of it.
+//! A peer that sends as fast as it can, and how much that slows down a neighbour.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
 
@@ -18,27 +18,27 @@ use crate::busy::give_way;
 /// The content type of data (RFC 8446 §5.1).
 const DATA: u8 = 23;
 
-/// What is sealed before it is sent, bytes, and how long that may take: so the receiver finds as much
-/// at once as it can take in, however slowly it was sealed.
+/// How much is sealed before it is sent, in bytes, and how long that may take. So the receiver finds as much at once as
+/// it can take in, even if sealing is slow.
 const BATCH: usize = 1 << 20;
 const SEALING: Duration = Duration::from_millis(200);
 
-/// What a neighbour may wait however fast it was before. A proxy that is not optimised takes several
-/// milliseconds for each of its turns, and the machine may be busy with other things; a thread that
-/// reads until a flood pauses keeps everybody waiting for seconds.
+/// A delay of this length is accepted, however fast the neighbour was before. A proxy without optimisation takes
+/// several milliseconds for each turn, and the machine may be busy. A thread that reads until a flood pauses makes its
+/// neighbours wait for seconds.
 const FLOOR: Duration = Duration::from_millis(if cfg!(debug_assertions) { 50 } else { 2 });
 
-/// A flood gets so many chances not to harm: what else the machine does may harm as well.
+/// How many rounds a flood has in which to do no harm. Other work on the machine slows the neighbour down as well.
 const ROUNDS: usize = 4;
 
-/// What is said on the connection, and then over and over again. Both append sealed records.
+/// What the flood sends: once at the beginning, and then repeatedly. Both functions append sealed records.
 #[derive(Clone, Copy)]
 pub struct Flood {
-    /// What it is called.
+    /// Its name in messages.
     pub name: &'static str,
-    /// Said once.
+    /// Sent once.
     pub begin: fn(&mut Sender),
-    /// Said for ever; the number counts the calls.
+    /// Sent repeatedly. The number counts the calls.
     pub go_on: fn(&mut Sender, u64),
 }
 
@@ -48,14 +48,14 @@ impl fmt::Debug for Flood {
     }
 }
 
-/// Seals what a flood says.
+/// Seals what a flood sends.
 pub struct Sender {
     records: AnyRecords,
     out: Vec<u8>,
 }
 
 impl Sender {
-    /// One record of data and so much padding.
+    /// One record of data, with this much padding.
     pub fn data(&mut self, content: &[u8], padding: usize) {
         let mut inner = content.to_vec();
         inner.push(DATA);
@@ -63,19 +63,19 @@ impl Sender {
         self.records.seal(&inner, &mut self.out);
     }
 
-    /// One record: content, type, and padding.
+    /// One record: content, content type and padding.
     pub fn record(&mut self, inner: &[u8]) {
         self.records.seal(inner, &mut self.out);
     }
 
-    /// A KeyUpdate, which may ask for one in return.
+    /// A KeyUpdate, which may request one in return.
     pub fn key_update(&mut self, asks: bool) {
         self.records.key_update(asks.into(), &mut self.out);
     }
 }
 
-/// A flood on its way, until dropped. It has a thread of its own, which gives way to all others: on
-/// a machine of few cores it would take from the neighbour what an attacker elsewhere doesn't.
+/// A running flood, until dropped. Its thread has the lowest priority: with few cores it would otherwise take processor
+/// time from the neighbour, which a remote attacker doesn't.
 pub struct Flooder {
     socket: TcpStream,
     stop: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ impl Flooder {
                 }
             }
         };
-        // Answers are taken, or the flood would stop for them.
+        // Read the answers, because a full receive buffer would stop the flood.
         let receive = {
             let mut socket = socket.try_clone().unwrap();
             move || {
@@ -123,12 +123,12 @@ impl Flooder {
         Self { socket, stop, sent, threads }
     }
 
-    /// Whether the receiver has put an end to it.
+    /// Whether the receiver has closed the connection.
     pub fn is_refused(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Bytes that the receiver's machine has taken so far.
+    /// Bytes that the receiver's kernel has accepted so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
@@ -137,7 +137,7 @@ impl Flooder {
 impl Drop for Flooder {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        // Fails where the receiver was faster.
+        // Fails if the receiver has closed first.
         let _ = self.socket.shutdown(Shutdown::Both);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -145,12 +145,12 @@ impl Drop for Flooder {
     }
 }
 
-/// How long each flood lasts: one second, or thirty with `LENO_SOAK=1`.
+/// The duration of each flood: one second, or thirty with `LENO_SOAK=1`.
 pub fn length() -> Duration {
     Duration::from_secs(if std::env::var_os("LENO_SOAK").is_some_and(|value| value == "1") { 30 } else { 1 })
 }
 
-/// The 99th percentile of what `exchange` takes, one after the other for so long.
+/// The 99th percentile of the duration of `exchange`, repeated for this long.
 pub async fn percentile_99(length: Duration, exchange: &mut impl AsyncFnMut()) -> Duration {
     let begin = Instant::now();
     let mut took = Vec::new();
@@ -164,11 +164,11 @@ pub async fn percentile_99(length: Duration, exchange: &mut impl AsyncFnMut()) -
     took[took.len() * 99 / 100]
 }
 
-/// While one peer floods, a neighbour's `exchange` takes at most twice what it took before, at the
-/// 99th percentile, or [`FLOOR`].
+/// Asserts that during a flood the 99th percentile of a neighbour's `exchange` is at most twice what it was before, or
+/// [`FLOOR`].
 ///
 /// # Panics
-/// If it takes longer in every round, or if the flood is refused.
+/// If it takes longer in every round, or if the receiver closes the flood's connection.
 pub async fn spares_neighbours(
     flood: Flood,
     connect: &mut impl AsyncFnMut() -> TlsStream<tokio::net::TcpStream>,
@@ -190,10 +190,10 @@ pub async fn spares_neighbours(
     panic!("{flood:?}: a neighbour waits, before and beside it: {seen:?}");
 }
 
-/// A flood is put an end to.
+/// Asserts that the receiver closes a flood's connection.
 ///
 /// # Panics
-/// If it goes on.
+/// If it doesn't.
 pub async fn is_refused(flood: Flood, stream: TlsStream<tokio::net::TcpStream>) {
     let flooder = Flooder::start(stream, flood);
     let refused = async {

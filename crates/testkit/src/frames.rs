@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame (RFC 9113), for what a sound library refuses to send.
+//! HTTP/2 frame by frame (RFC 9113), for tests that send what a correct library refuses to send.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::AbortHandle;
 
-/// Kinds of frames (RFC 9113 §6).
+/// Frame types (RFC 9113 §6).
 pub mod kind {
     #![allow(missing_docs, reason = "named as in the RFC")]
     pub const DATA: u8 = 0;
@@ -27,13 +27,13 @@ const END_HEADERS: u8 = 0x4;
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Its type.
     pub kind: u8,
     /// Its flags.
     pub flags: u8,
-    /// Its stream; 0 for the connection.
+    /// Its stream. 0 is the connection.
     pub stream: u32,
-    /// Its content.
+    /// Its payload.
     pub payload: Vec<u8>,
 }
 
@@ -49,8 +49,8 @@ impl Frame {
     }
 }
 
-/// A client that keeps no rule of its own. What comes back is read all the time, so that a peer
-/// that answers a flood is never blocked by us.
+/// A client that follows no rules by itself. It reads all the time, so that a peer that answers a flood is never
+/// blocked.
 pub struct Frames<IO> {
     write: Arc<Mutex<WriteHalf<IO>>>,
     out: Vec<u8>,
@@ -67,7 +67,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
         Self::with(io, true).await
     }
 
-    /// As [`Self::start`]; pings are not answered. A server that takes its leave waits for the answer to one.
+    /// As [`Self::start`], but pings are not answered. A server that closes gracefully waits for the answer to one.
     ///
     /// # Errors
     /// If the transport fails.
@@ -91,7 +91,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
         encode(&mut self.out, kind, flags, stream, payload);
     }
 
-    /// Queues a CONNECT whose authority is whatever bytes it is given.
+    /// Queues a CONNECT whose authority is any bytes.
     pub fn queue_connect(&mut self, stream: u32, authority: &[u8]) {
         self.queue(kind::HEADERS, END_HEADERS, stream, &connect_block(authority));
     }
@@ -106,12 +106,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
         self.queue(kind::DATA, if end { END_STREAM } else { 0 }, stream, bytes);
     }
 
-    /// Bytes queued.
+    /// The number of queued bytes.
     pub fn queued(&self) -> usize {
         self.out.len()
     }
 
-    /// Sends what is queued.
+    /// Sends everything queued.
     ///
     /// # Errors
     /// If the peer has closed the connection.
@@ -122,8 +122,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
         write.flush().await
     }
 
-    /// The next frame that is not about settings, pings or windows; `None` once the peer has
-    /// closed.
+    /// The next frame that does not concern settings, pings or windows. `None` once the peer has closed.
     pub async fn next(&mut self) -> Option<Frame> {
         self.frames.recv().await
     }
@@ -131,7 +130,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
 
 impl<IO> Drop for Frames<IO> {
     fn drop(&mut self) {
-        // It holds the transport open.
+        // This half keeps the transport open.
         self.reader.abort();
     }
 }
@@ -144,7 +143,7 @@ fn encode(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Ends with the connection, however that ends.
+/// Ends with the connection, in whatever way that ends.
 async fn read_frames<IO: AsyncRead + AsyncWrite>(
     mut read: ReadHalf<IO>,
     write: Arc<Mutex<WriteHalf<IO>>>,
@@ -163,7 +162,7 @@ async fn read_frames<IO: AsyncRead + AsyncWrite>(
                 let mut answer = Vec::new();
                 encode(&mut answer, kind, ACK, 0, if kind == kind::PING { &payload } else { &[] });
                 let mut write = write.lock().await;
-                // Who has closed has no use for an answer; what it said before still counts.
+                // A peer that has closed needs no answer. Its frames up to then still count.
                 let _ = write.write_all(&answer).await;
                 let _ = write.flush().await;
             }

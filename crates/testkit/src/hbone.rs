@@ -1,4 +1,4 @@
-//! A peer that speaks HBONE with whatever certificate a test gives it, and believes anybody.
+//! An HBONE peer with any certificate that a test gives it. It accepts every server.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -10,19 +10,19 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Method, Request, StatusCode};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::any_server::AnyServer;
 use crate::certs::TestCertificate;
 
-/// TLS as a mesh client does it, but without looking at the server's certificate. In TLS 1.3
-/// this succeeds even if the server will not have us: that shows with the first read.
+/// A mesh client's TLS handshake that does not check the server's certificate. In TLS 1.3 it succeeds even if the
+/// server refuses the client. The refusal shows in the first read.
 ///
 /// # Errors
 /// If the handshake fails.
@@ -35,12 +35,11 @@ pub async fn tls(tcp: TcpStream, certificate: Option<&TestCertificate>) -> io::R
 /// # Errors
 /// If the handshake fails.
 pub async fn tls_with_alpn(tcp: TcpStream, certificate: Option<&TestCertificate>, alpn: &[&[u8]]) -> io::Result<Tls> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible(provider)));
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
     let mut config = match certificate {
         None => builder.with_no_client_auth(),
         Some(certificate) => {
@@ -53,7 +52,7 @@ pub async fn tls_with_alpn(tcp: TcpStream, certificate: Option<&TestCertificate>
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("peer").unwrap(), tcp).await
 }
 
-/// Such a peer's side of TLS.
+/// The TLS stream of such a peer.
 pub type Tls = TlsStream<TcpStream>;
 
 /// The HBONE connection of such a peer.
@@ -62,15 +61,15 @@ pub struct Peer {
     driver: AbortHandle,
 }
 
-/// What came back on a stream.
+/// The response on a stream.
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
-    /// Bytes to the program; for a refused request, of no use.
+    /// Sends bytes to the program. Useless if the request was refused.
     pub send: SendStream<Bytes>,
-    /// Bytes from the program.
+    /// Receives bytes from the program.
     pub receive: RecvStream,
 }
 
@@ -81,7 +80,7 @@ impl Peer {
     /// If the transport fails.
     pub async fn start(tls: Tls) -> Result<Self, h2::Error> {
         let (send, connection) = h2::client::handshake(tls).await?;
-        // Its error is also that of every stream on it.
+        // A transport error also shows on every stream.
         let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         Ok(Self { send, driver })
     }
@@ -107,7 +106,7 @@ impl Peer {
         Ok(Answer { status: head.status, headers: head.headers, send, receive })
     }
 
-    /// Sends a CONNECT and does not wait.
+    /// Sends a CONNECT and does not wait for the answer.
     ///
     /// # Errors
     /// If the connection has ended.
@@ -125,7 +124,7 @@ impl Drop for Peer {
     }
 }
 
-/// Reads exactly `wanted` bytes, giving the window back.
+/// Reads exactly `wanted` bytes and releases their flow-control capacity.
 ///
 /// # Panics
 /// If fewer come.
@@ -149,49 +148,11 @@ pub async fn end(receive: &mut RecvStream) {
     }
 }
 
-/// Bytes that may be sent now, once some may; `None` when the stream takes no more.
+/// Waits until some bytes may be sent. `None` when the stream accepts no more.
 pub async fn room(send: &mut SendStream<Bytes>, want: usize) -> Option<usize> {
     send.reserve_capacity(want);
     if send.capacity() > 0 {
         return Some(send.capacity());
     }
     poll_fn(|cx| send.poll_capacity(cx)).await.and_then(Result::ok)
-}
-
-#[derive(Debug)]
-struct Gullible(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Gullible {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -1,5 +1,10 @@
 //! Fakes, clocks and builders for the other crates' tests.
 
+#[cfg(feature = "any-server")]
+pub mod any_server;
+#[cfg(feature = "api-server")]
+pub mod api_server;
+pub mod archive;
 pub mod busy;
 pub mod certs;
 
@@ -14,6 +19,7 @@ pub mod hbone;
 pub mod lines;
 #[cfg(feature = "mesh")]
 pub mod network;
+pub mod page_text;
 pub mod skips;
 #[cfg(feature = "mesh")]
 pub mod steps;

@@ -7,11 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// How long [`Lines::line`] waits: far longer than anything it waits for takes, even on a loaded
-/// machine.
+/// How long [`Lines::line`] waits: far longer than any awaited event takes, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Lines that a failure shows.
+/// How many lines a failure shows.
 const SHOWN: usize = 30;
 
 /// Collects what is written to it, line by line. Clones share the lines.
@@ -33,10 +32,10 @@ impl Lines {
         self.shared.lock().lines.clone()
     }
 
-    /// The first line with all of `parts` in it, waiting for it if need be.
+    /// The first line that contains all of `parts`. Waits for it if necessary.
     ///
     /// # Panics
-    /// If none comes; shows those that came.
+    /// If none comes. Shows the lines that came.
     pub async fn line(&self, parts: &[&str]) -> String {
         let mut written = self.written.subscribe();
         let found = async {
@@ -45,7 +44,7 @@ impl Lines {
                 if let Some(line) = self.all().into_iter().find(|line| parts.iter().all(|part| line.contains(part))) {
                     return line;
                 }
-                // The sender lives in `self`, so a change is all that can come.
+                // `self` holds the sender, so the channel can't be closed.
                 let _ = written.changed().await;
             }
         };
@@ -59,7 +58,7 @@ impl Lines {
         }
     }
 
-    /// How many lines have all of `parts` in them.
+    /// The number of lines that contain all of `parts`.
     pub fn count(&self, parts: &[&str]) -> usize {
         self.all().iter().filter(|line| parts.iter().all(|part| line.contains(part))).count()
     }

@@ -12,11 +12,11 @@ use leno_capture::links::{self, Route, VethOptions};
 use leno_capture::{NAMED_DIR, NetworkNamespace};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
-/// Whether `test` can use namespaces. If not, says so by name, past the test harness's capture: a
+/// Whether `test` can use namespaces. If not, reports the skipped test by name, past the test harness's capture: a
 /// skipped test must not look like a passed one.
 ///
 /// # Panics
-/// As root where namespaces don't work: there the test has to run.
+/// For root, if namespaces don't work: then the test has to run.
 pub fn may_run(test: &str) -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
@@ -25,10 +25,10 @@ pub fn may_run(test: &str) -> bool {
     false
 }
 
-/// Not what a stage calls its own: `leno down` beside tests would ask whose they are.
+/// Different from the stage's own names: `leno down` would report namespaces with those.
 const PREFIX: &str = "test-leno-";
 
-/// A named network namespace that is gone when this is dropped, panic or not.
+/// A named network namespace. It is removed when this is dropped, also by a panic.
 #[derive(Debug)]
 pub struct TestNamespace {
     namespace: NetworkNamespace,
@@ -36,14 +36,14 @@ pub struct TestNamespace {
 }
 
 impl TestNamespace {
-    /// A new one, `test-leno-<process>-<number>`, with `lo` up.
+    /// Makes one, called `test-leno-<process>-<number>`, with `lo` up.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         static SWEEP: Once = Once::new();
         SWEEP.call_once(remove_leftovers);
         let name = format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let namespace = NetworkNamespace::create_named(Path::new(NAMED_DIR), &name).unwrap();
-        // An address is usable at once instead of after a second of looking for its double.
+        // Without duplicate address detection an address is usable at once instead of after a second.
         links::disable_address_detection(&namespace).unwrap();
         Self { namespace, name }
     }
@@ -68,7 +68,7 @@ impl Drop for TestNamespace {
     }
 }
 
-/// What killed test processes left.
+/// Removes what killed test processes left.
 fn remove_leftovers() {
     for name in NetworkNamespace::list(Path::new(NAMED_DIR)).unwrap_or_default() {
         let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
@@ -78,7 +78,7 @@ fn remove_leftovers() {
     }
 }
 
-/// The switch all pods hang on: a bridge in a namespace of its own, and their default router.
+/// The switch that all pods are connected to: a bridge in its own namespace, and their default router.
 #[derive(Debug)]
 pub struct Network {
     switch: TestNamespace,
@@ -86,9 +86,9 @@ pub struct Network {
 }
 
 impl Network {
-    /// Address of the switch, where everything outside the pods is.
+    /// The IPv4 address of the switch, where everything outside the pods is.
     pub const OUTSIDE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-    /// The same for IPv6.
+    /// Its IPv6 address.
     pub const OUTSIDE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
 
     /// An empty network.
@@ -102,7 +102,7 @@ impl Network {
         Self { switch, next: 10 }
     }
 
-    /// The outside: a peer that no rule captures.
+    /// A place outside: a peer whose traffic is not captured.
     pub fn outside(&self) -> Host<'_> {
         Host { namespace: self.switch.handle(), v4: Self::OUTSIDE_V4, v6: Self::OUTSIDE_V6 }
     }
@@ -128,7 +128,7 @@ impl Network {
         PodNetwork { namespace, port, v4, v6 }
     }
 
-    /// Cuts a pod off without a word: what is sent to it or by it is lost.
+    /// Cuts a pod off silently: all packets to it and from it are lost.
     pub fn unplug(&self, pod: &PodNetwork) {
         links::set_down(self.switch.handle(), &pod.port).unwrap();
     }
@@ -145,11 +145,11 @@ impl Default for Network {
     }
 }
 
-/// A pod's place in the network.
+/// A pod and its place in the network.
 #[derive(Debug)]
 pub struct PodNetwork {
     namespace: TestNamespace,
-    /// Of the switch.
+    /// Its port on the switch.
     port: String,
     /// Its IPv4 address.
     pub v4: IpAddr,
@@ -169,7 +169,7 @@ impl PodNetwork {
     }
 }
 
-/// A place where programs run: their sockets are made here.
+/// A place where programs run. Their sockets are made here.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
     /// The namespace.
@@ -181,7 +181,7 @@ pub struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Its address of the family of `like`.
+    /// Its address of the same family as `like`.
     pub fn address_like(&self, like: IpAddr) -> IpAddr {
         if like.is_ipv4() { self.v4 } else { self.v6 }
     }

@@ -1,8 +1,9 @@
-//! Tests that did not run because the machine lacks something: each says so at once, and the last lines of a run sum it up.
+//! Tests that did not run because the machine lacks something. Each reports that at once, and a run's last lines sum it
+//! up.
 //!
-//! `cargo test --workspace` runs many programs, and the lines of one are lost among a thousand others. So what is skipped is
-//! also kept in a file beside the test programs, one for each run: runs are told apart by the cargo that started them. The
-//! program that cargo starts last (`xtask/tests/summary.rs`) prints what was kept.
+//! `cargo test --workspace` runs many programs, and a single line among a thousand is overlooked. So skipped tests are
+//! also recorded in files beside the test programs, one for each run. A run is identified by the cargo process that
+//! started it. The program that cargo starts last (`xtask/tests/summary.rs`) prints the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,13 +11,13 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// How a reason ends that a package would help against.
+/// The ending of a reason that a package would remedy.
 const NOT_INSTALLED: &str = " is not installed";
 
-/// Why a test needs more rights.
+/// The reason of a test that needs more rights.
 pub const NEEDS_ROOT: &str = "needs root";
 
-/// What the files of skipped tests are called, before the run they belong to.
+/// Prefix of the files that record skipped tests. The run's id follows.
 const PREFIX: &str = "skipped-";
 
 /// The reason of a test that lacks a program.
@@ -24,10 +25,11 @@ pub fn not_installed(program: &str) -> String {
     format!("{program}{NOT_INSTALLED}")
 }
 
-/// Says that a test is skipped and why, past the test runner's capture: a skipped test must not look like a passed one.
+/// Reports that a test is skipped, and why, past the test runner's capture: a skipped test must not look like a passed
+/// one.
 /// `.ci/run` looks for these lines.
 pub fn skip(test: &str, reason: &str) {
-    // Each line in one write: tests run side by side.
+    // Each line in one write, because tests run in parallel.
     let _ = io::stderr().write_all(format!("SKIP {test}: {reason}\n").as_bytes());
     if let Some(path) = record() {
         let line = format!("{test}\t{reason}\n");
@@ -36,7 +38,8 @@ pub fn skip(test: &str, reason: &str) {
     }
 }
 
-/// What was skipped in the run that this process belongs to, as the last lines of it; `None` if nothing was. Forgets it.
+/// The tests skipped in this process's run, as the last lines of its output. `None` if there are none. Deletes the
+/// record.
 /// `packages` are lines of a program's name and that of the package it is in.
 pub fn summary(packages: &str) -> Option<String> {
     let path = record()?;
@@ -78,21 +81,21 @@ fn summarise(recorded: &str, packages: &str) -> String {
     text
 }
 
-/// Where what this run skips is kept: named after the process that started this one, which is cargo, and when it began.
+/// The record of this run, named after the process that started this one, which is cargo, and its start time.
 fn record() -> Option<PathBuf> {
     let parent = std::os::unix::process::parent_id();
     Some(std::env::current_exe().ok()?.parent()?.join(format!("{PREFIX}{}", run_of(parent)?)))
 }
 
-/// A process's number and when it began, in ticks since the machine did (proc_pid_stat(5)): numbers are used again.
+/// A process id and its start time in ticks since boot (proc_pid_stat(5)). Process ids are reused.
 fn run_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold spaces and brackets; this is the 22nd field, and the 3rd comes first behind the name.
+    // The name before the fields may contain spaces and brackets. After it comes the 3rd field; this is the 22nd.
     let began = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?;
     Some(format!("{pid}-{began}"))
 }
 
-/// Removes what runs left that were broken off.
+/// Removes the records of aborted runs.
 fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -122,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_offered_for_what_no_package_has() {
+    fn no_command_is_offered_without_a_package() {
         let text = summarise("a\tset X=PATH\n", "nginx nginx-light\n");
         assert_eq!(text, "\n1 test was skipped:\n    1  set X=PATH\n");
     }
 
     #[test]
-    fn what_is_skipped_is_kept_until_it_is_told() {
-        // A run of its own, which has this process for its cargo.
+    fn skipped_tests_are_recorded_until_they_are_printed() {
+        // A run of its own, with this process in the place of cargo.
         if std::env::var_os("LENO_TEST_SKIPS").is_some() {
             skip("one", &not_installed("nginx"));
             let told = summary("nginx nginx-light\n").expect("something was skipped");
@@ -140,7 +143,7 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         let mut child = std::process::Command::new(this);
         child.arg("what_is_skipped").env("LENO_TEST_SKIPS", "1");
-        // What it says of a test that does not exist is nobody's to read: `.ci/run` would take it for a skipped one.
+        // `.ci/run` must not see this: it would take the test for a skipped one.
         let status = child.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
         assert!(status.success());
     }

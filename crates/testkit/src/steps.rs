@@ -1,8 +1,8 @@
-//! Counts of instructions: what work costs, told without a clock, so that a busy machine gives the same answer as an
-//! idle one, and without the processor's counters, which a virtual machine often lacks.
+//! Counts of instructions: a measure of work that needs no clock, so a busy machine gives the same answer as an idle
+//! one. It does not need the processor's counters, which virtual machines often lack.
 //!
-//! A test starts itself once more and traces that process step by step, wherever it says so with [`counted`]. A step takes
-//! some microseconds, so this is for work of at most a few hundred thousand instructions.
+//! A test starts its own program again and traces that process step by step within [`counted`]. A step takes some
+//! microseconds, so this is for work of at most a few hundred thousand instructions.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -13,11 +13,11 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, gettid};
 
-/// What the traced process raises before and after what is counted.
+/// The signal that the traced process raises before and after the counted work.
 const MARK: Signal = Signal::SIGUSR1;
-/// Tells the process which of its tests is traced.
+/// The environment variable that names the test to be traced.
 const TRACED: &str = "LENO_TEST_TRACED";
-/// Before the number of the traced thread.
+/// The text before the id of the traced thread.
 const HERE: &str = "traced thread ";
 
 /// Whether this process was started by [`instructions`].
@@ -25,7 +25,7 @@ pub fn is_traced() -> bool {
     std::env::var_os(TRACED).is_some()
 }
 
-/// Waits until this thread is traced. To be called once, before [`counted`].
+/// Waits until this thread is traced. Call it once, before [`counted`].
 ///
 /// # Errors
 /// If the tracer is gone.
@@ -34,7 +34,7 @@ pub fn wait_for_tracer() -> io::Result<()> {
     io::stdin().read_line(&mut String::new()).map(drop)
 }
 
-/// Has the instructions of `work` counted.
+/// Runs `work` and has its instructions counted.
 pub fn counted<T>(work: impl FnOnce() -> T) -> T {
     let mark = || raise(MARK).expect("a thread may signal itself");
     mark();
@@ -43,11 +43,11 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> T {
     out
 }
 
-/// Runs the test `name` of this program in a process of its own, with `environment`: how many instructions each
-/// [`counted`] stretch took.
+/// Runs the test `name` of this program in another process, with `environment`. Returns the number of instructions in
+/// each [`counted`] stretch.
 ///
 /// # Errors
-/// If it may not be traced here. `PermissionDenied` is a machine where nobody may.
+/// If tracing is not permitted. `PermissionDenied` means that it is permitted to nobody on this machine.
 ///
 /// # Panics
 /// If that test fails.
@@ -64,14 +64,14 @@ pub fn instructions(name: &str, environment: &[(&str, String)]) -> io::Result<Ve
         }
     };
     let traced = attach(thread).and_then(|()| {
-        // It waits for a line.
+        // The process waits for a line.
         child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(b"\n")).map_err(|_| Errno::EPIPE)?;
         follow(thread)
     });
     if traced.is_err() {
         child.kill()?;
     }
-    // What it says when it fails.
+    // Its output, which is shown when it fails.
     for line in said.map_while(Result::ok) {
         writeln!(io::stderr(), "{line}")?;
     }
@@ -91,7 +91,7 @@ fn attach(thread: Pid) -> nix::Result<()> {
     ptrace::cont(thread, None)
 }
 
-/// Counts steps between marks until the thread has ended.
+/// Counts the steps between the signals until the thread has ended.
 fn follow(thread: Pid) -> nix::Result<Vec<u64>> {
     let mut counts = Vec::new();
     let mut counting = None;

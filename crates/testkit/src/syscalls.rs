@@ -1,5 +1,5 @@
-//! Counts of what threads ask of the kernel: what a message, a byte and a connection cost, told without a
-//! clock, so that a busy machine gives the same answer as an idle one.
+//! Counts of system calls: the cost of a message, a byte or a connection without a clock, so that a busy machine gives
+//! the same answer as an idle one.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -12,8 +12,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Counts what this process's threads of one name do, from its making on, by a trace point of
-/// the kernel.
+/// Counts events in this process's threads of one name, from its creation on, by a trace point of the kernel.
 #[derive(Debug)]
 pub struct SyscallCounter {
     threads: Vec<fs::File>,
@@ -28,7 +27,7 @@ impl SyscallCounter {
         Self::of("raw_syscalls/sys_enter", name)
     }
 
-    /// Counts the kernel timers such threads start: a wait with a time limit starts one.
+    /// Counts the kernel timers that such threads start. A wait with a time limit starts one.
     ///
     /// # Errors
     /// As [`SyscallCounter::new`].
@@ -51,7 +50,7 @@ impl SyscallCounter {
         Ok(Self { threads })
     }
 
-    /// How many so far.
+    /// The count so far.
     pub fn count(&mut self) -> u64 {
         let mut sum = 0;
         for thread in &mut self.threads {
@@ -68,15 +67,15 @@ impl SyscallCounter {
     }
 }
 
-/// The number of a trace point, by the kernel's own list. Most systems mount that at boot, but not all: it is mounted here
-/// for a thread that ends, so that nothing of it stays.
+/// The number of a trace point, from the kernel's own list. Where that file system is not mounted, it is mounted in the
+/// mount namespace of a thread that ends, so that nothing remains.
 fn trace_point(event: &str) -> io::Result<u64> {
     const LIST: &str = "/sys/kernel/tracing";
     let read = || {
         unshare(CloneFlags::CLONE_NEWNS)?;
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
         match mount(Some("tracefs"), LIST, Some("tracefs"), MsFlags::empty(), None::<&str>) {
-            // Mounted there already.
+            // It is mounted there already.
             Ok(()) | Err(Errno::EBUSY) => {}
             Err(error) => return Err(error.into()),
         }

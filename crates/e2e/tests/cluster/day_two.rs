@@ -1,0 +1,156 @@
+//! A user's commands against the cluster, and what each account may not do.
+
+use std::process::Command;
+
+use leno_e2e::{Namespace, Pod};
+use leno_testkit::archive::unpacked;
+use serde_json::Value;
+
+use crate::mesh::{AMBIENT, SYSTEM, Stand};
+use crate::stand;
+
+/// What `leno` prints; the cluster is named by a flag, because a stage may run on this machine.
+fn leno(stand: &Stand, arguments: &[&str]) -> String {
+    let kubeconfig = stand.cluster.kubectl().kubeconfig().to_str().unwrap().to_owned();
+    let mut all = arguments.to_vec();
+    all.extend(["--kubeconfig", &kubeconfig]);
+    stand.leno.run(&all).unwrap()
+}
+
+fn json(stand: &Stand, arguments: &[&str]) -> Value {
+    let mut all = arguments.to_vec();
+    all.extend(["-o", "json"]);
+    let answer: Value = serde_json::from_str(&leno(stand, &all)).unwrap();
+    assert_eq!(answer["of"]["namespace"], SYSTEM, "{arguments:?} names what it is about");
+    assert!(answer["of"]["cluster"].as_str().is_some_and(|server| server.starts_with("https://")));
+    answer
+}
+
+pub(crate) fn commands_tell_how_things_are(stand: &Stand) {
+    let (here, there) = stand::two_nodes(&stand.cluster);
+    let namespace = Namespace::new(&stand.cluster, "e2e-day-two", &[AMBIENT]).unwrap();
+    let (client, server) = (Pod::new("client", &here), Pod::new("server", &there));
+    namespace.apply(&server.service("server", false)).unwrap();
+    namespace.start(&[client, server]).unwrap();
+    let ask = || namespace.ask("client", &["http://server:8080/".to_owned()]).unwrap()[0].outcome.is_ok();
+    stand::comes_true("the client reaches the server", ask);
+
+    let to = format!("{}/server", namespace.name());
+    stand::comes_true("observe shows the encrypted connection", || {
+        ask();
+        let seen = json(stand, &["observe", "-n", namespace.name(), "--to", &to]);
+        let connections = seen["connections"].as_array().unwrap();
+        connections.iter().any(|one| one["encrypted"] == true && one["source"]["pod"] == "client")
+    });
+    let map = leno(stand, &["observe", "--map", "-n", namespace.name(), "--window", "1"]);
+    assert!(map.contains("SOURCE") || map.contains("no connections"), "{map}");
+
+    let config = json(stand, &["config", "workloads"]);
+    let nodes = config["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), stand.cluster.nodes().len());
+    for node in nodes {
+        let workloads = node["workloads"].as_array().unwrap();
+        let known =
+            |name: &str| workloads.iter().any(|one| one["name"] == name && one["namespace"] == namespace.name());
+        assert!(known("client") && known("server"), "{}", node["node"]);
+    }
+    let certificates = leno(stand, &["config", "certificates", &here]);
+    assert!(certificates.contains(&format!("/ns/{}/sa/default", namespace.name())), "{certificates}");
+
+    let metrics = json(stand, &["metrics", "--metric", "istio_tcp_connections_opened"]);
+    assert_eq!(metrics["nodes"].as_array().unwrap().len(), nodes.len());
+    let control = leno(stand, &["metrics", "control", "--metric", "pilot_xds"]);
+    assert!(control.contains(&format!("\npilot_xds {}", nodes.len())), "{control}");
+
+    let explained = leno(stand, &["explain", &format!("{}/client", namespace.name()), &format!("{to}:8080")]);
+    assert!(explained.lines().next().is_some_and(|line| line.ends_with(": allowed")), "{explained}");
+    assert!(explained.contains("path: HBONE (mTLS)"), "{explained}");
+
+    let logs = leno(stand, &["logs"]);
+    for part in ["control/", &format!("agent/{here}"), &format!("node/{there}")] {
+        assert!(logs.lines().any(|line| line.split(' ').nth(1).is_some_and(|label| label.starts_with(part))), "{part}");
+    }
+    let times: Vec<_> = logs.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(times.is_sorted(), "lines are in their order");
+    stand::comes_true("check finds nothing", || {
+        let ran = stand.leno.call(&["check"]).unwrap();
+        let well = ran.code == 0;
+        if !well {
+            eprintln!("{}", ran.stdout);
+        }
+        well
+    });
+    collected(stand);
+}
+
+/// The archive of a report has what it should, and not the authority's key.
+fn collected(stand: &Stand) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.tar.gz");
+    let said = leno(stand, &["debug", "collect", "-o", file.to_str().unwrap()]);
+    assert!(!said.contains("could not be read"), "{said}");
+    let texts = unpacked(&file, tempfile::tempdir().unwrap().path());
+    for wanted in ["check.json", "status.json", "config_dump.json", "connections.jsonl", "metrics.txt", ".log"] {
+        assert!(texts.iter().any(|(name, text)| name.ends_with(wanted) && !text.is_empty()), "{wanted}");
+    }
+    let secret = stand.cluster.kubectl().json(&["get", "secret", "leno-ca", "-n", SYSTEM]).unwrap();
+    let data = secret["data"].as_object().unwrap();
+    let keys: Vec<_> = data.iter().filter(|(name, _)| name.ends_with("key.pem")).collect();
+    assert!(!keys.is_empty(), "{:?}", data.keys());
+    let mut secrets = vec!["PRIVATE KEY".to_owned()];
+    for (_, key) in keys {
+        let key = key.as_str().unwrap();
+        secrets.push(key.to_owned());
+        // As text: the first two lines of its PEM have all of the private part. The third is the public key, which certificates
+        // have, too.
+        let decoded = Command::new("sh").args(["-c", "printf %s \"$0\" | base64 -d", key]).output().unwrap().stdout;
+        let pem = String::from_utf8(decoded).unwrap();
+        secrets.extend(pem.lines().filter(|line| line.len() == 64).take(2).map(str::to_owned));
+    }
+    for (name, text) in &texts {
+        assert!(!secrets.iter().any(|secret| text.contains(secret.as_str())), "a private key is in {name}");
+    }
+}
+
+/// Each account is refused what it does not need. What it needs is tested by all that works.
+pub(crate) fn accounts_are_refused_the_rest(stand: &Stand) {
+    let kubectl = stand.cluster.kubectl();
+    let may = |account: &str, words: &[&str]| {
+        let who = format!("system:serviceaccount:{SYSTEM}:{account}");
+        let mut arguments = vec!["auth", "can-i", "--as", &who];
+        arguments.extend(words);
+        String::from_utf8_lossy(&kubectl.output(&arguments).unwrap().stdout).trim() == "yes"
+    };
+    assert!(
+        may("leno-agent", &["watch", "pods", "-A"]) && may("leno-control", &["get", "secrets/leno-ca", "-n", SYSTEM])
+    );
+    for account in ["leno-agent", "leno-node", "leno-control"] {
+        for refused in [
+            &["get", "secrets", "-A"][..],
+            &["list", "secrets", "-n", SYSTEM],
+            &["create", "pods", "-A"],
+            &["create", "pods/exec", "-A"],
+            &["create", "pods/portforward", "-A"],
+            &["create", "serviceaccounts/token", "-A"],
+            &["delete", "pods", "-A"],
+            &["update", "daemonsets", "-n", SYSTEM],
+            &["create", "clusterrolebindings"],
+            &["get", "nodes/proxy"],
+        ] {
+            assert!(!may(account, refused), "{account} may {refused:?}");
+        }
+    }
+    for account in ["leno-agent", "leno-node"] {
+        for refused in [
+            &["get", "secrets/leno-ca", "-n", SYSTEM][..],
+            &["create", "tokenreviews"],
+            &["patch", "authorizationpolicies/status", "-A"],
+            &["update", "configmaps", "-n", SYSTEM],
+        ] {
+            assert!(!may(account, refused), "{account} may {refused:?}");
+        }
+    }
+    for refused in [&["list", "pods", "-A"][..], &["list", "namespaces"], &["get", "configmaps", "-n", SYSTEM]] {
+        assert!(!may("leno-node", refused), "leno-node may {refused:?}");
+    }
+}

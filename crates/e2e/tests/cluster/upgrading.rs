@@ -1,0 +1,187 @@
+//! The node proxies are replaced under load: no new connection is lost, and old ones have until the drain deadline.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use leno_e2e::{Answer, Load, Namespace, Pod};
+use serde_json::Value;
+
+use crate::matrix::Server;
+use crate::mesh::{AMBIENT, SYSTEM, Stand};
+use crate::{losses, stand};
+
+const PROXIES: &str = "daemonset/leno-node";
+/// Between two connections of one load.
+const EVERY: Duration = Duration::from_millis(20);
+
+/// New connections all the time, on one node and across nodes: 100 a second, or 500 with `LENO_SOAK`.
+struct Storm {
+    _namespace: Namespace,
+    loads: Vec<Load>,
+}
+
+impl Storm {
+    fn begin(stand: &Stand, test: &str) -> Self {
+        let (here, there) = stand::two_nodes(&stand.cluster);
+        let namespace = Namespace::new(&stand.cluster, test, &[AMBIENT]).unwrap();
+        let server = Server::new(Pod::new("server", &here));
+        namespace.apply(&server.services()).unwrap();
+        namespace.start(&[server.pod.clone(), Pod::new("near", &here), Pod::new("far", &there)]).unwrap();
+        let each = if std::env::var_os("LENO_SOAK").is_some() { 5 } else { 1 };
+        let mut loads = Vec::new();
+        for client in ["near", "far"] {
+            server.await_known(&namespace, client, &["http://server:8080/".to_owned()]);
+            loads.extend((0..each).map(|_| namespace.load(client, EVERY, &["http://server:8080/"]).unwrap()));
+        }
+        let mut storm = Self { _namespace: namespace, loads };
+        storm.go_on(50);
+        storm
+    }
+
+    fn go_on(&mut self, answers: usize) {
+        self.loads.iter_mut().for_each(|load| load.await_more(answers).unwrap());
+    }
+
+    fn end(mut self) -> Vec<Answer> {
+        self.go_on(50);
+        std::mem::take(&mut self.loads).into_iter().flat_map(|load| load.stop().unwrap()).collect()
+    }
+}
+
+/// All nodes' proxies are replaced; then by one that can't start, which is taken back.
+pub(crate) fn nothing_new_is_lost(stand: &Stand) {
+    let storm = Storm::begin(stand, "e2e-upgrade");
+    restart(stand);
+    settled(stand);
+    losses::assert_none("while the proxies were replaced", &storm.end());
+
+    let mut storm = Storm::begin(stand, "e2e-rollback");
+    // Refused as a setting, so the process ends at once.
+    let broken = r#"{"spec":{"template":{"spec":{"containers":[{"name":"node","env":[{"name":"LENO_MAX_UNPROVEN_PEERS","value":"0"}]}]}}}}"#;
+    stand.cluster.kubectl().run(&["patch", PROXIES, "--namespace", SYSTEM, "--patch", broken]).unwrap();
+    stand::comes_true("the new proxy crashes", || {
+        proxies(stand).iter().any(|pod| pod["status"]["containerStatuses"][0]["restartCount"].as_u64() > Some(0))
+    });
+    storm.go_on(100);
+    let status = stand.leno.call(&["status"]).unwrap();
+    assert!(status.stdout.contains("leno-node"), "{}{}", status.stdout, status.stderr);
+    stand.cluster.kubectl().run(&["rollout", "undo", PROXIES, "--namespace", SYSTEM]).unwrap();
+    settled(stand);
+    losses::assert_none("while a proxy that can't start was rolled out and taken back", &storm.end());
+}
+
+/// What a proxy that crashes has in hand is lost; what comes after waits for the next one.
+pub(crate) fn a_crash_of_the_new_proxy_half_way(stand: &Stand) {
+    let mut storm = Storm::begin(stand, "e2e-crash");
+    let before = proxies(stand).iter().filter_map(name).collect::<Vec<_>>();
+    restart(stand);
+    let mut node = None;
+    stand::comes_true("a new proxy is ready", || {
+        let pods = proxies(stand);
+        let new = pods.iter().find(|pod| name(pod).is_some_and(|name| !before.contains(&name)) && is_ready(pod));
+        node = new.and_then(|pod| Some(pod["spec"]["nodeName"].as_str()?.to_owned()));
+        node.is_some()
+    });
+    stand.hosts.shell(&node.unwrap(), "pkill -KILL --newest --full '^/leno node'").unwrap();
+    settled(stand);
+    storm.go_on(100);
+    let answers = storm.end();
+    let lost = losses::count("while a new proxy crashed after it had taken over", &answers).len();
+    // At most what was in its hand: one connection of each load.
+    let loads = if std::env::var_os("LENO_SOAK").is_some() { 10 } else { 2 };
+    assert!(lost <= loads, "{lost} of {} requests failed", answers.len());
+}
+
+/// A connection that does not end is not cut before the deadline that the operator has set, and `leno status` counts the
+/// proxy that waits for it.
+pub(crate) fn long_connections_have_until_the_deadline(stand: &Stand) {
+    const DEADLINE: Duration = Duration::from_secs(15);
+    let set = |seconds: u64| {
+        let value = format!("node.drainSeconds={seconds}");
+        stand.leno.run(&["upgrade", "--wait", "--timeout", "4m", "--set", &value]).unwrap();
+    };
+    set(DEADLINE.as_secs());
+    let (here, there) = stand::two_nodes(&stand.cluster);
+    let namespace = Namespace::new(&stand.cluster, "e2e-drain", &[AMBIENT]).unwrap();
+    let server = Server::new(Pod::new("server", &there));
+    namespace.apply(&server.services()).unwrap();
+    namespace.start(&[server.pod.clone(), Pod::new("client", &here)]).unwrap();
+    server.await_known(&namespace, "client", &["tcp://server:9000".to_owned()]);
+    let mut held = Held::begin(&namespace, "client", "server:9000");
+
+    // No proxy drains before.
+    let begun = Instant::now();
+    restart(stand);
+    let mut draining = 0;
+    stand::comes_true("`leno status` counts a proxy that drains", || {
+        let status: Value = serde_json::from_str(&stand.leno.run(&["status", "-o", "json"]).unwrap()).unwrap();
+        let nodes = status["nodes"].as_object().unwrap();
+        draining = nodes.values().filter_map(|node| node["draining"].as_u64()).sum();
+        draining > 0
+    });
+    let said = held.end();
+    let after = begun.elapsed();
+    eprintln!("a connection that does not end was cut {:.1} s after the rollout began", after.as_secs_f64());
+    assert!(after >= DEADLINE, "the connection was cut after {after:?}: {said}");
+    settled(stand);
+    set(25);
+}
+
+/// A connection that a pod keeps open.
+struct Held {
+    child: Child,
+}
+
+impl Held {
+    fn begin(namespace: &Namespace, pod: &str, address: &str) -> Self {
+        let hold =
+            ["exec", "--stdin", "--namespace", namespace.name(), pod, "--", "/toolbox", "hold", "-until-eof", address];
+        let mut command = namespace.kubectl().command(&hold);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("connected"), "{line}");
+        Self { child }
+    }
+
+    /// Waits until it ends, and returns what is said of that. kubectl ends with the program in the pod.
+    fn end(&mut self) -> String {
+        let mut said = String::new();
+        let errors = BufReader::new(self.child.stderr.take().unwrap());
+        errors.lines().map_while(Result::ok).for_each(|line| said.push_str(&line));
+        let _ = self.child.wait();
+        said
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn restart(stand: &Stand) {
+    stand.cluster.kubectl().run(&["rollout", "restart", PROXIES, "--namespace", SYSTEM]).unwrap();
+}
+
+fn settled(stand: &Stand) {
+    stand.cluster.kubectl().run(&["rollout", "status", PROXIES, "--namespace", SYSTEM, "--timeout=300s"]).unwrap();
+}
+
+fn proxies(stand: &Stand) -> Vec<Value> {
+    let get = ["get", "pods", "--namespace", SYSTEM, "--selector", "app.kubernetes.io/name=leno-node"];
+    let pods = stand.cluster.kubectl().json(&get).unwrap();
+    pods["items"].as_array().unwrap().clone()
+}
+
+fn name(pod: &Value) -> Option<String> {
+    Some(pod["metadata"]["name"].as_str()?.to_owned())
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}

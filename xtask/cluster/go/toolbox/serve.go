@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	checks "google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// serve runs every server whose address is given, until SIGTERM, which it obeys at once.
+func serve(arguments []string) error {
+	flags := flag.NewFlagSet("serve", flag.ExitOnError)
+	httpAddress := flags.String("http", "", "address of the HTTP server, for example :8080")
+	tcpAddress := flags.String("tcp", "", "address of the line server")
+	grpcAddress := flags.String("grpc", "", "address of the gRPC health server")
+	flags.Parse(arguments)
+	// For those who measure how long a pod's start takes.
+	fmt.Println("started", time.Now().UnixNano())
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 3)
+	start := func(address string, run func(net.Listener) error) error {
+		if address == "" {
+			return nil
+		}
+		listener, err := net.Listen("tcp", address)
+		if err == nil {
+			go func() { failed <- run(listener) }()
+		}
+		return err
+	}
+	if err := start(*httpAddress, func(l net.Listener) error { return serveHTTP(l, name) }); err != nil {
+		return err
+	}
+	if err := start(*tcpAddress, func(l net.Listener) error { return serveLines(l, name) }); err != nil {
+		return err
+	}
+	if err := start(*grpcAddress, serveHealth); err != nil {
+		return err
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	select {
+	case err := <-failed:
+		return err
+	case <-stop:
+		return nil
+	}
+}
+
+// serveHTTP answers every path with this pod's name and the caller's address. The query "wait=500ms" delays the answer.
+func serveHTTP(listener net.Listener, name string) error {
+	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
+			time.Sleep(wait)
+		}
+		fmt.Fprintf(w, "%s sees %s\n", name, r.RemoteAddr)
+	}))
+}
+
+// serveLines answers each line with this pod's name, the caller's address and the line.
+func serveLines(listener net.Listener, name string) error {
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer connection.Close()
+			lines := bufio.NewScanner(connection)
+			for lines.Scan() {
+				if _, err := fmt.Fprintf(connection, "%s sees %s: %s\n", name, connection.RemoteAddr(), lines.Text()); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+func serveHealth(listener net.Listener) error {
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, checks.NewServer())
+	return server.Serve(listener)
+}
