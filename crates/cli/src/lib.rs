@@ -30,6 +30,8 @@ mod man;
 mod metrics;
 mod observe;
 mod output;
+#[cfg(test)]
+mod pages_tests;
 mod proxy_page;
 mod ps;
 mod sample;
