@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use leno_testkit::page_text::matches;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -47,6 +48,25 @@ fn demo_proves_its_claims() {
         }
     }
     assert_eq!(leftovers(&name), [""; 0]);
+}
+
+/// README shows an excerpt: each of its lines is printed, in this order.
+#[test]
+fn demo_prints_what_readme_shows() {
+    if skip("demo_prints_what_readme_shows", &[]) {
+        return;
+    }
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, block) = readme.split_once("An excerpt:\n\n```text\n").expect("README shows an excerpt");
+    let (excerpt, _) = block.split_once("```").unwrap();
+    let between = || "...".to_owned();
+    let shown: Vec<_> = excerpt.lines().flat_map(|line| [between(), line.to_owned()]).chain([between()]).collect();
+    assert!(shown.len() > 10, "{excerpt}");
+    let mut command = leno();
+    command.args(["demo", "--name", &name("shown"), "--duration", "4"]);
+    let ran = run(&mut command).ok();
+    assert!(matches(&shown, &ran.stdout), "README shows\n{excerpt}\nand the demo prints\n{}", ran.stdout);
 }
 
 #[test]
