@@ -44,6 +44,9 @@ pub(crate) fn of_field(field: &str) -> Option<&'static str> {
         | "gcePersistentDisk"
         | "gitRepo"
         | "image" => "the pod finds an empty directory there",
+        "allowedListeners" => "no ListenerSet is attached",
+        "defaultScope" => "routes without a parent do NOT use it",
+        "tls" => "the mesh's own certificates are used, and no other TLS is spoken there",
         "volumeDevices" => "the container does NOT have the device",
         _ => return None,
     })

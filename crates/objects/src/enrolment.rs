@@ -8,6 +8,8 @@ pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// Label beside [`USE_WAYPOINT`]: the Gateway's namespace, if it is another.
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+/// Label of a Gateway or GatewayClass: which traffic passes the waypoint (see [`WaypointFor`](crate::WaypointFor)).
+pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 /// Annotation that a node agent writes when it has captured the pod's traffic. Peers may use tunnels to the pod only
 /// then.
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";

@@ -11,6 +11,7 @@ mod consequences;
 mod controllers;
 mod decode;
 mod enrolment;
+mod gateway;
 mod meta;
 mod network;
 mod scalars;
@@ -36,7 +37,12 @@ pub use decode::{Mode, NotInForce};
 
 pub use enrolment::{
     DATAPLANE_MODE, MIRROR, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
-    is_captured, is_enrolled,
+    WAYPOINT_FOR, is_captured, is_enrolled,
+};
+pub use gateway::{
+    AllowedRoutes, FromNamespaces, GATEWAY_GROUP, Gateway, GatewayClass, GatewayClassSpec, GatewaySpec, HBONE,
+    ISTIO_WAYPOINT_CLASS, Infrastructure, Listener, ParametersReference, RequestedAddress, RouteGroupKind,
+    RouteNamespaces, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WaypointFor,
 };
 pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels, ObjectMeta, OwnerReference, selects};
 pub use network::{
@@ -170,6 +176,10 @@ kinds! {
     AuthorizationPolicy: ["security.istio.io/v1", "security.istio.io/v1beta1"], "authorizationpolicies", namespaced: true;
     /// Whether plain connections are let in.
     PeerAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "peerauthentications", namespaced: true;
+    /// A gateway, such as a waypoint.
+    Gateway: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gateways", namespaced: true;
+    /// A class of gateways.
+    GatewayClass: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gatewayclasses", namespaced: false;
 }
 
 impl Kind {
@@ -187,6 +197,8 @@ impl Kind {
         Self::EndpointSlice,
         Self::AuthorizationPolicy,
         Self::PeerAuthentication,
+        Self::Gateway,
+        Self::GatewayClass,
     ];
 }
 
@@ -273,7 +285,7 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
     if kind.is_namespaced() && metadata.namespace.is_empty() {
         metadata.namespace = DEFAULT_NAMESPACE.into();
     }
-    if let Err(problem) = network::rules::object(&object) {
+    if let Err(problem) = network::rules::object(&object).and_then(|()| gateway::rules::object(&object)) {
         let message = format!("{}: {}", problem.at, problem.message);
         cx.refuse(problem.at, message).map_err(D::Error::custom)?;
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use leno_model::Map;
 
 use crate::{
-    AuthorizationPolicy, ConfigMap, Deployment, EndpointSlice, Job, Kind, Namespace, Node, Object, ObjectKey,
-    PeerAuthentication, Pod, Secret, Service, ServiceAccount, StatefulSet,
+    AuthorizationPolicy, ConfigMap, Deployment, EndpointSlice, Gateway, GatewayClass, Job, Kind, Namespace, Node,
+    Object, ObjectKey, PeerAuthentication, Pod, Secret, Service, ServiceAccount, StatefulSet,
 };
 
 /// A change to one object.
@@ -169,6 +169,8 @@ typed! {
     EndpointSlice: endpoint_slices;
     AuthorizationPolicy: authorization_policies;
     PeerAuthentication: peer_authentications;
+    Gateway: gateways;
+    GatewayClass: gateway_classes;
 }
 
 #[cfg(test)]

@@ -39,7 +39,9 @@ impl Dirt {
             | Kind::StatefulSet
             | Kind::Job
             | Kind::ConfigMap
-            | Kind::Secret => {}
+            | Kind::Secret
+            | Kind::Gateway
+            | Kind::GatewayClass => {}
             Kind::Pod => {
                 self.pods.insert(me);
             }

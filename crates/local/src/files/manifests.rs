@@ -13,7 +13,7 @@ use crate::Error;
 use crate::files::mistakes::{Document, NO_OBJECT, told_of_item};
 use crate::files::origin::Origin;
 use crate::files::other_tools;
-use crate::files::passed_over::{PassedOver, hint, object_name};
+use crate::files::passed_over::{self, PassedOver, hint, object_name};
 
 /// Most problems listed at once; more would scroll the first one away.
 const MAX_PROBLEMS: usize = 20;
@@ -268,6 +268,9 @@ impl Reading {
 
     fn finish(mut self) -> Result<Manifests, Error> {
         if self.problems.is_empty() {
+            let all = self.found.objects.values();
+            let gateways = passed_over::gateways(all.filter_map(|it| Some((&*it.object, it.origin.as_ref()?))));
+            self.found.passed_over.extend(gateways);
             return Ok(self.found);
         }
         let more = self.problems.len().saturating_sub(MAX_PROBLEMS);

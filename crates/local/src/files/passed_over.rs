@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use leno_model::Name;
-use leno_objects::{DEFAULT_NAMESPACE, Kind, LabelExpression, LabelOperator, LabelSelector, NotInForce, ObjectKey};
+use leno_objects::{
+    DEFAULT_NAMESPACE, Gateway, GatewayClass, Kind, LabelExpression, LabelOperator, LabelSelector, NotInForce, Object,
+    ObjectKey,
+};
 use serde_json::Value;
 
 use crate::files::origin::Origin;
@@ -23,6 +26,9 @@ pub struct PassedOver {
     /// Whom it would concern.
     pub concerns: Concerns,
 }
+
+/// What does not happen by a gateway at the edge of a cluster.
+const NOT_LED_IN: &str = "nothing from outside is led in by it";
 
 /// Which pods something would concern.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +72,7 @@ impl PassedOver {
 
     /// An object of a kind that is not understood, if one would believe in it.
     pub(super) fn object(origin: &Origin, version: &str, kind: &str, body: &Value) -> Option<Self> {
-        let effect = effect(version, kind, body)?.to_owned();
+        let effect = effect(version, kind)?.to_owned();
         let object = object_name(kind, body);
         Some(Self { origin: origin.clone(), object, field: String::new(), effect, concerns: concerns(kind, body) })
     }
@@ -85,11 +91,10 @@ pub(super) fn object_name(kind: &str, body: &Value) -> String {
 
 /// Kinds whose objects belong to no namespace.
 fn is_of_cluster(kind: &str) -> bool {
-    const OTHERS: [&str; 10] = [
+    const OTHERS: [&str; 9] = [
         "AdminNetworkPolicy",
         "BaselineAdminNetworkPolicy",
         "CustomResourceDefinition",
-        "GatewayClass",
         "GlobalNetworkPolicy",
         "IngressClass",
         "PersistentVolume",
@@ -101,7 +106,7 @@ fn is_of_cluster(kind: &str) -> bool {
 }
 
 /// What does not happen although there is such an object; `None` for kinds nobody would miss.
-fn effect(version: &str, kind: &str, body: &Value) -> Option<&'static str> {
+fn effect(version: &str, kind: &str) -> Option<&'static str> {
     let linkerd = version.starts_with("policy.linkerd.io/");
     Some(match kind {
         _ if kind.ends_with("NetworkPolicy") => {
@@ -121,10 +126,7 @@ fn effect(version: &str, kind: &str, body: &Value) -> Option<&'static str> {
             "traffic is NOT routed by it: there are no waypoints yet"
         }
         "DestinationRule" => "its subsets, load balancing and TLS settings are NOT applied",
-        "Gateway" if class(body).is_some_and(|class| class.contains("waypoint")) => {
-            "no waypoint is started, so L7 rules are NOT enforced"
-        }
-        "Gateway" | "Ingress" => "nothing from outside is led in by it",
+        "Gateway" | "Ingress" => NOT_LED_IN,
         "ServiceEntry" | "WorkloadEntry" | "WorkloadGroup" => "what it describes is NOT known to the mesh",
         "Sidecar" | "EnvoyFilter" | "WasmPlugin" | "ProxyConfig" | "Telemetry" => "it configures NOTHING here",
         "DaemonSet" => "its pods are NOT started; write one Pod with a nodeName for each node",
@@ -143,8 +145,23 @@ fn effect(version: &str, kind: &str, body: &Value) -> Option<&'static str> {
     })
 }
 
-fn class(body: &Value) -> Option<&str> {
-    body.get("spec")?.get("gatewayClassName")?.as_str()
+/// The Gateways among objects that are started by nobody.
+pub(super) fn gateways<'a>(objects: impl Iterator<Item = (&'a Object, &'a Origin)> + Clone) -> Vec<PassedOver> {
+    let passed_over = |(object, origin): (&Object, &Origin)| {
+        let gateway = Gateway::of(object)?;
+        let mut classes = objects.clone().filter_map(|(object, _)| GatewayClass::of(object));
+        let class = classes.find(|class| *class.metadata.name == *gateway.spec.gateway_class_name);
+        let ours = gateway.is_waypoint(class);
+        let effect = if ours { "no waypoint is started, so L7 rules are NOT enforced" } else { NOT_LED_IN };
+        Some(PassedOver {
+            origin: origin.clone(),
+            object: object.key().to_string(),
+            field: String::new(),
+            effect: effect.to_owned(),
+            concerns: Concerns::Nobody,
+        })
+    };
+    objects.clone().filter_map(passed_over).collect()
 }
 
 fn concerns(kind: &str, body: &Value) -> Concerns {

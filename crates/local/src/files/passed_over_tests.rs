@@ -36,9 +36,16 @@ fn what_is_passed_over_says_what_does_not_happen() {
         (
             "gateway.networking.k8s.io/v1",
             "Gateway",
-            "{gatewayClassName: istio-waypoint}",
+            "{gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}",
             "no waypoint is started, so L7 rules are NOT enforced",
         ),
+        (
+            "gateway.networking.k8s.io/v1",
+            "Gateway",
+            "{gatewayClassName: nginx, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+            "nothing from outside is led in by it",
+        ),
+        ("networking.istio.io/v1", "Gateway", "{servers: []}", "nothing from outside is led in by it"),
         ("networking.k8s.io/v1", "Ingress", "{}", "nothing from outside is led in by it"),
         ("apps/v1", "DaemonSet", "{}", "its pods are NOT started; write one Pod with a nodeName for each node"),
         ("batch/v1", "CronJob", "{}", "its jobs are NOT started; write a Job to run it once"),
