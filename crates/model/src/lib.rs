@@ -1,10 +1,11 @@
-//! What is a mesh? Identity, workload, service and policy as plain types, and [`Mesh`]: one
+//! What is a mesh? Identity, workload, service, policy and HTTP route as plain types, and [`Mesh`]: one
 //! consistent picture of all of them with the indices the data path needs.
 //!
 //! This crate does no I/O and knows neither Kubernetes, nor protobuf, nor async. Names follow
 //! Istio's ambient data plane (`istio.workload`, `istio.security`), so that a reader who knows
 //! one knows the other.
 
+pub mod http;
 mod identity;
 mod index;
 pub mod map;

@@ -15,6 +15,7 @@ pub mod explain_groups;
 mod explain_text;
 pub mod explain_udp;
 pub mod find;
+pub mod http;
 pub mod inbound;
 pub mod routing;
 #[cfg(test)]

@@ -1,0 +1,27 @@
+//! What does the mesh decide about an HTTP request? Its path and host in one form, the rule of a route that it follows, and
+//! what becomes of it: pure functions over [`leno_model::http`].
+
+pub mod host;
+pub mod path;
+
+mod bucket;
+mod changes;
+mod conditions;
+mod cors;
+mod decision;
+mod error;
+mod request;
+mod rule;
+mod table;
+mod target;
+mod tree;
+
+pub use changes::Changes;
+pub use decision::{Answer, Chosen, Decision, Destination, Forward, Outcome};
+pub use error::{Refusal, RuleError};
+pub use request::Request;
+pub use rule::{CompiledRule, check};
+pub use table::Table;
+
+#[cfg(test)]
+mod naive_tests;
