@@ -151,6 +151,16 @@ pub(crate) enum Command<N: Args> {
         plane, /metrics.\n\n", target::rule!()))]
     Metrics(MetricsArgs),
 
+    /// Show what runs, and of each proxy whether it is in sync, its version, when its certificates end and what it carries
+    #[command(after_help = concat!(
+        "Examples:\n  leno status\n  leno status --wait\n  leno status -o json | jq .nodes\n\n\
+         PODS are those in the mesh; PENDING ones are to be in it and are not yet. IN SYNC: the proxy has accepted all that the \
+         control plane has published. CERTIFICATES END: when the first one does; each is renewed at half its life. DRAINING: \
+         proxies that have been replaced, and the connections that they still wait for.\n\n",
+        target::rule!()
+    ))]
+    Status(StatusArgs),
+
     /// Print what the node proxies believe: workloads, services, policies, certificates
     #[command(after_help = concat!("Examples:\n  \
         leno config workloads node-1\n  \

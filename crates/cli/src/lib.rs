@@ -36,6 +36,7 @@ mod proxy_page;
 mod ps;
 mod sample;
 mod stage;
+mod status;
 mod target;
 mod up;
 mod upgrade;
@@ -170,6 +171,12 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
             })?;
         }
         Command::Metrics(args) => metrics::run(&args)?,
+        Command::Status(args) => {
+            cluster::until_done(async {
+                status::run(args).await?;
+                Ok(ExitCode::SUCCESS)
+            })?;
+        }
         Command::Observe(args) => observe::run(&args)?,
         Command::Cluster(command) => return cluster::run(command),
     }

@@ -24,7 +24,7 @@ pub use controller::Controller;
 pub use endpoints::Endpoints;
 pub use feed::Feed;
 pub use leno_xds::server::{Authenticator, Limits, Memory};
-pub use server::ControlPlane;
+pub use server::{ControlPlane, Follower, Followers};
 
 #[cfg(test)]
 mod testing;

@@ -7,6 +7,7 @@ use leno_telemetry::metrics::Page;
 use leno_telemetry::metrics::control::{ConnectionState, ControlMetrics, ControlState};
 use leno_tls::{CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{Authenticator, CaService, Limits, ProxyStatus, Service, Services, Signer};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -14,6 +15,28 @@ use crate::controller::Controller;
 
 /// The version in `istio_build`. It says whose it is, because istiod has a metric of this name, too.
 const BUILD: &str = concat!("leno-", env!("CARGO_PKG_VERSION"));
+
+/// The connected proxies, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Followers {
+    /// In order of arrival.
+    pub proxies: Vec<Follower>,
+}
+
+/// A connected proxy, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Follower {
+    /// Its node id, `ztunnel~<ip>~<pod>.<namespace>~…`.
+    pub id: String,
+    /// The node that it serves, if it said so.
+    pub node: Option<String>,
+    /// Whether it has accepted all that is published.
+    pub in_sync: bool,
+    /// Its words about what it has refused and has not accepted since.
+    pub refused: Vec<String>,
+}
 
 /// A control plane that can serve on any number of listeners. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
@@ -88,6 +111,21 @@ impl ControlPlane {
     /// All connected proxies and their progress.
     pub fn proxies(&self) -> Vec<ProxyStatus> {
         self.services.discovery.sync_status()
+    }
+
+    /// How far each connected proxy follows.
+    pub fn followers(&self) -> Followers {
+        let generation = self.controller.generation();
+        let follower = |proxy: ProxyStatus| {
+            let refused: Vec<_> = proxy.types.iter().filter_map(|of_type| of_type.last_nack.clone()).collect();
+            Follower {
+                in_sync: refused.is_empty() && proxy.generation.is_some_and(|answered| answered >= generation),
+                id: proxy.id,
+                node: proxy.node,
+                refused,
+            }
+        };
+        Followers { proxies: self.proxies().into_iter().map(follower).collect() }
     }
 
     /// Whether proxies are connected, and all of them have answered the snapshot `generation` and accepted all there is

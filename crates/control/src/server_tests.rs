@@ -315,6 +315,10 @@ async fn metrics_tell_of_proxies_pushes_and_refusals() {
         }
     };
     tokio::time::timeout(PATIENCE, nack).await.expect("in time");
+    let followers = stage.plane.followers().proxies;
+    let [following, refuses] = &followers[..] else { panic!("{followers:?}") };
+    assert!(following.in_sync && following.refused.is_empty(), "{following:?}");
+    assert!(!refuses.in_sync && refuses.refused.iter().any(|why| why.contains("no")), "{refuses:?}");
 
     client.abort();
     refusing.abort();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_capture::zds;
-use leno_proxy::{Carrier, Core, Host, Proxy};
+use leno_proxy::{Carrier, Core, Host, Proxy, Volume};
 use leno_telemetry::access_log::Record;
 use leno_telemetry::logging::LogHandle;
 use leno_tunnel::RelayOptions;
@@ -93,6 +93,14 @@ impl Carrier for Node {
 
     fn carried(&self) -> PodStates {
         PodStates { running: self.pods.running(), pending: self.agent.status().borrow().pending.clone() }
+    }
+
+    fn volume(&self) -> Volume {
+        Volume {
+            workloads: self.pods.running().len(),
+            pending: self.agent.status().borrow().pending.len(),
+            connections: self.pods.open().iter().filter(|traffic| traffic.strong_count() > 0).count(),
+        }
     }
 
     fn open(&self) -> Box<dyn Iterator<Item = Record>> {

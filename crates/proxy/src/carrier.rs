@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Carries something from one place to another: a node's pods' connections, a waypoint's requests.
 /// Everything else a proxy does is done for it ([`crate::run`]).
 ///
-/// All of it is called on the control thread, but for [`Self::open`].
+/// All of it is called on the control thread, but for [`Self::open`] and [`Self::volume`].
 pub trait Carrier: Send + Sync + 'static {
     /// Istio's name for this kind of proxy, used in metrics.
     const COMPONENT: &'static str;
@@ -33,12 +33,26 @@ pub trait Carrier: Send + Sync + 'static {
     /// The traffic at this moment, for the configuration dump.
     fn carried(&self) -> Self::Carried;
 
+    /// How much it carries at this moment, for `/status`. May be called on any thread.
+    fn volume(&self) -> Volume;
+
     /// What it carries at this moment, one by one: each connection or request as it would stand in the access log. Called
     /// on a thread that may wait, not on the control thread.
     fn open(&self) -> Box<dyn Iterator<Item = Record>>;
 
     /// The carrier's own settings in force, for the configuration dump.
     fn settings(&self) -> Map<String, Value>;
+}
+
+/// How much a proxy carries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// Workloads that it serves: of a node proxy, the captured pods.
+    pub workloads: usize,
+    /// Workloads that were handed to it and can't be served yet.
+    pub pending: usize,
+    /// Connections or requests that stand.
+    pub connections: usize,
 }
 
 /// The traffic of a proxy at one moment, as members of its configuration dump.

@@ -3,7 +3,7 @@
 //! The environment variables are ztunnel's, so that whatever starts a ztunnel can start this.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_model::{ports, settings};
@@ -156,6 +156,11 @@ pub struct Config {
     #[arg(long, env = "LENO_STATE_DIR", help_heading = PLACE)]
     pub state_dir: Option<PathBuf>,
 
+    /// Directory in which a proxy that drains says how many connections it still waits for, for the proxies that follow it
+    /// [default: the directory of the saved state].
+    #[arg(long, env = "LENO_DRAINING_DIR", help_heading = PLACE)]
+    pub draining_dir: Option<PathBuf>,
+
     /// Whether pods may use IPv6.
     #[arg(long, env = "IPV6_ENABLED", help_heading = PLACE, default_value_t = true, action = clap::ArgAction::Set)]
     pub ipv6: bool,
@@ -175,6 +180,13 @@ pub struct Config {
     /// Port of the readiness endpoint.
     #[arg(long, env = settings::READINESS_PORT, help_heading = PLACE, default_value_t = ports::READINESS)]
     pub readiness_port: u16,
+}
+
+impl Config {
+    /// Where proxies that drain say so, if anywhere.
+    pub(crate) fn draining_dir(&self) -> Option<&Path> {
+        self.draining_dir.as_deref().or(self.state_dir.as_deref())
+    }
 }
 
 /// Most data-path threads. More than there are cores carry no more traffic, and each takes descriptors and memory.

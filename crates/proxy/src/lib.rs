@@ -16,6 +16,7 @@
 //!  tunnels        how peers' tunnels come in
 //!  admin          the own endpoints: admin with the configuration dump, metrics, readiness
 //!  takeover       making way for the next proxy
+//!  draining       telling it how many connections are still waited for
 //! ```
 //!
 //! One control thread does what is not carrying. Workers carry and nothing else: a metrics scrape or a
@@ -28,6 +29,7 @@ mod carrier;
 pub mod config;
 mod control_plane;
 mod core;
+mod draining;
 mod error;
 mod log;
 pub mod mesh;
@@ -42,7 +44,7 @@ pub mod tunnels;
 
 pub use self::core::Core;
 pub use admin::Endpoints;
-pub use carrier::{Carried, Carrier};
+pub use carrier::{Carried, Carrier, Volume};
 pub use config::Config;
 pub use error::Error;
 pub use log::init_log;

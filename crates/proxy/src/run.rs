@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use leno_proto::TrustBundle;
@@ -22,6 +22,7 @@ use crate::carrier::Carrier;
 use crate::config::Config;
 use crate::control_plane::{DiscoveryMetrics, Service, channel, discovery_readiness, node_info};
 use crate::core::Core;
+use crate::draining::Told;
 use crate::error::Error;
 use crate::log::access_log;
 use crate::mesh::{Feed, MeshState};
@@ -145,15 +146,22 @@ pub(crate) async fn launch<C: Carrier>(
         config,
     });
     let carrier = Arc::new(make(core.clone()));
-    let endpoints = admin::start(&core, &carrier, host.log.as_ref(), &ending.drain, &stop).await?;
-    ask_discovery(&core, discovery, learnt, saved);
+    let client = discovery_client(&core, discovery, learnt, saved.as_ref());
+    let status = client.status();
+    let endpoints = admin::start(&core, &carrier, status, host.log.as_ref(), &ending.drain, &stop).await?;
+    ask_discovery(&core, client, saved);
     carrier.begin();
     tracing::info!(node = %core.config.node, workers = core.workers.len(), "proxy started");
     Ok(Running { endpoints, core, carrier, stop })
 }
 
-/// Keeps the mesh's state and the trusted roots up to date with discovery.
-fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots, saved: Option<SavedState>) {
+/// A client of discovery that believes the roots which it learns.
+fn discovery_client(
+    core: &Arc<Core>,
+    discovery: ChannelConfig,
+    learnt: LearntRoots,
+    saved: Option<&SavedState>,
+) -> Client {
     let observer = DiscoveryMetrics { metrics: core.metrics.clone(), heard: watch::Sender::default() };
     tokio::spawn(memory::after_configuration(observer.heard.subscribe(), core.trim));
     let believing = core.certificates.clone();
@@ -165,9 +173,16 @@ fn ask_discovery(core: &Arc<Core>, discovery: ChannelConfig, learnt: LearntRoots
         }
         Ok(())
     };
-    let mut client = Client::new(discovery, node_info(&core.config)).observed_by(Arc::new(observer)).trusting(trust);
+    let client = Client::new(discovery, node_info(&core.config)).observed_by(Arc::new(observer)).trusting(trust);
+    match saved {
+        Some(saved) => client.kept_in(saved.mesh()),
+        None => client,
+    }
+}
+
+/// Keeps the mesh's state and the trusted roots up to date with discovery.
+fn ask_discovery(core: &Arc<Core>, client: Client, saved: Option<SavedState>) {
     if let Some(saved) = saved {
-        client = client.kept_in(saved.mesh());
         tokio::spawn(drop_outdated(saved, client.status(), core.certificates.clone()));
     }
     let status = client.status();
@@ -208,10 +223,31 @@ impl<C: Carrier> Running<C> {
         tracing::info!(deadline = ?self.core.config.drain_deadline, "draining");
         tokio::select! {
             () = self.carrier.wind_down() => {}
+            () = self.tell_how_many() => {}
             () = cut => self.carrier.cut().await,
         }
         self.core.access_log.flush(FLUSH);
         tracing::info!("proxy stopped");
+    }
+}
+
+impl<C: Carrier> Running<C> {
+    /// Never returns. If nothing can be told, it only waits.
+    async fn tell_how_many(&self) {
+        let config = &self.core.config;
+        if let Some(dir) = config.draining_dir() {
+            match Told::begin(dir, SystemTime::now() + config.drain_deadline) {
+                Ok(told) => {
+                    let carrier = self.carrier.clone();
+                    told.keep_saying(move || carrier.volume().connections).await;
+                }
+                Err(error) => {
+                    let dir = dir.display();
+                    tracing::warn!(%dir, %error, "the next proxy can't be told how many connections are waited for");
+                }
+            }
+        }
+        std::future::pending().await
     }
 }
 

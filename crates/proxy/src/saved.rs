@@ -134,7 +134,8 @@ impl SavedState {
 /// Whether a proxy has made this file of its directory.
 fn is_of_a_proxy(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    name == "certificates" || ["mesh", "owner"].contains(&name.split('.').next().unwrap_or_default())
+    name == "certificates"
+        || ["mesh", "owner", crate::draining::NAME].contains(&name.split('.').next().unwrap_or_default())
 }
 
 /// Makes a directory that only this user can read and write. One that is there must be so already: others may have put

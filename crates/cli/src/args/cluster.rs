@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use leno_install::{NAMESPACE, Profile};
 
-use super::OutputArgs;
+use super::{InstalledArgs, OutputArgs};
 use crate::durations;
 
 #[derive(Debug, Subcommand)]
@@ -47,10 +47,6 @@ pub(crate) enum ClusterCommand {
         leno check -o json | jq '.checks[] | select(.outcome != \"ok\")'\n\n\
         Exit status: 0 it works, 1 something does not, or could not be found out; 2 wrong usage.")]
     Check(CheckArgs),
-
-    /// Show what of Leno runs in a cluster, and how many pods of each node are in the mesh
-    #[command(after_help = "Examples:\n  leno status\n  leno status --wait\n  leno status -o json | jq .nodes")]
-    Status(StatusArgs),
 }
 
 /// Which cluster: kubectl's flags.
@@ -207,5 +203,5 @@ pub(crate) struct StatusArgs {
     pub(crate) output: OutputArgs,
 
     #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
+    pub(crate) installed: InstalledArgs,
 }

@@ -4,7 +4,6 @@ mod check;
 mod enrol;
 mod install;
 mod rollout;
-pub(crate) mod status;
 mod uninstall;
 
 use std::process::ExitCode;
@@ -15,6 +14,8 @@ use leno_kubernetes::{Client, Cluster};
 use crate::args::{ClusterArgs, ClusterCommand, UpgradeArgs};
 use crate::output::Interrupted;
 
+pub(crate) use rollout::settled;
+
 /// Runs one of them, until it is done or Ctrl-C ends it.
 pub(crate) fn run(command: ClusterCommand) -> anyhow::Result<ExitCode> {
     until_done(async {
@@ -24,7 +25,6 @@ pub(crate) fn run(command: ClusterCommand) -> anyhow::Result<ExitCode> {
             ClusterCommand::Enrol(args) => enrol::run(args, true).await?,
             ClusterCommand::Unenrol(args) => enrol::run(args, false).await?,
             ClusterCommand::Check(args) => return check::run(args).await,
-            ClusterCommand::Status(args) => status::run(args).await?,
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -23,7 +23,7 @@ pub(super) async fn wait(client: &Client, namespace: &str, timeout: Duration) ->
 }
 
 /// What runs, once all of it does.
-pub(super) async fn settled(client: &Client, namespace: &str, timeout: Duration) -> anyhow::Result<Vec<Rollout>> {
+pub(crate) async fn settled(client: &Client, namespace: &str, timeout: Duration) -> anyhow::Result<Vec<Rollout>> {
     let start = Instant::now();
     let quiet = if std::io::stderr().is_terminal() { QUIET_ON_A_TERMINAL } else { QUIET_IN_A_PIPE };
     let mut told = Vec::new();

@@ -9,8 +9,8 @@ use super::archive::Archive;
 use super::redact::{REMOVED, is_secret, without_values};
 use super::stage::pages;
 use crate::args::CollectArgs;
-use crate::cluster::status;
 use crate::logs::cluster::{origins_of, whole};
+use crate::status;
 use crate::target::{ClusterNodes, Part, chosen};
 
 /// Objects of the installation's namespace: no Secrets, and of ConfigMaps only Leno's own.
@@ -57,7 +57,7 @@ const AGENT_METRICS: u16 = 15014;
 pub(super) async fn collect(archive: &mut Archive, nodes: &ClusterNodes, args: &CollectArgs) -> anyhow::Result<()> {
     let (client, namespace) = (nodes.client(), nodes.namespace());
     archive.json("check.json", &json!({"checks": check::after(client, namespace).await}))?;
-    match status::gather(client, namespace).await {
+    match status::gather(nodes).await {
         Ok(status) => archive.json("status.json", &status)?,
         Err(error) => archive.failed("status.json", &error),
     }

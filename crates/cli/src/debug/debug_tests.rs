@@ -63,6 +63,8 @@ async fn all_that_a_report_needs_is_in_it_and_no_key_and_no_secret() {
     };
     page("proxy", 15000, "/config_dump", "{\"certificates\": []}").await;
     page("proxy", 15000, "/connections", "{}").await;
+    page("proxy", 15000, "/status", "{\"version\": \"0.1.0\"}").await;
+    page("plane", 15020, "/proxies", "{\"proxies\": []}").await;
     page("proxy", 15020, "/metrics", "istio_build 1").await;
     page("plane", 15020, "/metrics", "pilot_xds 1").await;
     // As if something had printed a key.
@@ -92,6 +94,7 @@ async fn all_that_a_report_needs_is_in_it_and_no_key_and_no_secret() {
         "leno.json",
         "check.json",
         "status.json",
+        "nodes/n1/status.json",
         "nodes/n1/config_dump.json",
         "nodes/n1/connections.jsonl",
         "nodes/n1/metrics.txt",

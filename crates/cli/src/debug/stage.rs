@@ -13,7 +13,8 @@ use crate::target::{Source, StageNodes, chosen};
 use crate::{config, metrics};
 
 /// The pages of a node's proxy, and how they are called in the archive.
-pub(super) const PAGES: [(NodePort, &str, &str); 3] = [
+pub(super) const PAGES: [(NodePort, &str, &str); 4] = [
+    (NodePort::Admin, "/status", "status.json"),
     (NodePort::Admin, config::PATH, "config_dump.json"),
     (NodePort::Admin, "/connections", "connections.jsonl"),
     (NodePort::Metrics, metrics::PATH, "metrics.txt"),

@@ -65,6 +65,12 @@ impl Part {
         })
     }
 
+    /// Whether it runs and is not on its way out.
+    pub(crate) fn serves(&self) -> bool {
+        self.rank.0 > 1
+    }
+
+    /// Whether it runs, be it on its way out.
     fn runs(&self) -> bool {
         self.rank.0 > 0
     }
@@ -131,7 +137,7 @@ fn number(port: NodePort) -> u16 {
 }
 
 /// The one to ask: during an upgrade there are two on a node.
-fn best(parts: Vec<Part>) -> Option<Part> {
+pub(crate) fn best(parts: Vec<Part>) -> Option<Part> {
     parts.into_iter().filter(Part::runs).max_by(|a, b| a.rank.cmp(&b.rank))
 }
 

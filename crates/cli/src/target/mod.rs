@@ -15,7 +15,7 @@ use leno_local::names::{DEFAULT_STAGE, StageName};
 use leno_local::stages;
 use serde_json::{Value, json};
 
-pub(crate) use cluster_nodes::{ClusterNodes, Part};
+pub(crate) use cluster_nodes::{ClusterNodes, Part, best};
 pub(crate) use source::{Source, StageNodes, chosen};
 
 use crate::args::{InstalledArgs, TargetArgs};

@@ -54,6 +54,22 @@ pub(crate) fn commands_tell_how_things_are(stand: &Stand) {
             |name: &str| workloads.iter().any(|one| one["name"] == name && one["namespace"] == namespace.name());
         assert!(known("client") && known("server"), "{}", node["node"]);
     }
+    stand::comes_true("status finds every proxy in sync", || {
+        let status = json(stand, &["status"]);
+        let told = status["nodes"].as_object().unwrap();
+        assert_eq!(told.len(), nodes.len(), "{status}");
+        told.values().all(|node| {
+            let proxy = &node["proxy"];
+            assert_eq!(proxy["version"], env!("CARGO_PKG_VERSION"), "{status}");
+            proxy["in_sync"] == true
+        })
+    });
+    let status = json(stand, &["status"]);
+    for node in [&here, &there] {
+        let told = &status["nodes"][node];
+        assert!(told["proxy"]["pods"].as_u64() >= Some(1), "{status}");
+        assert!(told["proxy"]["certificates"]["first_ends"].is_string(), "{status}");
+    }
     let certificates = leno(stand, &["config", "certificates", &here]);
     assert!(certificates.contains(&format!("/ns/{}/sa/default", namespace.name())), "{certificates}");
 

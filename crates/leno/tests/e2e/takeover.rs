@@ -198,6 +198,40 @@ fn a_proxy_that_drains_costs_no_connection() {
     in_good_order(&topology::up(&[ECHO], &[]), 2);
 }
 
+#[test]
+fn status_tells_of_each_proxy_and_of_those_that_drain() {
+    if skip("status_tells_of_each_proxy_and_of_those_that_drain", NEEDS) {
+        return;
+    }
+    let stage = topology::up(&[ECHO], &[]);
+    let mut client = Client::start(&stage);
+    let status = || {
+        let ran = run(stage.command("status").args(["-o", "json"]));
+        serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stderr))
+    };
+    let before = status();
+    for node in ["node-1", "node-2"] {
+        let proxy = &before["nodes"][node]["proxy"];
+        assert_eq!(
+            (&proxy["in_sync"], &proxy["version"]),
+            (&true.into(), &env!("CARGO_PKG_VERSION").into()),
+            "{before}"
+        );
+        assert!(proxy["certificates"]["first_ends"].as_str().is_some_and(|end| end.ends_with('Z')), "{before}");
+        assert_eq!(proxy["pods"], before["nodes"][node]["in_mesh"], "{before}");
+        assert_eq!(before["nodes"][node]["draining"], 0, "{before}");
+    }
+    ended(&stage, &mut client, Signal::SIGTERM);
+    let draining = status();
+    for node in ["node-1", "node-2"] {
+        let told = &draining["nodes"][node];
+        assert_eq!(told["draining"], 1, "{draining}");
+        // The one that is kept, and such as were just being opened.
+        assert!(told["proxy"]["draining_connections"].as_u64() >= Some(1), "{draining}");
+        assert_eq!(told["proxy"]["in_sync"], true, "the next one follows: {draining}");
+    }
+}
+
 /// What a program sees while a node's proxy is exchanged for `program`, and the exit status and words of that.
 fn exchanged(stage: &Stage, client: &mut Client, node: &str, program: &std::path::Path) -> (Seen, bool, String) {
     let old = proxy(stage, node, None);

@@ -1,6 +1,7 @@
 //! The proxy's own endpoints: admin on loopback (15000), metrics (15020), readiness (15021).
 
 mod config_dump;
+mod status;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,20 +10,25 @@ use http::StatusCode;
 use leno_telemetry::admin::{self, Routes, text};
 use leno_telemetry::logging::LogHandle;
 use leno_telemetry::observe;
+use leno_xds::client::Status;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::config_dump::ConfigDump;
+use self::status::StatusPage;
 use crate::carrier::Carrier;
 use crate::core::Core;
 use crate::error::Error;
 
 pub use self::config_dump::{List, Named};
 
-/// Opens the endpoints and serves them until `stop`. `drain` starts an orderly shutdown.
+/// Opens the endpoints and serves them until `stop`. `drain` starts an orderly shutdown. `discovery` is the state of the link
+/// to the control plane.
 pub(crate) async fn start<C: Carrier>(
     core: &Arc<Core>,
     carrier: &Arc<C>,
+    discovery: watch::Receiver<Status>,
     log: Option<&LogHandle>,
     drain: &CancellationToken,
     stop: &CancellationToken,
@@ -46,6 +52,11 @@ pub(crate) async fn start<C: Carrier>(
                 text(StatusCode::OK, "shutting down\n")
             })
     };
+    let (told_core, told_carrier) = (core.clone(), carrier.clone());
+    admin = admin.get("/status", move |_| {
+        let page = StatusPage::new(&told_core, &*told_carrier, &discovery);
+        admin::json(move |out| serde_json::to_writer_pretty(out, &page.told()).map_err(std::io::Error::from))
+    });
     let observed = carrier.clone();
     admin = admin.merge(observe::routes(&core.access_log, &config.node, Arc::new(move || observed.open())));
     if let Some(log) = log {
@@ -69,7 +80,7 @@ pub(crate) async fn start<C: Carrier>(
 /// Ports of a proxy's own endpoints, on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoints {
-    /// `/config_dump`, `/connections` and the like; on loopback only.
+    /// `/status`, `/config_dump`, `/connections` and the like; on loopback only.
     pub admin: u16,
     /// `/metrics`.
     pub metrics: u16,

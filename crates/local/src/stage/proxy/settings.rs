@@ -64,6 +64,8 @@ impl ProxySettings {
             ("TRUST_DOMAIN", self.trust_domain.clone()),
             (settings::CLUSTER_DOMAIN, self.cluster_domain.clone()),
             ("IPV6_ENABLED", self.ipv6.to_string()),
+            // Only the supervisor and its proxies look into a node's directory.
+            ("LENO_DRAINING_DIR", self.log.parent().map(path).unwrap_or_default()),
             ("TERMINATION_GRACE_PERIOD_SECONDS", "30".to_owned()),
             ("RUST_LOG", "info".to_owned()),
         ]
