@@ -202,7 +202,9 @@ async fn drop_outdated(
         status.is_synced() && matches!(status.connection, ConnectionState::Connected { .. })
     };
     if status.wait_for(told).await.is_ok() {
-        saved.keep_only(certificates.statuses().iter().map(|held| &held.identity));
+        let held = certificates.statuses();
+        // The thread that calls keeps the workers' timers. An error would mean that it panicked, which was reported.
+        let _ = tokio::task::spawn_blocking(move || saved.keep_only(held.iter().map(|held| &held.identity))).await;
     }
 }
 

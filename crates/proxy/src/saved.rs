@@ -1,10 +1,11 @@
 //! What a proxy leaves for the next one in the directory `LENO_STATE_DIR`: the mesh, and the certificates of the node's
 //! pods with their keys.
 
-use std::collections::HashSet;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+mod certificates;
+mod files;
+
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use std::time::Duration;
 use leno_model::Identity;
 use leno_tls::CertificateStore;
 
+use self::certificates::{Certificates, is_certificate};
+use self::files::{make_private, read_private, write_private};
 use crate::config::Config;
 
-/// Longest file that is read, bytes.
-const LONGEST: u64 = 1 << 20;
 /// How long a certificate's file may take to be written.
 const HALF_WRITTEN: Duration = Duration::from_secs(60);
 /// The layout of the directory. Another version's files are removed.
@@ -54,7 +55,7 @@ impl SavedState {
     /// `owner` says whose state it is. That of another one is removed. Certificates are asked for with a life of `ttl`,
     /// so those that are older have ended.
     fn open(dir: &Path, owner: &str, ttl: Duration) -> Option<Self> {
-        let certificates = Arc::new(Certificates { dir: dir.join("certificates") });
+        let certificates = Arc::new(Certificates::new(dir.join("certificates")));
         let state = Self { dir: dir.to_owned(), certificates };
         match state.prepare(owner, ttl) {
             Ok(()) => Some(state),
@@ -80,11 +81,7 @@ impl SavedState {
 
     /// Removes the certificates of all other identities: those of pods that left while no proxy ran.
     pub(crate) fn keep_only<'a>(&self, identities: impl Iterator<Item = &'a Identity>) {
-        let kept = identities.map(|identity| self.certificates.path(identity)).collect::<HashSet<_>>();
-        let found = fs::read_dir(&self.certificates.dir).into_iter().flatten().flatten();
-        for file in found.map(|file| file.path()).filter(|file| is_certificate(file) && !kept.contains(file)) {
-            let _ = fs::remove_file(file);
-        }
+        self.certificates.keep_only(identities);
     }
 
     fn files(&self) -> io::Result<Vec<PathBuf>> {
@@ -103,7 +100,7 @@ impl SavedState {
         if before.is_none() && self.files()?.iter().any(|file| !is_of_a_proxy(file)) {
             return Err(io::Error::other("it holds other files; name an empty directory, or one that does not exist"));
         }
-        make_private(&self.certificates.dir)?;
+        make_private(self.certificates.dir())?;
         if before.as_deref() != Some(owner) {
             if before.is_some() {
                 tracing::info!(
@@ -118,7 +115,7 @@ impl SavedState {
             // Last, so that nothing is left of another owner once this one is named.
             write_private(&whose, owner)?;
         }
-        for file in fs::read_dir(&self.certificates.dir)?.flatten() {
+        for file in fs::read_dir(self.certificates.dir())?.flatten() {
             let age =
                 file.metadata().and_then(|found| found.modified()).ok().and_then(|written| written.elapsed().ok());
             // A file that is only half there was left by a writer that was killed: writing one takes no time to speak of.
@@ -136,103 +133,6 @@ fn is_of_a_proxy(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name == "certificates"
         || ["mesh", "owner", crate::draining::NAME].contains(&name.split('.').next().unwrap_or_default())
-}
-
-/// Makes a directory that only this user can read and write. One that is there must be so already: others may have put
-/// files into it, or still have it open.
-fn make_private(dir: &Path) -> io::Result<()> {
-    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(dir)?;
-    let own = nix::unistd::geteuid().as_raw();
-    let problem = if !found.is_dir() {
-        "is not a directory".to_owned()
-    } else if found.uid() != own {
-        format!("belongs to user {}, and the proxy runs as user {own}", found.uid())
-    } else if found.mode() & 0o077 != 0 {
-        format!("is open to others (mode {:o}); remove it, and the proxy makes it anew", found.mode() & 0o777)
-    } else {
-        return Ok(());
-    };
-    Err(io::Error::other(format!("{} {problem}", dir.display())))
-}
-
-/// One file for each identity.
-#[derive(Debug)]
-struct Certificates {
-    dir: PathBuf,
-}
-
-impl Certificates {
-    /// No part of an identity has a `/`, and none begins the name, so the file is in the directory.
-    fn path(&self, identity: &Identity) -> PathBuf {
-        let name = identity.to_string().trim_start_matches("spiffe://").replace('/', "~");
-        self.dir.join(format!("id~{name}.pem"))
-    }
-}
-
-/// Whether it is a certificate's whole file, and none that another proxy is just writing.
-fn is_certificate(file: &Path) -> bool {
-    file.extension().is_some_and(|extension| extension == "pem")
-}
-
-impl CertificateStore for Certificates {
-    fn load(&self, identity: &Identity) -> Option<String> {
-        match read_private(&self.path(identity)) {
-            Ok(text) => Some(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
-                tracing::warn!(%identity, %error, "a saved certificate is not used");
-                None
-            }
-        }
-    }
-
-    fn save(&self, identity: &Identity, text: &str) {
-        if let Err(error) = write_private(&self.path(identity), text) {
-            tracing::warn!(
-                %identity, %error,
-                "a certificate can't be saved: a proxy that starts without a control plane will not have it"
-            );
-        }
-    }
-
-    fn remove(&self, identity: &Identity) {
-        match fs::remove_file(self.path(identity)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%identity, %error, "a saved certificate can't be removed");
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Reads a file of this user's alone, never through a link.
-fn read_private(path: &Path) -> io::Result<String> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let found = file.metadata()?;
-    if !found.is_file() || found.mode() & 0o077 != 0 {
-        return Err(io::Error::other("others may read or write it; it must be a file of mode 600"));
-    }
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// Puts the whole text in place of what is there. A reader finds one or the other.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    // Two proxies may write the same file. In containers of their own they may have the same process id.
-    let new = path.with_extension(format!("new-{:08x}", rand::random::<u32>()));
-    let attempt = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&new, path)
-    };
-    attempt().inspect_err(|_| {
-        let _ = fs::remove_file(&new);
-    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 
 use super::*;
 
@@ -24,6 +25,7 @@ fn what_is_saved_is_there_for_the_next_proxy_and_for_nobody_else() {
     fs::write(first.mesh(), "mesh").unwrap();
     first.certificates().save(&id("web"), "secret");
     first.certificates().save(&id("db"), "other");
+    first.certificates.settle();
     let next = open(&place).unwrap();
     assert!(next.mesh().exists());
     assert_eq!(next.certificates().load(&id("web")).as_deref(), Some("secret"));
@@ -31,6 +33,7 @@ fn what_is_saved_is_there_for_the_next_proxy_and_for_nobody_else() {
     next.certificates().remove(&id("web"));
     assert_eq!(next.certificates().load(&id("web")), None);
     next.certificates().save(&id("web"), "again");
+    next.certificates.settle();
     next.keep_only([id("web")].iter());
     assert_eq!(next.certificates().load(&id("web")).as_deref(), Some("again"));
     assert_eq!(next.certificates().load(&id("db")), None, "its pods left while no proxy ran");
@@ -50,12 +53,14 @@ fn state_of_another_boot_or_control_plane_or_layout_is_removed() {
         fs::write(place.join(file), "mesh").unwrap();
     }
     first.certificates().save(&id("web"), "secret");
+    first.certificates.settle();
     let next = SavedState::open(&place, "another node", DAY).unwrap();
     assert_eq!(next.certificates().load(&id("web")), None);
     let left = next.files().unwrap();
     assert_eq!(left.len(), 2, "the owner and the directory of certificates: {left:?}");
     // It is the other one's now.
     next.certificates().save(&id("web"), "secret");
+    next.certificates.settle();
     fs::write(place.join("owner"), "torn").unwrap();
     fs::set_permissions(place.join("owner"), fs::Permissions::from_mode(0o600)).unwrap();
     let torn = SavedState::open(&place, "another node", DAY).unwrap();
@@ -69,6 +74,7 @@ fn certificates_that_have_ended_are_removed() {
     let first = open(&place).unwrap();
     for (account, hours) in [("web", 25), ("db", 23)] {
         first.certificates().save(&id(account), "secret");
+        first.certificates.settle();
         let written = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
         let file = fs::File::options().write(true).open(first.certificates.path(&id(account))).unwrap();
         file.set_modified(written).unwrap();
@@ -84,6 +90,7 @@ fn a_place_or_a_file_that_others_may_write_to_is_not_used() {
     let place = dir.path().join("state");
     let state = open(&place).unwrap();
     state.certificates().save(&id("web"), "secret");
+    state.certificates.settle();
     let file = state.certificates.path(&id("web"));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(state.certificates().load(&id("web")), None);

@@ -103,8 +103,8 @@ impl Client {
         self
     }
 
-    /// Keeps the state in a file, and begins with what is there if no control plane answers. The directory must exist,
-    /// and nobody but this user may write to it.
+    /// Keeps the state in a file, and begins with what is there if the first attempt finds no control plane, or one that
+    /// does not answer. One that refuses this proxy is there. The directory must exist, and nobody but this user may write to it.
     #[must_use]
     pub fn kept_in(mut self, path: PathBuf) -> Self {
         self.kept = Some(Kept::new(path));
@@ -138,17 +138,25 @@ impl Client {
                 kept.connected(false);
             }
             if let Some(saved) = saved.take().filter(|_| !self.status.borrow().is_synced()) {
-                self.begin_with(&saved, &mut handler);
+                match away(&end) {
+                    Ok(reason) => self.begin_with(&saved, &reason, &mut handler),
+                    Err(reason) => tracing::warn!(
+                        %reason,
+                        "the saved state of the mesh is not used, because this is no absence of the control plane: nothing is \
+                         carried until the cause is mended and a control plane answers"
+                    ),
+                }
             }
             if answered {
                 failures = 0;
             }
             failures = failures.saturating_add(1);
-            let (termination, gentle, reason, retryable) = match &end {
-                End::Complete => (Termination::Complete, true, "the control plane closed the stream".to_owned(), true),
+            let reason = reason(&end);
+            let (termination, gentle, retryable) = match &end {
+                End::Complete => (Termination::Complete, true, true),
                 End::Failed(error) => {
                     let (termination, gentle) = classify(error);
-                    (termination, gentle, error.to_string(), error.is_retryable())
+                    (termination, gentle, error.is_retryable())
                 }
             };
             if let Some(observer) = &self.observer {
@@ -173,7 +181,7 @@ impl Client {
 
     /// Begins with what the process before has left. What a control plane has sent so far, if it has not sent
     /// everything, makes way: a mixture of the two would be a mesh that never was.
-    fn begin_with(&mut self, saved: &Saved, handler: &mut impl Handler) {
+    fn begin_with(&mut self, saved: &Saved, reason: &str, handler: &mut impl Handler) {
         if let Err(error) = self.replay(saved, handler) {
             for subscribed in &mut self.types {
                 let all = subscribed.names();
@@ -194,6 +202,7 @@ impl Client {
             kept.go_on_from(saved.clone());
         }
         tracing::warn!(
+            %reason,
             "no control plane answers: until one does, the mesh is taken to be as it was {} s ago, when it was saved",
             saved.written.elapsed().unwrap_or_default().as_secs()
         );
@@ -338,6 +347,26 @@ async fn unanswered(mut status: watch::Receiver<Status>) -> End {
         code: Code::DeadlineExceeded,
         message: format!("it did not send everything within {} s", FIRST_ANSWER.as_secs()),
     })
+}
+
+/// Whether a connection ended as one does to a control plane that is away: then a saved state counts. The reason, in words.
+///
+/// A control plane that refuses is not away: it may have good cause to tell this proxy nothing. Neither is one that can't be
+/// asked because a setting or this proxy's own token is wrong.
+fn away(end: &End) -> Result<String, String> {
+    match end {
+        End::Complete => Ok("the control plane closed the stream before it had sent everything".to_owned()),
+        End::Failed(Error::Address { .. } | Error::Header { .. } | Error::Token { .. }) => Err(reason(end)),
+        End::Failed(error @ Error::Status { .. }) if !error.is_retryable() => Err(reason(end)),
+        End::Failed(_) => Ok(reason(end)),
+    }
+}
+
+fn reason(end: &End) -> String {
+    match end {
+        End::Complete => "the control plane closed the stream".to_owned(),
+        End::Failed(error) => error.to_string(),
+    }
 }
 
 /// Queues a request. If the stream is gone, the next read returns the reason. This error is used only if it doesn't.

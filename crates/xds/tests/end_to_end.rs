@@ -30,6 +30,8 @@ use tokio::task::JoinHandle;
 mod crowd;
 #[path = "end_to_end/large.rs"]
 mod large;
+#[path = "end_to_end/saved.rs"]
+mod saved;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(3600);
@@ -239,8 +241,12 @@ impl Drop for Proxy {
 
 impl Proxy {
     fn start(config: ChannelConfig, node: NodeInfo) -> Self {
+        Self::of(Client::new(config, node))
+    }
+
+    fn of(client: Client) -> Self {
         let counter = Arc::new(Counter::default());
-        let client = Client::new(config, node).observed_by(counter.clone());
+        let client = client.observed_by(counter.clone());
         let status = client.status();
         let (sender, seen) = mpsc::unbounded_channel();
         let task = tokio::spawn(client.run(Recorder { seen: sender }));

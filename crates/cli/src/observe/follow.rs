@@ -50,9 +50,10 @@ impl Heard {
                 eprintln!("{node}: {count} connections are not shown: there were too many at once");
             }
             What::Lost(reason) => {
-                eprintln!("{node}: {reason}; waiting for its next proxy");
+                eprintln!("{node}: {reason}; it is looked for again until it answers");
                 self.ledger.gone(&node);
             }
+            What::Again => eprintln!("{node}: its proxy answers again"),
             What::NoStream(reason) => {
                 eprintln!("{node}: {reason}");
                 self.awaited.remove(&node);

@@ -31,7 +31,7 @@ impl Notes {
             What::Event(Event::Hello(hello)) => node.hello = Some(hello),
             What::Event(Event::Missed { count }) => node.missed += count,
             What::NoStream(reason) => node.silent = Some(reason),
-            What::Event(_) | What::Lost(_) | What::End => {}
+            What::Event(_) | What::Lost(_) | What::Again | What::End => {}
         }
     }
 

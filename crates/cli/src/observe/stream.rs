@@ -30,6 +30,8 @@ pub(super) enum What {
     NoStream(String),
     /// The stream was lost; another one is being looked for.
     Lost(String),
+    /// It tells again.
+    Again,
     /// All that was asked for is told.
     End,
 }
@@ -81,8 +83,7 @@ impl<S: Source> Reader<S> {
                         Ended::Early(reason) => reason,
                         _ => "its stream ended".to_owned(),
                     };
-                    // With the stage, all proxies are gone for good.
-                    if let Err(error) = self.source.nodes().await {
+                    if let Some(error) = self.source.gone().await {
                         self.tell(What::NoStream(format!("{error:#}"))).await;
                         return;
                     }
@@ -122,10 +123,67 @@ impl<S: Source> Reader<S> {
             }
             // A newer proxy may tell of what this version does not know.
             let Ok(event) = serde_json::from_str(&line) else { continue };
-            *was_lost = false;
+            if std::mem::replace(was_lost, false) && !self.tell(What::Again).await {
+                return Ok(Ended::Unwanted);
+            }
             if !self.tell(What::Event(event)).await {
                 return Ok(Ended::Unwanted);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+    use super::*;
+
+    /// A cluster whose API server is away for the second and the third attempt, and whose proxies are gone after the fourth.
+    #[derive(Clone, Default)]
+    struct Away(Arc<AtomicUsize>);
+
+    impl Source for Away {
+        type Stream = DuplexStream;
+
+        async fn nodes(&self) -> anyhow::Result<Vec<String>> {
+            Ok(vec!["n1".to_owned()])
+        }
+
+        async fn gone(&self) -> Option<anyhow::Error> {
+            (self.0.load(Relaxed) >= 4).then(|| anyhow::anyhow!("no node proxies run"))
+        }
+
+        async fn dial(&self, _: &str, _: NodePort) -> anyhow::Result<DuplexStream> {
+            let attempt = self.0.fetch_add(1, Relaxed) + 1;
+            anyhow::ensure!(!(2..=3).contains(&attempt), "the API server does not answer");
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            tokio::spawn(async move {
+                let mut asked = [0; 16];
+                let _ = theirs.read(&mut asked).await;
+                let _ = theirs.write_all(b"HTTP/1.0 200 OK\r\n\r\n{\"event\":\"now\"}\n").await;
+            });
+            Ok(ours)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_follows_goes_on_when_the_api_server_is_back_and_says_so() {
+        let mut told = read(&Away::default(), &["n1".to_owned()], "follow=true", true);
+        let mut heard = Vec::new();
+        while let Some(told) = told.recv().await {
+            heard.push(match told.what {
+                What::Event(_) => "event".to_owned(),
+                What::Lost(reason) => format!("lost: {reason}"),
+                What::Again => "again".to_owned(),
+                What::NoStream(reason) => format!("gone: {reason}"),
+                What::End => "end".to_owned(),
+            });
+        }
+        let expected = ["event", "lost: its stream ended", "again", "event", "gone: no node proxies run"];
+        assert_eq!(heard, expected);
     }
 }

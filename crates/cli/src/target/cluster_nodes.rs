@@ -2,7 +2,7 @@
 //! server, because a proxy's admin port is on its pod's loopback.
 
 use anyhow::{Context as _, bail};
-use leno_kubernetes::{Client, PodStream};
+use leno_kubernetes::{Client, Error, PodStream};
 use leno_local::client::{CONTROL_PLANE, NodePort};
 use leno_model::ports;
 use serde_json::Value;
@@ -152,6 +152,13 @@ impl Source for ClusterNodes {
             bail!("no node proxy runs in namespace {}; `leno check` says why", self.namespace);
         }
         Ok(nodes)
+    }
+
+    /// An API server that is away comes back, and the proxies serve meanwhile.
+    async fn gone(&self) -> Option<anyhow::Error> {
+        let error = self.nodes().await.err()?;
+        let passes = error.chain().any(|cause| cause.downcast_ref::<Error>().is_some_and(Error::is_retryable));
+        (!passes).then_some(error)
     }
 
     async fn dial(&self, node: &str, port: NodePort) -> anyhow::Result<Self::Stream> {

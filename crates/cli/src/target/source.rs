@@ -18,6 +18,9 @@ pub(crate) trait Source: Clone + Send + Sync + 'static {
     /// The nodes there are, in order.
     fn nodes(&self) -> impl Future<Output = anyhow::Result<Vec<String>>> + Send;
 
+    /// Why the proxies are gone for good; `None` if they may come again.
+    fn gone(&self) -> impl Future<Output = Option<anyhow::Error>> + Send;
+
     /// Connects to a port of the proxy of `node`.
     fn dial(&self, node: &str, port: NodePort) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 
@@ -39,6 +42,11 @@ impl Source for StageNodes {
         Ok(listing.nodes.into_iter().map(|node| node.name).collect())
     }
 
+    /// With the stage, all proxies are gone.
+    async fn gone(&self) -> Option<anyhow::Error> {
+        self.nodes().await.err()
+    }
+
     async fn dial(&self, node: &str, port: NodePort) -> anyhow::Result<Self::Stream> {
         Ok(Client::connect(&self.0).await?.dial(node, port).await?)
     }
@@ -52,6 +60,13 @@ impl Source for Target {
         match self {
             Self::Stage(name) => StageNodes(name.clone()).nodes().await,
             Self::Cluster(nodes) => nodes.nodes().await,
+        }
+    }
+
+    async fn gone(&self) -> Option<anyhow::Error> {
+        match self {
+            Self::Stage(name) => StageNodes(name.clone()).gone().await,
+            Self::Cluster(nodes) => nodes.gone().await,
         }
     }
 

@@ -51,8 +51,17 @@ struct Undo<'a>(&'a Stand);
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        self.0.cluster.kubectl().run(&["rollout", "undo", PROXIES, "--namespace", SYSTEM]).unwrap();
-        settled(self.0, PROXIES);
+        undone(self.0, &[&["rollout", "undo", PROXIES], &["rollout", "status", PROXIES, "--timeout=300s"]]);
+    }
+}
+
+/// Takes these steps, each of which is tried whatever became of the others. A chapter that has failed is about to end, and a
+/// panic then would end all of them.
+fn undone(stand: &Stand, steps: &[&[&str]]) {
+    for step in steps {
+        if let Err(error) = stand.cluster.kubectl().run(&[*step, &["--namespace", SYSTEM]].concat()) {
+            eprintln!("what the chapter has changed is not as it was: {error}");
+        }
     }
 }
 
@@ -96,11 +105,13 @@ struct Back<'a>(&'a Stand);
 
 impl Drop for Back<'_> {
     fn drop(&mut self) {
-        let kubectl = self.0.cluster.kubectl();
-        kubectl.run(&["scale", CONTROL, "--namespace", SYSTEM, "--replicas", "1"]).unwrap();
-        settled(self.0, CONTROL);
-        kubectl.run(&["rollout", "undo", PROXIES, "--namespace", SYSTEM]).unwrap();
-        settled(self.0, PROXIES);
+        let steps: [&[&str]; 4] = [
+            &["scale", CONTROL, "--replicas", "1"],
+            &["rollout", "status", CONTROL, "--timeout=300s"],
+            &["rollout", "undo", PROXIES],
+            &["rollout", "status", PROXIES, "--timeout=300s"],
+        ];
+        undone(self.0, &steps);
     }
 }
 

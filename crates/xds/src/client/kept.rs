@@ -9,9 +9,11 @@ mod place;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
+
+use prost::Message as _;
 
 use super::response::Response;
 use journal::{Entries, Journal};
@@ -26,14 +28,27 @@ const STILL_TRUE: Duration = Duration::from_secs(600);
 /// Growth before a journal is written anew, bytes, beside its own size.
 const GROWTH: u64 = 1 << 20;
 
+/// Bytes that may wait to be written. More wait only if the disk is stuck, or if a process that was stopped keeps the
+/// directory locked; and then memory counts more than the saved state.
+const WAITING: usize = 128 << 20;
+
 /// A journal of this process.
 pub(super) struct Kept {
     place: Place,
+    waiting: Waiting,
     writer: Option<mpsc::Sender<Order>>,
     /// Whether everything has been sent once.
     complete: bool,
     /// Whether a control plane says what has changed.
     connected: Arc<AtomicBool>,
+}
+
+/// What waits to be written, in the eyes of both threads.
+#[derive(Clone, Default)]
+struct Waiting {
+    bytes: Arc<AtomicUsize>,
+    /// It was too much: nothing is written any more.
+    given_up: Arc<AtomicBool>,
 }
 
 enum Order {
@@ -56,12 +71,34 @@ pub(super) struct Saved {
 
 impl Kept {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { place: Place::new(path), writer: None, complete: false, connected: Arc::default() }
+        let (place, waiting) = (Place::new(path), Waiting::default());
+        Self { place, waiting, writer: None, complete: false, connected: Arc::default() }
     }
 
     /// Notes a response that was applied.
     pub(super) fn applied(&mut self, response: Response) {
+        let length = response.encoded_len();
+        // A single response may be larger, and is in memory anyway.
+        let waiting = self.waiting.bytes.load(Relaxed);
+        if waiting > 0 && waiting + length > WAITING {
+            return self.give_up(waiting);
+        }
+        self.waiting.bytes.fetch_add(length, Relaxed);
         self.order(Order::Write(response));
+    }
+
+    /// Lets go of what waits. The thread removes what is outdated as soon as it can.
+    fn give_up(&mut self, waiting: usize) {
+        if !self.waiting.given_up.swap(true, Relaxed) {
+            tracing::warn!(
+                path = %self.place.path().display(),
+                waiting,
+                "the state of the mesh is no longer saved, because what is to be saved piles up: the disk is stuck, or a process \
+                 that was stopped keeps the directory locked. A proxy that starts without a control plane will carry nothing; \
+                 restart this proxy once the cause is mended"
+            );
+            self.writer = None;
+        }
     }
 
     /// Everything has been sent once.
@@ -97,8 +134,11 @@ impl Kept {
     }
 
     fn order(&mut self, order: Order) {
+        if self.waiting.given_up.load(Relaxed) {
+            return;
+        }
         if self.writer.is_none() {
-            self.writer = start(self.place.clone(), self.connected.clone());
+            self.writer = start(self.place.clone(), self.waiting.clone(), self.connected.clone());
         }
         // Without a thread there is no journal, which was said.
         if let Some(writer) = &self.writer {
@@ -128,12 +168,12 @@ impl Saved {
     }
 }
 
-fn start(place: Place, connected: Arc<AtomicBool>) -> Option<mpsc::Sender<Order>> {
+fn start(place: Place, waiting: Waiting, connected: Arc<AtomicBool>) -> Option<mpsc::Sender<Order>> {
     let (writer, orders) = mpsc::channel();
     let path = place.path().display().to_string();
     let shown = path.clone();
     let started = std::thread::Builder::new().name("saved state".to_owned()).spawn(move || {
-        let mut writing = Writing { place, journal: None, connected };
+        let mut writing = Writing { place, waiting, journal: None, connected };
         if let Err(error) = writing.all(&orders) {
             tracing::warn!(
                 path = shown, %error,
@@ -155,6 +195,7 @@ fn start(place: Place, connected: Arc<AtomicBool>) -> Option<mpsc::Sender<Order>
 /// What the thread does.
 struct Writing {
     place: Place,
+    waiting: Waiting,
     journal: Option<Journal>,
     connected: Arc<AtomicBool>,
 }
@@ -218,8 +259,16 @@ impl Writing {
     }
 
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
+        if self.waiting.given_up.load(Relaxed) {
+            return Err(io::Error::other("too much was waiting to be written"));
+        }
         match order {
-            Order::Write(response) => begun(&mut self.journal, &self.place)?.append(response),
+            Order::Write(response) => {
+                let length = response.encoded_len();
+                begun(&mut self.journal, &self.place)?.append(response)?;
+                self.waiting.bytes.fetch_sub(length, Relaxed);
+                Ok(())
+            }
             Order::Complete => {
                 let journal = begun(&mut self.journal, &self.place)?;
                 journal.mark_complete()?;

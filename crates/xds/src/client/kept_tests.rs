@@ -31,7 +31,10 @@ struct Process {
 
 impl Process {
     fn at(path: &Path) -> Self {
-        let writing = Writing { place: Place::new(path.to_owned()), journal: None, connected: Arc::default() };
+        let (waiting, place) = (Waiting::default(), Place::new(path.to_owned()));
+        // As much as may ever wait, so that each order can be taken off.
+        waiting.bytes.store(usize::MAX / 2, Relaxed);
+        let writing = Writing { place, waiting, journal: None, connected: Arc::default() };
         Self { writing, outcome: Ok(()) }
     }
 
@@ -277,4 +280,32 @@ fn when_it_cannot_be_written_nothing_outdated_is_left() {
     drop(process);
     let left = fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
     assert!(held(&path).is_none(), "{left:?}");
+}
+
+/// The lock of the directory is held by a process that was stopped: nothing can be put in place.
+#[test]
+fn what_piles_up_behind_a_stopped_process_is_let_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mesh");
+    write(&path, mesh());
+    let stopped = File::open(dir.path()).unwrap();
+    stopped.lock().unwrap();
+    let mut kept = Kept::new(path.clone());
+    let long = "x".repeat(16 << 20);
+    let mut sent = 0;
+    while !kept.waiting.given_up.load(Relaxed) {
+        kept.applied(response(ADDRESS_TYPE, &[("a", &long)], &[]));
+        sent += long.len();
+        assert!(sent <= WAITING + 2 * long.len(), "{sent} bytes wait");
+    }
+    assert!(kept.writer.is_none());
+    kept.applied(response(ADDRESS_TYPE, &[("a", "2")], &[]));
+    kept.complete();
+    assert!(kept.writer.is_none(), "it is not begun again");
+    drop(stopped);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while path.exists() {
+        assert!(std::time::Instant::now() < deadline, "what is outdated stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
