@@ -14,7 +14,8 @@ pub struct Snapshot {
 
 /// Cluster-wide kinds that an installation makes or changes.
 const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,priorityclasses,\
-                     validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies";
+                     validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies,\
+                     validatingadmissionpolicybindings";
 
 /// Prints all that a mesh may change on a node. The rules of kube-proxy and of the network plugin follow the cluster's Services
 /// and pods, so of their tables only the names count.

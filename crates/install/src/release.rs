@@ -62,7 +62,7 @@ impl Release {
 }
 
 /// Helm's order of installing, of the kinds that there are here.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 15] = [
     "Namespace",
     "NetworkPolicy",
     "PodDisruptionBudget",
@@ -76,6 +76,8 @@ const ORDER: [&str; 13] = [
     "Service",
     "DaemonSet",
     "Deployment",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 ];
 
 fn rank(kind: &str) -> usize {

@@ -364,6 +364,15 @@ fn the_agent_is_granted_these_rights_and_nothing_else() {
         .collect();
     expected.insert("patch /pods/status".to_owned());
     assert_eq!(cluster, expected);
+    // Which pods, RBAC can't say.
+    let policy = &objects["ValidatingAdmissionPolicy /leno-agent"]["spec"];
+    assert_eq!(policy["failurePolicy"], "Fail");
+    let who = policy["matchConditions"][0]["expression"].as_str().unwrap_or_default();
+    assert!(who.contains("'system:serviceaccount:leno-system:leno-agent'"), "{who}");
+    let binding = &objects["ValidatingAdmissionPolicyBinding /leno-agent"]["spec"];
+    assert_eq!((&binding["policyName"], &binding["validationActions"]), (&json!("leno-agent"), &json!(["Deny"])));
+    let without = rendered(Profile::Default, &["agent.ownPodsOnly=false"]);
+    assert!(!without.keys().any(|key| key.starts_with("ValidatingAdmission")));
     assert_eq!(
         granted(&objects["Role leno-system/leno-agent"]),
         BTreeSet::from(["get apps/daemonsets leno-agent".to_owned()])

@@ -128,6 +128,51 @@ fn collected(stand: &Stand) {
     }
 }
 
+/// With the token that an agent has, which names its node: what it may write on pods of its node and on others.
+fn an_agent_writes_on_its_own_nodes_pods_only(stand: &Stand) {
+    let (here, there) = stand::two_nodes(&stand.cluster);
+    let namespace = Namespace::new(&stand.cluster, "e2e-own-pods", &[]).unwrap();
+    namespace.start(&[Pod::new("here", &here), Pod::new("there", &there)]).unwrap();
+    let kubectl = stand.cluster.kubectl();
+    let agents = kubectl.json(&["get", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=leno-agent"]).unwrap();
+    let agents = agents["items"].as_array().unwrap();
+    let agent = agents.iter().find(|pod| pod["spec"]["nodeName"] == *here).unwrap();
+    let (name, uid) = (agent["metadata"]["name"].as_str().unwrap(), agent["metadata"]["uid"].as_str().unwrap());
+    let bound = ["--bound-object-kind", "Pod", "--bound-object-name", name, "--bound-object-uid", uid];
+    let token = |more: &[&str]| {
+        kubectl.run(&[&["create", "token", "leno-agent", "-n", SYSTEM], more].concat()).unwrap().trim().to_owned()
+    };
+    let (of_here, of_nowhere) = (token(&bound), token(&[]));
+    let patch = |token: &str, pod: &str, what: &str| {
+        let arguments = ["patch", "pod", pod, "-n", namespace.name(), "--subresource=status", "--type=merge"];
+        let mut command = kubectl.command(&[&arguments[..], &["--patch", what]].concat());
+        // The administrator's certificate would count before the token.
+        let server =
+            kubectl.run(&["config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"]).unwrap();
+        command.args([
+            "--kubeconfig",
+            "/dev/null",
+            "--insecure-skip-tls-verify",
+            "--server",
+            &server,
+            "--token",
+            token,
+        ]);
+        let ran = command.output().unwrap();
+        (ran.status.success(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let annotate = r#"{"metadata":{"annotations":{"e2e":"x"}}}"#;
+    stand::comes_true("an agent may annotate a pod of its node", || patch(&of_here, "here", annotate).0);
+    for (token, pod, what, why) in [
+        (&of_here, "there", annotate, "of its own node only"),
+        (&of_nowhere, "here", annotate, "of its own node only"),
+        (&of_here, "here", r#"{"status":{"message":"x"}}"#, "annotations only"),
+    ] {
+        let (may, said) = patch(token, pod, what);
+        assert!(!may && said.contains(why), "{pod}: {said}");
+    }
+}
+
 /// Each account is refused what it does not need. What it needs is tested by all that works.
 pub(crate) fn accounts_are_refused_the_rest(stand: &Stand) {
     let kubectl = stand.cluster.kubectl();
@@ -166,6 +211,7 @@ pub(crate) fn accounts_are_refused_the_rest(stand: &Stand) {
             assert!(!may(account, refused), "{account} may {refused:?}");
         }
     }
+    an_agent_writes_on_its_own_nodes_pods_only(stand);
     for refused in [&["list", "pods", "-A"][..], &["list", "namespaces"], &["get", "configmaps", "-n", SYSTEM]] {
         assert!(!may("leno-node", refused), "leno-node may {refused:?}");
     }

@@ -53,11 +53,13 @@ pub(super) async fn cluster(client: &Client, namespace: &str) -> Vec<Finding> {
 }
 
 /// What `leno install` does, as the API server's authorizer has it: verb, group, resource, and whether it is in the namespace.
-const NEEDED: [(&str, &str, &str, bool); 9] = [
+const NEEDED: [(&str, &str, &str, bool); 11] = [
     ("create", "", "namespaces", false),
     ("patch", "rbac.authorization.k8s.io", "clusterroles", false),
     ("patch", "rbac.authorization.k8s.io", "clusterrolebindings", false),
     ("patch", "apiextensions.k8s.io", "customresourcedefinitions", false),
+    ("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", false),
+    ("patch", "admissionregistration.k8s.io", "validatingadmissionpolicybindings", false),
     ("patch", "rbac.authorization.k8s.io", "roles", true),
     ("patch", "apps", "deployments", true),
     ("patch", "apps", "daemonsets", true),

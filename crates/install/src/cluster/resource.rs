@@ -15,7 +15,7 @@ const fn resource(kind: &'static str, group: &'static str, plural: &'static str,
 }
 
 /// All kinds of the charts, in the order of removal: first what runs, then what it needs.
-pub(super) const RESOURCES: [Resource; 13] = [
+pub(super) const RESOURCES: [Resource; 15] = [
     resource("Deployment", "apis/apps/v1", "deployments", true),
     resource("DaemonSet", "apis/apps/v1", "daemonsets", true),
     resource("Service", "api/v1", "services", true),
@@ -23,6 +23,13 @@ pub(super) const RESOURCES: [Resource; 13] = [
     resource("Role", "apis/rbac.authorization.k8s.io/v1", "roles", true),
     resource("ClusterRoleBinding", "apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", false),
     resource("ClusterRole", "apis/rbac.authorization.k8s.io/v1", "clusterroles", false),
+    resource(
+        "ValidatingAdmissionPolicyBinding",
+        "apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+        false,
+    ),
+    resource("ValidatingAdmissionPolicy", "apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies", false),
     resource("ServiceAccount", "api/v1", "serviceaccounts", true),
     resource("ConfigMap", "api/v1", "configmaps", true),
     resource("PodDisruptionBudget", "apis/policy/v1", "poddisruptionbudgets", true),
