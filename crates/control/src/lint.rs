@@ -1,12 +1,14 @@
 //! Finds objects that are valid but probably not what their author meant: labels, policies and endpoints that refer to
 //! nothing.
 
+mod waypoints;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::translate::Options;
 use leno_objects::{
     AddressType, AuthorizationPolicy, DATAPLANE_MODE, EndpointSlice, Kind, Labels, ObjectKey, ObjectMeta, ObjectStore,
-    Pod, SERVICE_NAME_LABEL, Service, USE_WAYPOINT, did_you_mean, selects,
+    Pod, SERVICE_NAME_LABEL, Service, did_you_mean, selects,
 };
 
 /// Findings by object, each a sentence.
@@ -32,8 +34,7 @@ struct Findings(BTreeMap<ObjectKey, Vec<String>>);
 
 impl Findings {
     fn add(&mut self, kind: Kind, metadata: &ObjectMeta, finding: String) {
-        let key = ObjectKey::new(kind, metadata.namespace.clone(), metadata.name.clone());
-        self.0.entry(key).or_default().push(finding);
+        self.0.entry(key(kind, metadata)).or_default().push(finding);
     }
 }
 
@@ -92,14 +93,21 @@ fn enrolment(store: &ObjectStore, findings: &mut Findings) {
             let hint = did_you_mean(mode, ["ambient", "none"]).unwrap_or("ambient or none");
             findings.add(kind, metadata, format!("label {DATAPLANE_MODE}={mode} means nothing; did you mean {hint}?"));
         }
-        if let Some(waypoint) = labels.get(USE_WAYPOINT).filter(|waypoint| &***waypoint != "none") {
-            let finding = format!(
-                "label {USE_WAYPOINT}={waypoint}: Leno has no waypoints yet, and connections that must pass one are refused rather \
-                 than sent around it; remove the label, or set it to none on pods and services that need no waypoint"
-            );
+        let found = [waypoints::of_user(store, kind, metadata, labels), waypoints::of_bypass(metadata)];
+        for finding in found.into_iter().flatten() {
             findings.add(kind, metadata, finding);
         }
     }
+    for gateway in store.gateways() {
+        for finding in waypoints::of_gateway(store, gateway).into_iter().chain(waypoints::of_bypass(&gateway.metadata))
+        {
+            findings.add(Kind::Gateway, &gateway.metadata, finding);
+        }
+    }
+}
+
+fn key(kind: Kind, metadata: &ObjectMeta) -> ObjectKey {
+    ObjectKey::new(kind, metadata.namespace.clone(), metadata.name.clone())
 }
 
 fn authorization_policy(options: &Options, pods: &Pods<'_>, policy: &AuthorizationPolicy, findings: &mut Findings) {
@@ -274,7 +282,34 @@ spec: {selector: {app: web}, ports: [{port: 80}]}
         assert_eq!(pod("istio.io/dataplane-mode: none, istio.io/use-waypoint: none"), Vec::<String>::new());
         let slip = pod("istio.io/dataplane-mode: ambiant");
         assert_eq!(slip, ["label istio.io/dataplane-mode=ambiant means nothing; did you mean ambient?"]);
-        assert!(pod("istio.io/use-waypoint: waypoint")[0].contains("are refused"));
+        assert!(pod("istio.io/use-waypoint: waypoint")[0].contains("no Gateway shop/waypoint"));
+    }
+
+    #[test]
+    fn waypoints() {
+        let gateway = "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gate, namespace: infra}\n\
+             spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE, allowedRoutes: {namespaces: {from: Same}}}]}\n";
+        let service = |labels: &str, gateway: &str| {
+            let body = format!("spec: {{ports: [{{port: 1}}]}}{gateway}");
+            findings("Service", "v1", &format!("labels: {{istio.io/use-waypoint: {labels}}}"), &body).join("; ")
+        };
+        let there = "gate, istio.io/use-waypoint-namespace: infra";
+        let open = gateway.replace("Same", "All");
+        assert_eq!(service(there, &open), "");
+        assert_eq!(service("none", ""), "");
+        assert!(service(there, gateway).contains("does not let namespace shop use it"));
+        assert!(service("gat, istio.io/use-waypoint-namespace: infra", &open).contains("did you mean gate?"));
+        let for_pods = open.replace("infra}", "infra, labels: {istio.io/waypoint-for: workload}}");
+        assert!(service(there, &for_pods).contains("nothing that is addressed to services passes"));
+        let bypass = open.replace("infra}", "infra, annotations: {leno.mesh/waypoint-bypass: 'yes'}}");
+        assert!(service(there, &bypass).contains("the only value is allowed"));
+        let alone = findings(
+            "Pod",
+            "v1",
+            "labels: {istio.io/use-waypoint-namespace: infra}",
+            "spec: {containers: [{name: c}]}",
+        );
+        assert!(alone[0].contains("means nothing without istio.io/use-waypoint"));
     }
 
     #[test]

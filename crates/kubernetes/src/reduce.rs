@@ -7,6 +7,8 @@ use leno_objects::{Condition, Container, Labels, MIRROR, Object, ObjectMeta, Pod
 
 /// The part of the mesh's annotations' names that they have in common.
 const ISTIO: &str = "istio.io/";
+/// The same of this mesh's own.
+const LENO: &str = "leno.mesh/";
 
 /// Leaves out what only those need who start pods, and what changes without meaning anything.
 pub(crate) fn reduce(object: &mut Object) {
@@ -27,7 +29,7 @@ pub(crate) fn reduce(object: &mut Object) {
 }
 
 fn metadata(metadata: &mut ObjectMeta) {
-    let is_used = |name: &str| name.contains(ISTIO) || name == MIRROR;
+    let is_used = |name: &str| name.contains(ISTIO) || name.starts_with(LENO) || name == MIRROR;
     if metadata.annotations.iter().any(|(name, _)| !is_used(name)) {
         let kept = metadata.annotations.iter().filter(|(name, _)| is_used(name));
         metadata.annotations = kept.map(|(name, value)| (name.clone(), value.clone())).collect::<Labels>();

@@ -24,6 +24,8 @@ pub struct PolicyName {
 const STATIC_STRICT: &str = "istio_converted_static_strict";
 /// Prefix of the policy names that stand for a PeerAuthentication with modes for single ports.
 const CONVERTED: &str = "converted_peer_authentication_";
+/// Prefix of the policy names that keep connections from going around a waypoint.
+const THROUGH_WAYPOINT: &str = "through_waypoint_";
 
 impl PolicyName {
     /// The name under which Istio's control plane sends the policy "mutual TLS is required".
@@ -39,6 +41,17 @@ impl PolicyName {
     /// Whether this is the policy "mutual TLS is required".
     pub fn is_static_strict(&self) -> bool {
         &*self.name == STATIC_STRICT
+    }
+
+    /// The name of a policy that keeps connections from going around a waypoint. `what` says which waypoint and which
+    /// ports; equal words are equal policies.
+    pub fn through_waypoint(namespace: Name, what: &str) -> Self {
+        Self { namespace, name: format!("{THROUGH_WAYPOINT}{what}").into() }
+    }
+
+    /// Whether this policy keeps connections from going around a waypoint.
+    pub fn is_through_waypoint(&self) -> bool {
+        self.name.starts_with(THROUGH_WAYPOINT)
     }
 
     /// The name of the PeerAuthentication that this policy stands for; `None` for other policies and for

@@ -14,6 +14,22 @@ pub struct ServiceName {
     pub hostname: Name,
 }
 
+/// The end of host names that no service may have (RFC 2606 §2): of a waypoint that does not let itself be used.
+const NOT_ALLOWED: &str = ".not-allowed.invalid";
+
+impl ServiceName {
+    /// The name that stands for a waypoint's service where the waypoint does not let itself be used. No service has it, so
+    /// every proxy refuses what must pass there.
+    pub fn not_allowed(waypoint: &Self) -> Self {
+        Self { namespace: waypoint.namespace.clone(), hostname: format!("{}{NOT_ALLOWED}", waypoint.hostname).into() }
+    }
+
+    /// Whether it stands for a waypoint that does not let itself be used.
+    pub fn is_not_allowed(&self) -> bool {
+        self.hostname.ends_with(NOT_ALLOWED)
+    }
+}
+
 impl fmt::Display for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.hostname)

@@ -1,5 +1,7 @@
 //! Which pods should be in the mesh, and which ones are.
 
+use leno_model::Name;
+
 use crate::meta::{Labels, ObjectMeta};
 
 /// Label of a namespace or pod that adds it to the mesh or keeps it out.
@@ -10,6 +12,9 @@ pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 /// Label of a Gateway or GatewayClass: which traffic passes the waypoint (see [`WaypointFor`](crate::WaypointFor)).
 pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
+/// Annotation, with value `allowed`, of a Gateway, or of a Namespace, service or pod that uses one: what its waypoint serves
+/// may also be reached around the waypoint.
+pub const WAYPOINT_BYPASS: &str = "leno.mesh/waypoint-bypass";
 /// Annotation that a node agent writes when it has captured the pod's traffic. Peers may use tunnels to the pod only
 /// then.
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
@@ -31,6 +36,13 @@ pub fn is_enrolled(pod: &ObjectMeta, namespace_labels: &Labels) -> bool {
         Some("none") => false,
         _ => namespace_labels.get(DATAPLANE_MODE).is_some_and(|mode| &**mode == "ambient"),
     }
+}
+
+/// The Gateway that labels name as waypoint, by namespace and name. `none` names none.
+pub fn named_waypoint(labels: &Labels, own_namespace: &str) -> Option<(Name, Name)> {
+    let gateway = labels.get(USE_WAYPOINT).filter(|name| &***name != "none")?;
+    let namespace = labels.get(USE_WAYPOINT_NAMESPACE).cloned().unwrap_or_else(|| own_namespace.into());
+    Some((namespace, gateway.clone()))
 }
 
 /// Whether a node agent reports that it has captured the pod.

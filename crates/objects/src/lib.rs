@@ -37,7 +37,7 @@ pub use decode::{Mode, NotInForce};
 
 pub use enrolment::{
     DATAPLANE_MODE, MIRROR, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
-    WAYPOINT_FOR, is_captured, is_enrolled,
+    WAYPOINT_BYPASS, WAYPOINT_FOR, is_captured, is_enrolled, named_waypoint,
 };
 pub use gateway::{
     AllowedRoutes, FromNamespaces, GATEWAY_GROUP, Gateway, GatewayClass, GatewayClassSpec, GatewaySpec, HBONE,

@@ -341,6 +341,10 @@ impl fmt::Display for Named<'_> {
             f.write_str(" (PeerAuthentication requires mTLS)")
         } else if let Some(name) = self.0.converted_from() {
             write!(f, " (PeerAuthentication {}/{name} requires mTLS)", self.0.namespace)
+        } else if self.0.is_through_waypoint() {
+            f.write_str(
+                " (its waypoint must be passed: use the Service's name or ClusterIP, not the pod's own address)",
+            )
         } else {
             Ok(())
         }

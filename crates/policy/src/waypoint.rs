@@ -15,6 +15,11 @@ pub enum WaypointProblem {
     /// Nothing has the waypoint's name or address.
     #[error("no such service or workload is known; check that the Gateway exists and is programmed")]
     NotFound,
+    /// Its Gateway does not let this namespace use it.
+    #[error(
+        "its Gateway does not let this namespace use it; allow it in spec.listeners[].allowedRoutes.namespaces of the Gateway"
+    )]
+    NotAllowed,
     /// It is in another network.
     #[error("it is in another network, which needs nested HBONE tunnels; this version has none yet")]
     OtherNetwork,
@@ -55,6 +60,7 @@ pub(crate) fn resolve<'m>(
     // Older control planes leave the port out; then it is the default port.
     let port = if gateway.hbone_mtls_port == 0 { HBONE_PORT } else { gateway.hbone_mtls_port };
     let service = match &gateway.destination {
+        GatewayDestination::Hostname(name) if name.is_not_allowed() => return Err(WaypointProblem::NotAllowed),
         GatewayDestination::Hostname(name) => mesh.service(name).ok_or(WaypointProblem::NotFound)?,
         GatewayDestination::Address(a) if a.network != source.network => return Err(WaypointProblem::OtherNetwork),
         GatewayDestination::Address(a) => {

@@ -11,8 +11,8 @@ use super::index::{Known, Named, target_pods};
 use super::waypoint::default_of;
 use super::{authorization, service, workload};
 use leno_objects::{
-    AuthorizationPolicy, EndpointSlice, Kind, Labels, Namespace, Node, Object, ObjectKey, ObjectMeta,
-    PeerAuthentication, Pod, Service,
+    AuthorizationPolicy, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node, Object, ObjectKey,
+    ObjectMeta, PeerAuthentication, Pod, Service,
 };
 
 /// The parts that must be translated again.
@@ -39,9 +39,14 @@ impl Dirt {
             | Kind::StatefulSet
             | Kind::Job
             | Kind::ConfigMap
-            | Kind::Secret
-            | Kind::Gateway
-            | Kind::GatewayClass => {}
+            | Kind::Secret => {}
+            Kind::Gateway => self.mark_users(known, &me),
+            Kind::GatewayClass => {
+                let of_class = store.gateways().filter(|it| *it.spec.gateway_class_name == *key.name);
+                for gateway in of_class {
+                    self.mark_users(known, &name(&gateway.metadata));
+                }
+            }
             Kind::Pod => {
                 self.pods.insert(me);
             }
@@ -56,8 +61,9 @@ impl Dirt {
                 let metadata =
                     |object: Option<&'_ Object>| object.and_then(Namespace::of).map(|it| it.metadata.clone());
                 let (old, new) = (metadata(old), metadata(new));
-                let waypoint = |namespace: &Option<ObjectMeta>| default_of(namespace.as_ref().map(|it| &it.labels));
-                let waypoint_stays = waypoint(&old) == waypoint(&new);
+                let labels = |namespace: &Option<ObjectMeta>| namespace.as_ref().map(|it| it.labels.clone());
+                let waypoint_stays = default_of(old.as_ref()) == default_of(new.as_ref())
+                    && (labels(&old) == labels(&new) || !store.gateways().any(selects_namespaces));
                 if !waypoint_stays {
                     self.mark_pods(Pod::list(store, &key.name));
                 }
@@ -66,16 +72,7 @@ impl Dirt {
                 }
             }
             Kind::Service => {
-                for service in both().filter_map(Service::of).filter(|s| !service::has_manual_endpoints(s)) {
-                    self.mark_selected(known, &key.namespace, &service.spec.selector);
-                }
-                if both().filter_map(Service::of).any(service::has_manual_endpoints) {
-                    let slices = index.slices_of_service(&key.namespace, &key.name);
-                    for slice in slices.filter_map(|name| EndpointSlice::get(store, &key.namespace, name)) {
-                        self.mark_slice(slice);
-                    }
-                }
-                self.services.insert(me);
+                self.mark_service(known, &me, both().filter_map(Service::of));
             }
             Kind::EndpointSlice => {
                 // A slice has no effect if its service has a selector or is missing.
@@ -127,6 +124,41 @@ impl Dirt {
         }
     }
 
+    /// Marks a service, of which these are the versions, and the endpoints whose workloads it is part of.
+    fn mark_service<'a>(&mut self, known: Known<'_>, me: &Named, versions: impl Iterator<Item = &'a Service>) {
+        let (mut manual, namespace) = (false, &me.0);
+        for service in versions {
+            if service::has_manual_endpoints(service) {
+                manual = true;
+            } else {
+                self.mark_selected(known, namespace, &service.spec.selector);
+            }
+        }
+        if manual {
+            let slices = known.index.slices_of_service(namespace, &me.1);
+            for slice in slices.filter_map(|name| EndpointSlice::get(known.store, namespace, name)) {
+                self.mark_slice(slice);
+            }
+        }
+        self.services.insert(me.clone());
+    }
+
+    /// Marks what names a Gateway as its waypoint.
+    fn mark_users(&mut self, known: Known<'_>, gateway: &Named) {
+        for (kind, user) in known.index.waypoint_users(gateway) {
+            match kind {
+                Kind::Service => {
+                    self.mark_service(known, user, Service::get(known.store, &user.0, &user.1).into_iter());
+                }
+                Kind::Pod => drop(self.pods.insert(user.clone())),
+                _ => {
+                    self.mark_pods(Pod::list(known.store, &user.1));
+                    self.services.extend(Service::list(known.store, &user.1).map(|service| name(&service.metadata)));
+                }
+            }
+        }
+    }
+
     /// Marks the pods of a namespace that have these labels.
     fn mark_selected(&mut self, known: Known<'_>, namespace: &Name, labels: &Labels) {
         let selected = known.index.pods_with(known.store, namespace, labels);
@@ -142,6 +174,11 @@ impl Dirt {
         self.pods.extend(target_pods(slice).map(|pod| (namespace.clone(), pod.into())));
         self.slices.insert(name(&slice.metadata));
     }
+}
+
+/// Whether labels of Namespaces decide who may use a Gateway.
+fn selects_namespaces(gateway: &Gateway) -> bool {
+    gateway.spec.listeners.iter().any(|it| it.allowed_routes.namespaces.from == FromNamespaces::Selector)
 }
 
 fn name(metadata: &ObjectMeta) -> Named {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use leno_model::Name;
-use leno_objects::{EndpointSlice, Labels, Object, ObjectKey, ObjectStore, Pod, selects};
+use leno_objects::{
+    EndpointSlice, Kind, Labels, Object, ObjectKey, ObjectMeta, ObjectStore, Pod, named_waypoint, selects,
+};
 
 use super::{Options, service, workload};
 
@@ -104,6 +106,8 @@ pub(super) struct Index {
     services: Selectors,
     policies: Selectors,
     peers: Selectors,
+    /// What names a Gateway as its waypoint, by the Gateway.
+    waypoint_users: BTreeMap<Named, BTreeSet<(Kind, Named)>>,
     /// PeerAuthentications without a selector, by namespace.
     wide_peers: BTreeMap<Name, BTreeSet<Name>>,
 }
@@ -134,6 +138,9 @@ impl Index {
             return;
         }
         for (object, add) in [(old, false), (new, true)] {
+            if let Some(object @ (Object::Pod(_) | Object::Service(_) | Object::Namespace(_))) = object {
+                self.waypoint_user(key, object.metadata(), add);
+            }
             match object {
                 Some(Object::Pod(pod)) => self.pod(key, pod, add),
                 Some(Object::EndpointSlice(slice)) => self.slice(key, slice, add),
@@ -181,6 +188,25 @@ impl Index {
         if *count == 0 {
             self.pods.remove(&key.namespace);
         }
+    }
+
+    fn waypoint_user(&mut self, key: &ObjectKey, metadata: &ObjectMeta, add: bool) {
+        let own = if key.kind == Kind::Namespace { &key.name } else { &key.namespace };
+        let Some(gateway) = named_waypoint(&metadata.labels, own) else { return };
+        let user = (key.kind, (key.namespace.clone(), key.name.clone()));
+        if add {
+            self.waypoint_users.entry(gateway).or_default().insert(user);
+        } else if let Some(users) = self.waypoint_users.get_mut(&gateway) {
+            users.remove(&user);
+            if users.is_empty() {
+                self.waypoint_users.remove(&gateway);
+            }
+        }
+    }
+
+    /// The Namespaces, services and pods whose labels name a Gateway as their waypoint.
+    pub(super) fn waypoint_users(&self, gateway: &Named) -> impl Iterator<Item = &(Kind, Named)> {
+        self.waypoint_users.get(gateway).into_iter().flatten()
     }
 
     fn slice(&mut self, key: &ObjectKey, slice: &EndpointSlice, add: bool) {

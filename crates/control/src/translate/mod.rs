@@ -10,7 +10,8 @@ mod index;
 mod peer_authentication;
 mod service;
 mod service_name;
-mod waypoint;
+mod through_waypoint;
+pub(crate) mod waypoint;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,6 +99,10 @@ pub struct Translator {
     names: Names,
     // Has no empty lists.
     warnings: BTreeMap<ObjectKey, Vec<String>>,
+    // The policies that keep connections from going around waypoints, with the number of pods that name each.
+    through_waypoints: BTreeMap<PolicyName, usize>,
+    // Which of them a pod names.
+    kept_to_waypoint: BTreeMap<Named, PolicyName>,
     // The workloads of endpoints that are not pods.
     slice_workloads: BTreeMap<Named, Vec<WorkloadUid>>,
 }
@@ -182,6 +187,14 @@ impl Translator {
         for (namespace, name) in &dirt.pods {
             self.refresh_pod(namespace, name, &mut delta);
         }
+        if !dirt.pods.is_empty() {
+            // Not sooner: another pod may have come to name it.
+            let unnamed: Vec<PolicyName> =
+                self.through_waypoints.extract_if(.., |_, pods| *pods == 0).map(|(id, _)| id).collect();
+            for id in unnamed {
+                self.put_policy(id, None, &mut delta);
+            }
+        }
         delta
     }
 
@@ -234,7 +247,7 @@ impl Translator {
     fn refresh_service(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
         let around = Namespace::get(&self.store, "", namespace).map(|namespace| &namespace.metadata);
         let service = Service::get(&self.store, namespace, name)
-            .and_then(|service| service::service(&self.options, service, around));
+            .and_then(|service| service::service(&self.options, &self.store, service, around));
         let id = service_name::service_name(&self.options, namespace, name);
         if self.mesh.service(&id).map(|old| &**old) == service.as_ref() {
             return;
@@ -272,8 +285,39 @@ impl Translator {
 
     fn refresh_pod(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
         let pod = Pod::get(&self.store, namespace, name);
-        let workload = pod.and_then(|pod| workload::pod(&self.options, pod, self.surroundings(pod)));
+        let translated = pod.and_then(|pod| {
+            let around = self.surroundings(pod);
+            let policy = workload::keeping_to_waypoint(&self.options, &self.store, pod, &around);
+            let mut workload = workload::pod(&self.options, pod, around)?;
+            workload.authorization_policies.extend(policy.as_ref().map(|policy| policy.id.clone()));
+            Some((workload, policy))
+        });
+        let (workload, policy) = translated.unzip();
+        self.keep_to_waypoint((namespace.into(), name.into()), policy.flatten(), delta);
         self.put_workload(workload::pod_uid(&self.options, namespace, name), workload, delta);
+    }
+
+    /// Takes in which policy keeps connections to a pod from going around its waypoint.
+    fn keep_to_waypoint(&mut self, pod: Named, policy: Option<leno_model::Authorization>, delta: &mut Delta) {
+        let new = policy.as_ref().map(|policy| policy.id.clone());
+        let old = self.kept_to_waypoint.get(&pod).cloned();
+        if old == new {
+            return;
+        }
+        match policy {
+            Some(policy) => {
+                self.kept_to_waypoint.insert(pod, policy.id.clone());
+                *self.through_waypoints.entry(policy.id.clone()).or_default() += 1;
+                // What it says follows from its name.
+                self.put_policy(policy.id.clone(), Some(policy), delta);
+            }
+            None => drop(self.kept_to_waypoint.remove(&pod)),
+        }
+        if let Some(old) = old
+            && let Some(pods) = self.through_waypoints.get_mut(&old)
+        {
+            *pods -= 1;
+        }
     }
 
     fn known(&self) -> Known<'_> {
@@ -302,9 +346,8 @@ impl Translator {
             .map(authorization::policy_name)
             .collect();
         policies.extend(Peers(self.known()).policy_for(pod));
-        let around = Namespace::get(store, "", namespace);
         Surroundings {
-            namespace_labels: around.map(|namespace| &namespace.metadata.labels),
+            waypoint: waypoint::required(&self.options, store, metadata, waypoint::Addressed::Workload),
             node: Node::get(store, "", &pod.spec.node_name),
             services: services.iter().filter_map(|name| Service::get(store, namespace, name)).collect(),
             slices: slices.collect(),

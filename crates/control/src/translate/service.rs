@@ -7,8 +7,10 @@ use leno_model::{
 
 use super::Options;
 use super::service_name::service_name;
-use super::waypoint::waypoint;
-use leno_objects::{IntOrString, IpFamily, Labels, ObjectMeta, Protocol, ServicePort, ServiceType, TrafficPolicy};
+use super::waypoint::{Addressed, required};
+use leno_objects::{
+    IntOrString, IpFamily, Labels, ObjectMeta, ObjectStore, Protocol, ServicePort, ServiceType, TrafficPolicy,
+};
 
 /// Annotation on a Service or its Namespace, for clusters whose API server drops `trafficDistribution`.
 const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
@@ -26,6 +28,7 @@ pub(super) fn has_manual_endpoints(service: &leno_objects::Service) -> bool {
 /// The service as proxies see it; `None` if it is not for them. `namespace` is the metadata of its Namespace.
 pub(super) fn service(
     options: &Options,
+    store: &ObjectStore,
     service: &leno_objects::Service,
     namespace: Option<&ObjectMeta>,
 ) -> Option<Service> {
@@ -58,7 +61,7 @@ pub(super) fn service(
         .map(|(port, transport)| PortName { name: port.name.as_str().into(), transport, service_port: port.port.0 })
         .collect();
     out.load_balancing = load_balancing(service, namespace.map(|namespace| &namespace.annotations));
-    out.waypoint = waypoint(options, metadata, namespace.map(|namespace| &namespace.labels));
+    out.waypoint = required(options, store, metadata, Addressed::Service).map(|waypoint| waypoint.address);
     out.ip_families = match service.spec.ip_families[..] {
         [] => IpFamilies::Automatic,
         [IpFamily::Ipv4] => IpFamilies::Ipv4Only,

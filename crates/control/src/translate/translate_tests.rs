@@ -269,6 +269,130 @@ fn waypoints_are_those_of_the_nearest_label() {
     assert_eq!(mesh("istio.io/use-waypoint: gate", gate), "None", "a waypoint is not sent through itself");
 }
 
+/// A Gateway of `namespace` with these labels and annotations, that lets itself be used from there.
+fn gateway(namespace: &str, labels: &str, annotations: &str, from: &str) -> String {
+    format!(
+        "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: gate, namespace: {namespace}, labels: {{{labels}}}, annotations: {{{annotations}}}}}\n\
+         spec: {{gatewayClassName: leno-waypoint, listeners: [{{name: mesh, port: 15008, protocol: HBONE, allowedRoutes: {{namespaces: {from}}}}}]}}\n"
+    )
+}
+
+fn space(labels: &str) -> String {
+    format!("\n---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: default, labels: {{{labels}}}}}\n")
+}
+
+/// What the service and the pod of a mesh must pass, and what keeps connections to the pod from going around it.
+fn passing(yaml: &str) -> [String; 3] {
+    let translator = translate(yaml);
+    let shown = |gateway: Option<&GatewayAddress>| match gateway.map(|gateway| &gateway.destination) {
+        Some(GatewayDestination::Hostname(service)) => service.to_string(),
+        _ => String::new(),
+    };
+    let pod = pod_workload(&translator, "default/web-1");
+    let mesh = translator.mesh();
+    for policy in &pod.authorization_policies {
+        assert!(mesh.policy(policy).is_some(), "{policy} is named and not there");
+    }
+    let policies = pod.authorization_policies.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let service = shown(mesh.service(&named("web")).expect("there").waypoint.as_ref());
+    [service, shown(pod.waypoint.as_deref()), policies.join(" ")]
+}
+
+#[test]
+fn a_gateway_says_what_it_is_for_and_who_may_use_it() {
+    let here = "default/gate.default.svc.cluster.local";
+    let used = [WEB, WEB_SERVICE, &space("istio.io/use-waypoint: gate")].concat();
+    let by = |labels: &str, annotations: &str, from: &str| {
+        passing(&[&used, &gateway("default", labels, annotations, from)[..]].concat())
+    };
+    let only = "default/through_waypoint_gate.default_82.8080.9090";
+    assert_eq!(by("", "", "{}"), [here, "", only]);
+    assert_eq!(by("istio.io/waypoint-for: service", "", "{}"), [here, "", only]);
+    assert_eq!(
+        by("istio.io/waypoint-for: all", "", "{}"),
+        [here, here, "default/through_waypoint_gate.default_82.8080.9090+gate.default_not_82.8080.9090"]
+    );
+    assert_eq!(
+        by("istio.io/waypoint-for: workload", "", "{}"),
+        ["", here, "default/through_waypoint_gate.default_not_82.8080.9090"],
+        "clients of the service come directly"
+    );
+    assert_eq!(by("istio.io/waypoint-for: none", "", "{}"), ["", "", ""]);
+    assert_eq!(by("", "leno.mesh/waypoint-bypass: allowed", "{}"), [here, "", ""]);
+    let refused = "default/gate.default.svc.cluster.local.not-allowed.invalid";
+    assert_eq!(by("", "", "{from: None}"), [refused, "", only]);
+
+    let abroad = |labels: &str, from: &str| {
+        let user = space(&format!("istio.io/use-waypoint: gate, istio.io/use-waypoint-namespace: infra{labels}"));
+        let [service, ..] = passing(&[WEB, WEB_SERVICE, &user, &gateway("infra", "", "", from)].concat());
+        service
+    };
+    let (there, selector) =
+        ("infra/gate.infra.svc.cluster.local", "{from: Selector, selector: {matchLabels: {tier: paid}}}");
+    let refused = format!("{there}.not-allowed.invalid");
+    assert_eq!(abroad("", "{}"), refused);
+    assert_eq!(abroad("", "{from: All}"), there);
+    assert_eq!(abroad("", selector), refused);
+    assert_eq!(abroad(", tier: paid", selector), there);
+
+    let class = "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: leno-waypoint, labels: {istio.io/waypoint-for: none}}\nspec: {controllerName: leno.mesh/waypoint-controller}\n";
+    let with = |gateway: String| passing(&[&used, class, &gateway[..]].concat());
+    assert_eq!(with(gateway("default", "", "", "{}")), ["", "", ""], "the class's word");
+    assert_eq!(with(gateway("default", "istio.io/waypoint-for: service", "", "{}")), [here, "", only]);
+    let missing = passing(&used);
+    assert_eq!(missing[..2], [here, here], "nobody knows what it would be for");
+}
+
+#[test]
+fn a_port_is_closed_only_if_every_service_that_leads_there_has_a_waypoint() {
+    let other = |labels: &str, port: u16| {
+        format!(
+            "\n---\napiVersion: v1\nkind: Service\nmetadata: {{name: other, labels: {{{labels}}}}}\nspec: {{clusterIP: 10.1.0.2, selector: {{app: web}}, ports: [{{port: {port}}}]}}\n"
+        )
+    };
+    let used = [WEB, WEB_SERVICE, &space("istio.io/use-waypoint: gate"), &gateway("default", "", "", "{}")].concat();
+    let policies = |more: String| {
+        let [.., policies] = passing(&[used.clone(), more].concat());
+        policies
+    };
+    assert_eq!(policies(other("", 9)), "default/through_waypoint_gate.default_9.82.8080.9090");
+    let without = "istio.io/use-waypoint: none";
+    assert_eq!(policies(other(without, 8080)), "default/through_waypoint_gate.default_82.9090");
+    assert_eq!(policies(other(without, 9)), "default/through_waypoint_gate.default_82.8080.9090");
+    assert_eq!(
+        policies(other("istio.io/use-waypoint: gate-2", 8080)),
+        "default/through_waypoint_gate.default_82.9090+gate.default_gate-2.default_8080",
+        "either waypoint may bring connections"
+    );
+}
+
+#[test]
+fn who_goes_around_a_waypoint_is_refused() {
+    let yaml = [WEB, WEB_SERVICE, &space("istio.io/use-waypoint: gate"), &gateway("default", "", "", "{}")].concat();
+    let mut translator = translate(&yaml);
+    let says = |translator: &Translator, account: Option<&str>, port: u16| {
+        let pod = pod_workload(translator, "default/web-1");
+        let source =
+            account.map(|account| format!("spiffe://cluster.local/ns/default/sa/{account}").parse().expect("an id"));
+        let connection = leno_policy::Connection {
+            source: source.as_ref(),
+            source_ip: [10, 0, 0, 9].into(),
+            destination: ([10, 0, 0, 1], port).into(),
+        };
+        leno_policy::authorize(translator.mesh(), &pod, &connection).to_string()
+    };
+    assert!(says(&translator, Some("gate"), 8080).starts_with("allowed"));
+    for stranger in [Some("client"), None] {
+        let said = says(&translator, stranger, 8080);
+        assert!(said.contains("its waypoint must be passed"), "{said}");
+        assert!(says(&translator, stranger, 7777).starts_with("allowed"), "no service leads to this port");
+    }
+    let delta = translator.apply([Change::Remove(ObjectKey::new(Kind::Namespace, "", "default"))]);
+    assert_eq!((delta.workloads.len(), delta.policies.len()), (1, 1));
+    assert_eq!(translator.mesh().policies().count(), 0, "nobody names it any more");
+    assert!(says(&translator, None, 8080).starts_with("allowed"));
+}
+
 #[test]
 fn external_names_are_left_out() {
     let translator = translate(
@@ -538,6 +662,15 @@ fn pool() -> Vec<Object> {
         "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, annotations: {networking.istio.io/traffic-distribution: PreferClose}}\n".to_owned(),
         "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {istio.io/use-waypoint: gate}}\n".to_owned(),
         "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {istio.io/use-waypoint: gate, istio.io/use-waypoint-namespace: infra}}\n".to_owned(),
+        WEB_SERVICE.replace("{name: web}", "{name: web, labels: {istio.io/use-waypoint: none}}"),
+        WEB_SERVICE.replace("{name: web}", "{name: web-2, labels: {istio.io/use-waypoint: gate}}"),
+        WEB.replace("name: web-1", "name: web-3").replace("app: web,", "app: web, istio.io/use-waypoint: gate,").replace("10.0.0.1", "10.0.0.4").replace("fd00::1", "fd00::4"),
+        "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {tier: paid, istio.io/use-waypoint: gate, istio.io/use-waypoint-namespace: infra}, annotations: {leno.mesh/waypoint-bypass: allowed}}\n".to_owned(),
+        gateway("default", "", "", "{}"),
+        gateway("default", "istio.io/waypoint-for: all", "", "{}"),
+        gateway("infra", "", "", "{from: Selector, selector: {matchLabels: {tier: paid}}}"),
+        gateway("infra", "istio.io/waypoint-for: workload", "", "{from: All}"),
+        "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: leno-waypoint, labels: {istio.io/waypoint-for: all}}\nspec: {controllerName: leno.mesh/waypoint-controller}\n".to_owned(),
         security("AuthorizationPolicy", "default", "a", selector),
         security("AuthorizationPolicy", "default", "a", "action: AUDIT"),
         security("AuthorizationPolicy", "default", "a", ""),

@@ -1,37 +1,108 @@
 //! Which waypoint must traffic to a service or pod pass? What the labels ask for is told to proxies whether or not there is
 //! such a waypoint: a proxy refuses a connection whose waypoint it can't use, and never goes around it.
 
-use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT};
-use leno_objects::{Labels, ObjectMeta, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE};
+use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Name, ServiceName};
+use leno_objects::{
+    Gateway, GatewayClass, Labels, Namespace, ObjectMeta, ObjectStore, USE_WAYPOINT, WAYPOINT_BYPASS, WaypointFor,
+    named_waypoint,
+};
 
 use super::Options;
 use super::service_name::service_name;
 
 /// Label, with the Gateway's name as value, of a waypoint's own pods and Service.
-const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// What a Namespace's labels mean for what is in it.
-pub(super) fn default_of(namespace_labels: Option<&Labels>) -> Option<(String, Option<String>)> {
-    let said = |key: &str| namespace_labels.and_then(|labels| labels.get(key)).map(|value| value.to_string());
-    Some((said(USE_WAYPOINT)?, said(USE_WAYPOINT_NAMESPACE)))
+/// Namespace and name.
+pub(super) type Named = (Name, Name);
+
+/// What the connection is addressed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Addressed {
+    /// A service.
+    Service,
+    /// A workload itself.
+    Workload,
 }
 
-/// The waypoint of an object: by its own label, or else by its Namespace's.
-pub(super) fn waypoint(
-    options: &Options,
-    metadata: &ObjectMeta,
-    namespace_labels: Option<&Labels>,
-) -> Option<GatewayAddress> {
+/// The waypoint that traffic must pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Required {
+    /// Its Gateway, by namespace and name.
+    pub(super) gateway: Named,
+    /// What proxies are told.
+    pub(super) address: GatewayAddress,
+    /// Whether its users may also be reached by their own addresses.
+    pub(super) bypass: bool,
+}
+
+/// What of a Namespace decides about the waypoints of what is in it.
+pub(super) fn default_of(namespace: Option<&ObjectMeta>) -> (Option<Named>, bool) {
+    (namespace.and_then(|it| named_waypoint(&it.labels, &it.name)), namespace.is_some_and(allows_bypass))
+}
+
+/// The Gateway of an object: by its own label, or else by its Namespace's.
+pub(super) fn gateway_of(metadata: &ObjectMeta, namespace_labels: Option<&Labels>) -> Option<Named> {
     if metadata.label(GATEWAY_NAME).is_some() {
         return None;
     }
-    let own = metadata.label(USE_WAYPOINT).map(str::to_owned);
-    let own = own.map(|name| (name, metadata.label(USE_WAYPOINT_NAMESPACE).map(str::to_owned)));
-    let (name, namespace) = own.or_else(|| default_of(namespace_labels))?;
-    if name == "none" {
-        return None;
+    match metadata.label(USE_WAYPOINT) {
+        Some(_) => named_waypoint(&metadata.labels, &metadata.namespace),
+        None => namespace_labels.and_then(|labels| named_waypoint(labels, &metadata.namespace)),
     }
-    let namespace = namespace.unwrap_or_else(|| metadata.namespace.to_string());
-    let service = service_name(options, &namespace, &name);
-    Some(GatewayAddress { destination: GatewayDestination::Hostname(service), hbone_mtls_port: HBONE_PORT })
+}
+
+/// Whether an object says that a waypoint's users may be reached around it.
+fn allows_bypass(metadata: &ObjectMeta) -> bool {
+    metadata.annotation(WAYPOINT_BYPASS) == Some("allowed")
+}
+
+/// The waypoint of an object.
+pub(super) fn required(
+    options: &Options,
+    store: &ObjectStore,
+    metadata: &ObjectMeta,
+    addressed: Addressed,
+) -> Option<Required> {
+    let namespace = Namespace::get(store, "", &metadata.namespace).map(|namespace| &namespace.metadata);
+    let chosen = gateway_of(metadata, namespace.map(|namespace| &namespace.labels))?;
+    let gateway = Gateway::get(store, &chosen.0, &chosen.1);
+    let bypass =
+        std::iter::once(metadata).chain(namespace).chain(gateway.map(|gateway| &gateway.metadata)).any(allows_bypass);
+    let service = service_name(options, &chosen.0, &chosen.1);
+    let destination = match gateway {
+        None if bypass => return None,
+        // Nobody knows what it would be for.
+        None => service,
+        Some(gateway) => {
+            // A word that is not understood may mean anything.
+            let class = GatewayClass::get(store, "", &gateway.spec.gateway_class_name);
+            let passing = gateway.waypoint_for(class).unwrap_or(WaypointFor::All);
+            let concerned = match addressed {
+                Addressed::Service => passing.services(),
+                Addressed::Workload => passing.workloads(),
+            };
+            if !concerned {
+                return None;
+            }
+            let labels = namespace.map(|namespace| &namespace.labels);
+            if allows(gateway, &metadata.namespace, labels) { service } else { ServiceName::not_allowed(&service) }
+        }
+    };
+    let address =
+        GatewayAddress { destination: GatewayDestination::Hostname(destination), hbone_mtls_port: HBONE_PORT };
+    Some(Required { gateway: chosen, address, bypass })
+}
+
+/// Whether a Gateway may be the waypoint of what is in a namespace that has these labels.
+pub(crate) fn allows(gateway: &Gateway, namespace: &str, labels: Option<&Labels>) -> bool {
+    let (none, own) = (Labels::new(), &*gateway.metadata.namespace);
+    // One without such a listener is reached by nobody.
+    let listener = gateway.hbone_listener();
+    listener.is_none_or(|it| it.allowed_routes.namespaces.allow(own, namespace, labels.unwrap_or(&none)))
+}
+
+/// The service account of a waypoint's pods: it is called as the Gateway.
+pub(super) fn principal(options: &Options, gateway: &Named) -> Name {
+    format!("{}/ns/{}/sa/{}", options.trust_domain, gateway.0, gateway.1).into()
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use leno_model::{
-    Health, Locality, Name, NetworkMode, PolicyName, Port, ServiceName, Transport, TunnelProtocol, Workload,
-    WorkloadType, WorkloadUid,
+    Authorization, Health, Locality, Name, NetworkMode, PolicyName, Port, ServiceName, Transport, TunnelProtocol,
+    Workload, WorkloadType, WorkloadUid,
 };
 
-use super::Options;
 use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, ports};
 use super::service_name::service_name;
-use super::waypoint::waypoint;
+use super::waypoint::{Addressed, GATEWAY_NAME, Required, required};
+use super::{Options, through_waypoint};
 use leno_objects::{
-    AddressType, EndpointSlice, IntOrString, Labels, Node, ObjectMeta, Pod, PodPhase, Service, ServicePort,
+    AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, ObjectStore, Pod, PodPhase, Service, ServicePort,
     SliceEndpoint, is_captured, selects,
 };
 
@@ -31,8 +31,8 @@ pub(super) fn pod_uid(options: &Options, namespace: &str, name: &str) -> Workloa
 
 /// The other objects that a pod's workload depends on.
 pub(super) struct Surroundings<'a> {
-    /// The labels of its Namespace, if that is known.
-    pub(super) namespace_labels: Option<&'a Labels>,
+    /// The waypoint of what is addressed to it.
+    pub(super) waypoint: Option<Required>,
     /// The Node that it runs on, if known.
     pub(super) node: Option<&'a Node>,
     /// Services of its namespace that may select it.
@@ -76,10 +76,31 @@ pub(super) fn pod(options: &Options, pod: &Pod, around: Surroundings<'_>) -> Opt
             .into();
     out.workload_name = owner.into();
     out.services = services(options, pod, &around).into_iter().collect();
-    out.waypoint = waypoint(options, metadata, around.namespace_labels).map(Box::new);
+    out.waypoint = around.waypoint.map(|waypoint| Box::new(waypoint.address));
     out.authorization_policies = around.policies;
     out.addresses = addresses;
     Some(out)
+}
+
+/// The policy that keeps connections to a pod from going around a waypoint, if it needs one.
+pub(super) fn keeping_to_waypoint(
+    options: &Options,
+    store: &ObjectStore,
+    pod: &Pod,
+    around: &Surroundings<'_>,
+) -> Option<Authorization> {
+    // A waypoint's own pods must be reached by everybody.
+    if pod.metadata.label(GATEWAY_NAME).is_some() {
+        return None;
+    }
+    let ports = services(options, pod, around);
+    let all = around.services.iter().chain(around.slices.iter().map(|(_, service)| service));
+    let all: BTreeMap<ServiceName, &ObjectMeta> =
+        all.map(|service| &service.metadata).map(|it| (service_name(options, &it.namespace, &it.name), it)).collect();
+    let services = ports
+        .iter()
+        .filter_map(|(id, ports)| Some((&ports[..], required(options, store, all.get(id)?, Addressed::Service))));
+    through_waypoint::policy(options, &pod.metadata.namespace, services, around.waypoint.as_ref())
 }
 
 /// The location of a node.
