@@ -146,8 +146,7 @@ fn measured(to: &str, load: Load) -> Placed {
 }
 
 fn http(connections: usize, pace: Pace, reuse: Reuse) -> HttpLoad {
-    let target = port(ServerSpec::default().http);
-    HttpLoad { target, path: "/".to_owned(), connections, pace, reuse, workers: 1, timeout_seconds: 10.0 }
+    HttpLoad::new(port(ServerSpec::default().http), "/", connections, pace, reuse)
 }
 
 fn open(per_second: f64) -> Pace {

@@ -88,15 +88,8 @@ fn theirs(fortio: &PathBuf, server: SocketAddr) -> Found {
 }
 
 fn ours(server: SocketAddr) -> Found {
-    let load = Load::Http(HttpLoad {
-        target: server,
-        path: "/".to_owned(),
-        connections: CONNECTIONS,
-        pace: Pace::Open { per_second: RATE },
-        reuse: Reuse::Kept,
-        workers: 1,
-        timeout_seconds: 5.0,
-    });
+    let pace = Pace::Open { per_second: RATE };
+    let load = Load::Http(HttpLoad::new(server, "/", CONNECTIONS, pace, Reuse::Kept));
     let spec = LoadSpec { unattended: false, warmup_seconds: 0.2, seconds: SECONDS, load };
     let outcome = run(&spec, mpsc::channel().1, &mut |_| {}).unwrap();
     let Outcome::Http(outcome) = outcome else { panic!("{outcome:?}") };

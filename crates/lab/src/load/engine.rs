@@ -8,12 +8,12 @@ use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use super::conduct::{check, conduct};
 use super::message::Progress;
 use super::pace::Schedule;
 use super::slot::{Phase, Slot, connect};
 use super::spec::{Event, HttpLoad, HttpOutcome, Pace, Reuse};
 use super::tally::Tally;
-use super::undisturbed::{SLICE, Slices};
 use crate::Error;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -36,56 +36,41 @@ pub(super) fn run(
     duration: Duration,
     events: &mut dyn FnMut(Event),
 ) -> Result<HttpOutcome, Error> {
-    if let Pace::Open { per_second } = load.pace
-        && !(per_second > 0.0 && per_second.is_finite())
-    {
-        return Err(Error::Usage(format!("a rate of {per_second} requests per second is none")));
+    check(load)?;
+    if load.streams != 1 {
+        return Err(Error::Usage("HTTP/1.1 has one request at a time on a connection".to_owned()));
     }
-    if load.connections == 0 {
-        return Err(Error::Usage("a load needs at least one connection".to_owned()));
+    if load.walk.as_ref().is_some_and(|walk| walk.stops.is_empty()) {
+        return Err(Error::Usage("a walk needs at least one request".to_owned()));
     }
     let workers = load.workers.clamp(1, load.connections);
     let mut shares: Vec<Vec<Slot>> = (0..workers).map(|_| Vec::new()).collect();
     for connection in 0..load.connections {
         shares[connection % workers].push(Slot::open(connection, load)?);
     }
-    let schedule = Schedule::new(Instant::now(), warmup, duration, load.connections, load.pace);
-    let (tallies, slices): (Vec<Result<Tally, Error>>, Slices) = std::thread::scope(|scope| {
-        let running: Vec<_> = shares
-            .into_iter()
-            .map(|slots| scope.spawn(move || Worker::new(load, schedule, slots).and_then(Worker::run)))
-            .collect();
-        sleep_until(schedule.begin);
-        events(Event::Started);
-        let mut slices = Slices::new(schedule.begin);
-        let mut look = schedule.begin;
-        while schedule.is_open() && look + SLICE <= schedule.end {
-            look += SLICE;
-            sleep_until(look);
-            slices.look();
-        }
-        sleep_until(schedule.end);
-        events(Event::Ended);
-        let tallies = running
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect();
-        (tallies, slices)
-    });
-    let mut total = Tally::default();
-    for tally in tallies {
-        total.add(tally?);
-    }
-    Ok(total.finish(duration, &slices))
+    let lockstep = load.walk.as_ref().is_some_and(|walk| walk.lockstep);
+    let schedule = Schedule::new(Instant::now(), warmup, duration, load.connections, load.pace, lockstep);
+    let workers = shares.into_iter().map(|slots| move || Worker::new(load, schedule, slots).and_then(Worker::run));
+    conduct(&schedule, duration, workers.collect(), events)
 }
 
-fn sleep_until(moment: Instant) {
-    std::thread::sleep(moment.saturating_duration_since(Instant::now()));
+/// The requests as they are sent.
+fn requests(load: &HttpLoad) -> Vec<Vec<u8>> {
+    let mut fields: String = load.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    if load.reuse == Reuse::PerRequest {
+        fields.push_str("Connection: close\r\n");
+    }
+    let request = |host: &str, path: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n").into_bytes();
+    match &load.walk {
+        Some(walk) => walk.stops.iter().map(|stop| request(&stop.host, &stop.path)).collect(),
+        None => vec![request(&load.target.to_string(), &load.path)],
+    }
 }
 
 struct Worker<'a> {
     load: &'a HttpLoad,
-    request: Vec<u8>,
+    /// The requests of a walk, or the only one.
+    requests: Vec<Vec<u8>>,
     schedule: Schedule,
     slots: Vec<Slot>,
     epoll: Epoll,
@@ -107,11 +92,6 @@ impl<'a> Worker<'a> {
         epoll
             .add(timer.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER))
             .map_err(Error::errno("cannot watch a timer"))?;
-        let connection = match load.reuse {
-            Reuse::Kept => "",
-            Reuse::PerRequest => "Connection: close\r\n",
-        };
-        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{connection}\r\n", load.path, load.target).into_bytes();
         let tally = match load.pace {
             Pace::Closed => Tally::default(),
             Pace::Open { per_second } => {
@@ -122,7 +102,7 @@ impl<'a> Worker<'a> {
         };
         let worker = Self {
             load,
-            request,
+            requests: requests(load),
             schedule,
             slots,
             epoll,
@@ -223,12 +203,13 @@ impl<'a> Worker<'a> {
         let slot = &mut self.slots[index];
         (slot.start, slot.begun, slot.sent) = (start, Instant::now(), 0);
         slot.reader.reset();
+        slot.go_on(self.load);
         if slot.stream.is_some() {
             slot.phase = Phase::Sending;
             return self.send(index);
         }
         slot.phase = Phase::Connecting;
-        match connect(self.load).and_then(|stream| self.watch(&stream, index).map(|()| stream)) {
+        match connect(slot.target).and_then(|stream| self.watch(&stream, index).map(|()| stream)) {
             Ok(stream) => self.slots[index].stream = Some(stream),
             Err(error) => self.fail(index, &format!("connect: {}", error.kind())),
         }
@@ -237,8 +218,9 @@ impl<'a> Worker<'a> {
     fn send(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         let Some(stream) = &mut slot.stream else { return };
-        while slot.sent < self.request.len() {
-            match stream.write(&self.request[slot.sent..]) {
+        let request = &self.requests[slot.stop];
+        while slot.sent < request.len() {
+            match stream.write(&request[slot.sent..]) {
                 Ok(written) => slot.sent += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

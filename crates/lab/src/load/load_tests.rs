@@ -9,7 +9,8 @@ use super::*;
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 fn server() -> Listening {
-    let spec = ServerSpec { address: LOOPBACK.into(), http: 0, sink: 0, source: 0, echo: 0, body: 100, workers: 2 };
+    let spec =
+        ServerSpec { address: LOOPBACK.into(), http: 0, http2: 0, sink: 0, source: 0, echo: 0, body: 100, workers: 2 };
     serve(&spec).unwrap().ports()
 }
 
@@ -18,7 +19,7 @@ fn at(port: u16) -> SocketAddr {
 }
 
 fn http(target: SocketAddr, connections: usize, pace: Pace, reuse: Reuse) -> HttpLoad {
-    HttpLoad { target, path: "/".to_owned(), connections, pace, reuse, workers: 1, timeout_seconds: 2.0 }
+    HttpLoad { timeout_seconds: 2.0, ..HttpLoad::new(target, "/", connections, pace, reuse) }
 }
 
 fn run_http(load: HttpLoad, seconds: f64) -> HttpOutcome {
@@ -330,4 +331,109 @@ fn descriptions_have_one_form() {
     let text = serde_json::to_string(&spec).unwrap();
     assert_eq!(serde_json::from_str::<LoadSpec>(&text).unwrap(), spec);
     assert!(text.contains(r#""kind":"http""#) && text.contains(r#""pace":{"open":{"per_second":50.0}}"#), "{text}");
+}
+
+/// Both ways of HTTP/2, at both lengths, in both loops.
+#[test]
+fn http2_and_grpc() {
+    let target = at(server().http2);
+    for (protocol, path, length) in [
+        (Protocol::Http2, "/", 100),
+        (Protocol::Http2, "/bytes/1048576", 1 << 20),
+        (Protocol::Grpc, "/", 100),
+        (Protocol::Grpc, "/bytes/1024", 1024),
+        (Protocol::Grpc, "/bytes/1048576", 1 << 20),
+    ] {
+        let rate = if length > 10_000 { 50.0 } else { 400.0 };
+        let load = HttpLoad::new(target, path, 2, Pace::Open { per_second: rate }, Reuse::Kept);
+        let load = HttpLoad { protocol, streams: 2, ..load };
+        let open = run_http(load.clone(), 0.5);
+        let planned = (rate * 0.5) as u64;
+        assert_eq!((open.planned, open.answered, open.error_count()), (planned, planned, 0), "{load:?}: {open:?}");
+        assert_eq!((open.latency.count, open.connections_opened), (planned, 0));
+        // Bodies count by when they came: some of the warm-up's, and not the last ones.
+        assert!(open.body_bytes % length == 0 && open.body_bytes >= planned * length / 2, "{open:?}");
+        let closed = run_http(HttpLoad { pace: Pace::Closed, ..load }, 0.3);
+        assert_eq!((closed.planned, closed.error_count()), (0, 0), "{closed:?}");
+        assert!(closed.answered > 2 && closed.body_bytes == closed.answered * length, "{closed:?}");
+    }
+}
+
+/// Requests of one connection don't wait for each other, and one that is late counts from when it was due.
+#[test]
+fn http2_lanes_have_the_schedule_of_connections() {
+    let listener = TcpListener::bind(at(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    // A server whose every request takes 50 ms.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async move {
+            listener.set_nonblocking(true).unwrap();
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::task::spawn_local(async move {
+                    let mut connection = h2::server::handshake(stream).await.unwrap();
+                    while let Some(Ok((_, mut answer))) = connection.accept().await {
+                        tokio::task::spawn_local(async move {
+                            tokio::time::sleep(Duration::from_millis(50)).await;
+                            drop(answer.send_response(http::Response::new(()), true));
+                        });
+                    }
+                });
+            }
+        });
+    });
+    let load = |streams, rate| HttpLoad {
+        protocol: Protocol::Http2,
+        streams,
+        ..HttpLoad::new(address, "/", 1, Pace::Open { per_second: rate }, Reuse::Kept)
+    };
+    let enough = run_http(load(8, 100.0), 1.0);
+    assert_eq!((enough.answered, enough.error_count()), (100, 0));
+    assert!((50_000.0..150_000.0).contains(&enough.latency.p50_us), "{:?}", enough.latency);
+    // One lane does 20 a second of the 40 that are asked for: at the end of the warm-up and one second, the last one is
+    // half a second late.
+    let late = run_http(load(1, 40.0), 1.0);
+    assert_eq!((late.planned, late.latency.count), (40, 40));
+    assert!(late.latency.max_us > 500_000.0 && late.latency.p50_us > 200_000.0, "{:?}", late.latency);
+}
+
+#[test]
+fn http2_errors_are_told() {
+    let hangs = TcpListener::bind(at(0)).unwrap();
+    let target = hangs.local_addr().unwrap();
+    let load = HttpLoad::new(target, "/", 2, Pace::Open { per_second: 20.0 }, Reuse::Kept);
+    let load = HttpLoad { protocol: Protocol::Http2, timeout_seconds: 0.2, ..load };
+    let outcome = run_http(load.clone(), 0.5);
+    assert_eq!((outcome.planned, outcome.answered), (10, 0));
+    assert_eq!((outcome.error_count(), outcome.latency.count), (10, 10), "{:?}", outcome.errors);
+    assert!(outcome.errors.contains_key("timeout"), "{:?}", outcome.errors);
+
+    // A message that is too long is refused with a status of gRPC, and the connection goes on.
+    let path = format!("/bytes/{}", 65 << 20);
+    let load = HttpLoad { target: at(server().http2), path, protocol: Protocol::Grpc, timeout_seconds: 2.0, ..load };
+    let outcome = run_http(load.clone(), 0.5);
+    assert_eq!(outcome.errors, [("gRPC status 3".to_owned(), 10)].into());
+    assert_eq!(outcome.connections_opened, 0);
+    let outcome = run_http(HttpLoad { protocol: Protocol::Http2, ..load }, 0.5);
+    assert_eq!(outcome.errors, [("status 413".to_owned(), 10)].into());
+}
+
+/// Kinvolk's harness: a list of requests to several applications, and a new connection for each application.
+#[test]
+fn a_walk_opens_a_connection_for_each_target() {
+    let servers: Vec<SocketAddr> = (0..2).map(|_| at(server().http)).collect();
+    let stops = servers.iter().flat_map(|target| {
+        (0..5).map(|number| Stop { target: *target, host: target.to_string(), path: format!("/bytes/{}", 10 + number) })
+    });
+    let walk = Some(Walk { stops: stops.collect(), lockstep: true });
+    let load = HttpLoad { walk, ..http(servers[0], 4, Pace::Open { per_second: 200.0 }, Reuse::Kept) };
+    let outcome = run_http(load.clone(), 1.0);
+    assert_eq!((outcome.planned, outcome.answered, outcome.error_count()), (200, 200, 0), "{outcome:?}");
+    // 50 turns on each of four connections, and one of five opens another.
+    assert!((36..=44).contains(&outcome.connections_opened), "{outcome:?}");
+    assert!((2300..=2500).contains(&outcome.body_bytes), "each of the five lengths is asked for: {outcome:?}");
+    let outcome = run_http(HttpLoad { pace: Pace::Closed, walk: load.walk.clone(), ..load }, 0.3);
+    assert!(outcome.answered > 50 && outcome.error_count() == 0, "{outcome:?}");
+    assert!(outcome.connections_opened.abs_diff(outcome.answered / 5) <= 8, "{outcome:?}");
 }

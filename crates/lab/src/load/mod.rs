@@ -5,16 +5,22 @@
 //! last. The end of standard input ends it at once, so that a generator never outlives the lab. In a cluster's pod there is no
 //! standard input, and the load is marked as unattended.
 
+mod asked;
+mod conduct;
 mod engine;
+mod grpc;
 mod histogram;
 mod idle;
 mod message;
+mod multiplexed;
 mod pace;
 mod server;
+mod server_http2;
 mod slot;
 mod spec;
 mod stream;
 mod tally;
+mod ticks;
 mod undisturbed;
 
 use std::io::{BufRead as _, Write as _};
@@ -25,8 +31,8 @@ use std::time::Duration;
 pub use histogram::{Latency, LatencyRecorder};
 pub use server::{Listening, ServerSpec, serve};
 pub use spec::{
-    Direction, Event, HttpLoad, HttpOutcome, IdleLoad, IdleOutcome, Load, LoadSpec, Outcome, Pace, Reuse, StreamLoad,
-    StreamOutcome, Undisturbed,
+    Direction, Event, HttpLoad, HttpOutcome, IdleLoad, IdleOutcome, Load, LoadSpec, Outcome, Pace, Protocol, Reuse,
+    Stop, StreamLoad, StreamOutcome, Undisturbed, Walk,
 };
 
 use crate::Error;
@@ -46,7 +52,10 @@ pub enum Order {
 pub fn run(spec: &LoadSpec, orders: mpsc::Receiver<Order>, events: &mut dyn FnMut(Event)) -> Result<Outcome, Error> {
     raise_descriptor_limit();
     match &spec.load {
-        Load::Http(load) => engine::run(load, spec.warmup(), spec.duration(), events).map(Outcome::Http),
+        Load::Http(load) => {
+            let run = if load.protocol == Protocol::Http1 { engine::run } else { multiplexed::run };
+            run(load, spec.warmup(), spec.duration(), events).map(Outcome::Http)
+        }
         Load::Stream(load) => stream::run(load, spec.warmup(), spec.duration(), events).map(Outcome::Stream),
         Load::Idle(load) => idle::run(load, orders, events).map(Outcome::Idle),
     }

@@ -1,4 +1,4 @@
-//! The server for every load: HTTP/1.1 responder, sink, source and echo.
+//! The server for every load: HTTP/1.1 responder, sink, source and echo. Its HTTP/2 is in `server_http2`.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
@@ -10,13 +10,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::asked::{BODY_MAX, size_in, usable};
 use super::message::{HEAD_MAX, head_end, request_head};
+use super::server_http2::{self, Bodies};
 use crate::Error;
 
 /// Bytes per system call of sink and source.
 const BLOCK: usize = 256 * 1024;
-/// The longest answer of `/bytes/N`.
-const BODY_MAX: usize = 64 << 20;
 
 /// The parameters of a server. With port 0, the kernel chooses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,8 @@ pub struct ServerSpec {
     pub address: IpAddr,
     /// Port of the HTTP/1.1 responder.
     pub http: u16,
+    /// Port of HTTP/2 by prior knowledge, and of gRPC.
+    pub http2: u16,
     /// The port of the sink, which reports how many bytes it has received when the sender is done.
     pub sink: u16,
     /// The port of the source, which sends bytes without end.
@@ -42,6 +44,7 @@ impl Default for ServerSpec {
         Self {
             address: Ipv4Addr::UNSPECIFIED.into(),
             http: 8080,
+            http2: 8081,
             sink: 5201,
             source: 5202,
             echo: 5203,
@@ -56,6 +59,7 @@ impl Default for ServerSpec {
 #[allow(missing_docs, reason = "as in ServerSpec")]
 pub struct Listening {
     pub http: u16,
+    pub http2: u16,
     pub sink: u16,
     pub source: u16,
     pub echo: u16,
@@ -96,6 +100,7 @@ impl Server {
 /// If a port is in use.
 pub fn serve(spec: &ServerSpec) -> Result<Server, Error> {
     let (http, ports_http) = listeners(spec, spec.http)?;
+    let (http2, ports_http2) = listeners(spec, spec.http2)?;
     let (echo, ports_echo) = listeners(spec, spec.echo)?;
     let sink = listen(spec, spec.sink)?;
     let source = listen(spec, spec.source)?;
@@ -103,14 +108,15 @@ pub fn serve(spec: &ServerSpec) -> Result<Server, Error> {
     let failed = || Error::io("asking for a listener's address");
     let ports = Listening {
         http: ports_http,
+        http2: ports_http2,
         echo: ports_echo,
         sink: port(&sink).map_err(failed())?,
         source: port(&source).map_err(failed())?,
     };
     let mut threads = Vec::new();
-    for (http, echo) in http.into_iter().zip(echo) {
+    for ((http, http2), echo) in http.into_iter().zip(http2).zip(echo) {
         let body = spec.body;
-        threads.push(std::thread::spawn(move || work(http, echo, body)));
+        threads.push(std::thread::spawn(move || work(http, http2, echo, body)));
     }
     threads.push(std::thread::spawn(move || each_on_its_own(&sink, take)));
     threads.push(std::thread::spawn(move || each_on_its_own(&source, give)));
@@ -143,15 +149,24 @@ fn listen(spec: &ServerSpec, port: u16) -> Result<std::net::TcpListener, Error> 
     attempt().map_err(Error::io(format!("cannot listen on {address}")))
 }
 
-fn work(http: std::net::TcpListener, echo: std::net::TcpListener, body: usize) -> io::Result<()> {
+fn work(
+    http: std::net::TcpListener,
+    http2: std::net::TcpListener,
+    echo: std::net::TcpListener,
+    body: usize,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = Rc::new(Answer::new(body));
     tokio::task::LocalSet::new().block_on(&runtime, async move {
         http.set_nonblocking(true)?;
         echo.set_nonblocking(true)?;
+        http2.set_nonblocking(true)?;
         let (http, echo) = (TcpListener::from_std(http)?, TcpListener::from_std(echo)?);
+        let http2 = server_http2::accept(TcpListener::from_std(http2)?, Rc::new(Bodies::new(body)));
+        let mut http2 = std::pin::pin!(http2);
         loop {
             tokio::select! {
+                failed = &mut http2 => return failed,
                 accepted = http.accept() => if let Some(stream) = usable(accepted).await? {
                     // A client that closes early is no failure.
                     let answer = answer.clone();
@@ -163,21 +178,6 @@ fn work(http: std::net::TcpListener, echo: std::net::TcpListener, body: usize) -
             }
         }
     })
-}
-
-/// Neither a lack of descriptors nor a client that is already gone may end the server.
-async fn usable(accepted: io::Result<(TcpStream, SocketAddr)>) -> io::Result<Option<TcpStream>> {
-    match accepted {
-        Ok((stream, _)) => Ok(Some(stream)),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-                Ok(None)
-            }
-            Some(libc::ECONNABORTED) => Ok(None),
-            _ => Err(error),
-        },
-    }
 }
 
 /// The usual answers, head and body in one piece.
@@ -219,7 +219,7 @@ async fn respond(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
                 .await;
         };
         let (close, length) = (request.close, request.length);
-        let size = request.path.strip_prefix("/bytes/").and_then(|size| size.parse().ok());
+        let size = size_in(request.path);
         discard(&mut stream, &mut buffer, end, length).await?;
         match size {
             None => stream.write_all(if close { &answer.close } else { &answer.keep }).await?,

@@ -37,7 +37,7 @@ impl LoadSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Load {
-    /// HTTP/1.1 requests.
+    /// HTTP or gRPC requests.
     Http(HttpLoad),
     /// Bulk bytes over TCP.
     Stream(StreamLoad),
@@ -45,15 +45,27 @@ pub enum Load {
     Idle(IdleLoad),
 }
 
-/// HTTP/1.1 `GET` requests.
+/// `GET` requests, or unary gRPC calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HttpLoad {
     /// The server's address.
     pub target: SocketAddr,
-    /// Path; `/bytes/N` asks the lab's server for a body of N bytes, everything else for its usual body.
+    /// Path. One that ends with `/bytes/N` asks the lab's server for a body of N bytes, everything else for its usual body.
     pub path: String,
+    /// Fields that every request has, besides those that its protocol needs.
+    #[serde(default)]
+    pub headers: Vec<(String, String)>,
+    /// How a request is written down.
+    #[serde(default)]
+    pub protocol: Protocol,
     /// The number of simultaneous connections.
     pub connections: usize,
+    /// Requests at a time on each connection. More than one needs HTTP/2.
+    #[serde(default = "one")]
+    pub streams: usize,
+    /// Requests to take in turn instead of `target` and `path`. Needs HTTP/1.1.
+    #[serde(default)]
+    pub walk: Option<Walk>,
     /// When the next request is sent.
     pub pace: Pace,
     /// Whether a connection is used again after a request.
@@ -62,6 +74,63 @@ pub struct HttpLoad {
     pub workers: usize,
     /// A request that has no complete answer after this many seconds is an error, and its connection is given up.
     pub timeout_seconds: f64,
+}
+
+impl HttpLoad {
+    /// HTTP/1.1 requests by one thread, with ten seconds for each.
+    #[must_use]
+    pub fn new(target: SocketAddr, path: &str, connections: usize, pace: Pace, reuse: Reuse) -> Self {
+        Self {
+            target,
+            path: path.to_owned(),
+            headers: Vec::new(),
+            protocol: Protocol::Http1,
+            connections,
+            streams: 1,
+            walk: None,
+            pace,
+            reuse,
+            workers: 1,
+            timeout_seconds: 10.0,
+        }
+    }
+}
+
+fn one() -> usize {
+    1
+}
+
+/// How a request is written down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2 in the clear by prior knowledge (RFC 9113 §3.3).
+    Http2,
+    /// A unary gRPC call, which asks for a message of the length in the path.
+    Grpc,
+}
+
+/// A list of requests that every connection takes in turn, from the first one, again and again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Walk {
+    /// The requests.
+    pub stops: Vec<Stop>,
+    /// Whether all connections send at the same moments. Otherwise their requests are evenly spaced.
+    pub lockstep: bool,
+}
+
+/// A request of a walk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stop {
+    /// The server's address. A connection is opened anew when it differs from the last request's.
+    pub target: SocketAddr,
+    /// The field `Host`.
+    pub host: String,
+    /// Path, and query if there is one.
+    pub path: String,
 }
 
 /// When the next request is sent.

@@ -14,15 +14,8 @@ fn report() -> Report {
             for request in 0..5000 {
                 recorder.record(std::time::Duration::from_micros(micros + request / 10 + round));
             }
-            let load = HttpLoad {
-                target: "10.0.0.1:8080".parse().unwrap(),
-                path: "/".into(),
-                connections: 1,
-                pace: Pace::Open { per_second: 450.0 },
-                reuse: Reuse::Kept,
-                workers: 1,
-                timeout_seconds: 1.0,
-            };
+            let target = "10.0.0.1:8080".parse().unwrap();
+            let load = HttpLoad::new(target, "/", 1, Pace::Open { per_second: 450.0 }, Reuse::Kept);
             let outcome =
                 HttpOutcome { achieved_per_second: 450.0, latency: recorder.finish(), ..HttpOutcome::default() };
             results.push(StepResult {

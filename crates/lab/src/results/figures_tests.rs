@@ -77,7 +77,7 @@ fn http_result(pace: Pace, reuse: Reuse, path: &str, pods: usize) -> StepResult 
         latency: recorder.finish(),
         ..HttpOutcome::default()
     };
-    let load = HttpLoad { target, path: path.into(), connections: 4, pace, reuse, workers: 1, timeout_seconds: 1.0 };
+    let load = HttpLoad::new(target, path, 4, pace, reuse);
     let one = LoadResult { placed: placed(Load::Http(load), true), outcome: Outcome::Http(outcome) };
     StepResult { loads: vec![one; pods], ..stream_result("leno", 1, 1.0, Some(1.0)) }
 }

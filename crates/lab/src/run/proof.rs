@@ -60,15 +60,9 @@ async fn check_at(place: Place, stage: &Stage, options: &RunOptions, subject: &S
     let server = super::step::address(stage, server).ok_or_else(|| wrong(format!("pod {server} has no address")))?;
     let sniffer =
         Sniffer::start(&namespace, Some(link), canary.as_bytes()).map_err(|error| wrong(error.to_string()))?;
-    let load = Load::Http(HttpLoad {
-        target: (server, ServerSpec::default().http).into(),
-        path: format!("/{canary}"),
-        connections: 1,
-        pace: Pace::Open { per_second: 100.0 },
-        reuse: Reuse::Kept,
-        workers: 1,
-        timeout_seconds: 10.0,
-    });
+    let target = (server, ServerSpec::default().http).into();
+    let pace = Pace::Open { per_second: 100.0 };
+    let load = Load::Http(HttpLoad::new(target, &format!("/{canary}"), 1, pace, Reuse::Kept));
     let spec = LoadSpec { unattended: false, warmup_seconds: 0.1, seconds: 0.2, load };
     let mut generator = Generator::start(stage, options, "proof", CLIENT, &spec)?;
     generator.expect(&Event::Started).await.map_err(|error| wrong(error.to_string()))?;
