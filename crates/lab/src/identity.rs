@@ -64,6 +64,8 @@ impl Subject {
             Self::LenoAndZtunnel(path) => vec![ask(this, "version").await?, ask(path, "version").await?],
             Self::ZtunnelAndLeno(path) => vec![ask(path, "version").await?, ask(this, "version").await?],
             Self::Wireguard(path) | Self::Envoy(path) => vec![ask(path, "--version").await?],
+            Self::Haproxy(path) => vec![ask(path, "-v").await?],
+            Self::Traefik(path) => vec![ask(path, "version").await?],
         };
         Ok(Identified { name: self.to_string(), programs, encrypts: self.encrypts() })
     }

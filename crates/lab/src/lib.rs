@@ -8,8 +8,10 @@ mod cluster;
 mod envoy;
 mod error;
 mod floor;
+mod hop;
 mod many_svc;
 mod options;
+mod pem;
 mod report_file;
 
 pub mod churn;

@@ -89,10 +89,9 @@ impl RunOptions {
             ));
         }
         let idle = self.subjects.iter().find(|subject| !steps.iter().any(|step| subject.covers(step)));
-        if let Some((subject, why)) = idle.and_then(|subject| Some((subject, subject.absent_in_node()?))) {
-            return wrong(format!(
-                "nothing would be measured of {subject}: {why}. Give a --step across nodes, or leave it out"
-            ));
+        if let Some((subject, why)) = idle.and_then(|subject| Some((subject, subject.absent(steps.first()?)?))) {
+            let text = "Give another --step, or leave it out";
+            return wrong(format!("nothing would be measured of {subject}: {why}. {text}"));
         }
         Ok(steps)
     }

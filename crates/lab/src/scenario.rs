@@ -1,23 +1,30 @@
 //! Scenarios: pods, and loads between them, step by step.
 
+mod application;
+mod bookinfo;
+mod emojivoto;
+mod http;
+mod pods;
+mod size;
+mod step;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+pub use application::{Application, Place};
+pub(crate) use pods::{CLIENT, FAR, HOP, HOP_SECOND, HOP_SERVER, NEAR};
+pub use pods::{NAMESPACE, Pod};
+pub use size::Size;
+pub use step::{Hop, Placed, Step, Via};
+pub(crate) use step::{RULE_HEADER, RULE_PATH, route_prefix};
 
 use crate::Error;
 use crate::churn::{Phase, Shape};
 use crate::load::{Direction, HttpLoad, IdleLoad, Load, Pace, Reuse, ServerSpec, StreamLoad};
+use pods::pod;
 
-/// Kubernetes namespace of the lab's pods.
-pub const NAMESPACE: &str = "lab";
 /// Nodes of every scenario.
 pub const NODES: usize = 2;
-
-/// Pods that every scenario has.
-pub(crate) const CLIENT: &str = "client";
-pub(crate) const NEAR: &str = "server-near";
-pub(crate) const FAR: &str = "server-far";
 
 /// A topology and the loads to put on it.
 #[derive(Debug, Clone)]
@@ -32,96 +39,26 @@ pub struct Scenario {
     pub mesh: Option<Shape>,
     /// Whether an API server tells of that mesh, to a control plane as it is shipped.
     pub has_api_server: bool,
+    /// What runs besides the lab's own pods.
+    pub application: Option<Application>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-}
-
-/// One step of a scenario.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    /// Its name in reports.
-    pub name: String,
-    /// What it shows.
-    pub about: &'static str,
-    /// Loads that run at the same time.
-    pub loads: Vec<Placed>,
-    /// Published measurements that can stand beside it: the key in `data/published.csv`.
-    pub published: Option<&'static str>,
-}
-
-impl Step {
-    /// Whether all its traffic crosses nodes.
-    #[must_use]
-    pub fn crosses_nodes(&self) -> bool {
-        self.loads.iter().all(|placed| placed.to == FAR)
-    }
-
-    /// Whether `text` names it: some consecutive whole words of its name. `/` and `-` separate words, so that
-    /// `slow-reader/with` does not select `slow-reader/without`.
-    #[must_use]
-    pub fn is_called(&self, text: &str) -> bool {
-        let name = self.name.as_str();
-        let ends = |before: Option<char>, after: Option<char>| {
-            let separates = |letter| matches!(letter, None | Some('/' | '-'));
-            separates(before) || separates(after)
-        };
-        name.match_indices(text).any(|(start, _)| {
-            let (before, rest) = name.split_at(start);
-            let after = &rest[text.len()..];
-            ends(before.chars().next_back(), text.chars().next())
-                && ends(text.chars().next_back(), after.chars().next())
-        })
-    }
-
-    /// The number of idle connections that it holds open.
-    #[must_use]
-    pub fn idle_connections(&self) -> u64 {
-        let idle = |placed: &Placed| if let Load::Idle(load) = &placed.load { load.connections as u64 } else { 0 };
-        self.loads.iter().map(idle).sum()
-    }
-}
-
-/// A load between two pods.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Placed {
-    /// Pod that it runs in.
-    pub from: String,
-    /// Pod that serves it.
-    pub to: String,
-    /// Whether its results are the step's figures. Other loads are there to disturb.
-    pub measured: bool,
-    /// The load. Its target's address is set once the pods have addresses.
-    pub load: Load,
-}
-
-impl Placed {
-    /// The load with its real target.
-    #[must_use]
-    pub fn aimed_at(&self, server: IpAddr) -> Load {
-        let mut load = self.load.clone();
-        match &mut load {
-            Load::Http(HttpLoad { target, .. })
-            | Load::Stream(StreamLoad { target, .. })
-            | Load::Idle(IdleLoad { target, .. }) => target.set_ip(server),
-        }
-        load
-    }
-}
-
-/// How much of a scenario is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Size {
-    /// All of it.
-    #[default]
-    Full,
-    /// Enough to see whether everything works: fewer idle connections and pods.
-    Quick,
 }
 
 /// All scenarios, in the order in which they are listed.
 #[must_use]
 pub fn all(size: Size) -> Vec<Scenario> {
-    vec![throughput(), latency(), connections(size), mixed(size), churn(size), many_svc(size)]
+    vec![
+        throughput(),
+        latency(),
+        connections(size),
+        mixed(size),
+        of_application("http", http::ABOUT, Application::Http, http::steps(size)),
+        voting(size),
+        of_application("bookinfo", bookinfo::ABOUT, Application::Bookinfo { size }, bookinfo::steps(size)),
+        churn(size),
+        many_svc(size),
+    ]
 }
 
 /// The scenario with a name.
@@ -165,6 +102,7 @@ fn throughput() -> Scenario {
                     name: format!("{place}/{streams}-stream{}/{name}", if streams == 1 { "" } else { "s" }),
                     about: "bulk bytes over TCP: bytes per second, and what a gigabyte costs",
                     loads: vec![measured(to, load)],
+                    via: Via::Nodes,
                     published: match (streams, direction, to == FAR) {
                         (1, Direction::Send, true) => Some("iperf-across-nodes"),
                         (1, Direction::Send, false) => Some("iperf-same-node"),
@@ -176,7 +114,7 @@ fn throughput() -> Scenario {
     }
     let about = "One and eight TCP streams, both ways, across nodes and on one: the iperf study. \
                  Closed loop: what limits it is processor time, so compare that too.";
-    Scenario { name: "throughput", about, crowd: 0, mesh: None, has_api_server: false, steps }
+    Scenario { name: "throughput", about, crowd: 0, mesh: None, has_api_server: false, application: None, steps }
 }
 
 fn latency() -> Scenario {
@@ -186,6 +124,7 @@ fn latency() -> Scenario {
             name: format!("open-loop/{rate}-per-second"),
             about: "requests at fixed times over 16 kept connections; latency counts from the time planned",
             loads: vec![measured(FAR, Load::Http(http(16, open(rate), Reuse::Kept)))],
+            via: Via::Nodes,
             published: Some(published),
         })
         .collect();
@@ -193,11 +132,12 @@ fn latency() -> Scenario {
         name: "closed-loop/64-connections".to_owned(),
         about: "the most requests that 64 kept connections get through; its latencies mean little",
         loads: vec![measured(FAR, Load::Http(http(64, Pace::Closed, Reuse::Kept)))],
+        via: Via::Nodes,
         published: None,
     });
     let about = "HTTP requests across nodes over kept connections: the stages of the Shulyak/Savenko study in an open loop, \
                  corrected for coordinated omission by construction, and the closed-loop maximum.";
-    Scenario { name: "latency", about, crowd: 0, mesh: None, has_api_server: false, steps }
+    Scenario { name: "latency", about, crowd: 0, mesh: None, has_api_server: false, application: None, steps }
 }
 
 fn connections(size: Size) -> Scenario {
@@ -207,6 +147,7 @@ fn connections(size: Size) -> Scenario {
         name: format!("idle/{connections}"),
         about: "connections on which nothing happens, each proved by a byte there and back: memory and descriptors",
         loads: vec![measured(FAR, Load::Idle(IdleLoad { target: port(ServerSpec::default().echo), connections }))],
+        via: Via::Nodes,
         published: None,
     });
     let new = [
@@ -214,18 +155,20 @@ fn connections(size: Size) -> Scenario {
             name: "per-request/closed-loop".to_owned(),
             about: "a new connection for each request, 32 at a time, as many as possible",
             loads: vec![measured(FAR, Load::Http(http(32, Pace::Closed, Reuse::PerRequest)))],
+            via: Via::Nodes,
             published: Some("livewyer-c32"),
         },
         Step {
             name: "per-request/300-per-second".to_owned(),
             about: "a new connection for each request, at fixed times",
             loads: vec![measured(FAR, Load::Http(http(32, open(300.0), Reuse::PerRequest)))],
+            via: Via::Nodes,
             published: None,
         },
     ];
     let steps = idle.chain(new).collect();
     let about = "Idle connections, and a new connection for each request (the condition of the LiveWyer study).";
-    Scenario { name: "connections", about, crowd: 0, mesh: None, has_api_server: false, steps }
+    Scenario { name: "connections", about, crowd: 0, mesh: None, has_api_server: false, application: None, steps }
 }
 
 fn mixed(size: Size) -> Scenario {
@@ -244,7 +187,8 @@ fn mixed(size: Size) -> Scenario {
             ..measured(FAR, Load::Http(http(4, open(200.0), Reuse::Kept)))
         })
         .collect();
-    let step = |name: &str, about, loads| Step { name: name.to_owned(), about, loads, published: None };
+    let step =
+        |name: &str, about, loads| Step { name: name.to_owned(), about, loads, via: Via::Nodes, published: None };
     let steps = vec![
         step("messages/64-KiB", "answers of 64 KiB, 500 per second over 16 connections", vec![sized(64 << 10, 500.0)]),
         step("messages/1-MiB", "answers of 1 MiB, 40 per second over 16 connections", vec![sized(1 << 20, 40.0)]),
@@ -257,7 +201,16 @@ fn mixed(size: Size) -> Scenario {
         step("crowd/5-busy", "five busy pods among many on a node: each must get its share and its tail", busy),
     ];
     let about = "Large messages, a slow reader, and a node with 200 pods of which five are busy: fairness and tail.";
-    Scenario { name: "mixed", about, crowd, mesh: None, has_api_server: false, steps }
+    Scenario { name: "mixed", about, crowd, mesh: None, has_api_server: false, application: None, steps }
+}
+
+fn of_application(name: &'static str, about: &'static str, application: Application, steps: Vec<Step>) -> Scenario {
+    Scenario { name, about, crowd: 0, mesh: None, has_api_server: false, application: Some(application), steps }
+}
+
+fn voting(size: Size) -> Scenario {
+    let application = Application::Emojivoto { instances: emojivoto::instances(size) };
+    of_application("emojivoto", emojivoto::ABOUT, application, emojivoto::steps(size))
 }
 
 fn churn(size: Size) -> Scenario {
@@ -265,7 +218,7 @@ fn churn(size: Size) -> Scenario {
     let about = "A control plane by itself, fed with a generated mesh, and proxies as real delta clients over TLS: the size of \
                  the many-svc study (500 services of 100 pods), 1000 proxies, one change a second.";
     let mesh = Some(if size == Size::Full { Shape::FULL } else { Shape::QUICK });
-    Scenario { name: "churn", about, crowd: 0, mesh, has_api_server: false, steps }
+    Scenario { name: "churn", about, crowd: 0, mesh, has_api_server: false, application: None, steps }
 }
 
 fn many_svc(size: Size) -> Scenario {
@@ -274,11 +227,11 @@ fn many_svc(size: Size) -> Scenario {
                  services of 100 pods on 1000 nodes, with a proxy on each; every second one service is rescaled to 85 to 114 \
                  pods, every minute a namespace gets another label.";
     let mesh = Some(if size == Size::Full { Shape::FULL } else { Shape::QUICK });
-    Scenario { name: "many-svc", about, crowd: 0, mesh, has_api_server: true, steps }
+    Scenario { name: "many-svc", about, crowd: 0, mesh, has_api_server: true, application: None, steps }
 }
 
 fn phase_step(phase: Phase) -> Step {
-    Step { name: phase.name().to_owned(), about: phase.about(), loads: Vec::new(), published: None }
+    Step { name: phase.name().to_owned(), about: phase.about(), loads: Vec::new(), via: Via::Nodes, published: None }
 }
 
 fn crowd_name(number: usize) -> String {
@@ -286,23 +239,24 @@ fn crowd_name(number: usize) -> String {
 }
 
 impl Scenario {
-    /// The pods and their nodes.
+    /// The pods that run the lab's server.
     #[must_use]
-    pub fn pods(&self) -> Vec<(String, &'static str)> {
-        let mut pods: Vec<_> =
-            [(CLIENT, "node-1"), (NEAR, "node-1"), (FAR, "node-2")].map(|(pod, node)| (pod.to_owned(), node)).into();
-        pods.extend((0..self.crowd).map(|number| (crowd_name(number), "node-1")));
+    pub fn pods(&self) -> Vec<Pod> {
+        let mut pods = vec![pod(CLIENT, "node-1"), pod(NEAR, "node-1"), pod(FAR, "node-2")];
+        pods.extend((0..self.crowd).map(|number| pod(crowd_name(number), "node-1")));
+        if self.steps.iter().any(|step| step.hop().is_some()) {
+            pods.extend(pods::of_hops());
+        }
         pods
     }
 
-    /// The manifests of the pods, each running the lab's server.
+    /// The manifests of the pods, each running the lab's server, and of an application, as far as `steps` need it.
     ///
     /// # Errors
     /// If the program's path is not valid UTF-8.
-    pub fn manifests(&self, program: &Path, in_mesh: bool) -> Result<String, Error> {
-        let program = program
-            .to_str()
-            .ok_or_else(|| Error::Usage(format!("the path {} is not valid UTF-8", program.display())))?;
+    pub fn manifests(&self, program: &Path, in_mesh: bool, steps: &[&Step]) -> Result<String, Error> {
+        let place = stage_place(program, in_mesh, steps)?;
+        let program = place.program;
         let label = if in_mesh { "ambient" } else { "none" };
         let mut text = format!(
             "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  labels:\n    \
@@ -312,18 +266,41 @@ impl Scenario {
             serde_json::to_string(&ServerSpec::default()).map_err(|source| Error::Spec { what: "server", source })?;
         // JSON strings are YAML strings. A `$` would be taken for a variable.
         let command = [program, "lab-server", &spec].map(|word| serde_json::json!(word.replace('$', "$$")).to_string());
-        for (pod, node) in self.pods() {
+        for Pod { name: pod, node, can_join } in self.pods() {
+            let mode = if can_join { "" } else { "    istio.io/dataplane-mode: none\n" };
             text.push_str(&format!(
                 "---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {pod}\n  namespace: {NAMESPACE}\n\
-                 ---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {pod}\n  namespace: {NAMESPACE}\n  labels:\n    app: {pod}\n\
+                 ---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {pod}\n  namespace: {NAMESPACE}\n  labels:\n    app: {pod}\n{mode}\
                  spec:\n  nodeName: {node}\n  serviceAccountName: {pod}\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
                  - name: server\n    command: [{}]\n    readinessProbe:\n      tcpSocket:\n        port: {}\n",
                 command.join(", "),
                 ServerSpec::default().http,
             ));
         }
+        for object in self.application.iter().flat_map(|application| application.objects(&place)) {
+            // JSON is YAML.
+            text.push_str(&format!("---\n{object}\n"));
+        }
         Ok(text)
     }
+
+    /// The address of a service of its application on a stage with the [`Self::manifests`] of the same arguments.
+    #[must_use]
+    pub fn service_address(&self, program: &Path, in_mesh: bool, steps: &[&Step], name: &str) -> Option<IpAddr> {
+        let place = stage_place(program, in_mesh, steps).ok()?;
+        self.application?.address(&place, name)
+    }
+}
+
+fn stage_place<'a>(program: &'a Path, in_mesh: bool, steps: &[&Step]) -> Result<Place<'a>, Error> {
+    let program =
+        program.to_str().ok_or_else(|| Error::Usage(format!("the path {} is not valid UTF-8", program.display())))?;
+    Ok(Place { program, image: None, nodes: ["node-1", "node-2"], in_mesh, ways: ways(steps) })
+}
+
+/// Whether any of the steps goes through the nodes' proxies alone, and whether any goes through a waypoint.
+pub(crate) fn ways(steps: &[&Step]) -> [bool; 2] {
+    [Via::Nodes, Via::Waypoint].map(|via| steps.iter().any(|step| step.via == via))
 }
 
 #[cfg(test)]
@@ -336,7 +313,11 @@ mod tests {
     fn every_load_has_its_pods() {
         for size in [Size::Full, Size::Quick] {
             for scenario in all(size).into_iter().filter(|scenario| scenario.mesh.is_none()) {
-                let pods: BTreeSet<_> = scenario.pods().into_iter().map(|(pod, _)| pod).collect();
+                let mut pods: BTreeSet<_> = scenario.pods().into_iter().map(|pod| pod.name).collect();
+                let steps: Vec<&Step> = scenario.steps.iter().collect();
+                let place = stage_place(Path::new("/leno"), true, &steps).unwrap();
+                let services = scenario.application.iter().flat_map(|application| application.services(&place));
+                pods.extend(services);
                 let mut names = BTreeSet::new();
                 for step in &scenario.steps {
                     assert!(names.insert(&step.name), "{} twice", step.name);
@@ -373,18 +354,21 @@ mod tests {
     fn names() {
         assert_eq!(find("latency", Size::Full).unwrap().name, "latency");
         let error = find("lateny", Size::Full).unwrap_err().to_string();
-        assert!(error.contains("throughput, latency, connections, mixed, churn, many-svc"), "{error}");
+        assert!(
+            error.contains("throughput, latency, connections, mixed, http, emojivoto, bookinfo, churn, many-svc"),
+            "{error}"
+        );
     }
 
     #[test]
     fn manifests_are_readable() {
         let scenario = find("mixed", Size::Quick).unwrap();
-        let text = scenario.manifests(Path::new("/opt/a $b/leno"), true).unwrap();
+        let text = scenario.manifests(Path::new("/opt/a $b/leno"), true, &[]).unwrap();
         let manifests = leno_local::files::parse("lab", &text).unwrap();
         assert_eq!(manifests.warnings, Vec::<String>::new());
         assert_eq!(manifests.objects.len(), 1 + 2 * (3 + 10));
         assert!(text.contains("/opt/a $$b/leno") && text.contains("istio.io/dataplane-mode: ambient"));
-        let target = scenario.steps[0].loads[0].aimed_at("10.1.2.3".parse().unwrap());
+        let target = scenario.steps[0].loads[0].aimed_at("10.1.2.3".parse().unwrap(), |_| None).unwrap();
         assert!(matches!(target, Load::Http(load) if load.target == "10.1.2.3:8080".parse().unwrap()));
     }
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::envoy::PROGRAM_SUFFIX;
-use crate::scenario::Step;
+use crate::hop::Peer;
+use crate::scenario::{Hop, Step, Via};
 
 /// The name of the subject without a mesh. Others add latency to its.
 pub(crate) const WITHOUT_MESH: &str = "none";
@@ -35,6 +36,10 @@ pub enum Subject {
     Wireguard(PathBuf),
     /// Envoy on every node, configured as a node proxy; see [`crate::envoy_main`].
     Envoy(PathBuf),
+    /// HAProxy, as a hop.
+    Haproxy(PathBuf),
+    /// Traefik, as a hop.
+    Traefik(PathBuf),
     /// Istio's control plane, where control planes are measured as they are shipped.
     Istiod(PathBuf),
     /// Whatever mesh is installed in a cluster.
@@ -42,7 +47,7 @@ pub enum Subject {
 }
 
 /// The list for `leno lab list`.
-pub const SUBJECTS: [(&str, &str); 10] = [
+pub const SUBJECTS: [(&str, &str); 12] = [
     ("none", "no mesh: the pods talk to each other directly"),
     ("floor", "the same two hops by relays that only copy: no encryption, no policy, no log"),
     ("leno[=PATH]", "Leno's node proxies: this program, or another build of it"),
@@ -52,8 +57,11 @@ pub const SUBJECTS: [(&str, &str); 10] = [
     ("wireguard=PATH", "user-space WireGuard between the nodes, such as wireguard-go; not between pods of one node"),
     (
         "envoy=PATH",
-        "Envoy 1.37 or later as node proxy: HBONE with the same certificates, rules and topology; L4 only, no policies",
+        "Envoy 1.37 or later as node proxy: HBONE with the same certificates, rules and topology; L4 only, no policies. In \
+         http, as a hop",
     ),
+    ("haproxy=PATH", "HAProxy as a hop, for http"),
+    ("traefik=PATH", "Traefik 3 as a hop, for http"),
     ("istiod=PATH", "Istio's control plane (pilot-discovery), for many-svc"),
     ("installed", "with --cluster: the mesh that is installed there, Leno or Istio in ambient mode"),
 ];
@@ -84,6 +92,8 @@ impl Subject {
             "ztunnel+leno" => with_path(Self::ZtunnelAndLeno),
             "wireguard" => with_path(Self::Wireguard),
             "envoy" => with_path(Self::Envoy),
+            "haproxy" => with_path(Self::Haproxy),
+            "traefik" => with_path(Self::Traefik),
             "istiod" => with_path(Self::Istiod),
             _ => {
                 Err(Error::Usage(format!("there is no subject {name:?}; there are {} (see `leno lab list`)", names())))
@@ -94,7 +104,7 @@ impl Subject {
     /// Whether the pods are in the mesh.
     #[must_use]
     pub fn is_mesh(&self) -> bool {
-        !matches!(self, Self::None | Self::Wireguard(_))
+        !matches!(self, Self::None | Self::Wireguard(_) | Self::Haproxy(_) | Self::Traefik(_))
     }
 
     /// Whether a process carries its traffic.
@@ -113,6 +123,8 @@ impl Subject {
             | Self::ZtunnelAndLeno(path)
             | Self::Wireguard(path)
             | Self::Envoy(path)
+            | Self::Haproxy(path)
+            | Self::Traefik(path)
             | Self::Istiod(path) => Some(path),
         }
     }
@@ -124,6 +136,8 @@ impl Subject {
             Self::Ztunnel(_) | Self::LenoAndZtunnel(_) | Self::ZtunnelAndLeno(_) => "a ztunnel",
             Self::Wireguard(_) => "user-space WireGuard, such as wireguard-go",
             Self::Envoy(_) => "Envoy, 1.37 or later",
+            Self::Haproxy(_) => "HAProxy",
+            Self::Traefik(_) => "Traefik, 3 or later",
             Self::Istiod(_) => "Istio's control plane, pilot-discovery",
         }
     }
@@ -138,10 +152,46 @@ impl Subject {
         }
     }
 
+    /// Why a step does not measure it. `None` if it does.
+    #[must_use]
+    pub fn absent(&self, step: &Step) -> Option<&'static str> {
+        match step.via {
+            Via::Hop(hop) => self.absent_as_hop(hop),
+            Via::Nodes | Via::Waypoint if matches!(self, Self::Haproxy(_) | Self::Traefik(_)) => {
+                Some("it is no proxy of a node")
+            }
+            Via::Nodes if step.crosses_nodes() => None,
+            Via::Nodes => self.absent_in_node(),
+            Via::Waypoint => match self {
+                Self::Floor | Self::Envoy(_) | Self::Wireguard(_) => Some("as a node's proxy it knows no waypoints"),
+                _ => None,
+            },
+        }
+    }
+
+    fn absent_as_hop(&self, hop: Hop) -> Option<&'static str> {
+        match self {
+            Self::None | Self::Envoy(_) | Self::Haproxy(_) => None,
+            Self::Traefik(_) if hop.pair => Some("its proxies would have to accept any certificate of each other"),
+            Self::Traefik(_) => None,
+            _ => Some("it is no hop by itself"),
+        }
+    }
+
     /// Whether a step measures it.
     #[must_use]
     pub fn covers(&self, step: &Step) -> bool {
-        step.crosses_nodes() || self.absent_in_node().is_none()
+        self.absent(step).is_none()
+    }
+
+    /// The program that is a hop, if it is one of others' making.
+    pub(crate) fn peer(&self) -> Option<Peer<'_>> {
+        match self {
+            Self::Envoy(path) => Some(Peer::Envoy(path)),
+            Self::Haproxy(path) => Some(Peer::Haproxy(path)),
+            Self::Traefik(path) => Some(Peer::Traefik(path)),
+            _ => None,
+        }
     }
 
     /// Whether bytes between nodes must be encrypted. Every round checks it.
@@ -217,9 +267,13 @@ impl Subject {
             Self::LenoAndZtunnel(path) => each([this, path]),
             Self::ZtunnelAndLeno(path) => each([path, this]),
             // The stage needs a proxy on each node even without work for it. This one costs least.
-            Self::None | Self::Floor | Self::Wireguard(_) | Self::Istiod(_) | Self::Installed => {
-                both(&link(FLOOR_PROGRAM, this)?)
-            }
+            Self::None
+            | Self::Floor
+            | Self::Wireguard(_)
+            | Self::Haproxy(_)
+            | Self::Traefik(_)
+            | Self::Istiod(_)
+            | Self::Installed => both(&link(FLOOR_PROGRAM, this)?),
             Self::Envoy(path) => {
                 link(&format!("{ENVOY_PROGRAM}{PROGRAM_SUFFIX}"), path)?;
                 both(&link(ENVOY_PROGRAM, this)?)
@@ -240,6 +294,8 @@ impl fmt::Display for Subject {
             Self::ZtunnelAndLeno(_) => f.write_str("ztunnel+leno"),
             Self::Wireguard(_) => f.write_str("wireguard"),
             Self::Envoy(_) => f.write_str("envoy"),
+            Self::Haproxy(_) => f.write_str("haproxy"),
+            Self::Traefik(_) => f.write_str("traefik"),
             Self::Istiod(_) => f.write_str("istiod"),
             Self::Installed => f.write_str("installed"),
         }

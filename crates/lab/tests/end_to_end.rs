@@ -22,7 +22,7 @@ use leno_lab::run::{Progress, RunOptions, run};
 use leno_lab::scenario::{Size, find};
 use leno_lab::subject::Subject;
 use leno_local::names::StageName;
-use leno_testkit::skips::skip;
+use leno_testkit::skips::{not_installed, skip};
 use tokio::sync::watch;
 
 #[derive(Debug, Parser)]
@@ -80,6 +80,7 @@ fn test(filter: &str) -> ExitCode {
         throughput_and_its_report().await;
         every_kind_of_load().await;
         envoy_as_node_proxy().await;
+        hops().await;
         a_subject_that_does_not_start().await;
         subjects_that_hang().await;
         a_subject_that_dies().await;
@@ -189,6 +190,34 @@ async fn envoy_as_node_proxy() {
             // Envoy takes tens of MiB, and the agent that configures it does not. So what was measured is Envoy.
             assert!(result.proxies.len() == 2 && result.proxies.iter().all(|proxy| proxy.fresh.rss_bytes > 30 << 20));
         }
+    }
+}
+
+/// Proxies by themselves, in every kind of step that a quick run has.
+async fn hops() {
+    let haproxy = Path::new("/usr/sbin/haproxy");
+    if !haproxy.exists() {
+        skip("hops", &not_installed("haproxy"));
+        return;
+    }
+    let mut subjects = vec![Subject::None, Subject::parse("haproxy=/usr/sbin/haproxy").unwrap()];
+    if let Ok(path) = std::env::var("LENO_ENVOY") {
+        subjects.push(Subject::parse(&format!("envoy={path}")).unwrap());
+    }
+    for only in ["hop", "pair"] {
+        let report = report(&options("http", only, &subjects, 1)).await;
+        assert_fine(&report);
+        for result in &report.results {
+            let proxies = match (result.subject.as_str(), only) {
+                ("none", _) => 0,
+                (_, "pair") => 2,
+                _ => 1,
+            };
+            assert_eq!(result.proxies.len(), proxies, "{result:?}");
+            assert!(result.proxies.iter().all(|proxy| proxy.cpu.seconds() > 0.0), "it was bypassed: {result:?}");
+        }
+        let cost = if only == "pair" { "CPU of both proxies" } else { "CPU of the proxy" };
+        assert!(report.figures.iter().any(|figure| figure.name == cost && figure.of("haproxy").is_some()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The emoji one can vote for.
 
 /// Shortcode and character of each emoji.
-pub(super) const EMOJI: [(&str, &str); 12] = [
+pub(super) const EMOJI: [(&str, &str); 14] = [
     ("doughnut", "🍩"),
     ("joy", "😂"),
     ("rocket", "🚀"),
@@ -14,4 +14,6 @@ pub(super) const EMOJI: [(&str, &str); 12] = [
     ("yarn", "🧶"),
     ("thread", "🧵"),
     ("lock", "🔒"),
+    ("nerd_face", "🤓"),
+    ("see_no_evil", "🙈"),
 ];

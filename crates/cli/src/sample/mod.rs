@@ -1,5 +1,5 @@
-//! The sample application: Emojivoto's shape (web → emoji, web → voting, and a client that votes
-//! for ever) as small servers in this binary, so that a demonstration needs nothing installed.
+//! The sample applications: Emojivoto's shape (web → emoji, web → voting, and a client that votes for ever) and
+//! Bookinfo's as small servers in this binary, so that a demonstration or a study needs nothing installed.
 //!
 //! The servers know nothing of a mesh. Every message carries its sender's canary, so that a packet capture shows
 //! whether traffic was readable.
@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+mod bookinfo;
 mod catalogue;
 mod client;
 mod emoji;
@@ -36,6 +37,8 @@ pub(crate) enum SampleCommand {
     Emoji(emoji::EmojiArgs),
     /// gRPC service that counts the votes.
     Voting(voting::VotingArgs),
+    /// A part of Bookinfo: productpage, details, reviews or ratings.
+    Bookinfo(bookinfo::BookinfoArgs),
     /// Steady load on one of the others; one JSON line of results per interval.
     Client(client::ClientArgs),
 }
@@ -49,6 +52,7 @@ pub(crate) fn run(command: SampleCommand) -> anyhow::Result<ExitCode> {
             SampleCommand::Web(args) => web::run(args).await,
             SampleCommand::Emoji(args) => emoji::run(args).await,
             SampleCommand::Voting(args) => voting::run(args).await,
+            SampleCommand::Bookinfo(args) => bookinfo::run(args).await,
             SampleCommand::Client(args) => client::run(args).await,
         }
     })?;
@@ -60,7 +64,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::target::{Connection, Target};
-    use super::{emoji, voting, web};
+    use super::{bookinfo, emoji, voting, web};
 
     async fn local() -> (TcpListener, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -84,6 +88,51 @@ mod tests {
         }
         let mut client = Connection::open(&Target::Voting(voting_host)).await.expect("connects to voting");
         client.request(0, "canary").await.expect("voting answers");
+    }
+
+    #[tokio::test]
+    async fn a_book_needs_all_its_parts() {
+        use bookinfo::Part;
+        use http_body_util::BodyExt as _;
+
+        let mut listeners = Vec::new();
+        let mut hosts = Vec::new();
+        for part in [Part::Productpage, Part::Details, Part::Reviews, Part::Ratings] {
+            let (listener, host) = local().await;
+            listeners.push((part, listener));
+            hosts.push((part, host));
+        }
+        let page = hosts[0].1.clone();
+        let mut served = Vec::new();
+        for (part, listener) in listeners {
+            let hosts = hosts.clone();
+            let find = Box::new(move |wanted| {
+                hosts.iter().find(|(part, _)| *part == wanted).map(|(_, host)| host.clone()).expect("is known")
+            });
+            served.push(tokio::spawn(bookinfo::serve_on(listener, part, find, std::time::Duration::ZERO)));
+        }
+        let ask = async || {
+            let stream = tokio::net::TcpStream::connect(&page).await.expect("connects");
+            let stream = hyper_util::rt::TokioIo::new(stream);
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.expect("speaks HTTP");
+            tokio::spawn(connection);
+            let request = http::Request::get("/productpage?u=normal").header("host", &page);
+            let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).expect("is a request");
+            let response = sender.send_request(request).await.expect("answers");
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.expect("has a body").to_bytes();
+            (status, String::from_utf8_lossy(&body).into_owned())
+        };
+        let (status, body) = ask().await;
+        assert!(status == 200 && body.len() > 4000, "{status} {body}");
+        for words in ["William Shakespeare", "Absolutely fun", "(5 stars)"] {
+            assert!(body.contains(words), "{words}: {body}");
+        }
+        // ratings is two calls away.
+        served[3].abort();
+        assert!((&mut served[3]).await.is_err());
+        let (status, body) = ask().await;
+        assert!(status == 502 && body.contains(&hosts[3].1), "{status} {body}");
     }
 
     #[tokio::test]

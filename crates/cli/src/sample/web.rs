@@ -49,6 +49,19 @@ struct Web {
     canary: String,
 }
 
+/// The leaderboard's page, which fetches the votes by itself: nobody is asked to make it.
+const BOARD: &str = "<!doctype html><meta charset=utf-8><title>Leaderboard</title><ol id=board></ol>
+<script>
+fetch('/api/leaderboard').then(answer => answer.json()).then(({leaderboard}) => {
+  for (const {shortcode, votes} of leaderboard) {
+    const line = document.createElement('li');
+    line.textContent = `${shortcode}: ${votes}`;
+    board.append(line);
+  }
+});
+</script>
+";
+
 /// A page, and how to write it.
 struct Page {
     content_type: &'static str,
@@ -68,6 +81,7 @@ impl Web {
         }
         match request.uri().path() {
             "/" => self.index().await,
+            "/leaderboard" => Ok(Page { content_type: "text/html; charset=utf-8", body: BOARD.to_owned() }),
             "/api/list" => self.list().await,
             "/api/vote" => self.vote(choice(request.uri().query().unwrap_or_default())).await,
             "/api/leaderboard" => self.leaderboard().await,
@@ -90,7 +104,7 @@ impl Web {
             // Writing to a String can't fail.
             let _ = writeln!(body, "<li><a href=\"/api/vote?choice=:{code}:\">{character} {code}</a>");
         }
-        body.push_str("</ul><a href=\"/api/leaderboard\">Leaderboard</a>\n");
+        body.push_str("</ul><a href=\"/leaderboard\">Leaderboard</a>\n");
         Ok(Page { content_type: "text/html; charset=utf-8", body })
     }
 

@@ -62,7 +62,7 @@ impl Turn<'_> {
             warmup_seconds: warmup_seconds(seconds),
             seconds,
             unattended: true,
-            load: placed.aimed_at(*server),
+            load: placed.aimed_at(*server, |_| None).map_err(|name| failed(format!("there is no {name}")))?,
         };
         let text = serde_json::to_string(&spec).map_err(|source| Error::Spec { what: "load", source })?;
         let name = format!("load-{}-{}", self.number, index + 1);

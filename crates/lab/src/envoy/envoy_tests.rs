@@ -71,7 +71,7 @@ fn keys_survive_being_written() {
     let authority = CertificateAuthority::ephemeral("cluster.local", CaOptions::default()).unwrap();
     let identity = Identity::new("cluster.local", "lab", "client").unwrap();
     let (key, request) = certificate_request(&identity).unwrap();
-    let text = pem(key.secret_pkcs8_der().unwrap());
+    let text = private_key(key.secret_pkcs8_der().unwrap());
     assert!(text.lines().all(|line| line.len() <= 64), "{text}");
     let chain = authority.sign(&request, &identity, CERTIFICATE_TTL).unwrap();
     WorkloadCertificate::from_issued(identity, PrivateKey::from_pem(&text).unwrap(), &chain).unwrap();

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use base64::Engine as _;
 use leno_capture::zds::{Client, DEFAULT_SOCKET, PodHandler, PodInfo};
 use leno_capture::{NamespaceId, NetworkNamespace};
 use leno_model::{Identity, ports};
@@ -32,6 +31,7 @@ use tokio::sync::Mutex;
 
 use crate::Error;
 use crate::floor::answer_readiness;
+use crate::pem::private_key;
 
 /// Envoy itself is found beside the name that started this process, under that name with this ending.
 pub(crate) const PROGRAM_SUFFIX: &str = ".program";
@@ -203,7 +203,7 @@ impl Pods {
         // The last one is the root, which peers already have.
         let without_root = &chain[..chain.len() - 1];
         for (path, content) in
-            [(&served.chain, without_root.concat()), (&served.key, pem(key)), (&served.root, root.clone())]
+            [(&served.chain, without_root.concat()), (&served.key, private_key(key)), (&served.root, root.clone())]
         {
             write(path, content.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
         }
@@ -314,13 +314,6 @@ impl PodHandler for Pods {
             self.remove(uid).await;
         }
     }
-}
-
-/// A PKCS#8 key in the form of RFC 7468.
-fn pem(key: &[u8]) -> String {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(key);
-    let lines: Vec<_> = encoded.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
 }
 
 /// Writes a file atomically, readable by its owner only, because some files hold keys.

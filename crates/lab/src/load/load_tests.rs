@@ -352,7 +352,7 @@ fn http2_and_grpc() {
         assert_eq!((open.planned, open.answered, open.error_count()), (planned, planned, 0), "{load:?}: {open:?}");
         assert_eq!((open.latency.count, open.connections_opened), (planned, 0));
         // Bodies count by when they came: some of the warm-up's, and not the last ones.
-        assert!(open.body_bytes % length == 0 && open.body_bytes >= planned * length / 2, "{open:?}");
+        assert!(open.body_bytes.is_multiple_of(length) && open.body_bytes >= planned * length / 2, "{open:?}");
         let closed = run_http(HttpLoad { pace: Pace::Closed, ..load }, 0.3);
         assert_eq!((closed.planned, closed.error_count()), (0, 0), "{closed:?}");
         assert!(closed.answered > 2 && closed.body_bytes == closed.answered * length, "{closed:?}");

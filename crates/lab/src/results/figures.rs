@@ -5,11 +5,15 @@ use crate::load::{
     HttpLoad, HttpOutcome, IdleOutcome, Latency, LatencyRecorder, Load, Outcome, Pace, Reuse, StreamOutcome,
 };
 use crate::measure::{Cpu, Memory};
+use crate::scenario::HOP;
 use crate::stats::{Better, Figure, Found, Value, number, sum_up};
 use crate::subject::WITHOUT_MESH;
 
 const GIGA: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
+
+/// Bodies of at least so many bytes are also counted as bytes.
+const LARGE: u64 = 16 << 10;
 
 /// A machine is not quiet if other programs use more than this part of a core.
 pub(crate) const QUIET: f64 = 0.15;
@@ -202,6 +206,7 @@ fn costs(result: &StepResult, names: [&'static str; 3], unit: &'static str, work
         return Vec::new();
     }
     let machine = &result.machine;
+    let names = for_so_many(names, result.proxies.len());
     let seconds = [proxies_cpu(result), machine.busy_seconds(), machine.believed_softirq_seconds()];
     let known = names.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?)));
     known.map(|(name, seconds)| (name, unit, Better::Lower, seconds / work)).collect()
@@ -210,6 +215,20 @@ fn costs(result: &StepResult, names: [&'static str; 3], unit: &'static str, work
 const COSTS: [&str; 3] = ["CPU of both proxies", "CPU of the whole machine", "of that softirq"];
 const BODY_COSTS: [&str; 3] =
     ["CPU of both proxies per GB", "CPU of the whole machine per GB", "of that softirq, per GB"];
+
+/// The same names, where there are not two proxies.
+fn for_so_many(names: [&'static str; 3], proxies: usize) -> [&'static str; 3] {
+    let [both, machine, softirq] = names;
+    let per_gb = both.ends_with("per GB");
+    let name = match (proxies, per_gb) {
+        (1, false) => "CPU of the proxy",
+        (1, true) => "CPU of the proxy per GB",
+        (3.., false) => "CPU of proxies and waypoint",
+        (3.., true) => "CPU of proxies and waypoint per GB",
+        _ => both,
+    };
+    [name, machine, softirq]
+}
 
 fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> {
     use Better::{Higher, Lower};
@@ -250,7 +269,8 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
         Reuse::Kept => costs(result, COSTS, "s/10 000 requests", done / 1e4),
         Reuse::PerRequest => costs(result, COSTS, "s/1 000 connections", done / 1e3),
     });
-    if first.path.starts_with("/bytes/") {
+    if size_of_answer(first).is_some_and(|size| size >= LARGE) {
+        values.push(("bodies", "GB/s", Higher, bodies as f64 / GIGA / result.seconds.max(1e-9)));
         values.extend(costs(result, BODY_COSTS, "s/GB", bodies as f64 / GIGA));
     }
     if loads.len() > 1 {
@@ -261,7 +281,33 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
         values.push(("answered for the worst pod", "requests/s", Higher, slowest));
     }
     values.extend(memory_under_load(result));
+    if first.walk.is_some() {
+        values.extend(of_the_largest(result));
+    }
+    if result.proxies.first().is_some_and(|proxy| proxy.node == HOP) {
+        let all = result.proxies.iter().map(|proxy| proxy.fresh.rss_bytes as f64 / MIB);
+        values.push(("RSS fresh, per proxy", "MiB", Lower, all.sum::<f64>() / count(result)));
+    }
     values
+}
+
+/// The length of the body that a path asks for, bytes.
+fn size_of_answer(load: &HttpLoad) -> Option<u64> {
+    load.path.rsplit_once("/bytes/").and_then(|(_, size)| size.parse().ok())
+}
+
+/// What Kinvolk's harness shows of a mesh: the greatest value of any of its proxies, not the sum.
+fn of_the_largest(result: &StepResult) -> Vec<Value> {
+    if result.proxies.is_empty() {
+        return Vec::new();
+    }
+    let most = |of: &dyn Fn(&ProxyUse) -> f64| result.proxies.iter().map(of).fold(0.0, f64::max);
+    let cores = most(&|proxy| proxy.cpu.seconds() / result.seconds.max(1e-9));
+    let memory = most(&|proxy| proxy.during.rss_bytes as f64 / MIB);
+    vec![
+        ("CPU of the busiest proxy", "cores", Better::Lower, cores),
+        ("RSS of the largest proxy", "MiB", Better::Lower, memory),
+    ]
 }
 
 /// All requests of several loads, merged.

@@ -5,6 +5,7 @@
 mod alone;
 mod carrier;
 mod generator;
+mod hop;
 mod memory;
 mod plan;
 mod proof;
@@ -12,6 +13,7 @@ mod ready;
 mod step;
 mod wireguard;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leno_local::{Stage, StageOptions};
@@ -29,7 +31,7 @@ use crate::measure::{Machine, busy_cores};
 pub use crate::options::RunOptions;
 use crate::report::Report;
 use crate::results::{QUIET, StepResult, headline};
-use crate::scenario::{NODES, Step};
+use crate::scenario::{NODES, Step, Via};
 use crate::subject::Subject;
 use wireguard::WireGuard;
 pub use wireguard::remove_sockets;
@@ -203,10 +205,14 @@ pub async fn run(
         }
     }
     for subject in &options.subjects {
-        let skipped: Vec<_> =
-            steps.iter().filter(|step| !subject.covers(step)).map(|step| step.name.as_str()).collect();
-        if let Some(why) = subject.absent_in_node().filter(|_| !skipped.is_empty()) {
-            let text = format!("{subject} has no part in {}: {why}", skipped.join(", "));
+        let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for step in &steps {
+            if let Some(why) = subject.absent(step) {
+                skipped.entry(why).or_default().push(&step.name);
+            }
+        }
+        for (why, steps) in skipped {
+            let text = format!("{subject} has no part in {}: {why}", steps.join(", "));
             progress(Progress::Warning { text: text.clone() });
             report.warnings.push(text);
         }
@@ -254,13 +260,17 @@ async fn turn(
     // Removed with the stage. If this process is killed, the next run of its name removes it.
     let scratch = Stage::manifest_dir(&options.stage).map_err(refused)?;
     let manifests = scratch.join("lab.yaml");
-    let text = options.scenario.manifests(&options.program, subject.is_mesh())?;
+    let covered: Vec<&Step> = steps.iter().copied().filter(|step| subject.covers(step)).collect();
+    // A program that is measured as a hop is not also the nodes' proxy.
+    let is_hop = covered.iter().all(|step| step.hop().is_some());
+    let on_nodes = if is_hop { &Subject::None } else { subject };
+    let text = options.scenario.manifests(&options.program, on_nodes.is_mesh(), &covered)?;
     std::fs::write(&manifests, text).map_err(Error::io(format!("cannot write {}", manifests.display())))?;
     let stage = Stage::start(StageOptions {
         nodes: NODES,
         manifests: vec![manifests],
         watch: false,
-        proxies: subject.proxies(&options.program, &scratch)?,
+        proxies: on_nodes.proxies(&options.program, &scratch)?,
         executable: Some(options.program.clone()),
         ..StageOptions::new(options.stage.clone())
     })
@@ -278,14 +288,30 @@ async fn turn(
             if steps.iter().any(|step| step.idle_connections() > 0) {
                 tokio::time::sleep(FRESH).await;
             }
-            let measured = step::Measured { stage: &stage, options, subject, tunnel: tunnel.as_ref(), round };
-            let fresh = step::memories(&measured)?;
+            let measured = step::Measured {
+                stage: &stage,
+                options,
+                subject,
+                covered: &covered,
+                tunnel: tunnel.as_ref(),
+                hop: None,
+                round,
+            };
+            let fresh = step::memories(&measured, Via::Nodes)?;
             proof::check(&stage, options, subject, steps).await?;
             tell(News::Stands);
             let mut results = Vec::new();
-            for step in steps.iter().filter(|step| subject.covers(step)) {
+            for &step in &covered {
                 tell(News::Begins(step));
-                let result = step::run(&measured, &fresh, step).await?;
+                let result = match hop::start(&stage, &scratch, subject, step).await.map_err(failed)? {
+                    Some(proxies) => {
+                        let measured = step::Measured { hop: Some(&proxies), ..measured };
+                        let result = hop::measure(&measured, step).await?;
+                        proxies.stop().await;
+                        result
+                    }
+                    None => step::run(&measured, &fresh, step).await?,
+                };
                 tell(News::Done(step, &result));
                 results.push(result);
             }
@@ -338,5 +364,6 @@ fn last_words(stage: &Stage) -> String {
             text.push_str(&format!("{}: (it wrote nothing)\n", node.name));
         }
     }
+    text.push_str(&hop::last_words(stage, LOG_LINES));
     text
 }

@@ -11,11 +11,12 @@ use super::generator::Generator;
 use super::wireguard::WireGuard;
 use super::{last_words, memory, ready};
 use crate::Error;
+use crate::hop::Proxies;
 use crate::load::{Event, Load, LoadSpec, Outcome};
 use crate::measure::{self, Cpu, MachineCpu, Memory};
 use crate::options::RunOptions;
 use crate::results::{LoadResult, ProxyUse, StepResult};
-use crate::scenario::{NAMESPACE, Placed, Size, Step};
+use crate::scenario::{NAMESPACE, Placed, Size, Step, Via};
 use crate::subject::Subject;
 
 /// The longest wait for memory to be given back: full, and quick.
@@ -36,14 +37,26 @@ pub(super) struct Measured<'a> {
     pub stage: &'a Stage,
     pub options: &'a RunOptions,
     pub subject: &'a Subject,
+    /// The steps that are measured of it.
+    pub covered: &'a [&'a Step],
     /// Set for a subject that is not a node's proxy.
     pub tunnel: Option<&'a WireGuard>,
+    /// Set for a step that measures a hop.
+    pub hop: Option<&'a Proxies>,
     /// The round, from 1.
     pub round: usize,
 }
 
 /// The processes that carry the traffic.
-fn carriers(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Vec<Carrier> {
+fn carriers(measured: &Measured<'_>, via: Via) -> Vec<Carrier> {
+    let Measured { stage, subject, tunnel, hop, .. } = *measured;
+    if let Some(proxies) = hop {
+        let each = proxies.processes().into_iter();
+        return each.map(|(node, pid)| Carrier { node, pid, restarts: 0 }).collect();
+    }
+    if matches!(via, Via::Hop(_)) {
+        return Vec::new();
+    }
     match tunnel {
         Some(tunnel) => tunnel.carriers(),
         None if matches!(subject, Subject::Envoy(_)) => node_proxies(stage).into_iter().filter_map(envoy_of).collect(),
@@ -56,8 +69,8 @@ fn carriers(stage: &Stage, subject: &Subject, tunnel: Option<&WireGuard>) -> Vec
 ///
 /// # Errors
 /// When one of them is gone.
-pub(super) fn memories(measured: &Measured<'_>) -> Result<Vec<Memory>, Error> {
-    let Measured { stage, subject, tunnel, .. } = *measured;
+pub(super) fn memories(measured: &Measured<'_>, via: Via) -> Result<Vec<Memory>, Error> {
+    let Measured { stage, subject, .. } = *measured;
     let gone = |carrier: &Carrier, error: io::Error| Error::Subject {
         subject: subject.to_string(),
         reason: format!(
@@ -68,7 +81,7 @@ pub(super) fn memories(measured: &Measured<'_>) -> Result<Vec<Memory>, Error> {
         ),
         log: last_words(stage),
     };
-    let carriers = carriers(stage, subject, tunnel);
+    let carriers = carriers(measured, via);
     carriers.iter().map(|carrier| measure::memory(carrier.pid).map_err(|error| gone(carrier, error))).collect()
 }
 
@@ -100,15 +113,19 @@ pub(super) fn give_back_limit(size: Size) -> Duration {
 /// # Errors
 /// When a load can't be run, or a proxy died meanwhile.
 pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) -> Result<StepResult, Error> {
-    let Measured { stage, options, subject, tunnel, round } = *measured;
+    let Measured { stage, options, subject, covered, hop, round, .. } = *measured;
     let broken = |reason: String| Error::Subject { subject: subject.to_string(), reason, log: last_words(stage) };
     let gone = |carrier: &Carrier, error: io::Error| {
         let why = because(stage, carrier, &error);
         broken(format!("the proxy of {} (pid {}) is gone in step {}{why}", carrier.node, carrier.pid, step.name))
     };
-    let now_carrying = || carriers(stage, subject, tunnel);
+    let now_carrying = || carriers(measured, step.via);
     let proxies = now_carrying();
-    if subject.carries() && (proxies.len() < stage.listing().nodes.len() || proxies.len() != fresh.len()) {
+    let fewest = match step.hop() {
+        Some(hop) => 1 + usize::from(hop.pair),
+        None => stage.listing().nodes.len(),
+    };
+    if subject.carries() && (proxies.len() < fewest || proxies.len() != fresh.len()) {
         return Err(broken("a node's proxy does not run".to_owned()));
     }
     let own = std::process::id().cast_signed();
@@ -120,17 +137,28 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     };
 
     let started = measure::now();
-    let unloaded = memories(measured)?;
+    let unloaded = memories(measured, step.via)?;
     let is_idle = step.loads.iter().any(|placed| matches!(placed.load, Load::Idle(_)));
     let mut generators = Vec::new();
     // Disturbing loads start first, so that they disturb from the beginning.
     let (disturbing, counted): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
     let order: Vec<&Placed> = disturbing.into_iter().chain(counted).collect();
     for placed in &order {
-        let server = address(stage, &placed.to).ok_or_else(|| broken(format!("pod {} has no address", placed.to)))?;
+        let in_mesh = subject.is_mesh() && step.hop().is_none();
+        let address = |name: &str| {
+            let service = || options.scenario.service_address(&options.program, in_mesh, covered, name);
+            address(stage, name).or_else(service)
+        };
+        let server = address(&placed.to).ok_or_else(|| broken(format!("{} has no address", placed.to)))?;
+        let load = match hop {
+            Some(proxies) => placed.aimed_at_hop(proxies.address),
+            None => {
+                let aimed = placed.aimed_at(server, address);
+                aimed.map_err(|name| broken(format!("{name} has no address")))?
+            }
+        };
         let warmup_seconds = warmup_seconds(options.seconds);
-        let spec =
-            LoadSpec { unattended: false, warmup_seconds, seconds: options.seconds, load: placed.aimed_at(server) };
+        let spec = LoadSpec { unattended: false, warmup_seconds, seconds: options.seconds, load };
         generators.push(Generator::start(stage, options, &step.name, &placed.from, &spec)?);
     }
     for generator in &mut generators {
@@ -148,7 +176,7 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     }
     let (ended, after, machine_after) = sample_cpu()?;
     let others_seconds = (others()? - others_before).max(0.0);
-    let during = memories(measured)?;
+    let during = memories(measured, step.via)?;
     let mut outcomes = Vec::new();
     let count = generators.len();
     for (number, mut generator) in generators.into_iter().enumerate() {

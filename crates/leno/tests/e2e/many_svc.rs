@@ -2,13 +2,9 @@
 
 use std::path::PathBuf;
 
-use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::stage::{eventually, leno};
-
-/// Two labs would measure each other, and the second one is refused.
-static ONE_LAB: Mutex<()> = Mutex::new(());
+use crate::lab::lab;
 
 /// A small study, as JSON.
 fn study(subjects: &[&str]) -> Result<Value, String> {
@@ -18,19 +14,8 @@ fn study(subjects: &[&str]) -> Result<Value, String> {
 
 /// The same with these arguments.
 fn study_with(arguments: &[&str]) -> Result<Value, String> {
-    let _one = ONE_LAB.lock();
-    // Somebody else on this machine may be measuring.
-    eventually("a place for a lab", || {
-        let mut lab = leno();
-        lab.args(["lab", "run", "many-svc", "--quick", "--duration", "1s", "-o", "json"]).args(arguments);
-        let output = lab.output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        match output.status.success() {
-            true => Ok(Ok(serde_json::from_slice(&output.stdout).unwrap())),
-            false if errors.contains("another lab is at work") => Err(errors),
-            false => Ok(Err(errors)),
-        }
-    })
+    let fixed = ["many-svc", "--duration", "1s"];
+    lab(&fixed.into_iter().chain(arguments.iter().copied()).collect::<Vec<_>>())
 }
 
 /// Every step was measured, with proxies that saw every change and held what the cluster is: else the run fails.
