@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The crates. An arrow may only point at one that stands further up.
-const ROOMS: [&str; 20] = [
+const ROOMS: [&str; 21] = [
     "model",
     "objects",
     "policy",
@@ -22,6 +22,7 @@ const ROOMS: [&str; 20] = [
     "capture",
     "proxy",
     "node",
+    "waypoint",
     "control",
     "kubernetes",
     "agent",
@@ -49,7 +50,7 @@ const TLS_LIBRARIES: [&str; 9] = [
 ];
 
 /// What a crate must never need, because of what it never does.
-const NEVER: [(&str, &[&str]); 13] = [
+const NEVER: [(&str, &[&str]); 14] = [
     ("model", &["tokio", "prost", "tonic", "nix", "libc", "serde-saphyr", "rand"]),
     ("objects", &["tokio", "prost", "tonic", "nix", "libc", "rand", "tracing"]),
     ("policy", &["tokio", "prost", "tonic", "nix", "libc", "rand", "time", "tracing"]),
@@ -60,6 +61,7 @@ const NEVER: [(&str, &[&str]); 13] = [
     ("capture", &["leno-policy", "leno-tunnel", "leno-tls", "h2"]),
     ("proxy", &["leno-control", "serde-saphyr", "tonic", "hickory-proto"]),
     ("node", &["leno-control", "serde-saphyr", "tonic"]),
+    ("waypoint", &["leno-node", "leno-control", "serde-saphyr", "tonic", "tower", "nix"]),
     ("agent", &["leno-node", "leno-proxy", "leno-control", "leno-tls", "kube-client"]),
     ("control", &["leno-node", "leno-capture", "leno-tunnel", "nix", "serde-saphyr"]),
     ("kubernetes", &["leno-node", "leno-proxy", "leno-capture", "leno-tunnel", "nix"]),
@@ -338,7 +340,7 @@ fn what_the_linter_forbids_everywhere_it_forbids_on_workers_too() {
     let missing: Vec<_> =
         everywhere.lines().filter(|line| !on_workers.contains(line.trim())).map(str::to_owned).collect();
     none(&missing);
-    for crate_of_workers in ["node", "tunnel"] {
+    for crate_of_workers in ["node", "tunnel", "waypoint"] {
         assert_eq!(read(format!("crates/{crate_of_workers}/clippy.toml")), on_workers, "{crate_of_workers}");
     }
 }

@@ -63,6 +63,7 @@ impl Node {
 
 impl Carrier for Node {
     const COMPONENT: &'static str = "ztunnel";
+    const SERVES_NODE: bool = true;
 
     type Carried = PodStates;
 

@@ -59,7 +59,7 @@ impl Report {
     pub(crate) fn own_workload(&self) -> Option<&Arc<Workload>> {
         match self.facts.direction {
             Direction::Outbound => self.facts.source_workload.as_ref(),
-            Direction::Inbound => self.facts.destination_workload.as_ref(),
+            Direction::Inbound | Direction::Through => self.facts.destination_workload.as_ref(),
         }
     }
 

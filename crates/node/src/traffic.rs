@@ -43,7 +43,7 @@ impl Meter for Traffic {
         self.bytes.forward(bytes);
         match self.facts.direction {
             Direction::Outbound => self.metrics.received(bytes),
-            Direction::Inbound => self.metrics.sent(bytes),
+            Direction::Inbound | Direction::Through => self.metrics.sent(bytes),
         }
     }
 
@@ -51,7 +51,7 @@ impl Meter for Traffic {
         self.bytes.backward(bytes);
         match self.facts.direction {
             Direction::Outbound => self.metrics.sent(bytes),
-            Direction::Inbound => self.metrics.received(bytes),
+            Direction::Inbound | Direction::Through => self.metrics.received(bytes),
         }
     }
 }
@@ -162,5 +162,6 @@ pub(crate) fn reporter(direction: Direction) -> Reporter {
     match direction {
         Direction::Outbound => Reporter::Source,
         Direction::Inbound => Reporter::Destination,
+        Direction::Through => Reporter::Waypoint,
     }
 }

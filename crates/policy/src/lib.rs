@@ -22,11 +22,13 @@ pub mod routing;
 mod test_support;
 mod understood;
 mod waypoint;
+mod waypoint_target;
 
 pub use authorization::{
     AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize, examine,
 };
 pub use endpoints::{EndpointCounts, ready, ready_for_node};
-pub use routing::{Identities, Route, RouteError, RoutePlan, route, route_around};
+pub use routing::{Identities, Route, RouteError, RoutePlan, route, route_around, route_to_service};
 pub use understood::NotUnderstood;
 pub use waypoint::WaypointProblem;
+pub use waypoint_target::{WaypointRefusal, WaypointTarget, waypoint_target};

@@ -187,7 +187,35 @@ pub fn route_around(
     random: &mut dyn FnMut() -> u64,
 ) -> Result<RoutePlan, RouteError> {
     let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-    let mut way = way(mesh, source, destination, random)?;
+    plan(way(mesh, source, destination, random)?, destination, silent, random)
+}
+
+/// The endpoints of `service` for a request that `source`, a waypoint of it or of a service whose requests are sent there,
+/// passes on. `destination` has the port of the service, and an address of the family that is preferred: the one that the client
+/// asked for, for instance.
+///
+/// # Errors
+/// As [`route`].
+pub fn route_to_service(
+    mesh: &Mesh,
+    source: &Workload,
+    service: &Arc<Service>,
+    destination: SocketAddr,
+    silent: &dyn Fn(SocketAddr) -> bool,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<RoutePlan, RouteError> {
+    NotUnderstood::workload(source)?;
+    NotUnderstood::service(service)?;
+    plan(way_to_endpoints(mesh, source, service, destination.port(), destination.ip())?, destination, silent, random)
+}
+
+/// The ways to try, in order.
+fn plan(
+    mut way: Way<'_>,
+    destination: SocketAddr,
+    silent: &dyn Fn(SocketAddr) -> bool,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<RoutePlan, RouteError> {
     let service = way.service().cloned();
     let mut attempts = SmallVec::new();
     match &mut way {
@@ -313,7 +341,8 @@ fn way_to_workload<'m>(
     destination: SocketAddr,
 ) -> Result<Way<'m>, RouteError> {
     NotUnderstood::workload(workload)?;
-    let Some(gateway) = workload.waypoint.as_deref().filter(|g| !waypoint::is_waypoint(mesh, source, g)) else {
+    let gateway = workload.waypoint.as_deref().or_else(|| waypoint::guarding(mesh, workload, destination.port()));
+    let Some(gateway) = gateway.filter(|g| !waypoint::is_waypoint(mesh, source, g)) else {
         return Ok(Way::Workload(workload));
     };
     let (waypoint, candidates) =
@@ -334,7 +363,8 @@ fn way_to_service<'m>(
     random: &mut dyn FnMut() -> u64,
 ) -> Result<Way<'m>, RouteError> {
     NotUnderstood::service(service)?;
-    if let Some(gateway) = waypoint::waypoint_of(service, random) {
+    let gateway = waypoint::waypoint_of(service, random);
+    if let Some(gateway) = gateway.filter(|_| !waypoint::serves(mesh, source, service)) {
         let (waypoint, candidates) =
             waypoint::resolve(mesh, source, gateway, destination).map_err(|problem| RouteError::Waypoint {
                 owner: format!("service {}", service.id),
@@ -351,12 +381,21 @@ fn way_to_service<'m>(
         }
         return Ok(Way::Passthrough { service: Some(service) });
     }
-    let port = destination.port();
+    way_to_endpoints(mesh, source, service, destination.port(), destination.ip())
+}
+
+fn way_to_endpoints<'m>(
+    mesh: &'m Mesh,
+    source: &Workload,
+    service: &'m Arc<Service>,
+    port: u16,
+    like: IpAddr,
+) -> Result<Way<'m>, RouteError> {
     if service.port(port).is_none() {
         let offered = service.tcp_ports().map(|p: &Port| p.service_port).collect();
         return Err(RouteError::NoSuchPort { service: service.id.clone(), port, offered });
     }
-    let (candidates, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Service, destination.ip());
+    let (candidates, counts) = endpoints::candidates(mesh, source, service, port, Purpose::Service, like);
     if candidates.is_empty() {
         return Err(RouteError::NoHealthyEndpoint { service: service.id.clone(), port, counts });
     }

@@ -244,7 +244,12 @@ fn a_service_waypoint_is_passed() {
         let Route::Hbone { expected, .. } = &plan.attempts()[0] else { panic!("tunnel") };
         assert_eq!(expected.as_slice(), [identity("spiffe://cluster.local/ns/default/sa/gateway")]);
         assert_eq!(plan.service().map(|s| &s.id), Some(&web.id));
-        assert!(!tunnel(&first(&mesh, "10.0.1.1:8080")).2, "the pod itself has no waypoint");
+        assert!(tunnel(&first(&mesh, "10.0.1.1:8080")).2, "nobody gets around it by the pod's own address");
+        assert!(!tunnel(&first(&mesh, "10.0.1.1:9090")).2, "a port that no such service has");
+        let own = route(&mesh, &gateway, at("10.96.0.1:80"), &mut numbers(1)).expect("the waypoint itself");
+        assert!(own.attempts().iter().all(|attempt| !tunnel(attempt).2), "the waypoint goes on to the endpoints");
+        let own = route(&mesh, &gateway, at("10.0.1.1:8080"), &mut numbers(1)).expect("the waypoint itself");
+        assert!(own.attempts().iter().all(|attempt| !tunnel(attempt).2), "and to a pod that was asked for");
     }
 }
 

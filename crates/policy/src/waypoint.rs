@@ -4,7 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, Service, Workload};
+use leno_model::{
+    GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, Port, Service, ServiceName, Workload,
+};
+use smallvec::SmallVec;
 
 use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
 use crate::understood::NotUnderstood;
@@ -96,6 +99,37 @@ pub(crate) fn is_waypoint(mesh: &Mesh, workload: &Workload, gateway: &GatewayAdd
             None => workload.network == a.network && workload.addresses.contains(&a.address),
         },
     }
+}
+
+/// Whether `workload` is an instance of a waypoint that the service names.
+pub(crate) fn serves(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
+    let weighted = service.weighted_waypoints.iter().map(|w| &w.destination);
+    service.waypoint.iter().chain(weighted).any(|gateway| is_waypoint(mesh, workload, gateway))
+}
+
+/// The services with a waypoint that `workload` serves at its own port `port`. Who addresses the pod itself, as the clients
+/// of a headless service do, must not get around what the waypoint does for the service.
+pub(crate) fn guarded<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> impl Iterator<Item = &'m Arc<Service>> {
+    let serves = move |id: &ServiceName, own: &[Port]| {
+        let service = mesh.service(id)?;
+        let named = service.waypoint.is_some() || !service.weighted_waypoints.is_empty();
+        let target = |of: &Port| {
+            let own = own.iter().find(|own| own.service_port == of.service_port && own.transport == of.transport);
+            own.map_or(of.target_port, |own| own.target_port)
+        };
+        (named && service.tcp_ports().any(|of| target(of) == port)).then_some(service)
+    };
+    let mut found = SmallVec::<[&Arc<Service>; 1]>::new();
+    for (id, ports) in &workload.services {
+        found.extend(serves(id, ports));
+    }
+    found.into_iter()
+}
+
+/// The waypoint of the first of the services in [`guarded`].
+pub(crate) fn guarding<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> Option<&'m GatewayAddress> {
+    let service = guarded(mesh, workload, port).next()?;
+    service.waypoint.as_ref().or_else(|| service.weighted_waypoints.first().map(|weighted| &weighted.destination))
 }
 
 /// Displays a gateway reference.

@@ -14,6 +14,9 @@ pub trait Carrier: Send + Sync + 'static {
     /// Istio's name for this kind of proxy, used in metrics.
     const COMPONENT: &'static str;
 
+    /// Whether it carries pods of its node, so that their certificates are asked for ahead of their first connection.
+    const SERVES_NODE: bool;
+
     /// The traffic at one moment.
     type Carried: Carried;
 

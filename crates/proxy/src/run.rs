@@ -149,7 +149,8 @@ pub(crate) async fn launch<C: Carrier>(
     let client = discovery_client(&core, discovery, learnt, saved.as_ref());
     let status = client.status();
     let endpoints = admin::start(&core, &carrier, status, host.log.as_ref(), &ending.drain, &stop).await?;
-    ask_discovery(&core, client, saved);
+    let node = C::SERVES_NODE.then(|| core.config.node.clone());
+    ask_discovery(&core, node, client, saved);
     carrier.begin();
     tracing::info!(node = %core.config.node, workers = core.workers.len(), "proxy started");
     Ok(Running { endpoints, core, carrier, stop })
@@ -181,13 +182,13 @@ fn discovery_client(
 }
 
 /// Keeps the mesh's state and the trusted roots up to date with discovery.
-fn ask_discovery(core: &Arc<Core>, client: Client, saved: Option<SavedState>) {
+fn ask_discovery(core: &Arc<Core>, node: Option<String>, client: Client, saved: Option<SavedState>) {
     if let Some(saved) = saved {
         tokio::spawn(drop_outdated(saved, client.status(), core.certificates.clone()));
     }
     let status = client.status();
     tokio::spawn(core.state.clone().end_in_time());
-    let feed = Feed::new(core.state.clone(), core.certificates.clone(), core.config.node.clone());
+    let feed = Feed::new(core.state.clone(), core.certificates.clone(), node);
     tokio::spawn(client.run(feed));
     tokio::spawn(discovery_readiness(status, core.readiness.clone()));
 }

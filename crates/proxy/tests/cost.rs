@@ -56,7 +56,7 @@ fn change_pods(size: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
     let certificates = Arc::new(CertificateManager::new(Arc::new(NoIssuer), Options::default()));
-    let mut feed = Feed::new(state.clone(), certificates, "elsewhere".to_owned());
+    let mut feed = Feed::new(state.clone(), certificates, Some("elsewhere".to_owned()));
     for chunk in (0..size).collect::<Vec<_>>().chunks(1000) {
         let updates = chunk.iter().map(|n| told(*n, Health::Healthy)).collect();
         assert!(feed.apply(ADDRESS_TYPE, updates).is_empty());

@@ -58,13 +58,15 @@ impl FromStr for Level {
     }
 }
 
-/// Direction of a connection, seen from the pod.
+/// Direction of a connection, seen from the pod or waypoint whose proxy reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Into the pod.
     Inbound,
     /// Out of the pod.
     Outbound,
+    /// Through a waypoint.
+    Through,
 }
 
 impl Direction {
@@ -72,6 +74,7 @@ impl Direction {
         match self {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
+            Self::Through => "through",
         }
     }
 }
@@ -118,6 +121,31 @@ pub struct Record {
     pub policy: Option<PolicyName>,
     /// Whether both ends were proven and it was encrypted.
     pub mutual_tls: bool,
+    /// The HTTP request, if it is about one and not about a connection.
+    pub request: Option<Box<Request>>,
+}
+
+/// The facts about an HTTP request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The method.
+    pub method: Name,
+    /// The host that it names.
+    pub authority: Name,
+    /// Path and query.
+    pub path: Name,
+    /// `HTTP/1.1`, for instance: what the client speaks.
+    pub protocol: &'static str,
+    /// Status of the response.
+    pub status: u16,
+    /// gRPC status of the response, if it said one.
+    pub grpc_status: Option<u16>,
+    /// What went wrong, in Istio's letters; `-` if nothing did.
+    pub flags: &'static str,
+    /// Its id.
+    pub id: Name,
+    /// How many endpoints were asked.
+    pub attempts: u32,
 }
 
 /// Target of a tunnel: an address, or a host name across networks.
@@ -156,6 +184,7 @@ impl Record {
             denied: false,
             policy: None,
             mutual_tls: false,
+            request: None,
         }
     }
 }

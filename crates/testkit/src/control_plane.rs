@@ -45,6 +45,12 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts one that publishes nothing yet.
     pub async fn start() -> Self {
+        Self::start_for("").await
+    }
+
+    /// As [`Self::start`], for proxies that run in this namespace.
+    pub async fn start_for(namespace: &str) -> Self {
+        let tokens = Arc::new(OneToken(namespace.to_owned()));
         let options = CaOptions::default();
         let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", options).unwrap());
         let lax_authority = TestCa::root("lax");
@@ -53,15 +59,14 @@ impl ControlPlane {
         let acceptor =
             ControlAcceptor::from_authority(authority.clone(), vec![HOST_NAME.to_owned()], Vec::new()).unwrap();
         let (resources, watched) = watch::channel(Arc::new(Resources::default()));
-        let service = server::Service::new(watched, Arc::new(OneToken));
+        let service = server::Service::new(watched, tokens.clone());
         let signer = Arc::new(TestSigner {
             authority: authority.clone(),
             lax_root: lax_authority.root_pem().to_owned(),
             orders: Mutex::default(),
             signed: watch::Sender::default(),
         });
-        let services =
-            Services { discovery: service.clone(), certificates: CaService::new(Arc::new(OneToken), signer.clone()) };
+        let services = Services { discovery: service.clone(), certificates: CaService::new(tokens, signer.clone()) };
         let task = tokio::spawn(server::serve(listener, acceptor, services, Limits::default(), std::future::pending()))
             .abort_handle();
         Self { authority, lax_authority, resources, service, signer, address, task }
@@ -206,13 +211,14 @@ impl Drop for ControlPlane {
     }
 }
 
-struct OneToken;
+/// The namespace of all callers.
+struct OneToken(String);
 
 impl Authenticator for OneToken {
     fn authenticate<'a>(&'a self, token: &'a str, cluster_id: &'a str) -> BoxFuture<'a, Result<Caller, AuthError>> {
         Box::pin(async move {
             if token == TOKEN {
-                Ok(Caller { cluster_id: cluster_id.to_owned(), ..Caller::default() })
+                Ok(Caller { cluster_id: cluster_id.to_owned(), namespace: self.0.clone(), ..Caller::default() })
             } else {
                 Err(AuthError::Invalid("not the test's token".to_owned()))
             }

@@ -1,7 +1,7 @@
 //! One tunnelled connection: both directions of a CONNECT stream.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -76,6 +76,43 @@ impl TunnelStream {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Gives back bytes that were taken and not used: they come next.
+    pub fn unread(&mut self, mut bytes: Bytes) {
+        if !self.partial.is_empty() {
+            bytes = [&bytes[..], &self.partial[..]].concat().into();
+        }
+        self.partial = bytes;
+    }
+
+    /// Waits for more bytes than are unread, and leaves all of them so. `false`: the peer has ended its half.
+    ///
+    /// # Errors
+    /// As [`TunnelStream::poll_chunk`].
+    pub fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        if self.recv_ended {
+            return Poll::Ready(Ok(false));
+        }
+        match ready!(self.lane.poll_chunk(cx))? {
+            Some(more) if self.partial.is_empty() => self.partial = more,
+            Some(more) => self.partial = [&self.partial[..], &more[..]].concat().into(),
+            None => {
+                ready!(self.poll_end(cx))?;
+                return Poll::Ready(Ok(false));
+            }
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// The bytes that were received and given back, or peeked at.
+    pub fn unread_bytes(&self) -> &[u8] {
+        &self.partial
+    }
+
+    /// Takes the unread bytes, which count as received but not as consumed.
+    pub fn take_unread(&mut self) -> Bytes {
+        std::mem::take(&mut self.partial)
     }
 
     /// Tells that `bytes` received bytes have left this process, so that the peer may send as many more.
@@ -158,7 +195,10 @@ impl TunnelStream {
 
     /// As [`TunnelStream::poll_finish`], and waits until the end was sent. Dropping a stream before that resets it, and the
     /// reset overtakes the end.
-    pub(crate) fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    ///
+    /// # Errors
+    /// As [`TunnelStream::poll_finish`].
+    pub fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_finish(cx))?;
         self.lane.poll_ended(cx)
     }
@@ -176,6 +216,16 @@ impl TunnelStream {
     /// Ready when the stream has failed before the peer ended its half. For use while nothing is received.
     pub(crate) fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         self.lane.poll_cut(cx)
+    }
+
+    /// Whether the peer has ended its half, and that was seen here.
+    pub fn has_ended(&self) -> bool {
+        self.recv_ended
+    }
+
+    /// Whether this side has ended its half.
+    pub fn has_finished(&self) -> bool {
+        self.send_ended
     }
 
     /// The next received bytes, as [`TunnelStream::poll_chunk`].
@@ -214,6 +264,33 @@ impl AsyncWrite for TunnelStream {
         buffer[..length].copy_from_slice(&buf[..length]);
         self.send(buffer, length)?;
         Poll::Ready(Ok(length))
+    }
+
+    /// One frame for as many of the slices as fit.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all = slices.iter().map(|slice| slice.len()).sum();
+        if all == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let mut buffer = Buffer::holding(all);
+        let most = all.min(buffer.len());
+        let length = ready!(self.poll_reserve(cx, most))?;
+        let mut filled = 0;
+        for slice in slices {
+            let part = slice.len().min(length - filled);
+            buffer[filled..filled + part].copy_from_slice(&slice[..part]);
+            filled += part;
+        }
+        self.send(buffer, length)?;
+        Poll::Ready(Ok(length))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

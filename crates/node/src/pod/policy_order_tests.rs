@@ -295,7 +295,7 @@ impl Proxy {
         let state = Arc::new(MeshState::default());
         let certificates = Arc::new(CertificateManager::new(Arc::new(NoIssuer), Options::default()));
         let mut proxy = Self {
-            feed: Feed::new(state.clone(), certificates, "node-1".to_owned()),
+            feed: Feed::new(state.clone(), certificates, Some("node-1".to_owned())),
             state,
             connections: ["v", "w"]
                 .map(|uid| (uid, Connections::new(Shares::of_this_process().join(uid.to_owned(), 0))))

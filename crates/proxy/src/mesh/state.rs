@@ -133,7 +133,7 @@ impl MeshState {
 pub struct Feed {
     state: Arc<MeshState>,
     certificates: Arc<CertificateManager>,
-    node: String,
+    node: Option<String>,
     local: HashMap<WorkloadUid, Local>,
     names: Names,
 }
@@ -148,8 +148,8 @@ struct Local {
 }
 
 impl Feed {
-    /// A feed that keeps `state`, and certificates for the pods of `node`.
-    pub fn new(state: Arc<MeshState>, certificates: Arc<CertificateManager>, node: String) -> Self {
+    /// A feed that keeps `state`, and certificates for the pods of `node`, if it is a node's.
+    pub fn new(state: Arc<MeshState>, certificates: Arc<CertificateManager>, node: Option<String>) -> Self {
         Self { state, certificates, node, local: HashMap::new(), names: Names::default() }
     }
 
@@ -186,7 +186,7 @@ impl Feed {
     }
 
     fn track_local(&mut self, workload: &Workload) {
-        let Some(identity) = workload.identity().filter(|_| *workload.node == *self.node) else {
+        let Some(identity) = workload.identity().filter(|_| self.node.as_deref() == Some(&workload.node)) else {
             return self.untrack_local(&workload.uid);
         };
         let in_mesh = workload.takes_hbone();

@@ -18,7 +18,7 @@ impl Issuer for NoIssuer {
 fn feed() -> (Arc<MeshState>, Feed) {
     let state = Arc::new(MeshState::default());
     let certificates = Arc::new(CertificateManager::new(Arc::new(NoIssuer), Options::default()));
-    (state.clone(), Feed::new(state, certificates, "node-1".to_owned()))
+    (state.clone(), Feed::new(state, certificates, Some("node-1".to_owned())))
 }
 
 fn upsert(name: &str, body: impl Message) -> Update {
@@ -264,7 +264,7 @@ async fn one_bad_resource_does_not_hold_up_the_others_and_policy_changes_are_tol
 async fn certificates_are_kept_up_for_whom_they_are_needed() {
     let state = Arc::new(MeshState::default());
     let certificates = Arc::new(CertificateManager::new(Arc::new(NoIssuer), Options::default()));
-    let mut feed = Feed::new(state, certificates.clone(), "node-1".to_owned());
+    let mut feed = Feed::new(state, certificates.clone(), Some("node-1".to_owned()));
     let kept = || certificates.statuses().iter().map(|s| s.identity.service_account().to_string()).collect::<Vec<_>>();
     let local = |name: &str, account: &str, tunnel| {
         let workload = Workload {

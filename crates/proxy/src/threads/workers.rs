@@ -20,14 +20,15 @@ use crate::error::Error;
 /// thread's timers, and which network namespace it returns to. [`Worker::occupy`] sets them up once.
 #[derive(Clone)]
 pub struct Worker {
+    index: usize,
     handle: Handle,
     memory: Arc<Memory>,
 }
 
 impl Worker {
-    fn new(runtime: &Runtime, trim: fn()) -> Self {
+    fn new(index: usize, runtime: &Runtime, trim: fn()) -> Self {
         let handle = runtime.handle().clone();
-        Self { memory: Memory::new(handle.clone(), trim), handle }
+        Self { index, memory: Memory::new(handle.clone(), trim), handle }
     }
 
     /// Makes the calling thread this worker's thread until `stop`. `keeper` keeps its timers.
@@ -36,6 +37,11 @@ impl Worker {
         NetworkNamespace::linger();
         runtime.block_on(stop.cancelled());
         NetworkNamespace::go_home();
+    }
+
+    /// Its place among the proxy's workers, from 0.
+    pub fn index(&self) -> usize {
+        self.index
     }
 
     /// Runs a task on it.
@@ -83,7 +89,7 @@ impl Workers {
                 })
                 .build()
                 .map_err(Error::Runtime)?;
-            workers.all.push(Worker::new(&runtime, trim));
+            workers.all.push(Worker::new(index, &runtime, trim));
             let stop = workers.stop.clone();
             let keeper = keeper.clone();
             let thread = std::thread::Builder::new()

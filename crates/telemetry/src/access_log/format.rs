@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 
-use super::{Endpoint, Happened, Level, Line, Record};
+use super::{Endpoint, Happened, Level, Line, Record, Request};
 use crate::logging::Format;
 
 const TIME: &[BorrowedFormatItem<'_>] =
@@ -28,6 +28,7 @@ trait Fields {
 
 pub(super) fn line(out: &mut Vec<u8>, format: Format, line: &Line) {
     let message = match line.happened {
+        _ if line.record.request.is_some() => "request complete",
         Happened::Opened => "connection opened",
         Happened::Completed => "connection complete",
         Happened::Refused => "connection failed",
@@ -98,6 +99,9 @@ fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
         fields.number("bytes_recv", record.bytes_received);
         fields.text("duration", &format_args!("{}ms", record.duration.as_millis()));
     }
+    if let Some(request) = &record.request {
+        http_request(fields, request);
+    }
     if let Some(id) = record.trace_id {
         fields.text("trace_id", &format_args!("{id:032x}"));
     }
@@ -106,6 +110,24 @@ fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
     }
     if let Some(error) = &record.error {
         fields.text("error", error);
+    }
+}
+
+fn http_request(fields: &mut dyn Fields, request: &Request) {
+    fields.text("method", &request.method);
+    fields.text("authority", &request.authority);
+    fields.text("path", &request.path);
+    fields.text("protocol", &request.protocol);
+    fields.number("response_code", request.status.into());
+    if let Some(status) = request.grpc_status {
+        fields.number("grpc_status", status.into());
+    }
+    fields.text("response_flags", &request.flags);
+    if !request.id.is_empty() {
+        fields.text("request_id", &request.id);
+    }
+    if request.attempts > 1 {
+        fields.number("attempts", request.attempts.into());
     }
 }
 

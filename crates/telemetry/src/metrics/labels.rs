@@ -18,6 +18,8 @@ pub enum Reporter {
     Source,
     /// The proxy of the destination.
     Destination,
+    /// A waypoint between them.
+    Waypoint,
 }
 
 impl Reporter {
@@ -26,6 +28,7 @@ impl Reporter {
         match self {
             Self::Source => "source",
             Self::Destination => "destination",
+            Self::Waypoint => "waypoint",
         }
     }
 }

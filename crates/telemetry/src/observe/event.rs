@@ -119,6 +119,7 @@ impl Connection {
             Direction::Outbound => ("source", [record.bytes_sent, record.bytes_received]),
             // There, what the pod's program sent is the answer.
             Direction::Inbound => ("destination", [record.bytes_received, record.bytes_sent]),
+            Direction::Through => ("waypoint", [record.bytes_sent, record.bytes_received]),
         };
         let (encrypted, why) = encryption(record);
         let verdict = match &record.error {
@@ -172,5 +173,6 @@ fn encryption(record: &Record) -> (Option<bool>, &'static str) {
         Direction::Outbound => (Some(false), "the mesh does not know the destination"),
         Direction::Inbound if known(&record.source) => (Some(false), "the source is not in the mesh"),
         Direction::Inbound => (Some(false), "the mesh does not know the source"),
+        Direction::Through => (None, "the peer has proved nothing"),
     }
 }

@@ -1,0 +1,121 @@
+//! Bodies on their way through.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::answer::Flag;
+use crate::report::Exchange;
+use crate::upstream::Leased;
+
+/// The body of a request or a response.
+pub(crate) enum Body {
+    Empty,
+    /// The waypoint's own words.
+    Text(Option<Bytes>),
+    /// A request's, whose bytes are counted.
+    Request(Incoming, Arc<AtomicU64>),
+    /// A response's, with what is told at its end.
+    Response(Box<Passing>),
+}
+
+/// A response's body on its way to the client.
+pub(crate) struct Passing {
+    incoming: Incoming,
+    /// Given back at the body's end.
+    leased: Option<Leased>,
+    exchange: Option<Exchange>,
+}
+
+impl Passing {
+    pub(crate) fn new(incoming: Incoming, leased: Leased, exchange: Exchange) -> Self {
+        Self { incoming, leased: Some(leased), exchange: Some(exchange) }
+    }
+
+    fn end(&mut self) {
+        self.leased = None;
+        if let Some(exchange) = self.exchange.take() {
+            exchange.finished();
+        }
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        if let Some(mut exchange) = self.exchange.take() {
+            if !http_body::Body::is_end_stream(&self.incoming) {
+                exchange.broken(Flag::Downstream, "the client went away before it had the whole response".into());
+            }
+            exchange.finished();
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Request(incoming, bytes) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                if let Some(Ok(frame)) = &frame
+                    && let Some(data) = frame.data_ref()
+                {
+                    bytes.fetch_add(data.len() as u64, Relaxed);
+                }
+                Poll::Ready(frame)
+            }
+            Self::Response(passing) => {
+                let frame = ready!(Pin::new(&mut passing.incoming).poll_frame(cx));
+                match &frame {
+                    Some(Ok(frame)) => {
+                        if let Some(exchange) = &mut passing.exchange {
+                            match (frame.data_ref(), frame.trailers_ref()) {
+                                (Some(data), _) => exchange.sent(data),
+                                (_, Some(trailers)) => exchange.trailers(trailers),
+                                _ => {}
+                            }
+                        }
+                    }
+                    Some(Err(error)) => {
+                        if let Some(exchange) = &mut passing.exchange {
+                            exchange.broken(
+                                Flag::UpstreamTermination,
+                                format!("the endpoint's response broke off: {error}"),
+                            );
+                        }
+                        passing.end();
+                    }
+                    None => passing.end(),
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty | Self::Text(None) => true,
+            Self::Text(Some(text)) => text.is_empty(),
+            Self::Request(incoming, _) => incoming.is_end_stream(),
+            Self::Response(passing) => passing.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty | Self::Text(None) => SizeHint::with_exact(0),
+            Self::Text(Some(text)) => SizeHint::with_exact(text.len() as u64),
+            Self::Request(incoming, _) => incoming.size_hint(),
+            Self::Response(passing) => passing.incoming.size_hint(),
+        }
+    }
+}

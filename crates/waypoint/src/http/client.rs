@@ -1,0 +1,85 @@
+//! A client's HTTP connection: whom it belongs to, and what it is for.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leno_model::{AppProtocol, Identity, Mesh, Workload};
+use leno_policy::{WaypointTarget, waypoint_target};
+use leno_proxy::tunnels::Tunnel;
+use parking_lot::Mutex;
+
+use crate::connection::{Asked, protocol};
+use crate::gate::Gate;
+use crate::lane::Lane;
+use crate::report::Report;
+
+/// What all requests of a connection share.
+pub(crate) struct Client {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) tunnel: Arc<Tunnel>,
+    /// What is told of the connection itself.
+    pub(crate) report: Report,
+    authority: String,
+    view: Mutex<Arc<View>>,
+}
+
+/// What a connection is for, in one snapshot of the mesh.
+pub(crate) struct View {
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) own: Arc<Workload>,
+    pub(crate) target: WaypointTarget,
+    /// The protocol of the port, as declared.
+    pub(crate) protocol: AppProtocol,
+    /// The client's workload, if its address is that of one with its identity.
+    pub(crate) source: Option<Arc<Workload>>,
+    /// The service or pod no longer names this waypoint; the client is to connect anew.
+    pub(crate) left: bool,
+}
+
+impl Client {
+    /// For a connection that was asked for in `tunnel`.
+    pub(crate) fn new(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, report: Report) -> Arc<Self> {
+        let Asked { authority, target, mesh, own } = asked;
+        let protocol = protocol(&target);
+        let source = source(&mesh, &own, tunnel);
+        let view = Arc::new(View { mesh, own, target, protocol, source, left: false });
+        Arc::new(Self { gate: gate.clone(), tunnel: tunnel.clone(), report, authority, view: Mutex::new(view) })
+    }
+
+    /// Who calls.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.tunnel.identity
+    }
+
+    /// Where from.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.tunnel.peer
+    }
+
+    /// The thread it is served on.
+    pub(crate) fn lane(&self) -> &Lane {
+        self.gate.lane(&self.tunnel)
+    }
+
+    /// What the connection is for, as of now.
+    pub(crate) fn view(&self) -> Arc<View> {
+        let mut view = self.view.lock();
+        let Some((mesh, own)) = self.gate.own.now() else { return view.clone() };
+        if !Arc::ptr_eq(&mesh, &view.mesh) {
+            let (target, left) = match waypoint_target(&mesh, &own, &self.authority) {
+                Ok(target) => (target, false),
+                Err(_) => (view.target.clone(), true),
+            };
+            let source = source(&mesh, &own, &self.tunnel);
+            *view = Arc::new(View { protocol: protocol(&target), mesh, own, target, source, left });
+        }
+        view.clone()
+    }
+}
+
+/// The workload at the client's address, if it has the identity that the client has proved. A gateway in between has
+/// another one.
+pub(crate) fn source(mesh: &Mesh, own: &Workload, tunnel: &Tunnel) -> Option<Arc<Workload>> {
+    let found = mesh.workload_by_address(&own.network, tunnel.peer.ip())?;
+    (found.identity().as_ref() == Some(&tunnel.identity)).then(|| found.clone())
+}

@@ -1,0 +1,147 @@
+//! Serves a client's HTTP connection.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Method, Request};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use leno_tunnel::{TunnelStream, rarely, timers};
+
+use super::client::Client;
+use super::forward::forward;
+use crate::timer::{Here, Timer};
+use crate::wire::{Signs, Wire};
+
+/// How much of a request's body waits here for an endpoint, bytes: per request, and per connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// How much is buffered for a client that does not read, bytes per request.
+const SEND_BUFFER: usize = 64 << 10;
+
+/// Serves requests until the client or the waypoint ends the connection.
+pub(crate) async fn serve(client: Arc<Client>, stream: TunnelStream, http2: bool) {
+    let gate = client.gate.clone();
+    let config = &gate.config;
+    let outcome = if http2 {
+        let mut builder = http2::Builder::new(Here);
+        builder
+            .timer(Timer)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_concurrent_streams(config.max_concurrent_requests)
+            .max_header_list_size(u32::try_from(config.max_head).unwrap_or(u32::MAX));
+        let service = {
+            let client = client.clone();
+            service_fn(move |request: Request<Incoming>| forward(client.clone(), request))
+        };
+        let connection = pin!(builder.serve_connection(Wire::tunnel(stream), service));
+        until_end(&client, connection, |connection| connection.graceful_shutdown(), None).await
+    } else {
+        let mut builder = http1::Builder::new();
+        // Not `pipeline_flush`: with it, the answer to what is not HTTP stays unsent.
+        builder.timer(Timer).header_read_timeout(None).max_buf_size(config.max_head).writev(true);
+        let signs = Arc::new(Signs::default());
+        signs.heard.store(!stream.unread_bytes().is_empty(), Relaxed);
+        let slow = SlowHead { signs: signs.clone(), limit: config.head_timeout, timer: None };
+        let service = {
+            let signs = signs.clone();
+            let client = client.clone();
+            service_fn(move |request: Request<Incoming>| {
+                signs.heard.store(false, Relaxed);
+                // It is refused, and the library then takes the connection for one that has ceased to be HTTP.
+                signs.complete.store(request.method() == Method::CONNECT, Relaxed);
+                let (client, signs) = (client.clone(), signs.clone());
+                async move {
+                    let response = forward(client, request).await;
+                    // What has come meanwhile was its body, or waits for its turn.
+                    signs.heard.store(false, Relaxed);
+                    response
+                }
+            })
+        };
+        let connection = builder.serve_connection(Wire::tunnel(stream).watched(signs.clone()), service);
+        let connection = pin!(connection.with_upgrades());
+        let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), Some(slow)).await;
+        if let Ended::Broken(error) = &ended {
+            // The library has answered that.
+            signs.complete.store(error.is_parse(), Relaxed);
+        }
+        ended
+    };
+    client.report.http_ended(outcome);
+}
+
+/// How a connection ended.
+pub(crate) enum Ended {
+    /// As HTTP wants it.
+    Well,
+    /// The client broke the protocol, or went away.
+    Broken(hyper::Error),
+    /// The head of a request took too long.
+    SlowHead(Duration),
+    /// The waypoint ends.
+    Stopped,
+}
+
+/// Drives a connection. When the waypoint drains, it is told to end with its open requests.
+async fn until_end<C>(
+    client: &Client,
+    mut connection: Pin<&mut C>,
+    end_soon: impl Fn(Pin<&mut C>),
+    mut slow: Option<SlowHead>,
+) -> Ended
+where
+    C: Future<Output = Result<(), hyper::Error>>,
+{
+    let gate = &client.gate;
+    let draining = pin!(gate.draining.cancelled());
+    let mut draining = Some(rarely(draining));
+    let stopped = pin!(gate.stopped.cancelled());
+    let mut stopped = rarely(stopped);
+    poll_fn(|cx| {
+        if Pin::new(&mut stopped).poll(cx).is_ready() {
+            return Poll::Ready(Ended::Stopped);
+        }
+        if draining.as_mut().is_some_and(|draining| Pin::new(draining).poll(cx).is_ready()) {
+            draining = None;
+            end_soon(connection.as_mut());
+        }
+        match connection.as_mut().poll(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ended::Well),
+            Poll::Ready(Err(error)) => Poll::Ready(Ended::Broken(error)),
+            Poll::Pending => match &mut slow {
+                Some(slow) => slow.poll(cx).map(Ended::SlowHead),
+                None => Poll::Pending,
+            },
+        }
+    })
+    .await
+}
+
+/// Ends a connection whose client sends the head of a request too slowly. Nearly every head comes at once, and needs no
+/// timer.
+struct SlowHead {
+    /// Bytes have come, and no request with them yet.
+    signs: Arc<Signs>,
+    limit: Duration,
+    timer: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl SlowHead {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
+        if !self.signs.heard.load(Relaxed) {
+            self.timer = None;
+            return Poll::Pending;
+        }
+        let timer = self.timer.get_or_insert_with(|| Box::pin(timers::sleep(self.limit)));
+        timer.as_mut().poll(cx).map(|()| self.limit)
+    }
+}

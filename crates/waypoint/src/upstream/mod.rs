@@ -1,0 +1,143 @@
+//! Endpoints: how they are reached, and the HTTP connections to them.
+
+mod dial;
+mod pool;
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_model::{Mesh, Service, Workload};
+use leno_policy::{Route, RoutePlan, WaypointTarget, route_around, route_to_service};
+use leno_proxy::peers::headers::{self, TraceId};
+use leno_proxy::peers::{self, TunnelKey};
+use leno_tunnel::{ConnectRequest, TunnelStream, timers};
+use tokio::net::TcpStream;
+
+pub(crate) use pool::{HandshakeError, HttpPool, Kind, Leased, UpstreamKey};
+
+use crate::failure::Failure;
+use crate::gate::Gate;
+use crate::lane::Lane;
+
+/// Shortest time between two looks for idle connections.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection to an endpoint.
+pub(crate) enum Stream {
+    Tunnel(TunnelStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Resolves when the endpoint has said something, or is gone. What it said stays to be read.
+    pub(crate) async fn speaks(&mut self) {
+        match self {
+            Self::Tunnel(stream) => drop(poll_fn(|cx| stream.poll_peek(cx)).await),
+            Self::Tcp(stream) => drop(stream.readable().await),
+        }
+    }
+}
+
+/// The endpoints to try for what was asked for, the best first.
+pub(crate) fn plan(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Result<RoutePlan, Failure> {
+    let silent = |address| gate.silent.is_avoided(address);
+    let mut random = rand::random::<u64>;
+    let plan = match target {
+        WaypointTarget::Service { service, port, address } => {
+            route_to_service(mesh, own, service, SocketAddr::new(*address, *port), &silent, &mut random)
+        }
+        WaypointTarget::Pod { address, .. } => route_around(mesh, own, *address, &silent, &mut random),
+    };
+    Ok(plan?)
+}
+
+/// Who connects, for the endpoint's own telemetry.
+pub(crate) struct Caller<'a> {
+    pub(crate) own: &'a Arc<Workload>,
+    /// The client's address, or the waypoint's own if many clients share the connection.
+    pub(crate) from: SocketAddr,
+    pub(crate) service: Option<&'a Arc<Service>>,
+}
+
+/// Connects to an endpoint. If there are `others`, one that did not answer before is not waited for long.
+pub(crate) async fn open(
+    gate: &Gate,
+    lane: &Lane,
+    caller: &Caller<'_>,
+    route: &Route,
+    others: bool,
+) -> Result<Stream, Failure> {
+    match route {
+        Route::Passthrough { address } => Err(Failure::Outside(*address)),
+        Route::Plain { address, .. } => {
+            Ok(Stream::Tcp(gate.silent.dial(*address, others, dial::tcp(gate, *address)).await?))
+        }
+        Route::Hbone { workload: peer, address, authority, expected, .. } => {
+            let identity = gate.core.identity(caller.own).await?;
+            let key = TunnelKey {
+                from: gate.here,
+                source: identity.identity().clone(),
+                expected: expected.to_vec(),
+                peer: peer.uid.clone(),
+                address: *address,
+            };
+            let trace = TraceId::random();
+            let request = ConnectRequest {
+                authority: authority.clone(),
+                headers: headers::request(
+                    gate.own.baggage(caller.own),
+                    caller.from,
+                    caller.service.map(|service| &**service),
+                    &trace,
+                ),
+            };
+            let dial = || gate.silent.dial(*address, others, dial::tls(gate, &identity, *address, expected));
+            // This covers our connect and handshake, and the peer's own connect.
+            let config = &gate.core.config;
+            let wait = config.connect_timeout * 2 + config.handshake_timeout;
+            let opened = timers::timeout(wait, lane.tunnels.open(&key, dial, request)).await;
+            let opened = opened.map_err(|_| peers::Failure::ConnectTimeout { address: *address, waited: wait })?;
+            let (stream, _) = opened.map_err(|error| {
+                let failure = peers::Failure::tunnel(*address, caller.from, error);
+                if matches!(failure, peers::Failure::SilentTunnel { .. }) {
+                    gate.silent.has_fallen_silent(*address);
+                }
+                failure
+            })?;
+            gate.silent.answered(*address);
+            Ok(Stream::Tunnel(stream))
+        }
+    }
+}
+
+/// Stops using tunnels and connections to peers that are gone or have changed since they were made, and connections that
+/// were idle for long. Never returns; for the control thread.
+#[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
+pub(crate) async fn forget_peers(gate: Arc<Gate>) {
+    let mut changes = gate.core.state.subscribe();
+    let mut generation = 0;
+    let idle = gate.config.upstream_idle_timeout;
+    loop {
+        let kept = gate.lanes.iter().any(|lane| lane.http.count() > 0);
+        // While nothing is kept, nothing wakes this thread up but news and this: at the next look, something may be.
+        let pause = if kept { idle / 2 } else { idle };
+        match tokio::time::timeout(pause.max(SHORTEST_PAUSE), changes.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return,
+            Err(_) => {
+                gate.lanes.iter().for_each(|lane| lane.http.evict(|_| false, idle));
+                continue;
+            }
+        }
+        let now = changes.borrow_and_update().generation;
+        let changed = gate.core.state.changed_since(generation);
+        generation = now;
+        let mesh = gate.core.state.load();
+        for lane in &gate.lanes {
+            lane.tunnels.evict(|key| changed.concerns(&key.peer) && key.is_obsolete(&mesh));
+            lane.http.evict(|key| key.is_obsolete(&mesh), idle);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! HTTP connections to endpoints, kept for the next request.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
+use leno_policy::Route;
+use parking_lot::Mutex;
+
+use crate::http::Body;
+use crate::timer::{Here, Timer};
+use crate::upstream::Stream;
+use crate::wire::Wire;
+
+/// The HTTP version spoken to an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Http1,
+    Http2,
+}
+
+/// What requests must have in common to share connections.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct UpstreamKey {
+    /// The program's address and port.
+    target: SocketAddr,
+    /// Its workload, if it is known. If the address passes to another pod, the key changes.
+    peer: Option<WorkloadUid>,
+    /// Whether it is reached in a tunnel.
+    tunnel: bool,
+    kind: Kind,
+}
+
+impl UpstreamKey {
+    /// For an endpoint.
+    pub(crate) fn new(route: &Route, kind: Kind) -> Self {
+        let (target, peer, tunnel) = match route {
+            Route::Hbone { target, workload, .. } => (*target, Some(workload.uid.clone()), true),
+            Route::Plain { address, workload, .. } => (*address, workload.as_ref().map(|w| w.uid.clone()), false),
+            Route::Passthrough { address } => (*address, None, false),
+        };
+        Self { target, peer, tunnel, kind }
+    }
+
+    /// Whether the endpoint is gone, or is reached in another way.
+    pub(crate) fn is_obsolete(&self, mesh: &Mesh) -> bool {
+        self.peer.as_ref().is_some_and(|peer| {
+            mesh.workload(peer).is_none_or(|peer| {
+                peer.not_understood.is_some()
+                    || !peer.addresses.contains(&self.target.ip())
+                    || (peer.tunnel_protocol == TunnelProtocol::Hbone) != self.tunnel
+            })
+        })
+    }
+}
+
+/// Sends requests on one connection.
+pub(crate) enum Sender {
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
+}
+
+impl Sender {
+    /// Sends a request. One that can't have left comes back with the error.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        match self {
+            Self::Http1(sender) => sender.try_send_request(request).await,
+            Self::Http2(sender) => sender.try_send_request(request).await,
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Http1(sender) => sender.is_closed(),
+            Self::Http2(sender) => sender.is_closed(),
+        }
+    }
+}
+
+/// HTTP/2 requests on one connection before another is opened.
+const STREAMS: usize = 100;
+
+/// HTTP/1.1 connections that one endpoint's place keeps without a request.
+const IDLE_MOST: usize = 256;
+
+/// How much of a body waits here for a reader, bytes: per request, and per connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// How much is buffered towards an endpoint that does not read, bytes.
+const SEND_BUFFER: usize = 64 << 10;
+
+/// The connections of one thread.
+#[derive(Default, Clone)]
+pub(crate) struct HttpPool {
+    places: Arc<Mutex<HashMap<UpstreamKey, Place, RandomState>>>,
+}
+
+#[derive(Default)]
+struct Place {
+    idle: Vec<(http1::SendRequest<Body>, Instant)>,
+    shared: Vec<(http2::SendRequest<Body>, Arc<Use>)>,
+    /// Held while an HTTP/2 connection is made: others wait for it instead of making their own.
+    making: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// How an HTTP/2 connection is used.
+struct Use {
+    active: AtomicUsize,
+    /// When the last request ended.
+    since: Mutex<Instant>,
+}
+
+/// A connection on loan. Dropping it gives it back.
+pub(crate) struct Leased {
+    pub(crate) sender: Option<Sender>,
+    /// Whether it has carried requests before, and so may turn out to be closed.
+    pub(crate) reused: bool,
+    pool: HttpPool,
+    key: UpstreamKey,
+    shared: Option<Arc<Use>>,
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared
+            && shared.active.fetch_sub(1, Relaxed) == 1
+        {
+            *shared.since.lock() = Instant::now();
+        }
+        let Some(Sender::Http1(sender)) = self.sender.take() else { return };
+        if sender.is_closed() {
+            return;
+        }
+        let mut places = self.pool.places.lock();
+        let place = match places.get_mut(&self.key) {
+            Some(place) => place,
+            None => places.entry(self.key.clone()).or_default(),
+        };
+        if place.idle.len() < IDLE_MOST {
+            place.idle.push((sender, Instant::now()));
+        }
+    }
+}
+
+impl Leased {
+    /// Keeps the connection out of the pool: its bytes are no longer HTTP.
+    pub(crate) fn take_out(mut self) {
+        self.sender = None;
+    }
+}
+
+impl HttpPool {
+    /// A connection that is kept for `key` and takes a request now.
+    pub(crate) fn kept(&self, key: &UpstreamKey) -> Option<Leased> {
+        let mut places = self.places.lock();
+        let place = places.get_mut(key)?;
+        let leased = |sender, shared| {
+            Some(Leased { sender: Some(sender), reused: true, pool: self.clone(), key: key.clone(), shared })
+        };
+        match key.kind {
+            Kind::Http1 => {
+                place.idle.retain(|(sender, _)| !sender.is_closed());
+                // The latest first: others get old and are closed.
+                let ready = place.idle.iter().rposition(|(sender, _)| sender.is_ready())?;
+                let (sender, _) = place.idle.remove(ready);
+                leased(Sender::Http1(sender), None)
+            }
+            Kind::Http2 => {
+                place.shared.retain(|(sender, _)| !sender.is_closed());
+                let (sender, shared) = place.shared.iter().min_by_key(|(_, shared)| shared.active.load(Relaxed))?;
+                if shared.active.load(Relaxed) >= STREAMS {
+                    return None;
+                }
+                shared.active.fetch_add(1, Relaxed);
+                leased(Sender::Http2(sender.clone()), Some(shared.clone()))
+            }
+        }
+    }
+
+    /// A connection for `key`: one that is kept, or else a new one over what `open` connects.
+    pub(crate) async fn lease<E: From<HandshakeError>>(
+        &self,
+        key: &UpstreamKey,
+        max_head: usize,
+        open: impl AsyncFnOnce() -> Result<Stream, E>,
+    ) -> Result<Leased, E> {
+        if let Some(kept) = self.kept(key) {
+            return Ok(kept);
+        }
+        match key.kind {
+            Kind::Http1 => self.make(key, max_head, open().await?).await.map_err(E::from),
+            Kind::Http2 => {
+                let making = self.places.lock().entry(key.clone()).or_default().making.clone();
+                let _making = making.lock().await;
+                if let Some(kept) = self.kept(key) {
+                    return Ok(kept);
+                }
+                self.make(key, max_head, open().await?).await.map_err(E::from)
+            }
+        }
+    }
+
+    /// As [`Self::lease`], but a new one.
+    pub(crate) async fn make(
+        &self,
+        key: &UpstreamKey,
+        max_head: usize,
+        stream: Stream,
+    ) -> Result<Leased, HandshakeError> {
+        let wire = match stream {
+            Stream::Tunnel(stream) => Wire::tunnel(stream),
+            Stream::Tcp(stream) => Wire::tcp(stream),
+        };
+        let mut leased = Leased { sender: None, reused: false, pool: self.clone(), key: key.clone(), shared: None };
+        match key.kind {
+            Kind::Http1 => {
+                let mut builder = http1::Builder::new();
+                builder.max_buf_size(max_head.max(16 << 10)).writev(true);
+                let (mut sender, connection) = builder.handshake(wire).await.map_err(HandshakeError)?;
+                tokio::spawn(async move {
+                    if let Err(error) = connection.with_upgrades().await {
+                        tracing::debug!(%error, "an HTTP/1.1 connection to an endpoint ended with an error");
+                    }
+                });
+                sender.ready().await.map_err(HandshakeError)?;
+                leased.sender = Some(Sender::Http1(sender));
+            }
+            Kind::Http2 => {
+                let mut builder = http2::Builder::new(Here);
+                builder
+                    .timer(Timer)
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW)
+                    .max_send_buf_size(SEND_BUFFER)
+                    .max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX));
+                let (sender, connection) = builder.handshake(wire).await.map_err(HandshakeError)?;
+                tokio::spawn(async move {
+                    if let Err(error) = connection.await {
+                        tracing::debug!(%error, "an HTTP/2 connection to an endpoint ended with an error");
+                    }
+                });
+                let shared = Arc::new(Use { active: AtomicUsize::new(1), since: Mutex::new(Instant::now()) });
+                let mut places = self.places.lock();
+                places.entry(key.clone()).or_default().shared.push((sender.clone(), shared.clone()));
+                drop(places);
+                leased.sender = Some(Sender::Http2(sender));
+                leased.shared = Some(shared);
+            }
+        }
+        Ok(leased)
+    }
+
+    /// Lets go of connections whose key satisfies `gone`, and of those that had no request for `idle`. Open requests go
+    /// on.
+    pub(crate) fn evict(&self, mut gone: impl FnMut(&UpstreamKey) -> bool, idle: Duration) {
+        let mut dropped = Vec::new();
+        let mut places = self.places.lock();
+        places.retain(|key, place| {
+            if gone(key) {
+                dropped.push(std::mem::take(place));
+                return false;
+            }
+            place.idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < idle);
+            place.shared.retain(|(sender, shared)| {
+                let used = shared.active.load(Relaxed) > 0 || shared.since.lock().elapsed() < idle;
+                !sender.is_closed() && used
+            });
+            !place.idle.is_empty() || !place.shared.is_empty() || Arc::strong_count(&place.making) > 1
+        });
+        drop(places);
+        // After the lock is released: dropping wakes the connections' tasks.
+        drop(dropped);
+    }
+
+    /// How many connections are kept.
+    pub(crate) fn count(&self) -> usize {
+        self.places.lock().values().map(|place| place.idle.len() + place.shared.len()).sum()
+    }
+}
+
+/// HTTP could not be started on a connection that stands.
+#[derive(Debug, thiserror::Error)]
+#[error("HTTP can't be started on a connection to an endpoint: {0}")]
+pub(crate) struct HandshakeError(#[source] pub(crate) hyper::Error);
+
+impl Leased {
+    /// The connection's sender.
+    pub(crate) fn sender(&mut self) -> Option<&mut Sender> {
+        self.sender.as_mut().filter(|sender| !sender.is_closed())
+    }
+}

@@ -1,0 +1,217 @@
+//! The waypoint: its additions to the parts of every proxy.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_capture::{NamespaceId, NetworkNamespace};
+use leno_proxy::peers::{Silent, Unproven};
+use leno_proxy::tunnels::{self, Server};
+use leno_proxy::{Carried, Carrier, Core, Host, Proxy, Volume};
+use leno_telemetry::access_log::Record;
+use leno_telemetry::logging::LogHandle;
+use leno_tunnel::RelayOptions;
+use parking_lot::Mutex;
+use serde::ser::SerializeMap;
+use serde_json::{Map, Value, json};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, WaypointConfig};
+use crate::gate::Gate;
+use crate::lane::lanes;
+use crate::own::Own;
+use crate::tunnels::Tunnels;
+
+/// Connections that wait to be accepted; the kernel's limit is often lower.
+const BACKLOG: i32 = 1024;
+
+/// Time for closing and resetting connections, when there is nothing more to wait for.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Runs a waypoint in a process that does nothing else; see [`leno_proxy::run`]. `trim` is [`Host::trim`].
+///
+/// # Errors
+/// If it can't start.
+pub fn run(config: Config, log: &LogHandle, trim: fn()) -> Result<(), leno_proxy::Error> {
+    let listener = listen(config.waypoint.listen)?;
+    leno_proxy::run(config.proxy.clone(), Host::process(log, trim), |core| Waypoint::new(core, &config, listener))
+}
+
+/// Starts a waypoint inside another program. Also returns the address where it accepts tunnels.
+///
+/// # Errors
+/// If it can't start.
+pub fn start(config: Config, host: Host) -> Result<(Proxy, SocketAddr), leno_proxy::Error> {
+    let listener = listen(config.waypoint.listen)?;
+    let fail = |source| leno_proxy::Error::Listen { purpose: PURPOSE, address: config.waypoint.listen, source };
+    let address = listener.local_addr().map_err(fail)?;
+    let proxy = Proxy::start(config.proxy.clone(), host, move |core| Waypoint::new(core, &config, listener))?;
+    Ok((proxy, address))
+}
+
+const PURPOSE: &str = "peers' tunnels";
+
+/// A listener that needs no privileges.
+fn listen(address: SocketAddr) -> Result<std::net::TcpListener, leno_proxy::Error> {
+    let open = || -> io::Result<std::net::TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        // What is accepted here inherits both.
+        socket.set_tcp_nodelay(true)?;
+        let probes = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
+        socket.set_tcp_keepalive(&probes.with_retries(6))?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    match open() {
+        // A machine without IPv6.
+        Err(error) if address.ip().is_unspecified() && error.raw_os_error() == Some(97) => {
+            listen(SocketAddr::from(([0, 0, 0, 0], address.port())))
+        }
+        opened => opened.map_err(|source| leno_proxy::Error::Listen { purpose: PURPOSE, address, source }),
+    }
+}
+
+/// Carries the requests of services that name this waypoint.
+struct Waypoint {
+    gate: Arc<Gate>,
+    listener: Mutex<Option<std::net::TcpListener>>,
+}
+
+impl Waypoint {
+    fn new(core: Arc<Core>, config: &Config, listener: std::net::TcpListener) -> Self {
+        let lanes = lanes(&core.workers, &core.tunnel);
+        // Nobody else's tunnels are opened here, so which one it is matters to nobody.
+        let nowhere = NamespaceId { device: 0, inode: 0 };
+        let here = NetworkNamespace::current().map_or(nowhere, |here| here.id());
+        let WaypointConfig { max_tunnels_per_peer, .. } = config.waypoint;
+        let gate = Arc::new(Gate {
+            own: Own::new(core.state.clone(), config),
+            unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
+            config: config.waypoint.clone(),
+            lanes,
+            relay: RelayOptions::default(),
+            silent: Silent::default(),
+            here,
+            carried: TaskTracker::new(),
+            tunnels: Tunnels::new(max_tunnels_per_peer),
+            closing: CancellationToken::new(),
+            draining: CancellationToken::new(),
+            stopped: CancellationToken::new(),
+            core,
+        });
+        Self { gate, listener: Mutex::new(Some(listener)) }
+    }
+}
+
+/// The figures of a moment.
+pub(crate) struct Open {
+    tunnels: usize,
+    connections: usize,
+}
+
+impl Carried for Open {
+    fn members<M: SerializeMap>(&self, dump: &mut M) -> Result<(), M::Error> {
+        dump.serialize_entry("waypointState", &json!({ "tunnels": self.tunnels, "connections": self.connections }))
+    }
+}
+
+impl Carrier for Waypoint {
+    const COMPONENT: &'static str = "waypoint";
+    const SERVES_NODE: bool = false;
+
+    type Carried = Open;
+
+    fn begin(&self) {
+        let Some(listener) = self.listener.lock().take() else { return };
+        let server = |lane: &crate::lane::Lane| Server {
+            worker: lane.worker.clone(),
+            served: lane.served.clone(),
+            is_second_choice: false,
+        };
+        let servers = self.gate.lanes.iter().map(server).collect::<Vec<_>>();
+        let gate = self.gate.clone();
+        tokio::spawn(crate::upstream::forget_peers(gate.clone()));
+        let Some(first) = self.gate.lanes.first() else { return };
+        first.worker.spawn(async move {
+            match TcpListener::from_std(listener) {
+                Ok(listener) => tunnels::accept(gate, servers, listener).await,
+                Err(error) => tracing::error!(%error, "can't accept tunnels"),
+            }
+        });
+    }
+
+    fn make_way(&self) {}
+
+    /// Goes on accepting for a while, because peers learn of the end from the control plane. Then their tunnels are told
+    /// to open nothing more, and what is open gets the deadline.
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
+    async fn wind_down(&self) {
+        let config = &self.gate.core.config;
+        let deadline = Instant::now() + config.drain_deadline;
+        self.gate.draining.cancel();
+        let alone = config.takeover_timeout.min(config.drain_deadline / 2);
+        let idle = async {
+            tokio::time::sleep(FAREWELL.min(alone)).await;
+            while self.gate.tunnels.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let _ = tokio::time::timeout(alone, idle).await;
+        self.gate.closing.cancel();
+        let ended = async {
+            self.gate.carried.close();
+            self.gate.carried.wait().await;
+            self.gate.tunnels.closed().await;
+        };
+        if tokio::time::timeout_at(deadline, ended).await.is_err() {
+            tracing::warn!(
+                connections = self.gate.carried.len(),
+                deadline = ?config.drain_deadline,
+                "connections outlived the drain deadline and were cut (CONNECTION_TERMINATION_DEADLINE)"
+            );
+        }
+        self.cut().await;
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the control thread keeps its timers")]
+    async fn cut(&self) {
+        self.gate.closing.cancel();
+        self.gate.stopped.cancel();
+        self.gate.carried.close();
+        let _ = tokio::time::timeout(FAREWELL, self.gate.carried.wait()).await;
+    }
+
+    fn carried(&self) -> Open {
+        Open { tunnels: self.gate.tunnels.count(), connections: self.gate.carried.len() }
+    }
+
+    fn volume(&self) -> Volume {
+        Volume { workloads: 0, pending: 0, connections: self.gate.carried.len() }
+    }
+
+    fn open(&self) -> Box<dyn Iterator<Item = Record>> {
+        Box::new(std::iter::empty())
+    }
+
+    fn settings(&self) -> Map<String, Value> {
+        let config = &self.gate.config;
+        let settings = [
+            ("serviceAccount", json!(config.service_account)),
+            ("detectionTimeoutMs", json!(u64::try_from(config.detection_timeout.as_millis()).unwrap_or(u64::MAX))),
+            ("forwardClientCert", json!(config.forward_client_cert)),
+            ("maxHead", json!(config.max_head)),
+        ];
+        settings.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+    }
+}

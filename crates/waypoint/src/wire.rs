@@ -1,0 +1,153 @@
+//! A tunnel or a TCP connection as the HTTP library sees it.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use leno_tunnel::{TunnelStream, timers};
+use tokio::net::TcpStream;
+
+/// How long the peer of a connection that this side has ended may take to end its half. A stream that is dropped before
+/// is reset, and the reset may overtake what was sent last.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// The bytes of an HTTP connection.
+pub(crate) struct Wire {
+    /// `None` only while it is dropped.
+    inner: Option<Inner>,
+    /// What others know of it.
+    signs: Option<Arc<Signs>>,
+}
+
+/// What a connection tells those who watch it, and they tell it.
+#[derive(Debug, Default)]
+pub(crate) struct Signs {
+    /// Bytes have come.
+    pub(crate) heard: AtomicBool,
+    /// If it is dropped unfinished, what was sent is to arrive, and looks complete. Otherwise it looks cut.
+    pub(crate) complete: AtomicBool,
+}
+
+enum Inner {
+    Tunnel(TunnelStream),
+    Tcp(TokioIo<TcpStream>),
+}
+
+impl Wire {
+    pub(crate) fn tunnel(stream: TunnelStream) -> Self {
+        Self { inner: Some(Inner::Tunnel(stream)), signs: None }
+    }
+
+    pub(crate) fn tcp(stream: TcpStream) -> Self {
+        Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None }
+    }
+
+    /// Lets others watch it.
+    pub(crate) fn watched(mut self, signs: Arc<Signs>) -> Self {
+        self.signs = Some(signs);
+        self
+    }
+
+    fn parts(&mut self) -> io::Result<&mut Inner> {
+        self.inner.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Read for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let before = buf.remaining();
+        match self.parts()? {
+            Inner::Tcp(stream) => return Pin::new(stream).poll_read(cx, buf),
+            Inner::Tunnel(stream) => {
+                let Some(mut chunk) = ready!(stream.poll_chunk(cx))? else { return Poll::Ready(Ok(())) };
+                let length = chunk.len().min(before);
+                buf.put_slice(&chunk.split_to(length));
+                stream.release(length);
+                if !chunk.is_empty() {
+                    stream.unread(chunk);
+                }
+            }
+        }
+        if let Some(signs) = &self.signs {
+            signs.heard.store(true, Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.parts()? {
+            Inner::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write(Pin::new(stream), cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.parts()? {
+            Inner::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write_vectored(Pin::new(stream), cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.parts()? {
+            Inner::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            // The connection's own task writes as soon as it can.
+            Inner::Tunnel(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.parts()? {
+            Inner::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Inner::Tunnel(stream) => stream.poll_finished(cx).map_err(io::Error::from),
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let Some(Inner::Tunnel(mut stream)) = self.inner.take() else { return };
+        let complete = stream.has_finished() || self.signs.as_ref().is_some_and(|signs| signs.complete.load(Relaxed));
+        if !complete || stream.has_finished() && stream.has_ended() || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        tokio::spawn(timers::timeout(LINGER, async move {
+            if poll_fn(|cx| stream.poll_finished(cx)).await.is_err() {
+                return;
+            }
+            while let Ok(Some(chunk)) = stream.chunk().await {
+                stream.release(chunk.len());
+            }
+        }));
+    }
+}
+
+/// Writes all of `bytes` to a TCP connection.
+pub(crate) async fn write_all(stream: &TcpStream, mut bytes: Bytes) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(&bytes) {
+            Ok(written) => drop(bytes.split_to(written)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
