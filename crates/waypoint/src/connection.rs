@@ -5,28 +5,21 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
-use leno_model::{AppProtocol, Mesh, Workload};
-use leno_policy::{WaypointTarget, waypoint_target};
+use leno_model::AppProtocol;
+use leno_policy::waypoint_target;
 use leno_proxy::peers::{self, headers};
 use leno_proxy::tunnels::Tunnel;
 use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, timers};
 
+use crate::asked::{Asked, protocol};
 use crate::detect::{Spoken, spoken};
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::http::{self as requests, Client};
 use crate::pass;
 use crate::report::Report;
-use crate::upstream::Stream;
-
-/// A connection that was asked for.
-pub(crate) struct Asked {
-    pub(crate) authority: String,
-    pub(crate) target: WaypointTarget,
-    pub(crate) mesh: Arc<Mesh>,
-    pub(crate) own: Arc<Workload>,
-}
+use crate::stream::Stream;
 
 /// Answers one request for a connection, and carries it to its end.
 pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: InboundConnect) {
@@ -93,22 +86,6 @@ async fn ask(gate: &Gate, method: &Method, authority: String) -> Result<Asked, F
         Some(Err(refusal)) => Err(Failure::Refused(Arc::new(refusal))),
         None => Err(last.map_or(Failure::Stopped, |refusal| Failure::Refused(Arc::new(refusal)))),
     }
-}
-
-/// The declared protocol of the port.
-pub(crate) fn protocol(target: &WaypointTarget) -> AppProtocol {
-    match target {
-        WaypointTarget::Service { service, port, .. } => service.port(*port).map(|port| port.app_protocol),
-        WaypointTarget::Pod { workload, service, address } => service.as_ref().and_then(|service| {
-            let own = workload.services.get(&service.id).map(Vec::as_slice).unwrap_or_default();
-            let serves = |of: &&leno_model::Port| {
-                let own = own.iter().find(|own| own.service_port == of.service_port && own.transport == of.transport);
-                own.map_or(of.target_port, |own| own.target_port) == address.port()
-            };
-            service.tcp_ports().find(serves).map(|port| port.app_protocol)
-        }),
-    }
-    .unwrap_or_default()
 }
 
 /// HTTP was declared; its version shows. Anything else is for the HTTP library to refuse.

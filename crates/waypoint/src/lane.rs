@@ -7,7 +7,7 @@ use leno_proxy::peers::{Failure, TunnelKey};
 use leno_proxy::threads::Worker;
 use leno_tunnel::Pool;
 
-use crate::upstream::HttpPool;
+use crate::http_pool::HttpPool;
 
 /// One data-path thread. A request stays on the thread of the tunnel that it came by.
 pub(crate) struct Lane {

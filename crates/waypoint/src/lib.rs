@@ -10,30 +10,36 @@
 //!
 //! ```text
 //!  waypoint    the carrier, and how it starts and ends
-//!  gate        peers' tunnels: who may open them, and how long they live
+//!  accept      peers' tunnels: who may open them (tunnels), and how long they live
+//!  gate        what all connections share; lane: what those of one thread share
 //!  own         the workload that this process is
 //!  connection  one connection in a tunnel: whom it is for, and which protocol it speaks (detect)
 //!  pass        bytes passed on unread
 //!  http        requests: what they ask for, where they go, what is answered
-//!  upstream    endpoints: how they are reached, and the HTTP connections to them
-//!  wire        a tunnel or a TCP connection as the HTTP library sees it
-//!  report      what is told of a request or a connection; failure: why it was not carried
+//!  upstream    endpoints: which there are, and how they are reached
+//!  http_pool   HTTP connections to endpoints, over what was reached (stream)
+//!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
+//!  report      what is told of a connection; failure: why it was not carried
 //! ```
 //!
 //! It knows neither Kubernetes nor the node proxy: its world is a [`leno_model::Mesh`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
 
+mod accept;
+mod asked;
 mod config;
 mod connection;
 mod detect;
 mod failure;
 mod gate;
 mod http;
+mod http_pool;
 mod lane;
 mod own;
 mod pass;
 mod report;
+mod stream;
 mod timer;
 mod tunnels;
 mod upstream;

@@ -8,11 +8,12 @@ use leno_proxy::tunnels::Tunnel;
 use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, relay};
 
-use crate::connection::Asked;
+use crate::asked::Asked;
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::report::Report;
-use crate::upstream::{self, Caller, Stream};
+use crate::stream::Stream;
+use crate::upstream::{self, Caller};
 use crate::wire::write_all;
 
 /// Connects first, so that a client whose endpoint can't be reached is refused, and relays.

@@ -1,25 +1,21 @@
 //! Bodies on their way through.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::answer::Flag;
-use crate::report::Exchange;
-use crate::upstream::Leased;
+use super::exchange::Exchange;
+use super::refusal::Flag;
+use crate::http_pool::Leased;
 
-/// The body of a request or a response.
+/// The body of a response.
 pub(crate) enum Body {
     Empty,
     /// The waypoint's own words.
     Text(Option<Bytes>),
-    /// A request's, whose bytes are counted.
-    Request(Incoming, Arc<AtomicU64>),
     /// A response's, with what is told at its end.
     Response(Box<Passing>),
 }
@@ -64,15 +60,6 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Self::Request(incoming, bytes) => {
-                let frame = ready!(Pin::new(incoming).poll_frame(cx));
-                if let Some(Ok(frame)) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    bytes.fetch_add(data.len() as u64, Relaxed);
-                }
-                Poll::Ready(frame)
-            }
             Self::Response(passing) => {
                 let frame = ready!(Pin::new(&mut passing.incoming).poll_frame(cx));
                 match &frame {
@@ -105,7 +92,6 @@ impl http_body::Body for Body {
         match self {
             Self::Empty | Self::Text(None) => true,
             Self::Text(Some(text)) => text.is_empty(),
-            Self::Request(incoming, _) => incoming.is_end_stream(),
             Self::Response(passing) => passing.incoming.is_end_stream(),
         }
     }
@@ -114,7 +100,6 @@ impl http_body::Body for Body {
         match self {
             Self::Empty | Self::Text(None) => SizeHint::with_exact(0),
             Self::Text(Some(text)) => SizeHint::with_exact(text.len() as u64),
-            Self::Request(incoming, _) => incoming.size_hint(),
             Self::Response(passing) => passing.incoming.size_hint(),
         }
     }

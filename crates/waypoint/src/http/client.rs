@@ -8,7 +8,7 @@ use leno_policy::{WaypointTarget, waypoint_target};
 use leno_proxy::tunnels::Tunnel;
 use parking_lot::Mutex;
 
-use crate::connection::{Asked, protocol};
+use crate::asked::{Asked, protocol, source};
 use crate::gate::Gate;
 use crate::lane::Lane;
 use crate::report::Report;
@@ -75,11 +75,4 @@ impl Client {
         }
         view.clone()
     }
-}
-
-/// The workload at the client's address, if it has the identity that the client has proved. A gateway in between has
-/// another one.
-pub(crate) fn source(mesh: &Mesh, own: &Workload, tunnel: &Tunnel) -> Option<Arc<Workload>> {
-    let found = mesh.workload_by_address(&own.network, tunnel.peer.ip())?;
-    (found.identity().as_ref() == Some(&tunnel.identity)).then(|| found.clone())
 }

@@ -10,14 +10,15 @@ use hyper::upgrade::OnUpgrade;
 use leno_model::AppProtocol;
 use leno_policy::{Route, WaypointTarget};
 
-use super::answer::{Flag, Refusal};
 use super::body::{Body, Passing};
 use super::client::{Client, View};
+use super::exchange::Exchange;
 use super::head::{self, Asks};
+use super::refusal::{Flag, Refusal};
 use super::{identity, upgrade};
 use crate::failure::Failure;
-use crate::report::Exchange;
-use crate::upstream::{self, Caller, HandshakeError, Kind, Leased, UpstreamKey};
+use crate::http_pool::{HandshakeError, Kind, Leased, RequestBody, UpstreamKey};
+use crate::upstream::{self, Caller};
 
 /// Answers a request: with what an endpoint says, or with why none could be asked.
 pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
@@ -38,7 +39,11 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     exchange.trace = Some(identity::trace(&mut head.headers));
     let kind = kind(&view, &head, &asks);
     head::aim(&mut head, &asks, kind);
-    let body = if body.is_end_stream() { Body::Empty } else { Body::Request(body, exchange.bytes_received.clone()) };
+    let body = if body.is_end_stream() {
+        RequestBody::Empty
+    } else {
+        RequestBody::Passing(body, exchange.bytes_received.clone())
+    };
     let sent = Box::pin(send(&client, &view, Request::from_parts(head, body), kind, &mut exchange)).await;
     let (response, leased) = match sent {
         Ok(sent) => sent,
@@ -127,7 +132,7 @@ impl From<HandshakeError> for Lack {
 async fn send(
     client: &Client,
     view: &View,
-    request: Request<Body>,
+    request: Request<RequestBody>,
     kind: Kind,
     exchange: &mut Exchange,
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
@@ -163,7 +168,7 @@ async fn ask(
     route: &Route,
     others: bool,
     kind: Kind,
-    pending: &mut Option<Request<Body>>,
+    pending: &mut Option<Request<RequestBody>>,
 ) -> Result<(Response<Incoming>, Leased), Unanswered> {
     let (gate, lane) = (&client.gate, client.lane());
     let key = UpstreamKey::new(route, kind);
@@ -223,13 +228,13 @@ async fn ask(
 }
 
 /// Whether asking twice is as good as asking once (RFC 9110 §9.2.2), and possible.
-fn is_repeatable(request: &Request<Body>) -> bool {
+fn is_repeatable(request: &Request<RequestBody>) -> bool {
     let idempotent = [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE, Method::TRACE];
-    matches!(request.body(), Body::Empty) && idempotent.contains(request.method())
+    matches!(request.body(), RequestBody::Empty) && idempotent.contains(request.method())
 }
 
-fn copy(request: &Request<Body>) -> Request<Body> {
-    let mut copy = Request::new(Body::Empty);
+fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
+    let mut copy = Request::new(RequestBody::Empty);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.version_mut() = request.version();

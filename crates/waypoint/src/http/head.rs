@@ -8,8 +8,8 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Uri, Version};
 
-use super::answer::Refusal;
-use crate::upstream::Kind;
+use super::refusal::Refusal;
+use crate::http_pool::Kind;
 
 /// What a request asks for, apart from its headers.
 #[derive(Debug)]

@@ -6,22 +6,22 @@
 //!  head     what a request's head must be like, and what of it is passed on
 //!  identity who calls, told to the program; trace and request ids
 //!  forward  one request and its response
+//!  exchange what is told of them
 //!  upgrade  connections that cease to be HTTP
-//!  answer   what the waypoint answers itself
-//!  body     bodies on their way through
+//!  refusal  why a request is not answered by an endpoint; answer: what its client is told
+//!  body     bodies on their way to the client
 //! ```
 
 mod answer;
 mod body;
 mod client;
+mod exchange;
 mod forward;
 mod head;
 mod identity;
+mod refusal;
 mod serve;
 mod upgrade;
 
-pub(crate) use answer::{Flag, Refusal};
-pub(crate) use body::Body;
-pub(crate) use client::{Client, View, source};
-pub(crate) use head::Asks;
-pub(crate) use serve::{Ended, serve};
+pub(crate) use client::Client;
+pub(crate) use serve::serve;

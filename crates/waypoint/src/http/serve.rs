@@ -1,5 +1,6 @@
 //! Serves a client's HTTP connection.
 
+use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
+use leno_telemetry::metrics::ResponseFlags;
 use leno_tunnel::{TunnelStream, rarely, timers};
 
 use super::client::Client;
@@ -76,11 +78,11 @@ pub(crate) async fn serve(client: Arc<Client>, stream: TunnelStream, http2: bool
         }
         ended
     };
-    client.report.http_ended(outcome);
+    report_end(&client, outcome);
 }
 
 /// How a connection ended.
-pub(crate) enum Ended {
+enum Ended {
     /// As HTTP wants it.
     Well,
     /// The client broke the protocol, or went away.
@@ -89,6 +91,24 @@ pub(crate) enum Ended {
     SlowHead(Duration),
     /// The waypoint ends.
     Stopped,
+}
+
+/// The requests were told of one by one; this tells of what ended the connection.
+fn report_end(client: &Client, ended: Ended) {
+    match ended {
+        Ended::Well | Ended::Stopped => {}
+        Ended::SlowHead(limit) => {
+            let error = format!("the head of a request took longer than {limit:?} (LENO_HEAD_TIMEOUT)");
+            client.report.failed_with(ResponseFlags::Connect, error);
+        }
+        // A client that goes away between requests.
+        Ended::Broken(error) if error.is_incomplete_message() || error.is_canceled() => {}
+        Ended::Broken(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            let error = format!("the client's HTTP can't be read: {error}{cause}");
+            client.report.failed_with(ResponseFlags::Connect, error);
+        }
+    }
 }
 
 /// Drives a connection. When the waypoint drains, it is told to end with its open requests.

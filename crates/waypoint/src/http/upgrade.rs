@@ -4,8 +4,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::answer::Flag;
-use crate::report::Exchange;
+use super::exchange::Exchange;
+use super::refusal::Flag;
 
 /// Carries bytes both ways, once both ends have changed, until both have ended.
 pub(crate) fn carry(client: OnUpgrade, endpoint: OnUpgrade, mut exchange: Exchange) {

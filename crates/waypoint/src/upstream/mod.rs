@@ -1,9 +1,7 @@
-//! Endpoints: how they are reached, and the HTTP connections to them.
+//! Endpoints: which there are, and how they are reached.
 
 mod dial;
-mod pool;
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,33 +10,15 @@ use leno_model::{Mesh, Service, Workload};
 use leno_policy::{Route, RoutePlan, WaypointTarget, route_around, route_to_service};
 use leno_proxy::peers::headers::{self, TraceId};
 use leno_proxy::peers::{self, TunnelKey};
-use leno_tunnel::{ConnectRequest, TunnelStream, timers};
-use tokio::net::TcpStream;
-
-pub(crate) use pool::{HandshakeError, HttpPool, Kind, Leased, UpstreamKey};
+use leno_tunnel::{ConnectRequest, timers};
 
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::lane::Lane;
+use crate::stream::Stream;
 
 /// Shortest time between two looks for idle connections.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// A connection to an endpoint.
-pub(crate) enum Stream {
-    Tunnel(TunnelStream),
-    Tcp(TcpStream),
-}
-
-impl Stream {
-    /// Resolves when the endpoint has said something, or is gone. What it said stays to be read.
-    pub(crate) async fn speaks(&mut self) {
-        match self {
-            Self::Tunnel(stream) => drop(poll_fn(|cx| stream.poll_peek(cx)).await),
-            Self::Tcp(stream) => drop(stream.readable().await),
-        }
-    }
-}
 
 /// The endpoints to try for what was asked for, the best first.
 pub(crate) fn plan(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Result<RoutePlan, Failure> {

@@ -2,22 +2,66 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
 use leno_policy::Route;
 use parking_lot::Mutex;
 
-use crate::http::Body;
+use crate::stream::Stream;
 use crate::timer::{Here, Timer};
-use crate::upstream::Stream;
 use crate::wire::Wire;
+
+/// The body of a request on its way to an endpoint.
+pub(crate) enum RequestBody {
+    Empty,
+    /// The client's, whose bytes are counted.
+    Passing(Incoming, Arc<AtomicU64>),
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Passing(incoming, bytes) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                if let Some(Ok(frame)) = &frame
+                    && let Some(data) = frame.data_ref()
+                {
+                    bytes.fetch_add(data.len() as u64, Relaxed);
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Passing(incoming, _) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Passing(incoming, _) => incoming.size_hint(),
+        }
+    }
+}
 
 /// The HTTP version spoken to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,16 +107,16 @@ impl UpstreamKey {
 
 /// Sends requests on one connection.
 pub(crate) enum Sender {
-    Http1(http1::SendRequest<Body>),
-    Http2(http2::SendRequest<Body>),
+    Http1(http1::SendRequest<RequestBody>),
+    Http2(http2::SendRequest<RequestBody>),
 }
 
 impl Sender {
     /// Sends a request. One that can't have left comes back with the error.
     pub(crate) async fn send(
         &mut self,
-        request: Request<Body>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
         match self {
             Self::Http1(sender) => sender.try_send_request(request).await,
             Self::Http2(sender) => sender.try_send_request(request).await,
@@ -108,8 +152,8 @@ pub(crate) struct HttpPool {
 
 #[derive(Default)]
 struct Place {
-    idle: Vec<(http1::SendRequest<Body>, Instant)>,
-    shared: Vec<(http2::SendRequest<Body>, Arc<Use>)>,
+    idle: Vec<(http1::SendRequest<RequestBody>, Instant)>,
+    shared: Vec<(http2::SendRequest<RequestBody>, Arc<Use>)>,
     /// Held while an HTTP/2 connection is made: others wait for it instead of making their own.
     making: Arc<tokio::sync::Mutex<()>>,
 }

@@ -1,0 +1,80 @@
+//! Why a request is not answered by an endpoint.
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+use leno_policy::RouteError;
+
+use crate::failure::Failure;
+
+/// What went wrong with a request, in the two letters that Istio's access log and metrics have for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Flag {
+    /// Nothing did.
+    None,
+    /// No route.
+    NoRoute,
+    /// No healthy endpoint.
+    NoHealthyUpstream,
+    /// The endpoint could not be connected to.
+    UpstreamFailure,
+    /// The endpoint closed the connection before it had answered.
+    UpstreamTermination,
+    /// The client went away.
+    Downstream,
+    /// The client broke the protocol.
+    ProtocolError,
+    /// The waypoint is ending.
+    Stopped,
+}
+
+impl Flag {
+    /// Istio's letters.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "-",
+            Self::NoRoute => "NR",
+            Self::NoHealthyUpstream => "UH",
+            Self::UpstreamFailure => "UF",
+            Self::UpstreamTermination => "UC",
+            Self::Downstream => "DC",
+            Self::ProtocolError => "DPE",
+            Self::Stopped => "LR",
+        }
+    }
+}
+
+/// An answer that is the waypoint's own.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) flag: Flag,
+    pub(crate) reason: Cow<'static, str>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, flag: Flag, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, flag, reason: reason.into() }
+    }
+
+    /// For a request that breaks the rules of HTTP.
+    pub(crate) fn malformed(reason: &'static str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, Flag::ProtocolError, reason)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let (status, flag) = match &failure {
+            Failure::Route(error) => match **error {
+                RouteError::NoHealthyEndpoint { .. } => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoHealthyUpstream),
+                RouteError::NoSuchPort { .. } => (StatusCode::NOT_FOUND, Flag::NoRoute),
+                _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
+            },
+            Failure::NoRoute | Failure::Outside(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
+            Failure::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Flag::Stopped),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure),
+        };
+        Self::new(status, flag, failure.to_string())
+    }
+}
