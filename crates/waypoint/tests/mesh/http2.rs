@@ -38,7 +38,7 @@ async fn echo() -> SocketAddr {
     .await
 }
 
-fn futures(body: Incoming) -> impl futures_core::Stream<Item = Result<Frame<Bytes>, hyper::Error>> {
+fn futures(body: Incoming) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, hyper::Error>> {
     let trailers = [("grpc-status", "0")].map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
     let trailers = HeaderMap::from_iter(trailers);
     futures_util::stream::unfold((body, Some(trailers)), |(mut body, mut trailers)| async move {
