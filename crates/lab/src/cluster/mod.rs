@@ -2,11 +2,12 @@
 //! that is installed there.
 //!
 //! [`nodes`] chooses two nodes, [`mesh`] finds what is installed, [`space`] keeps the lab's namespace, [`pods`] makes pods and
-//! says why one does not run, [`turn`] is one subject in one round.
+//! says why one does not run, [`application`] is what a scenario has besides, [`turn`] is one subject in one round.
 //!
-//! Everything is in one namespace. It carries a sign of life, so that a second run is refused, and a run after one that was
+//! Everything is in one namespace, but for applications. It carries a sign of life, so that a second run is refused, and a run after one that was
 //! killed removes what that one left.
 
+mod application;
 mod mesh;
 mod nodes;
 mod pods;
@@ -17,8 +18,6 @@ use leno_kubernetes::{Client, Cluster};
 use serde_json::Value;
 use tokio::sync::watch;
 
-pub(crate) use space::clean;
-
 use crate::Error;
 use crate::cluster_info::ClusterInfo;
 use crate::identity::{Identified, Program};
@@ -27,6 +26,7 @@ use crate::options::RunOptions;
 use crate::report::Report;
 use crate::results::headline;
 use crate::run::{Plan, Progress};
+use crate::scenario::{ISTIO_WAYPOINT, LENO_WAYPOINT};
 use crate::subject::Subject;
 use mesh::Mesh;
 use nodes::Nodes;
@@ -35,7 +35,7 @@ use space::Space;
 use turn::Turn;
 
 /// Scenarios whose loads run on a cluster.
-const SCENARIOS: [&str; 3] = ["throughput", "latency", "connections"];
+const SCENARIOS: [&str; 5] = ["throughput", "latency", "connections", "emojivoto", "bookinfo"];
 
 /// What a reader must know of every figure.
 const REMARKS: [&str; 2] = [
@@ -83,6 +83,7 @@ pub(crate) async fn run(
         let subjects = subjects.collect::<Result<Vec<_>, Error>>()?;
         let info = describe(&client, &nodes, image).await?;
         space::vacate(&client, progress).await?;
+        application::remove(&client).await?;
         Ok::<_, Error>((client, nodes, installed, subjects, info))
     };
     let (client, nodes, installed, subjects, info) = tokio::select! {
@@ -105,7 +106,8 @@ pub(crate) async fn run(
                 let mesh = installed.as_ref().filter(|_| *subject != Subject::None);
                 number += 1;
                 let pods = Pods { client: &client, image: &image, in_mesh: mesh.is_some(), deadline };
-                let turn = Turn { pods, nodes: &nodes, options, subject, number, round };
+                let class = if mesh.is_some_and(|mesh| mesh.is_leno) { LENO_WAYPOINT } else { ISTIO_WAYPOINT };
+                let turn = Turn { pods, nodes: &nodes, options, subject, class, number, round };
                 let servers = turn.servers().await?;
                 plan.turn_begun();
                 for (index, step) in steps.iter().enumerate() {
@@ -128,11 +130,22 @@ pub(crate) async fn run(
     if matches!(outcome, Err(Error::Interrupted)) {
         progress(Progress::Stopping);
     }
+    let of_application = application::remove(&client).await;
     let removed = space.remove().await;
     outcome?;
+    of_application?;
     removed?;
     report.conclude(&options.scenario);
     Ok(report)
+}
+
+/// `leno lab clean`: removes what a lab left, whether or not it is at work. Returns whether there was anything.
+///
+/// # Errors
+/// If something is somebody else's, or can't be removed.
+pub(crate) async fn clean(client: &Client) -> Result<bool, Error> {
+    let space = space::clean(client).await?;
+    Ok(application::remove(client).await? || space)
 }
 
 /// What can be said without asking the cluster.

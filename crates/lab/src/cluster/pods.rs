@@ -33,7 +33,7 @@ pub(super) struct Pods<'a> {
 
 /// Why a pod does not run.
 #[derive(Debug, PartialEq, Eq)]
-enum Trouble {
+pub(super) enum Trouble {
     /// This does not go away by itself.
     Lasting(String),
     /// There may be room soon.
@@ -125,7 +125,7 @@ impl Pods<'_> {
     }
 
     /// Whether the mesh has captured a pod or not, as it should.
-    fn is_as_wanted(&self, pod: &Value) -> bool {
+    pub(super) fn is_as_wanted(&self, pod: &Value) -> bool {
         let captured = pod["metadata"]["annotations"][REDIRECTION_ANNOTATION] == REDIRECTION_ENABLED;
         captured == self.in_mesh
     }
@@ -189,7 +189,7 @@ fn path(name: &str) -> String {
     format!("{}/{name}", collection())
 }
 
-fn is_ready(pod: &Value) -> bool {
+pub(super) fn is_ready(pod: &Value) -> bool {
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
@@ -205,7 +205,7 @@ fn how_it_ended(pod: &Value) -> String {
 }
 
 /// What keeps a pod from running.
-fn trouble(pod: &Value) -> Option<Trouble> {
+pub(super) fn trouble(pod: &Value) -> Option<Trouble> {
     if has_ended(pod) {
         return Some(Trouble::Lasting(format!("it has ended ({})", how_it_ended(pod))));
     }

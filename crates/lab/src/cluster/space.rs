@@ -81,7 +81,7 @@ pub(super) async fn vacate(client: &Client, progress: &mut dyn FnMut(Progress)) 
 ///
 /// # Errors
 /// If it is somebody else's, or it can't be removed.
-pub(crate) async fn clean(client: &Client) -> Result<bool, Error> {
+pub(super) async fn clean(client: &Client) -> Result<bool, Error> {
     let Some(namespace) = find(client).await? else { return Ok(false) };
     if Found::of(&namespace, OffsetDateTime::now_utc()) == Found::Foreign {
         return Err(foreign());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::application;
 use super::nodes::Nodes;
 use super::pods::Pods;
 use crate::Error;
@@ -23,13 +24,15 @@ pub(super) struct Turn<'a> {
     pub(super) nodes: &'a Nodes,
     pub(super) options: &'a RunOptions,
     pub(super) subject: &'a Subject,
+    /// The class of waypoints.
+    pub(super) class: &'static str,
     /// Turns so far in this run, this one included.
     pub(super) number: usize,
     pub(super) round: usize,
 }
 
 /// Addresses of servers by their names in scenarios.
-pub(super) type Servers = BTreeMap<&'static str, IpAddr>;
+pub(super) type Servers = BTreeMap<String, IpAddr>;
 
 impl Turn<'_> {
     /// Starts the servers.
@@ -42,7 +45,11 @@ impl Turn<'_> {
         }
         let mut servers = Servers::new();
         for (name, _) in places {
-            servers.insert(name, self.pods.ready(name).await?);
+            servers.insert(name.to_owned(), self.pods.ready(name).await?);
+        }
+        if let Some(application) = self.options.scenario.application {
+            let steps = self.options.chosen_steps()?;
+            servers.extend(application::start(application, &self.pods, self.nodes, self.class, &steps).await?);
         }
         Ok(servers)
     }
@@ -56,13 +63,15 @@ impl Turn<'_> {
             )));
         };
         let failed = |reason: String| Error::Load { step: step.name.clone(), reason };
-        let server = servers.get(placed.to.as_str()).ok_or_else(|| failed(format!("there is no {}", placed.to)))?;
+        let server = servers.get(&placed.to).ok_or_else(|| failed(format!("there is no {}", placed.to)))?;
         let seconds = self.options.seconds;
         let spec = LoadSpec {
             warmup_seconds: warmup_seconds(seconds),
             seconds,
             unattended: true,
-            load: placed.aimed_at(*server, |_| None).map_err(|name| failed(format!("there is no {name}")))?,
+            load: placed
+                .aimed_at(*server, |name| servers.get(name).copied())
+                .map_err(|name| failed(format!("there is no {name}")))?,
         };
         let text = serde_json::to_string(&spec).map_err(|source| Error::Spec { what: "load", source })?;
         let name = format!("load-{}-{}", self.number, index + 1);
@@ -91,8 +100,11 @@ impl Turn<'_> {
         })
     }
 
-    /// Removes the servers and all that is left of loads.
+    /// Removes the application, the servers and all that is left of loads.
     pub(super) async fn end(&self) -> Result<(), Error> {
+        if self.options.scenario.application.is_some() {
+            application::remove(self.pods.client).await?;
+        }
         self.pods.remove_all().await
     }
 }

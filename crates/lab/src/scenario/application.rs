@@ -41,6 +41,8 @@ pub struct Place<'a> {
     pub nodes: [&'a str; 2],
     /// Whether the subject is a mesh.
     pub in_mesh: bool,
+    /// The class of its waypoints.
+    pub class: &'a str,
     /// Which ways through the mesh are measured.
     pub ways: [bool; 2],
 }
@@ -51,6 +53,9 @@ impl Place<'_> {
     }
 }
 
+/// The class of Leno's waypoints, and the one of Istio's, which Leno takes for its own.
+pub(crate) const LENO_WAYPOINT: &str = "leno-waypoint";
+pub(crate) const ISTIO_WAYPOINT: &str = "istio-waypoint";
 /// The name of every waypoint.
 const WAYPOINT: &str = "waypoint";
 /// The first address of services.
@@ -99,7 +104,7 @@ impl Objects {
                 "kind": "Gateway",
                 "metadata": { "name": WAYPOINT, "namespace": namespace, "labels": { "istio.io/waypoint-for": "service" } },
                 "spec": {
-                    "gatewayClassName": "leno-waypoint",
+                    "gatewayClassName": place.class,
                     "listeners": [{
                         "name": "mesh", "port": 15008, "protocol": "HBONE",
                         "allowedRoutes": { "namespaces": { "from": from } },
@@ -138,12 +143,18 @@ impl Objects {
         command.extend(part.arguments.iter().map(|word| word.replace('$', "$$")));
         let mut container = json!({
             "name": part.name,
-            "command": command,
             "readinessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 1 },
         });
-        if let Some(image) = place.image {
-            container["image"] = json!(image);
-            container["imagePullPolicy"] = json!("IfNotPresent");
+        match place.image {
+            // The image knows its program.
+            Some(image) => {
+                container["image"] = json!(image);
+                container["imagePullPolicy"] = json!("IfNotPresent");
+                container["args"] = json!(command[1..]);
+                container["securityContext"] =
+                    json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+            }
+            None => container["command"] = json!(command),
         }
         self.all.push(json!({
             "apiVersion": "v1",
@@ -279,8 +290,14 @@ mod tests {
 
     use super::*;
 
-    const PLACE: Place<'_> =
-        Place { program: "/a $b/leno", image: None, nodes: ["node-1", "node-2"], in_mesh: true, ways: [true, true] };
+    const PLACE: Place<'_> = Place {
+        program: "/a $b/leno",
+        image: None,
+        nodes: ["node-1", "node-2"],
+        in_mesh: true,
+        class: LENO_WAYPOINT,
+        ways: [true, true],
+    };
 
     #[test]
     fn services_have_addresses_of_their_own() {
