@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 pub use application::{Application, Place};
-pub(crate) use application::{ISTIO_WAYPOINT, LENO_WAYPOINT};
+pub(crate) use application::{WAYPOINT_OF_ISTIO, WAYPOINT_OF_LENO};
 pub(crate) use pods::{CLIENT, FAR, HOP, HOP_SECOND, HOP_SERVER, NEAR};
 pub use pods::{NAMESPACE, Pod};
 pub use size::Size;
@@ -296,7 +296,7 @@ impl Scenario {
 fn stage_place<'a>(program: &'a Path, in_mesh: bool, steps: &[&Step]) -> Result<Place<'a>, Error> {
     let program =
         program.to_str().ok_or_else(|| Error::Usage(format!("the path {} is not valid UTF-8", program.display())))?;
-    Ok(Place { program, image: None, nodes: ["node-1", "node-2"], in_mesh, class: LENO_WAYPOINT, ways: ways(steps) })
+    Ok(Place { program, image: None, nodes: ["node-1", "node-2"], in_mesh, class: WAYPOINT_OF_LENO, ways: ways(steps) })
 }
 
 /// Whether any of the steps goes through the nodes' proxies alone, and whether any goes through a waypoint.

@@ -26,7 +26,7 @@ use crate::options::RunOptions;
 use crate::report::Report;
 use crate::results::headline;
 use crate::run::{Plan, Progress};
-use crate::scenario::{ISTIO_WAYPOINT, LENO_WAYPOINT};
+use crate::scenario::{WAYPOINT_OF_ISTIO, WAYPOINT_OF_LENO};
 use crate::subject::Subject;
 use mesh::Mesh;
 use nodes::Nodes;
@@ -106,7 +106,7 @@ pub(crate) async fn run(
                 let mesh = installed.as_ref().filter(|_| *subject != Subject::None);
                 number += 1;
                 let pods = Pods { client: &client, image: &image, in_mesh: mesh.is_some(), deadline };
-                let class = if mesh.is_some_and(|mesh| mesh.is_leno) { LENO_WAYPOINT } else { ISTIO_WAYPOINT };
+                let class = if mesh.is_some_and(|mesh| mesh.is_leno) { WAYPOINT_OF_LENO } else { WAYPOINT_OF_ISTIO };
                 let turn = Turn { pods, nodes: &nodes, options, subject, class, number, round };
                 let servers = turn.servers().await?;
                 plan.turn_begun();

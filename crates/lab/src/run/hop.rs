@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use leno_local::Stage;
 
-use super::generator::pod_namespace;
+use super::generator::{Generator, pod_namespace};
 use super::step::{self, Measured, address};
 use crate::Error;
 use crate::hop::{Place, Proxies, log_file};
-use crate::load::{Load, Protocol, ServerSpec};
+use crate::load::{Event, HttpLoad, Load, LoadSpec, Outcome, Pace, Protocol, ServerSpec};
 use crate::results::StepResult;
 use crate::scenario::{HOP, HOP_SECOND, HOP_SERVER, Step};
 use crate::subject::Subject;
@@ -60,11 +60,45 @@ fn server(address: IpAddr, step: &Step) -> (SocketAddr, Protocol) {
 /// Measures what was started.
 ///
 /// # Errors
-/// As [`step::run`].
+/// As [`step::run`], and if it lets pass what it should refuse.
 pub(super) async fn measure(measured: &Measured<'_>, step: &Step) -> Result<StepResult, Error> {
     tokio::time::sleep(REST).await;
     let fresh = step::memories(measured, step.via)?;
+    refuses(measured, step).await?;
     step::run(measured, &fresh, step).await
+}
+
+/// Checks that a proxy does what it is told: a request that breaks its rule, or that it has no route for, must be refused.
+/// One that only passes everything on would win.
+async fn refuses(measured: &Measured<'_>, step: &Step) -> Result<(), Error> {
+    let Measured { stage, options, subject, hop: Some(proxies), .. } = *measured else { return Ok(()) };
+    let Some(hop) = step.hop().filter(|hop| hop.rule || hop.routes > 0) else { return Ok(()) };
+    let Some(placed) = step.loads.first() else { return Ok(()) };
+    let Load::Http(load) = placed.aimed_at_hop(proxies.address) else { return Ok(()) };
+    let pace = Pace::Open { per_second: 50.0 };
+    // Neither the rule's field nor a route's path.
+    let load = HttpLoad { walk: None, headers: Vec::new(), connections: 1, streams: 1, pace, ..load };
+    let spec = LoadSpec { unattended: false, warmup_seconds: 0.1, seconds: 0.2, load: Load::Http(load) };
+    let mut generator = Generator::start(stage, options, &step.name, &placed.from, &spec)?;
+    generator.expect(&Event::Started).await?;
+    generator.expect(&Event::Ended).await?;
+    let outcome = generator.outcome().await?;
+    // Traefik's rules are its routes.
+    let allowed: &[&str] = if hop.rule { &["status 403", "status 404"] } else { &["status 404", "status 503"] };
+    match &outcome {
+        Outcome::Http(found)
+            if found.answered == 0
+                && found.error_count() > 0
+                && found.errors.keys().all(|error| allowed.contains(&error.as_str())) =>
+        {
+            Ok(())
+        }
+        _ => Err(Error::Subject {
+            subject: subject.to_string(),
+            reason: format!("in step {} it does not refuse what it should: {outcome:?}", step.name),
+            log: last_words(stage, 5),
+        }),
+    }
 }
 
 /// The last lines of the proxies' logs.

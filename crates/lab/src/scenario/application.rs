@@ -54,8 +54,8 @@ impl Place<'_> {
 }
 
 /// The class of Leno's waypoints, and the one of Istio's, which Leno takes for its own.
-pub(crate) const LENO_WAYPOINT: &str = "leno-waypoint";
-pub(crate) const ISTIO_WAYPOINT: &str = "istio-waypoint";
+pub(crate) const WAYPOINT_OF_LENO: &str = "leno-waypoint";
+pub(crate) const WAYPOINT_OF_ISTIO: &str = "istio-waypoint";
 /// The name of every waypoint.
 const WAYPOINT: &str = "waypoint";
 /// The first address of services.
@@ -295,7 +295,7 @@ mod tests {
         image: None,
         nodes: ["node-1", "node-2"],
         in_mesh: true,
-        class: LENO_WAYPOINT,
+        class: WAYPOINT_OF_LENO,
         ways: [true, true],
     };
 

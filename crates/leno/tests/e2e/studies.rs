@@ -42,7 +42,7 @@ fn bookinfo_has_a_connection_for_each_request() {
     if skip("bookinfo_has_a_connection_for_each_request", &[]) {
         return;
     }
-    for result in study("bookinfo", "fast-l4") {
+    for result in study("bookinfo", "fast/l4") {
         let outcome = &result["loads"][0]["outcome"];
         // A page is five KiB, so all parts of it were there.
         assert!(outcome["body_bytes"].as_u64().unwrap() > outcome["answered"].as_u64().unwrap() * 4000, "{result}");
