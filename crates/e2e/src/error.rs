@@ -19,6 +19,14 @@ pub enum Error {
         /// Its standard error.
         said: String,
     },
+    /// `cargo xtask cluster` failed.
+    #[error("cargo xtask cluster {arguments}: {said}")]
+    Cluster {
+        /// What it was called with.
+        arguments: String,
+        /// Its standard error.
+        said: String,
+    },
     /// `leno` failed.
     #[error("leno {arguments} ended with {code}: {said}")]
     Leno {

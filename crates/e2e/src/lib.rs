@@ -4,8 +4,10 @@
 //! The cluster is the one that `LENO_KUBECONFIG` names, else the one that `cargo xtask cluster up` started. Where there is
 //! neither, the tests are skipped by name.
 
+mod capture;
 mod cluster;
 mod error;
+mod hands;
 mod hosts;
 mod kubectl;
 mod leno;
@@ -14,8 +16,10 @@ mod namespace;
 mod snapshot;
 mod toolbox;
 
+pub use capture::Capture;
 pub use cluster::{Cluster, Found};
 pub use error::Error;
+pub use hands::Hands;
 pub use hosts::Hosts;
 pub use kubectl::Kubectl;
 pub use leno::{Leno, Ran};

@@ -70,6 +70,20 @@ spec:
         )
     }
 
+    /// Its manifest as one that asks by itself, again and again, and writes the answers into its log: so it goes on while the API
+    /// server, by which everybody else talks to pods, is away.
+    pub fn asker(&self, every: std::time::Duration, urls: &[&str]) -> String {
+        let command = format!(
+            "[/toolbox, ask, -n, \"100000\", -timeout, 10s, -every, {}ms, {}]",
+            every.as_millis(),
+            urls.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", ")
+        );
+        let manifest = self.manifest();
+        let serves = "[/toolbox, serve, -http, \":8080\", -tcp, \":9000\", -grpc, \":9001\"]\n    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}";
+        debug_assert!(manifest.contains(serves));
+        manifest.replace(serves, &command)
+    }
+
     /// A Service for it, or a headless one, with ports `http`, `tcp` and `grpc`.
     pub fn service(&self, name: &str, headless: bool) -> String {
         let address = if headless { "\n  clusterIP: None" } else { "" };
@@ -111,6 +125,15 @@ impl Namespace {
         let pod = self.kubectl().json(&["get", "pod", pod, "--namespace", self.name()])?;
         let addresses = pod["status"]["podIPs"].as_array().into_iter().flatten();
         Ok(addresses.filter_map(|address| Some(address["ip"].as_str()?.to_owned())).collect())
+    }
+
+    /// What a pod that asks by itself ([`Pod::asker`]) has been answered since its program started.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Kubectl::run`].
+    pub fn answers(&self, pod: &str) -> Result<Vec<Answer>, Error> {
+        Ok(read(&self.kubectl().run(&["logs", pod, "--namespace", self.name()])?))
     }
 
     /// Asks from inside a pod, once each (`http://`, `tcp://` or `grpc://`).

@@ -100,6 +100,21 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Removes what a node's pods had. At a real boot they are gone, too, and a kubelet that finds some waits for each.
+    pub(crate) fn empty_node(&self, name: &str) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for top in self.groups().map(|group| group.join(name)) {
+            while top.exists() {
+                below(&top).iter().for_each(|group| drop(fs::remove_dir(group)));
+                if Instant::now() > deadline {
+                    bail!("the control group {} can't be removed: something of the node still runs", top.display());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+
     /// The processes of a daemon, or of a node's own programs.
     pub(crate) fn processes(&self, daemon: &str) -> Vec<Pid> {
         processes(&self.daemon(daemon))

@@ -5,9 +5,10 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
 
 use super::build;
 use super::certificates::Identities;
@@ -48,6 +49,37 @@ pub(crate) fn start(layout: &Layout, cgroups: &Cgroups, plan: &Plan) -> Result<V
     daemons.push(start("kube-controller-manager", controllers(&identities, plan))?);
     daemons.push(start("kube-scheduler", scheduler(&identities))?);
     Ok(daemons)
+}
+
+/// Kills one of them and starts it again some time later. Those that ask it find nobody meanwhile.
+pub(crate) fn restart(layout: &Layout, cgroups: &Cgroups, plan: &Plan, program: &str, away: Duration) -> Result<()> {
+    let identities = Identities::of(layout);
+    let arguments = match program {
+        "etcd" => etcd(&layout.etcd()),
+        "kube-apiserver" => api_server(&identities, plan),
+        "kube-controller-manager" => controllers(&identities, plan),
+        "kube-scheduler" => scheduler(&identities),
+        _ => bail!("{program:?} is none of {}", PROGRAMS.join(", ")),
+    };
+    let group = cgroups.daemon(program);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !cgroups.processes(program).is_empty() {
+        // It may have ended meanwhile.
+        for pid in cgroups.processes(program) {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        if Instant::now() > deadline {
+            bail!("{program} does not end although it was killed");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(away);
+    let mut daemons = vec![Daemon::start(layout, &group, &layout.bin().join(program), &arguments)?];
+    Wait::begin("the API server", Duration::from_secs(120)).until_succeeds(&mut checks(&mut daemons), || {
+        let mut command = kubectl(layout);
+        command.args(["get", "--raw", "/readyz"]);
+        command
+    })
 }
 
 /// A program whose port is taken says so only in its log, some after a while.

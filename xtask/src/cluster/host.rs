@@ -26,9 +26,10 @@ pub(crate) fn connect(plan: &Plan, node: Node, pid: i32) -> Result<()> {
     let cable = node.cable();
     ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &pid.to_string()])?;
     ip(&["link", "set", &cable, "master", BRIDGE, "up"])?;
-    ip(&["route", "add", &node.pods_4(), "via", &node.address_4().to_string(), "dev", BRIDGE])?;
+    // Those of a node that boots again are there already.
+    ip(&["route", "replace", &node.pods_4(), "via", &node.address_4().to_string(), "dev", BRIDGE])?;
     if plan.dual() {
-        ip(&["-6", "route", "add", &node.pods_6(), "via", &node.address_6().to_string(), "dev", BRIDGE])?;
+        ip(&["-6", "route", "replace", &node.pods_6(), "via", &node.address_6().to_string(), "dev", BRIDGE])?;
     }
     Ok(())
 }

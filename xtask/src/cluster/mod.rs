@@ -75,6 +75,19 @@ enum Command {
         #[arg(required = true)]
         archive: Vec<PathBuf>,
     },
+    /// Kill a program of the control plane and start it again, with the same data
+    Restart {
+        /// etcd, kube-apiserver, kube-controller-manager or kube-scheduler
+        program: String,
+        /// Seconds between its end and its start
+        #[arg(long, default_value_t = 0)]
+        away: u64,
+    },
+    /// End all that runs on a node at once, and let it boot again: its disk stays, what it had in memory is gone
+    Reboot {
+        /// For example n1
+        node: String,
+    },
     /// Run a command inside a node's namespaces, or a shell
     Enter {
         /// For example n1
@@ -115,6 +128,12 @@ fn carry_out(layout: &Layout, command: Command) -> Result<ExitCode> {
         Command::Down => down(layout)?,
         Command::Status { output } => return show(layout, output),
         Command::Load { archive } => load::run(layout, &archive)?,
+        Command::Restart { program, away } => {
+            let state = running(layout)?;
+            let away = std::time::Duration::from_secs(away);
+            control_plane::restart(layout, &Cgroups::find()?, &state.plan, &program, away)?;
+        }
+        Command::Reboot { node } => node::reboot(layout, &Cgroups::find()?, &running(layout)?.plan, called(&node)?)?,
         Command::Enter { node, command } => return enter(layout, &node, &command),
     }
     Ok(ExitCode::SUCCESS)
@@ -158,12 +177,22 @@ fn show(layout: &Layout, output: Output) -> Result<ExitCode> {
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::from(NOT_READY) })
 }
 
+/// The node of that name.
+fn called(name: &str) -> Result<Node> {
+    let number = name.strip_prefix('n').and_then(|number| number.parse().ok());
+    number
+        .map(|number| Node { number })
+        .with_context(|| format!("{name:?} is no node; they are called n1, n2 and so on"))
+}
+
+fn running(layout: &Layout) -> Result<layout::State> {
+    let state = layout.state().filter(|state| state.complete);
+    state.context("no cluster runs; `cargo xtask cluster up` starts one")
+}
+
 fn enter(layout: &Layout, name: &str, command: &[String]) -> Result<ExitCode> {
-    let Some(number) = name.strip_prefix('n').and_then(|number| number.parse().ok()) else {
-        bail!("{name:?} is no node; they are called n1, n2 and so on");
-    };
     let shell = [String::from("/bin/sh")];
     let command = if command.is_empty() { &shell } else { command };
-    let status = node::enter(layout, Node { number })?.arg("--").args(command).status().context("starting nsenter")?;
+    let status = node::enter(layout, called(name)?)?.arg("--").args(command).status().context("starting nsenter")?;
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }

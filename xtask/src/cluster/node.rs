@@ -7,11 +7,11 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sched::CloneFlags;
-use nix::sys::signal::kill;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,25 @@ pub(crate) fn start(layout: &Layout, cgroups: &Cgroups, plan: &Plan, node: Node)
     host::connect(plan, node, pid(layout, node)?.as_raw())?;
     word.write_all(CONNECTED.as_bytes())
         .with_context(|| format!("node {name} ended before it began:\n{}", process::tail(&layout.log(&name))))
+}
+
+/// Ends a node as a power cut does, and starts it again.
+pub(crate) fn reboot(layout: &Layout, cgroups: &Cgroups, plan: &Plan, node: Node) -> Result<()> {
+    if !runs(layout, cgroups, node) {
+        bail!("node {} does not run", node.name());
+    }
+    // The kernel ends everything in the node with its first process.
+    kill(pid(layout, node)?, Signal::SIGKILL).with_context(|| format!("ending node {}", node.name()))?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // The cable goes with the node's network, once the last process of it is gone.
+    while !cgroups.processes(&node.name()).is_empty() || host::links()?.contains(&node.cable()) {
+        if Instant::now() > deadline {
+            bail!("node {} does not end although its first process was killed", node.name());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    cgroups.empty_node(&node.name())?;
+    start(layout, cgroups, plan, node)
 }
 
 /// The command `node`: makes the namespaces, starts the node's first process in them and records its number.

@@ -4,7 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -115,15 +115,21 @@ fn configure(layout: &Layout, settings: &Settings) -> Result<()> {
         (own.join("kube-proxy.yaml"), node_config::kube_proxy(layout, settings)),
         // For pods that ask their node's resolver: there is none.
         (own.join("resolv.conf"), "nameserver 127.0.0.1\n".to_owned()),
-        (PathBuf::from("/etc/cni/net.d/10-pods.conflist"), node_config::cni(settings)),
     ] {
         whole_file::write(&file, text.as_bytes(), 0o644)?;
+    }
+    // A node that boots again has them still, with what a mesh has made of them.
+    let network = Path::new("/etc/cni/net.d/10-pods.conflist");
+    if !network.exists() {
+        whole_file::write(network, node_config::cni(settings).as_bytes(), 0o644)?;
     }
     // Copies: what a mesh's installer writes beside them or over them is this node's alone.
     let plugins = Path::new("/opt/cni/bin");
     make_directory(plugins)?;
     for plugin in ["bridge", "ptp", "loopback", "host-local", "portmap"] {
-        fs::copy(layout.bin().join(plugin), plugins.join(plugin)).with_context(|| format!("copying {plugin}"))?;
+        if !plugins.join(plugin).exists() {
+            fs::copy(layout.bin().join(plugin), plugins.join(plugin)).with_context(|| format!("copying {plugin}"))?;
+        }
     }
     Ok(())
 }

@@ -171,6 +171,10 @@ pub(crate) fn an_address_that_is_given_away(stand: &Stand) {
         eprintln!("not tried: this cluster's network plugin decides by itself which address is next");
         return;
     }
+    // The node remembers whose link had the address, for as long as its kernel likes.
+    for node in [&here, &there] {
+        stand.hosts.shell(node, &format!("ip neigh flush to {address} || true")).unwrap();
+    }
     strangers.start(std::slice::from_ref(&asker)).unwrap();
     told("a stranger was ready");
     let reused = strangers.addresses("asker").unwrap().contains(&address);

@@ -21,16 +21,11 @@ const CONTROL: &str = "deployment/leno-control";
 pub(crate) fn a_ztunnel_carries(stand: &Stand) {
     const TEST: &str = "a ztunnel carries the pods of Leno's agent";
     let Some(given) = program("LENO_ZTUNNEL", TEST, "set LENO_ZTUNNEL=PATH to a ztunnel") else { return };
-    // Nodes on this machine see its files, except some directories of which they have their own.
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("of-nodes").join("ztunnel");
-    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
-    std::fs::copy(given, &program).unwrap();
-    let there = format!("test -x {}", program.display());
-    if stand.hosts.nodes().iter().any(|node| stand.hosts.shell(node, &there).is_err()) {
+    let Some(directory) = on_nodes(stand, "ztunnel", &[&given]) else {
         return skip(TEST, "the nodes don't see this machine's files");
-    }
+    };
+    let program = directory.join(given.file_name().unwrap());
     // With the libraries that it is linked to, which Leno's image has not.
-    let directory = program.parent().unwrap().to_owned();
     let host = [("program", directory.to_str().unwrap()), ("lib", "/lib"), ("lib64", "/lib64")];
     let mounts = host.map(|(name, path)| json!({"name": format!("host-{name}"), "mountPath": path, "readOnly": true}));
     let volumes = host.map(|(name, path)| json!({"name": format!("host-{name}"), "hostPath": {"path": path}}));
@@ -44,6 +39,18 @@ pub(crate) fn a_ztunnel_carries(stand: &Stand) {
     settled(stand, PROXIES);
     traffic::in_and_out(stand);
     policies::decide(stand);
+}
+
+/// A directory with copies of files that every node sees. `None` if the nodes are other machines.
+pub(crate) fn on_nodes(stand: &Stand, name: &str, files: &[&Path]) -> Option<PathBuf> {
+    // Nodes on this machine see its files, except some directories of which they have their own.
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("of-nodes").join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    for file in files {
+        std::fs::copy(file, directory.join(file.file_name().unwrap())).unwrap();
+    }
+    let there = format!("test -e {}", directory.join(files[0].file_name().unwrap()).display());
+    stand.hosts.nodes().iter().all(|node| stand.hosts.shell(node, &there).is_ok()).then_some(directory)
 }
 
 /// Leno's proxies as they were.
@@ -193,7 +200,7 @@ fn reachable(stand: &Stand) -> SocketAddr {
     SocketAddr::new(socket.local_addr().unwrap().ip(), 15012)
 }
 
-fn program(variable: &str, test: &str, hint: &str) -> Option<PathBuf> {
+pub(crate) fn program(variable: &str, test: &str, hint: &str) -> Option<PathBuf> {
     let program = std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
     if program.is_none() {
         skip(test, hint);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use leno_e2e::{Cluster, Hosts, Leno, Namespace, Pod, Snapshot};
 
 use crate::{
-    away, churn, day_two, enrolling, interop, kinds, policies, probes, quickstart, stand, starting, surviving, traffic,
-    upgrading,
+    away, churn, clear, day_two, enrolling, interop, istio_cni, kinds, outage, policies, probes, quickstart, reboot,
+    second_mesh, skew, stand, starting, surviving, traffic, upgrading,
 };
 
 /// The label by which pods and namespaces enter the mesh.
@@ -26,7 +26,7 @@ pub(crate) struct Stand {
 type Chapter = (&'static str, fn(&Stand));
 
 /// In this order. None relies on another.
-const CHAPTERS: [Chapter; 24] = [
+const CHAPTERS: [Chapter; 31] = [
     ("traffic in and out of the mesh", traffic::in_and_out),
     ("policies", policies::decide),
     ("a user's commands", day_two::commands_tell_how_things_are),
@@ -49,7 +49,14 @@ const CHAPTERS: [Chapter; 24] = [
     ("a new proxy crashes half-way", upgrading::a_crash_of_the_new_proxy_half_way),
     ("long connections have until the drain deadline", upgrading::long_connections_have_until_the_deadline),
     ("proxies start without a control plane", away::proxies_that_start_go_on_with_what_was_known),
+    ("nothing of the mesh can be read on the nodes' links", clear::nothing_of_the_mesh_is_readable),
+    ("the API server is restarted", outage::an_api_server_that_is_restarted),
+    ("the API server sends everybody away", outage::an_api_server_that_sends_everybody_away),
+    ("the API server is slow", outage::an_api_server_that_is_slow),
+    ("a node is rebooted", reboot::a_node),
     ("a ztunnel carries the pods of Leno's agent", interop::a_ztunnel_carries),
+    ("Istio's CNI agent hands pods to Leno's proxies", istio_cni::hands_over),
+    ("each part works beside the others' next version", skew::each_part_beside_the_next_version_of_the_others),
     ("an istiod drives Leno's agents and proxies", interop::an_istiod_drives),
 ];
 
@@ -68,6 +75,7 @@ fn leno_in_the_cluster() {
     let stand = Stand { cluster, leno, hosts };
     // README's session installs it and removes it, so what that leaves is left by what follows, too.
     let quickstart = catch_unwind(AssertUnwindSafe(|| quickstart::readme(&stand.cluster, &stand.leno)));
+    let second = catch_unwind(AssertUnwindSafe(|| second_mesh::is_named_and_not_doubled(&stand.cluster, &stand.leno)));
     let installation = Installation::new(&stand);
     stand.leno.run(&["enrol", witness.name(), "--wait"]).unwrap();
     let only = std::env::var("LENO_E2E_CHAPTER").unwrap_or_default();
@@ -86,6 +94,7 @@ fn leno_in_the_cluster() {
         })
         .map(|(name, _)| name)
         .collect();
+    failed.extend(second.is_err().then_some("a second mesh is named and refused"));
     failed.extend(quickstart.is_err().then_some("README's session on a cluster"));
     if !failed.is_empty() {
         tell_logs(&stand.cluster);
