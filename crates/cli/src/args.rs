@@ -45,13 +45,13 @@ pub(crate) use target::{InstalledArgs, TargetArgs};
                   leno explain emojivoto/snoop emojivoto/voting-svc:8080\n\n\
                   Exit status: 0 done, 1 failed, 2 wrong usage, 130 ended early by a signal. `leno exec` exits as its command does."
 )]
-pub(crate) struct Cli<N: Args> {
+pub(crate) struct Cli<N: Args, W: Args> {
     #[command(subcommand)]
-    pub(crate) command: Command<N>,
+    pub(crate) command: Command<N, W>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command<N: Args> {
+pub(crate) enum Command<N: Args, W: Args> {
     /// Show the mesh at work on a sample application, and check every claim it makes
     #[command(after_help = "Examples:\n  \
         sudo leno demo\n  \
@@ -186,6 +186,13 @@ pub(crate) enum Command<N: Args> {
         leno node --node node-1 --xds-address https://10.0.0.1:15012 --xds-root-ca root-cert.pem\n\n\
         The environment variables are ztunnel's: what starts a ztunnel can start this.")]
     Node(N),
+
+    /// Run a waypoint: the proxy that looks at the requests of services
+    #[command(after_help = "Examples:\n  \
+        NODE_NAME=node-1 POD_NAME=waypoint-1 POD_NAMESPACE=shop SERVICE_ACCOUNT=waypoint \\\n    \
+        XDS_ADDRESS=https://10.0.0.1:15012 leno waypoint\n\n\
+        `leno up` and a cluster's control plane start one for each Gateway of class leno-waypoint.")]
+    Waypoint(W),
 
     /// Run the control plane by itself, with objects from files
     #[command(after_help = "Examples:\n  \
@@ -517,18 +524,20 @@ mod tests {
     #[derive(Debug, Args)]
     struct NoSettings {}
 
-    fn parse(line: &str) -> Result<Cli<NoSettings>, clap::Error> {
+    fn parse(line: &str) -> Result<Cli<NoSettings, NoSettings>, clap::Error> {
         Cli::try_parse_from(line.split(' '))
     }
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::<NoSettings>::command().debug_assert();
+        Cli::<NoSettings, NoSettings>::command().debug_assert();
     }
 
     #[test]
     fn every_command_shows_examples() {
-        for command in Cli::<NoSettings>::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        for command in
+            Cli::<NoSettings, NoSettings>::command().get_subcommands().filter(|command| !command.is_hide_set())
+        {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Examples:"), "{} has no examples", command.get_name());
         }
@@ -648,7 +657,7 @@ mod tests {
     #[test]
     fn examples_are_valid() {
         let mut text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-        let command = Cli::<NoSettings>::command();
+        let command = Cli::<NoSettings, NoSettings>::command();
         for help in command.get_subcommands().chain([&command]).filter_map(|command| command.get_after_help()) {
             text.push_str(&help.to_string());
             text.push('\n');

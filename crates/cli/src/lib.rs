@@ -47,9 +47,11 @@ pub use control_args::ControlArgs;
 use args::{Cli, Command, Format};
 
 /// The functions that run the commands which are roles in a mesh.
-pub struct Roles<N> {
+pub struct Roles<N, W> {
     /// `leno node`: the proxy of one node, until it is told to stop.
     pub node: fn(N) -> anyhow::Result<()>,
+    /// `leno waypoint`: a waypoint, until it is told to stop.
+    pub waypoint: fn(W) -> anyhow::Result<()>,
     /// `leno control`: a control plane by itself, until it is told to stop.
     pub control: fn(ControlArgs) -> anyhow::Result<()>,
     /// `leno agent`: keeps a cluster node's pods in the mesh, until it is told to stop.
@@ -60,13 +62,14 @@ pub struct Roles<N> {
     pub profile: Option<&'static str>,
 }
 
-/// Runs what the process's arguments ask for. `N` declares the settings of the node proxy.
+/// Runs what the process's arguments ask for. `N` declares the settings of the node proxy, `W` those of
+/// the waypoint.
 ///
 /// Without arguments the environment variable `LENO_ROLE` chooses the command, for images and node
 /// agents that can set the environment only.
 ///
 /// Exit status: 0 done, 1 failed, 2 wrong usage, 130 ended early by a signal; `leno exec` exits as its command does.
-pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
+pub fn main<N: clap::Args, W: clap::Args>(roles: Roles<N, W>) -> ExitCode {
     // The stage starts this program again for each pod, with no arguments of its own.
     if leno_local::init::is_pod_init() {
         leno_local::init::pod_init();
@@ -76,7 +79,7 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     if let Some(main) = arguments.first().and_then(|name| leno_lab::main_by_name(name)) {
         return main();
     }
-    if complete::answered(Cli::<N>::command) {
+    if complete::answered(Cli::<N, W>::command) {
         return ExitCode::SUCCESS;
     }
     if arguments.len() <= 1
@@ -84,11 +87,16 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     {
         arguments = vec!["leno".into(), role];
     }
-    if let Some(settings) = node_settings(&arguments) {
-        return (roles.node)(settings).map_or_else(|error| output::failure(&error), |()| ExitCode::SUCCESS);
+    let ended =
+        |result: anyhow::Result<()>| result.map_or_else(|error| output::failure(&error), |()| ExitCode::SUCCESS);
+    if let Some(settings) = proxy_settings("node", &arguments) {
+        return ended((roles.node)(settings));
     }
-    let parsed = environment::parse(Cli::<N>::command(), &arguments);
-    let cli = match parsed.and_then(|matches| Cli::<N>::from_arg_matches(&matches)) {
+    if let Some(settings) = proxy_settings("waypoint", &arguments) {
+        return ended((roles.waypoint)(settings));
+    }
+    let parsed = environment::parse(Cli::<N, W>::command(), &arguments);
+    let cli = match parsed.and_then(|matches| Cli::<N, W>::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Fails only if the terminal is gone, and then there is nobody to tell.
@@ -102,26 +110,27 @@ pub fn main<N: clap::Args>(roles: Roles<N>) -> ExitCode {
     }
 }
 
-/// The settings of `leno node`, if that is asked for and nothing is wrong with them.
+/// The settings of `leno node` or `leno waypoint`, if that is asked for and nothing is wrong with them.
 ///
 /// The full parser declares every command's arguments before it looks at one: 1.3 MiB of code and
 /// data, which a proxy would keep for as long as it runs.
-fn node_settings<N: clap::Args>(arguments: &[OsString]) -> Option<N> {
+fn proxy_settings<N: clap::Args>(role: &str, arguments: &[OsString]) -> Option<N> {
     #[derive(clap::Parser)]
     struct Alone<N: clap::Args> {
         #[command(flatten)]
         settings: N,
     }
 
-    let (_, words) = arguments.split_first().filter(|(_, rest)| rest.first().is_some_and(|word| word == "node"))?;
+    let (_, words) = arguments.split_first().filter(|(_, rest)| rest.first().is_some_and(|word| word == role))?;
     // Help and errors are the full parser's.
     let matches = environment::parse(Alone::<N>::command(), words).ok()?;
     Alone::from_arg_matches(&matches).ok().map(|alone: Alone<N>| alone.settings)
 }
 
-fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> {
+fn run<N: clap::Args, W: clap::Args>(cli: Cli<N, W>, roles: Roles<N, W>) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Node(settings) => (roles.node)(settings)?,
+        Command::Waypoint(settings) => (roles.waypoint)(settings)?,
         Command::Control(args) => (roles.control)(args)?,
         Command::Agent(config) => (roles.agent)(config)?,
         Command::Sample { part } => return sample::run(part),
@@ -151,7 +160,7 @@ fn run<N: clap::Args>(cli: Cli<N>, roles: Roles<N>) -> anyhow::Result<ExitCode> 
         Command::Completion { shell } => {
             output::bytes(&complete::script(shell)?)?;
         }
-        Command::Man(args) => man::run(Cli::<N>::command(), &args)?,
+        Command::Man(args) => man::run(Cli::<N, W>::command(), &args)?,
         Command::Demo(args) => return demo::run(&args),
         Command::Up(args) => return up::run(args),
         Command::Down(args) => stage::down(&args)?,

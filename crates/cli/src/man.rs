@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let dir = tempfile::tempdir().unwrap();
-        write_all(Cli::<NoSettings>::command(), dir.path()).unwrap();
+        write_all(Cli::<NoSettings, NoSettings>::command(), dir.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         assert!(read("leno.1").contains(".TH leno 1"));
         let up = read("leno-up.1");

@@ -55,7 +55,7 @@ fn fault(command: &str) -> Option<String> {
         "DST:PORT" => "NS/DST:80",
         other => other,
     });
-    let error = Cli::<NoSettings>::try_parse_from(words).err()?;
+    let error = Cli::<NoSettings, NoSettings>::try_parse_from(words).err()?;
     let is_short = matches!(
         error.kind(),
         ErrorKind::MissingRequiredArgument
@@ -90,7 +90,7 @@ fn pages_show_commands_that_there_are() {
 
 #[test]
 fn help_shows_commands_that_there_are() {
-    let mut to_visit = vec![Cli::<NoSettings>::command()];
+    let mut to_visit = vec![Cli::<NoSettings, NoSettings>::command()];
     let mut faults = Vec::new();
     while let Some(of) = to_visit.pop() {
         let help = of.get_after_help().map(ToString::to_string).unwrap_or_default();

@@ -101,10 +101,11 @@ mod tests {
 
     #[test]
     fn a_detached_stage_is_started_with_the_same_arguments() {
-        let parse = |line: Vec<OsString>| match Cli::<NoSettings>::try_parse_from(line).expect("parses").command {
-            Command::Up(args) => args,
-            other => panic!("{other:?}"),
-        };
+        let parse =
+            |line: Vec<OsString>| match Cli::<NoSettings, NoSettings>::try_parse_from(line).expect("parses").command {
+                Command::Up(args) => args,
+                other => panic!("{other:?}"),
+            };
         let typed =
             "leno up --detach -f a.yaml -f b --nodes 3 --node-proxy node-2=/z --publish 127.0.0.1:80=a/b:1 --name x";
         let typed = parse(typed.split(' ').map(OsString::from).collect());
@@ -117,7 +118,7 @@ mod tests {
     fn a_detached_stage_is_waited_for_a_minute() {
         let patience = |line: &str| {
             let words = line.split(' ');
-            match Cli::<NoSettings>::try_parse_from(words).expect("parses").command {
+            match Cli::<NoSettings, NoSettings>::try_parse_from(words).expect("parses").command {
                 Command::Up(args) => patience(&args),
                 other => panic!("{other:?}"),
             }

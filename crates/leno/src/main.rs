@@ -8,6 +8,7 @@ mod control;
 mod memory;
 mod node;
 mod signals;
+mod waypoint;
 
 fn main() -> ExitCode {
     // A container runtime finds its plugins by file name.
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     }
     leno_cli::main(leno_cli::Roles {
         node: node::run,
+        waypoint: waypoint::run,
         control: control::run,
         agent: agent::run,
         commit: option_env!("LENO_COMMIT"),

@@ -1,8 +1,8 @@
 use std::collections::HashMap;
 
 use leno_model::{
-    GatewayDestination, Health, HealthPolicy, IpFamilies, Locality, NetworkAddress, NetworkMode, RoutingScope,
-    WeightedWaypoint,
+    GatewayDestination, Health, HealthPolicy, IpFamilies, Locality, NetworkAddress, NetworkMode, PolicyName,
+    RoutingScope, WeightedWaypoint,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -244,6 +244,10 @@ fn a_service_waypoint_is_passed() {
         let Route::Hbone { expected, .. } = &plan.attempts()[0] else { panic!("tunnel") };
         assert_eq!(expected.as_slice(), [identity("spiffe://cluster.local/ns/default/sa/gateway")]);
         assert_eq!(plan.service().map(|s| &s.id), Some(&web.id));
+        assert!(!tunnel(&first(&mesh, "10.0.1.1:8080")).2, "nothing says that the pod itself may not be reached");
+        let guard = PolicyName::through_waypoint("default".into(), "waypoint");
+        let guarded = Workload { authorization_policies: vec![guard], ..backend };
+        let mesh = self::mesh(&[&waypoint, &web], &[&gateway, &guarded]);
         assert!(tunnel(&first(&mesh, "10.0.1.1:8080")).2, "nobody gets around it by the pod's own address");
         assert!(!tunnel(&first(&mesh, "10.0.1.1:9090")).2, "a port that no such service has");
         let own = route(&mesh, &gateway, at("10.96.0.1:80"), &mut numbers(1)).expect("the waypoint itself");

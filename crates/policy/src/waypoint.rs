@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_model::{
-    GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, Port, Service, ServiceName, Workload,
+    GatewayAddress, GatewayDestination, HBONE_PORT, Mesh, NetworkAddress, PolicyName, Port, Service, ServiceName,
+    Workload,
 };
 use smallvec::SmallVec;
 
@@ -126,8 +127,11 @@ pub(crate) fn guarded<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> imp
     found.into_iter()
 }
 
-/// The waypoint of the first of the services in [`guarded`].
+/// The waypoint of the first of the services in [`guarded`], if the pod is under a policy that lets nobody around it.
 pub(crate) fn guarding<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> Option<&'m GatewayAddress> {
+    if !workload.authorization_policies.iter().any(PolicyName::is_through_waypoint) {
+        return None;
+    }
     let service = guarded(mesh, workload, port).next()?;
     service.waypoint.as_ref().or_else(|| service.weighted_waypoints.first().map(|weighted| &weighted.destination))
 }

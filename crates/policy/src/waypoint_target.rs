@@ -72,7 +72,7 @@ impl WaypointRefusal {
 
     /// Whether the same request may succeed later, when configuration has arrived.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::UnknownAddress(_) | Self::UnknownHost(_) | Self::NotOurs { .. } | Self::NoSuchPort { .. })
+        matches!(self, Self::UnknownAddress(_) | Self::UnknownHost(_) | Self::NotOurs { .. })
     }
 }
 

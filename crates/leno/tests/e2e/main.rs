@@ -36,3 +36,4 @@ mod studies;
 mod takeover;
 mod topology;
 mod waiting;
+mod waypoint;

@@ -12,3 +12,4 @@ pub(crate) mod jobs;
 pub(crate) mod objects;
 pub(crate) mod services;
 pub(crate) mod stateful_sets;
+pub(crate) mod waypoints;

@@ -151,13 +151,14 @@ pub(super) fn gateways<'a>(objects: impl Iterator<Item = (&'a Object, &'a Origin
         let gateway = Gateway::of(object)?;
         let mut classes = objects.clone().filter_map(|(object, _)| GatewayClass::of(object));
         let class = classes.find(|class| *class.metadata.name == *gateway.spec.gateway_class_name);
-        let ours = gateway.is_waypoint(class);
-        let effect = if ours { "no waypoint is started, so L7 rules are NOT enforced" } else { NOT_LED_IN };
+        if gateway.is_waypoint(class) {
+            return None;
+        }
         Some(PassedOver {
             origin: origin.clone(),
             object: object.key().to_string(),
             field: String::new(),
-            effect: effect.to_owned(),
+            effect: NOT_LED_IN.to_owned(),
             concerns: Concerns::Nobody,
         })
     };

@@ -36,12 +36,6 @@ fn what_is_passed_over_says_what_does_not_happen() {
         (
             "gateway.networking.k8s.io/v1",
             "Gateway",
-            "{gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}",
-            "no waypoint is started, so L7 rules are NOT enforced",
-        ),
-        (
-            "gateway.networking.k8s.io/v1",
-            "Gateway",
             "{gatewayClassName: nginx, listeners: [{name: http, port: 80, protocol: HTTP}]}",
             "nothing from outside is led in by it",
         ),

@@ -133,6 +133,8 @@ pub(crate) async fn assemble(
         for other in nodes.iter().filter(|other| other.name != node.name) {
             networks.connect_nodes(&node.network, other.addresses)?;
         }
+        // Waypoints are pods, and talk to the control plane.
+        networks.connect_nodes(&fabric, node.addresses)?;
     }
 
     let (news, _) = broadcast::channel(1024);

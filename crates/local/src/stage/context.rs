@@ -1,18 +1,22 @@
 //! State shared by all parts of a stage.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leno_capture::Gate;
-use leno_model::Mesh;
+use leno_model::{Mesh, ports};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::Error;
+use crate::cluster::addresses::control_plane;
 use crate::cluster::config::Config;
+use crate::cluster::waypoints::{Surroundings, inherited};
 use crate::stage::journal::Journal;
 use crate::stage::network::Networks;
-use crate::stage::plane::Plane;
+use crate::stage::plane::{Plane, ROOT_CERT};
 
 /// Longest to wait for proxies to confirm a change before going on: a proxy that hangs must not
 /// keep pods from ending.
@@ -41,6 +45,20 @@ impl Context {
     /// ConfigMaps and Secrets as they are now.
     pub(crate) fn config(&self) -> Arc<Config> {
         self.config.lock().clone()
+    }
+
+    /// What waypoints need to know of the stage.
+    pub(crate) fn around_waypoints(&self) -> Result<Surroundings, Error> {
+        let roots = self.run_dir.join(ROOT_CERT);
+        let roots = std::fs::read_to_string(&roots).map_err(Error::io(format!("cannot read {}", roots.display())))?;
+        Ok(Surroundings {
+            program: self.executable.clone(),
+            control: SocketAddr::new(control_plane().0.into(), ports::CONTROL),
+            roots,
+            cluster_domain: self.cluster_domain.clone(),
+            ipv6: self.networks.ipv6,
+            inherited: inherited(std::env::vars()),
+        })
     }
 
     /// Waits until everything published has reached the nodes' rules and the proxies.

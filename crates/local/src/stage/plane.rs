@@ -122,18 +122,33 @@ impl Plane {
     /// # Errors
     /// If the machine has no randomness.
     pub(crate) fn token(&self, node: &str) -> Result<String, Error> {
+        self.token_of(Caller {
+            namespace: "istio-system".to_owned(),
+            service_account: "ztunnel".to_owned(),
+            node: Some(node.to_owned()),
+            ..Caller::default()
+        })
+    }
+
+    /// Makes a token for whoever runs as a service account, such as a waypoint.
+    ///
+    /// # Errors
+    /// As [`Self::token`].
+    pub(crate) fn account_token(&self, namespace: &str, account: &str) -> Result<String, Error> {
+        self.token_of(Caller {
+            namespace: namespace.to_owned(),
+            service_account: account.to_owned(),
+            ..Caller::default()
+        })
+    }
+
+    fn token_of(&self, caller: Caller) -> Result<String, Error> {
         let what = "cannot make a token";
         let mut random = [0; 32];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut random))
             .map_err(Error::io(what))?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let caller = Caller {
-            namespace: "istio-system".to_owned(),
-            service_account: "ztunnel".to_owned(),
-            node: Some(node.to_owned()),
-            ..Caller::default()
-        };
         self.tokens.insert(token.clone(), caller).map_err(Error::control(what))?;
         Ok(token)
     }

@@ -20,6 +20,7 @@ use crate::cluster::admission;
 use crate::cluster::config::Config;
 use crate::cluster::objects::{Seen, observed};
 use crate::cluster::services::DeclaredPorts;
+use crate::cluster::waypoints::{self, Surroundings};
 use crate::files::{Manifests, PassedOver, Sourced};
 use crate::stage::context::Context;
 use crate::stage::listing::Listing;
@@ -87,6 +88,9 @@ pub(crate) struct Core {
     /// What is in the manifests and not in force.
     passed_over: Vec<PassedOver>,
     made: u64,
+    /// By their Gateways; for as long as the stage lives, so that an edit restarts no waypoint.
+    waypoint_tokens: BTreeMap<ObjectKey, String>,
+    around_waypoints: Option<Arc<Surroundings>>,
     /// Whether the first manifests took effect; before that there is nothing to show.
     loaded: bool,
 }
@@ -122,6 +126,8 @@ impl Core {
             warnings: Vec::new(),
             passed_over: Vec::new(),
             made: 0,
+            waypoint_tokens: BTreeMap::new(),
+            around_waypoints: None,
             loaded: false,
         }
     }
@@ -244,6 +250,7 @@ impl Core {
         }
         let names: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
         let mut warnings = all.warnings.clone();
+        self.waypoints(&mut all)?;
         warnings.extend(admission::complete(&mut all, &names, self.ctx.networks.ipv6)?);
         self.files = files;
         self.applied = applied;
@@ -273,6 +280,29 @@ impl Core {
             self.ctx.journal.note(format_args!("warning: {warning}"));
         }
         self.show();
+        Ok(())
+    }
+
+    /// Adds what makes the Gateways of waypoints into processes.
+    fn waypoints(&mut self, all: &mut Manifests) -> Result<(), Error> {
+        for (key, gateway) in waypoints::waypoints(all) {
+            let around = match &self.around_waypoints {
+                Some(around) => around.clone(),
+                None => {
+                    let around = self.ctx.around_waypoints()?;
+                    self.around_waypoints.insert(Arc::new(around)).clone()
+                }
+            };
+            let token = match self.waypoint_tokens.get(&key) {
+                Some(token) => token.clone(),
+                None => {
+                    let token = self.ctx.plane.account_token(&key.namespace, &key.name)?;
+                    self.waypoint_tokens.entry(key.clone()).or_insert(token).clone()
+                }
+            };
+            waypoints::add(all, &gateway, &token, &around)
+                .map_err(|reason| Error::Manifest(format!("{key}: no waypoint can be made of it: {reason}")))?;
+        }
         Ok(())
     }
 

@@ -1,0 +1,53 @@
+use leno_objects::{Deployment, Service};
+
+use super::*;
+
+fn manifests(class: &str) -> Manifests {
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "gate", "namespace": "shop"},
+        "spec": {"gatewayClassName": class, "listeners": [{"name": "mesh", "port": 15008, "protocol": "HBONE"}]},
+    });
+    let object = decode(Kind::Gateway, Mode::Strict, gateway).expect("a gateway").object;
+    let mut manifests = Manifests::default();
+    manifests.objects.insert(object.key(), Sourced { object: Arc::new(object), origin: None });
+    manifests
+}
+
+fn around() -> Surroundings {
+    Surroundings {
+        program: "/bin/leno".into(),
+        control: "10.0.0.1:15012".parse().expect("an address"),
+        roots: "PEM".to_owned(),
+        cluster_domain: "cluster.local".into(),
+        ipv6: true,
+        inherited: Vec::new(),
+    }
+}
+
+#[test]
+fn a_waypoint_has_its_parts_and_others_have_none() {
+    for (class, count) in [("leno-waypoint", 1), ("istio-waypoint", 1), ("nginx", 0)] {
+        assert_eq!(waypoints(&manifests(class)).len(), count, "{class}");
+    }
+    let mut all = manifests("leno-waypoint");
+    let (_, gateway) = waypoints(&all).remove(0);
+    add(&mut all, &gateway, "secret", &around()).expect("sound parts");
+    let part = |kind| &all.objects[&ObjectKey::new(kind, "shop", "gate")].object;
+    let service = Service::of(part(Kind::Service)).expect("a service");
+    assert!(service.spec.ports.iter().any(|port| port.port.0 == 15008));
+    let deployment = Deployment::of(part(Kind::Deployment)).expect("a deployment");
+    let template = &deployment.spec.template;
+    assert_eq!(template.metadata.label("istio.io/dataplane-mode"), Some("none"));
+    assert_eq!((template.metadata.label(GATEWAY_NAME), template.spec.account()), (Some("gate"), "gate"));
+    assert!(all.objects.contains_key(&ObjectKey::new(Kind::ServiceAccount, "shop", "gate")));
+}
+
+#[test]
+fn only_what_tunes_it_is_handed_on() {
+    let of = |names: &[&str]| {
+        let all = names.iter().map(|name| ((*name).to_owned(), "1".to_owned()));
+        inherited(all).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&["RUST_LOG", "XDS_ADDRESS", "LENO_HEAD_TIMEOUT", "SECRET"]), ["RUST_LOG", "LENO_HEAD_TIMEOUT"]);
+}
