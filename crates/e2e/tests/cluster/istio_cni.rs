@@ -22,7 +22,9 @@ pub(crate) fn hands_over(stand: &Stand) {
         return;
     };
     let installer = plugin.with_file_name("install-cni");
-    let Some(directory) = on_nodes(stand, "istio-cni", &[&plugin, &installer]) else {
+    // The installer copies all that lies beside the plugin.
+    let copies = (on_nodes(stand, "istio-cni", &[&plugin]), on_nodes(stand, "install-cni", &[&installer]));
+    let (Some(plugins), Some(installers)) = copies else {
         return skip(TEST, "the nodes don't see this machine's files");
     };
     // Members that go on through all chapters are Leno's agent's. They leave, and come back in the end.
@@ -31,8 +33,13 @@ pub(crate) fn hands_over(stand: &Stand) {
     let _agent = Agent(stand);
     let privileged = ("pod-security.kubernetes.io/enforce", "privileged");
     let namespace = Namespace::new(&stand.cluster, "e2e-istio-cni", &[privileged]).unwrap();
-    namespace.apply(&manifests(namespace.name(), &directory)).unwrap();
+    for node in stand.hosts.nodes() {
+        let keep =
+            "mkdir -p /run/e2e-cni && cp -a /etc/cni/net.d /run/e2e-cni/net.d && cp -a /opt/cni/bin /run/e2e-cni/bin";
+        stand.hosts.shell(node, keep).unwrap();
+    }
     let _files = Files { stand, namespace: namespace.name().to_owned() };
+    namespace.apply(&manifests(namespace.name(), &plugins, &installers)).unwrap();
     // Leno's agent has taken the directory of its socket away, and they still look into that.
     let settled = ["rollout", "status", "daemonset/istio-cni-node", "-n", namespace.name(), "--timeout=120s"];
     if let Err(error) = restarted(stand).and_then(|()| stand.cluster.kubectl().run(&settled)) {
@@ -43,14 +50,18 @@ pub(crate) fn hands_over(stand: &Stand) {
     policies::decide(stand);
 }
 
+/// Which pods are to be in the mesh, as Istio's chart has it: those with the label, and those of namespaces with it.
+const SELECTORS: &str = r#"[{"podSelector":{"matchLabels":{"istio.io/dataplane-mode":"ambient"}}},{"podSelector":{"matchExpressions":[{"key":"istio.io/dataplane-mode","operator":"NotIn","values":["none"]}]},"namespaceSelector":{"matchLabels":{"istio.io/dataplane-mode":"ambient"}}}]"#;
+
 /// As Istio's chart has it. The agent calls `nft` and what that is linked to, which are the node's.
-fn manifests(namespace: &str, directory: &Path) -> String {
+fn manifests(namespace: &str, plugins: &Path, installers: &Path) -> String {
     let host = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/alternatives"];
     let host: Vec<_> = host.into_iter().filter(|path| Path::new(path).exists()).collect();
     let mut mounts: Vec<(&str, &str, bool)> = host.iter().map(|path| (*path, *path, true)).collect();
-    let directory = directory.display().to_string();
+    let [plugins, installers] = [plugins, installers].map(|directory| directory.display().to_string());
     mounts.extend([
-        (directory.as_str(), "/opt/cni/bin", true),
+        (plugins.as_str(), "/opt/cni/bin", true),
+        (installers.as_str(), "/installers", true),
         ("/opt/cni/bin", "/host/opt/cni/bin", false),
         ("/etc/cni/net.d", "/host/etc/cni/net.d", false),
         ("/proc", "/host/proc", true),
@@ -97,12 +108,13 @@ spec:
       - name: install-cni
         image: {TOOLBOX_IMAGE}
         imagePullPolicy: IfNotPresent
-        command: [/opt/cni/bin/install-cni, --log_output_level=info]
+        command: [/installers/install-cni, --log_output_level=info]
         readinessProbe: {{httpGet: {{path: /readyz, port: 8000}}, periodSeconds: 2}}
         securityContext: {{privileged: true, runAsUser: 0}}
         env:
         - {{name: PATH, value: \"/usr/sbin:/usr/bin:/sbin:/bin\"}}
         - {{name: AMBIENT_ENABLED, value: \"true\"}}
+        - {{name: AMBIENT_ENABLEMENT_SELECTOR, value: '{SELECTORS}'}}
         - {{name: AMBIENT_DNS_CAPTURE, value: \"true\"}}
         - {{name: AMBIENT_IPV6, value: \"true\"}}
         - {{name: NATIVE_NFTABLES, value: \"true\"}}
@@ -174,7 +186,7 @@ fn restarted(stand: &Stand) -> Result<(), Error> {
     kubectl.run(&["rollout", "status", "daemonset/leno-node", "-n", SYSTEM, "--timeout=180s"]).map(drop)
 }
 
-/// What Istio's agent leaves on the nodes and in the cluster when it is removed, and Leno's would be blamed for.
+/// Takes Istio's agent away, with what it leaves on the nodes, for which Leno's would be blamed.
 struct Files<'a> {
     stand: &'a Stand,
     namespace: String,
@@ -202,11 +214,8 @@ impl Drop for Files<'_> {
             kubectl.run(&pods).is_ok_and(|pods| pods.trim().is_empty())
         });
         for node in self.stand.hosts.nodes() {
-            let script = "cd /etc/cni/net.d && for f in *.conflist; do \
-                    jq 'if (.plugins | any(.type == \"istio-cni\")) then .plugins |= map(select(.type != \"istio-cni\")) else . end' $f >/run/e2e.conflist; \
-                    if grep -q istio-cni $f; then cat /run/e2e.conflist >$f; fi; done
-                rm -f /run/e2e.conflist /etc/cni/net.d/ZZZ-istio-cni-kubeconfig /opt/cni/bin/istio-cni
-                rm -rf /var/run/istio-cni
+            let script = "rm -rf /etc/cni/net.d/* /opt/cni/bin/* /var/run/istio-cni
+                cp -a /run/e2e-cni/net.d/. /etc/cni/net.d/ && cp -a /run/e2e-cni/bin/. /opt/cni/bin/ && rm -rf /run/e2e-cni
                 nft list tables | grep -i istio | while read -r word family name; do nft delete $word $family $name; done";
             if let Err(error) = self.stand.hosts.shell(node, script) {
                 eprintln!("{error}");

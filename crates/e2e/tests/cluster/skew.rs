@@ -37,7 +37,7 @@ pub(crate) fn each_part_beside_the_next_version_of_the_others(stand: &Stand) {
     let script = format!(
         "ctr() {{ PATH=$PATH:/run/leno-cluster/bin command ctr -n k8s.io \"$@\"; }}
          ctr images tag --force {current} localhost/leno:e2e-current &&
-         name=$(ctr images import --local {} | awk '/leno/ {{print $1; exit}}') && [ -n \"$name\" ] &&
+         name=$(ctr images import --local {} | sed -n 's/^unpacking \\([^ ]*\\) .*/\\1/p' | head -n 1) && [ -n \"$name\" ] &&
          ctr images tag --force \"$name\" {previous} &&
          ctr images tag --force localhost/leno:e2e-current {current}",
         archive.display()
