@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as Moment};
 
 use leno_model::{Mesh, Scope};
 use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
 use prost::Message;
@@ -124,7 +124,8 @@ impl Controller {
         let Some(sink) = &self.inner.sink else { return };
         let warnings = state.translator.warnings().get(object).cloned().unwrap_or_default();
         let lint = state.lint.get(object).cloned().unwrap_or_default();
-        sink.status(object, &Status { warnings, lint });
+        let parents = state.translator.route_status(object).to_vec();
+        sink.status(object, &Status { warnings, lint, parents });
     }
 
     /// Looks for objects that are valid but probably not what their author meant, and reports them: see
@@ -190,6 +191,8 @@ impl Controller {
         if !delta.is_empty() || first {
             let mesh = state.translator.mesh().clone();
             encode(&mesh, &delta, &mut state.resources);
+            let State { translator, resources, .. } = &mut *state;
+            encode_routes(translator, &delta, resources);
             state.resources.next_generation(changed_at);
             tracing::debug!(
                 generation = state.resources.generation(),
@@ -276,6 +279,22 @@ impl Controller {
     /// The settings of the translation.
     pub fn options(&self) -> translate::Options {
         self.inner.state.lock().translator.options().clone()
+    }
+}
+
+/// Updates the resources for the changed routes: each waypoint is sent those that are its business.
+fn encode_routes(translator: &Translator, delta: &Delta, resources: &mut Resources) {
+    for (id, no_more) in &delta.routes {
+        let name = leno_proto::route_resource_name(id);
+        for reader in no_more {
+            resources.remove_for(reader, ROUTE_TYPE, &name);
+        }
+        if let Some(route) = translator.mesh().route(id) {
+            let body = Resource::new(leno_proto::route_to_proto(route).encode_to_vec());
+            for reader in translator.readers_of(id) {
+                resources.upsert_for(reader, ROUTE_TYPE, &*name, &body);
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use leno_objects::ObjectKey;
+use leno_objects::{ObjectKey, ParentReference};
 use parking_lot::Mutex;
 
 /// The findings about one object.
@@ -14,12 +14,43 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// Sentences on what is valid in it but probably not meant, as of the latest [`lint`](crate::Controller::lint).
     pub lint: Vec<String>,
+    /// For a route: what is said of each parent that is this control plane's business.
+    pub parents: Vec<ParentStatus>,
+}
+
+/// What is said of one parent of a route (Gateway API, RouteParentStatus).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentStatus {
+    /// The parent, as the route refers to it.
+    pub parent: ParentReference,
+    /// The conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// A condition of an object's status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Type.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// The reason, in one word.
+    pub reason: &'static str,
+    /// The reason, in a sentence.
+    pub message: String,
+}
+
+impl Condition {
+    /// A condition.
+    pub fn new(kind: &'static str, holds: bool, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { kind, holds, reason, message: message.into() }
+    }
 }
 
 impl Status {
-    /// Whether there are no findings.
+    /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
-        self.warnings.is_empty() && self.lint.is_empty()
+        self.warnings.is_empty() && self.lint.is_empty() && self.parents.is_empty()
     }
 
     /// All sentences.

@@ -3,14 +3,17 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::http::{Route, RouteName};
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
 
 mod kept;
 mod policies;
+mod routes;
 
 pub use kept::{Kept, KeptFor, PolicyChange, Release};
 use policies::Policies;
+use routes::Routes;
 
 /// A workload as an endpoint of one service.
 #[derive(Debug, Clone)]
@@ -53,6 +56,7 @@ pub struct Mesh {
     // their place when the service is replaced.
     endpoints: Index<Endpoints>,
     policies: Policies,
+    routes: Routes,
 }
 
 /// The endpoints of one service.
@@ -217,6 +221,32 @@ impl Mesh {
         self.by_hostname.remove(hash(&*id.hostname), is_it);
         self.ranged.remove(id);
         true
+    }
+
+    /// Adds or replaces an HTTP route.
+    pub fn upsert_route(&mut self, route: Arc<Route>) {
+        self.routes.upsert(route);
+    }
+
+    /// Removes an HTTP route. Returns whether there was one.
+    pub fn remove_route(&mut self, id: &RouteName) -> bool {
+        self.routes.remove(id)
+    }
+
+    /// The HTTP route with this name.
+    pub fn route(&self, id: &RouteName) -> Option<&Arc<Route>> {
+        self.routes.get(id)
+    }
+
+    /// All HTTP routes, by name.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.all()
+    }
+
+    /// The HTTP routes that belong to a service or to one of its ports, by name; `None` if there are none. Two versions of a
+    /// mesh whose routes of a service are the same share them ([`Map::ptr_eq`]), unless they were changed back and forth.
+    pub fn routes_of(&self, service: &ServiceName) -> Option<&Map<RouteName, Arc<Route>>> {
+        self.routes.of(service)
     }
 
     /// Adds or replaces a policy.

@@ -14,6 +14,7 @@ mod enrolment;
 mod gateway;
 mod meta;
 mod network;
+mod routes;
 mod scalars;
 mod security;
 mod sharing;
@@ -48,6 +49,15 @@ pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels,
 pub use network::{
     AddressType, EndpointConditions, EndpointSlice, HEADLESS, IpFamily, IpFamilyPolicy, ObjectReference,
     SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TrafficPolicy,
+};
+pub use routes::{
+    BackendReference, CookieConfig, CookieLifetime, Fraction, GRPCMethodMatch, GRPCRoute, GRPCRouteMatch,
+    GRPCRouteRule, GRPCRouteSpec, HTTPBackendRef, HTTPCORSFilter, HTTPHeader, HTTPHeaderFilter, HTTPPathMatch,
+    HTTPPathModifier, HTTPPathModifierType, HTTPRequestMirrorFilter, HTTPRequestRedirectFilter, HTTPRoute,
+    HTTPRouteFilter, HTTPRouteFilterType, HTTPRouteMatch, HTTPRouteRule, HTTPRouteSpec, HTTPURLRewriteFilter,
+    HTTPValueMatch, LocalObjectReference, ParentReference, PathMatchType, ReferenceGrant, ReferenceGrantFrom,
+    ReferenceGrantSpec, ReferenceGrantTo, RouteDuration, RouteRetry, RouteSession, RouteSessionType, RouteTimeouts,
+    ValueMatchType,
 };
 pub use scalars::{IntOrString, IpBlock, PortNumber, Timestamp};
 pub use security::{
@@ -180,6 +190,12 @@ kinds! {
     Gateway: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gateways", namespaced: true;
     /// A class of gateways.
     GatewayClass: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gatewayclasses", namespaced: false;
+    /// Where HTTP requests go.
+    HTTPRoute: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", namespaced: true;
+    /// Where gRPC calls go.
+    GRPCRoute: ["gateway.networking.k8s.io/v1"], "grpcroutes", namespaced: true;
+    /// Who may refer to objects of a namespace.
+    ReferenceGrant: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "referencegrants", namespaced: true;
 }
 
 impl Kind {
@@ -199,6 +215,9 @@ impl Kind {
         Self::PeerAuthentication,
         Self::Gateway,
         Self::GatewayClass,
+        Self::HTTPRoute,
+        Self::GRPCRoute,
+        Self::ReferenceGrant,
     ];
 }
 
@@ -292,6 +311,8 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
     let left_out = || cx.not_understood.iter().filter(|what| what.path.starts_with("spec"));
     match &mut object {
         Object::AuthorizationPolicy(policy) => policy.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::HTTPRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::GRPCRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
         _ => {}
     }

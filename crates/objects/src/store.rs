@@ -6,8 +6,9 @@ use std::sync::Arc;
 use leno_model::Map;
 
 use crate::{
-    AuthorizationPolicy, ConfigMap, Deployment, EndpointSlice, Gateway, GatewayClass, Job, Kind, Namespace, Node,
-    Object, ObjectKey, PeerAuthentication, Pod, Secret, Service, ServiceAccount, StatefulSet,
+    AuthorizationPolicy, ConfigMap, Deployment, EndpointSlice, GRPCRoute, Gateway, GatewayClass, HTTPRoute, Job, Kind,
+    Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod, ReferenceGrant, Secret, Service, ServiceAccount,
+    StatefulSet,
 };
 
 /// A change to one object.
@@ -171,6 +172,9 @@ typed! {
     PeerAuthentication: peer_authentications;
     Gateway: gateways;
     GatewayClass: gateway_classes;
+    HTTPRoute: http_routes;
+    GRPCRoute: grpc_routes;
+    ReferenceGrant: reference_grants;
 }
 
 #[cfg(test)]

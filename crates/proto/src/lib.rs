@@ -22,8 +22,9 @@ mod trust_bundle;
 mod generated;
 
 pub use convert::{
-    Resource, address_from_proto, authorization_from_proto, authorization_to_proto, service_from_proto,
-    service_to_address, service_to_proto, workload_from_proto, workload_to_address, workload_to_proto,
+    Resource, address_from_proto, authorization_from_proto, authorization_to_proto, route_from_proto,
+    route_of_resource, route_resource_name, route_stand_in, route_to_proto, service_from_proto, service_to_address,
+    service_to_proto, workload_from_proto, workload_to_address, workload_to_proto,
 };
 pub use error::ConvertError;
 pub use stand_in::{address_stand_in, policy_stand_in};
@@ -44,6 +45,11 @@ pub mod security {
     pub use crate::generated::istio::security::*;
 }
 
+/// `leno.waypoint.v1`: what waypoints are told, of our own.
+pub mod waypoint {
+    pub use crate::generated::leno::waypoint::v1::*;
+}
+
 /// `envoy.service.discovery.v3` and the messages it uses: [`Node`](discovery::Node) and [`Status`](discovery::Status).
 pub mod discovery {
     pub use crate::generated::envoy::config::core::v3::*;
@@ -61,3 +67,6 @@ pub const ADDRESS_TYPE: &str = "type.googleapis.com/istio.workload.Address";
 
 /// Type URL of [`security::Authorization`].
 pub const AUTHORIZATION_TYPE: &str = "type.googleapis.com/istio.security.Authorization";
+
+/// Type URL of [`waypoint::Route`]. A waypoint is sent those that belong to the services that it stands before.
+pub const ROUTE_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.Route";

@@ -17,6 +17,9 @@ pub trait Carrier: Send + Sync + 'static {
     /// Whether it carries pods of its node, so that their certificates are asked for ahead of their first connection.
     const SERVES_NODE: bool;
 
+    /// Whether it needs to know of HTTP routes.
+    const FOLLOWS_ROUTES: bool = false;
+
     /// The traffic at one moment.
     type Carried: Carried;
 

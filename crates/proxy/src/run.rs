@@ -134,7 +134,7 @@ pub(crate) async fn launch<C: Carrier>(
         ..Settings::default()
     };
     let core = Arc::new(Core {
-        state: Arc::new(MeshState::default()),
+        state: Arc::new(if C::FOLLOWS_ROUTES { MeshState::awaiting_routes() } else { MeshState::default() }),
         certificates: Arc::new(CertificateManager::new(Arc::new(issuer), options)),
         access_log: access_log(&config, host.access_log, &metrics)?,
         metrics,
@@ -147,6 +147,7 @@ pub(crate) async fn launch<C: Carrier>(
     });
     let carrier = Arc::new(make(core.clone()));
     let client = discovery_client(&core, discovery, learnt, saved.as_ref());
+    let client = if C::FOLLOWS_ROUTES { client.for_waypoint() } else { client };
     let status = client.status();
     let endpoints = admin::start(&core, &carrier, status, host.log.as_ref(), &ending.drain, &stop).await?;
     let node = C::SERVES_NODE.then(|| core.config.node.clone());

@@ -129,6 +129,7 @@ impl Carried for Open {
 impl Carrier for Waypoint {
     const COMPONENT: &'static str = "waypoint";
     const SERVES_NODE: bool = false;
+    const FOLLOWS_ROUTES: bool = true;
 
     type Carried = Open;
 

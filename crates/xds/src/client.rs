@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE};
 use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -86,11 +86,19 @@ impl Client {
             config,
             node: node.to_node(),
             types: TYPES.map(Subscribed::new).into(),
-            status: watch::Sender::default(),
+            status: watch::Sender::new(Status { awaited: TYPES.to_vec(), ..Status::default() }),
             observer: None,
             trust: None,
             kept: None,
         }
+    }
+
+    /// Also subscribes to what a waypoint is told of HTTP. The client is not in sync before a control plane has answered.
+    #[must_use]
+    pub fn for_waypoint(mut self) -> Self {
+        self.types.push(Subscribed::new(ROUTE_TYPE));
+        self.status.send_modify(|status| status.awaited.push(ROUTE_TYPE));
+        self
     }
 
     /// Also subscribes to the mesh's root certificates, and passes them to `trust` whenever they change, as an encoded
@@ -239,7 +247,7 @@ impl Client {
         let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
         // One answer per response is all that is ever queued, and it is sent before the next
         // response is read.
-        let (requests, queue) = mpsc::channel(TYPES.len() + 2);
+        let (requests, queue) = mpsc::channel(self.types.len() + 2);
         for subscribed in &mut self.types {
             let first = subscribed.first_request(self.node.clone());
             send(&requests, first).await?;

@@ -9,7 +9,7 @@ use leno_model::{Locality, Name};
 
 use super::index::{Known, Named, target_pods};
 use super::waypoint::default_of;
-use super::{authorization, service, workload};
+use super::{authorization, route_refs, service, workload};
 use leno_objects::{
     AuthorizationPolicy, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node, Object, ObjectKey,
     ObjectMeta, PeerAuthentication, Pod, Service,
@@ -23,6 +23,7 @@ pub(super) struct Dirt {
     pub(super) slices: BTreeSet<Named>,
     pub(super) policies: BTreeSet<Named>,
     pub(super) peers: BTreeSet<Named>,
+    pub(super) routes: BTreeSet<ObjectKey>,
 }
 
 impl Dirt {
@@ -40,6 +41,16 @@ impl Dirt {
             | Kind::Job
             | Kind::ConfigMap
             | Kind::Secret => {}
+            Kind::HTTPRoute | Kind::GRPCRoute => {
+                self.routes.insert(key.clone());
+                // A GRPCRoute goes before HTTPRoutes of the same service.
+                if key.kind == Kind::GRPCRoute {
+                    for (namespace, service) in both().flat_map(route_refs::referred) {
+                        self.routes.extend(index.routes_of(namespace, service).cloned());
+                    }
+                }
+            }
+            Kind::ReferenceGrant => self.routes.extend(index.routes_into(&key.namespace).cloned()),
             Kind::Gateway => self.mark_users(known, &me),
             Kind::GatewayClass => {
                 let of_class = store.gateways().filter(|it| *it.spec.gateway_class_name == *key.name);
@@ -72,6 +83,7 @@ impl Dirt {
                 }
             }
             Kind::Service => {
+                self.routes.extend(index.routes_of(&key.namespace, &key.name).cloned());
                 self.mark_service(known, &me, both().filter_map(Service::of));
             }
             Kind::EndpointSlice => {

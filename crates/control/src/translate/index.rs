@@ -9,7 +9,7 @@ use leno_objects::{
     EndpointSlice, Kind, Labels, Object, ObjectKey, ObjectMeta, ObjectStore, Pod, named_waypoint, selects,
 };
 
-use super::{Options, service, workload};
+use super::{Options, route_refs, service, workload};
 
 /// Namespace and name.
 pub(super) type Named = (Name, Name);
@@ -103,6 +103,8 @@ pub(super) struct Index {
     pods: BTreeMap<Name, usize>,
     slices_by_pod: Postings<Name>,
     slices_by_service: Postings<Name>,
+    /// By each Service that they refer to, and by each namespace of those.
+    routes: Postings<ObjectKey>,
     services: Selectors,
     policies: Selectors,
     peers: Selectors,
@@ -152,6 +154,7 @@ impl Index {
                         self.select(|index| &mut index.policies, key, labels, add);
                     }
                 }
+                Some(object @ (Object::HTTPRoute(_) | Object::GRPCRoute(_))) => self.route(key, object, add),
                 Some(Object::PeerAuthentication(peer)) => match peer.selected() {
                     Some(labels) => self.select(|index| &mut index.peers, key, labels, add),
                     None if add => {
@@ -207,6 +210,24 @@ impl Index {
     /// The Namespaces, services and pods whose labels name a Gateway as their waypoint.
     pub(super) fn waypoint_users(&self, gateway: &Named) -> impl Iterator<Item = &(Kind, Named)> {
         self.waypoint_users.get(gateway).into_iter().flatten()
+    }
+
+    fn route(&mut self, key: &ObjectKey, object: &Object, add: bool) {
+        for (namespace, service) in route_refs::referred(object) {
+            let (service, namespace) = (self.hash((namespace, service)), self.hash(namespace));
+            self.routes.change(service, key, add);
+            self.routes.change(namespace, key, add);
+        }
+    }
+
+    /// Routes that may refer to a Service, in order.
+    pub(super) fn routes_of(&self, namespace: &str, service: &str) -> impl Iterator<Item = &ObjectKey> {
+        self.routes.at(self.hash((namespace, service)))
+    }
+
+    /// Routes that may refer to a Service of a namespace, in order.
+    pub(super) fn routes_into(&self, namespace: &str) -> impl Iterator<Item = &ObjectKey> {
+        self.routes.at(self.hash(namespace))
     }
 
     fn slice(&mut self, key: &ObjectKey, slice: &EndpointSlice, add: bool) {

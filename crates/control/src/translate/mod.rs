@@ -8,6 +8,9 @@ mod authorization;
 mod dirt;
 mod index;
 mod peer_authentication;
+mod route;
+mod route_refs;
+mod route_rules;
 mod service;
 mod service_name;
 mod through_waypoint;
@@ -17,9 +20,11 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leno_model::http::RouteName;
 use leno_model::settings::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_CLUSTER_ID};
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceName, WorkloadUid};
 
+use crate::status::ParentStatus;
 use dirt::Dirt;
 use index::{Index, Known, Named};
 use leno_objects::{
@@ -67,6 +72,8 @@ pub struct Delta {
     pub services: BTreeSet<ServiceName>,
     /// Policies by name.
     pub policies: BTreeSet<PolicyName>,
+    /// Routes by name, each with the waypoints that it is no longer for.
+    pub routes: BTreeMap<RouteName, BTreeSet<Name>>,
     /// Objects whose warnings changed.
     pub warned: BTreeSet<ObjectKey>,
 }
@@ -74,7 +81,7 @@ pub struct Delta {
 impl Delta {
     /// Whether nothing changed in the mesh.
     pub fn is_empty(&self) -> bool {
-        self.workloads.is_empty() && self.services.is_empty() && self.policies.is_empty()
+        self.workloads.is_empty() && self.services.is_empty() && self.policies.is_empty() && self.routes.is_empty()
     }
 
     /// Adds the changes of a later call.
@@ -82,6 +89,9 @@ impl Delta {
         self.workloads.extend(later.workloads);
         self.services.extend(later.services);
         self.policies.extend(later.policies);
+        for (route, no_more) in later.routes {
+            self.routes.entry(route).or_default().extend(no_more);
+        }
         self.warned.extend(later.warned);
     }
 }
@@ -103,6 +113,10 @@ pub struct Translator {
     through_waypoints: BTreeMap<PolicyName, usize>,
     // Which of them a pod names.
     kept_to_waypoint: BTreeMap<Named, PolicyName>,
+    // Of routes that are in force: the waypoints that are told.
+    route_readers: BTreeMap<RouteName, BTreeSet<Name>>,
+    // What is said of routes' parents.
+    route_status: BTreeMap<ObjectKey, Vec<ParentStatus>>,
     // The workloads of endpoints that are not pods.
     slice_workloads: BTreeMap<Named, Vec<WorkloadUid>>,
 }
@@ -137,6 +151,16 @@ impl Translator {
     /// Warnings for the authors of objects, by object.
     pub fn warnings(&self) -> &BTreeMap<ObjectKey, Vec<String>> {
         &self.warnings
+    }
+
+    /// What is said of a route's parents.
+    pub fn route_status(&self, route: &ObjectKey) -> &[ParentStatus] {
+        self.route_status.get(route).map_or(&[], Vec::as_slice)
+    }
+
+    /// The waypoints that are told of a route, each as `namespace/service account`.
+    pub fn readers_of(&self, route: &RouteName) -> impl Iterator<Item = &Name> {
+        self.route_readers.get(route).into_iter().flatten()
     }
 
     /// Takes in changes atomically and updates the mesh.
@@ -180,6 +204,14 @@ impl Translator {
         self.refresh_peer_authentications(dirt, &mut delta);
         for (namespace, name) in &dirt.services {
             self.refresh_service(namespace, name, &mut delta);
+        }
+        let mut routes = dirt.routes.clone();
+        for service in &delta.services {
+            let name = service.hostname.split('.').next().unwrap_or_default();
+            routes.extend(self.index.routes_of(&service.namespace, name).cloned());
+        }
+        for route in &routes {
+            self.refresh_route(route, &mut delta);
         }
         for slice in &dirt.slices {
             self.refresh_slice(slice, &mut delta);
@@ -260,6 +292,42 @@ impl Translator {
             None => drop(self.mesh.remove_service(&id)),
         }
         delta.services.insert(id);
+    }
+
+    fn refresh_route(&mut self, key: &ObjectKey, delta: &mut Delta) {
+        let Some(id) = route::route_name(key) else { return };
+        let known = self.known();
+        let found = route::Source::get(known, key).map(|source| route::route(known, &self.mesh, source));
+        let translated = found.unwrap_or_default();
+        self.warn(key.clone(), translated.warnings, delta);
+        if self.route_status(key) != translated.parents {
+            delta.warned.insert(key.clone());
+            if translated.parents.is_empty() {
+                self.route_status.remove(key);
+            } else {
+                self.route_status.insert(key.clone(), translated.parents);
+            }
+        }
+        let held = self.mesh.route(&id).map(|held| (**held).clone());
+        let wanted = if translated.keep_last { held.clone() } else { translated.route };
+        let readers = wanted.as_ref().map(|route| route::readers(&self.mesh, route)).unwrap_or_default();
+        let before = self.route_readers.get(&id).cloned().unwrap_or_default();
+        if held == wanted && readers == before {
+            return;
+        }
+        delta.routes.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
+        match wanted {
+            Some(route) => {
+                if held.as_ref() != Some(&route) {
+                    self.mesh.upsert_route(Arc::new(route));
+                }
+                self.route_readers.insert(id, readers);
+            }
+            None => {
+                self.mesh.remove_route(&id);
+                self.route_readers.remove(&id);
+            }
+        }
     }
 
     fn refresh_slice(&mut self, key: &Named, delta: &mut Delta) {
@@ -389,3 +457,7 @@ mod tests;
 #[cfg(test)]
 #[path = "authorization_tests.rs"]
 mod authorization_tests;
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod route_tests;

@@ -122,9 +122,8 @@ fn effect(version: &str, kind: &str) -> Option<&'static str> {
             "traffic is NOT restricted by it; write an AuthorizationPolicy of security.istio.io/v1 to restrict it"
         }
         "RequestAuthentication" => "tokens of requests are NOT checked",
-        "VirtualService" | "HTTPRoute" | "GRPCRoute" | "TCPRoute" | "TLSRoute" | "UDPRoute" => {
-            "traffic is NOT routed by it: there are no waypoints yet"
-        }
+        "VirtualService" => "traffic is NOT routed by it; write an HTTPRoute",
+        "TCPRoute" | "TLSRoute" | "UDPRoute" => "traffic is NOT routed by it",
         "DestinationRule" => "its subsets, load balancing and TLS settings are NOT applied",
         "Gateway" | "Ingress" => NOT_LED_IN,
         "ServiceEntry" | "WorkloadEntry" | "WorkloadGroup" => "what it describes is NOT known to the mesh",

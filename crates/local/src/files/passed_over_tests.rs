@@ -32,7 +32,8 @@ fn what_is_passed_over_says_what_does_not_happen() {
             "traffic is NOT restricted by it; write an AuthorizationPolicy of security.istio.io/v1 to restrict it",
         ),
         ("security.istio.io/v1", "RequestAuthentication", "{}", "tokens of requests are NOT checked"),
-        ("gateway.networking.k8s.io/v1", "HTTPRoute", "{}", "traffic is NOT routed by it: there are no waypoints yet"),
+        ("gateway.networking.k8s.io/v1", "TLSRoute", "{}", "traffic is NOT routed by it"),
+        ("networking.istio.io/v1", "VirtualService", "{}", "traffic is NOT routed by it; write an HTTPRoute"),
         (
             "gateway.networking.k8s.io/v1",
             "Gateway",
@@ -93,7 +94,7 @@ fn whom_it_would_concern_is_known() {
         Concerns::Services(vec![service("shop", "web"), service("back", "db")])
     );
     assert_eq!(
-        of("HTTPRoute", r#"{"parentRefs": [{"kind": "Service", "name": "web"}, {"name": "a-gateway"}]}"#),
+        of("TLSRoute", r#"{"parentRefs": [{"kind": "Service", "name": "web"}, {"name": "a-gateway"}]}"#),
         Concerns::Services(vec![service("shop", "web")])
     );
     assert_eq!(of("CiliumClusterwideNetworkPolicy", "{}"), Concerns::Nobody);

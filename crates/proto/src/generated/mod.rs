@@ -36,3 +36,10 @@ pub mod istio {
         }
     }
 }
+pub mod leno {
+    pub mod waypoint {
+        pub mod v1 {
+            include!("leno.waypoint.v1.rs");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod departed;
 mod overlaps;
 mod recent;
+mod routes;
 mod state;
 
 pub use departed::MOMENT;

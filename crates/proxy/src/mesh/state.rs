@@ -12,7 +12,7 @@ use leno_model::{
     WorkloadUid,
 };
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, Resource, address_from_proto, address_stand_in,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, ROUTE_TYPE, Resource, address_from_proto, address_stand_in,
     authorization_from_proto, policy_stand_in, security, workload as wire,
 };
 use leno_tls::CertificateManager;
@@ -47,9 +47,18 @@ pub struct Changes {
     pub policies: u64,
     /// Which types the control plane has answered at least once: addresses, policies.
     answered: (bool, bool),
+    /// Whether HTTP routes are to be waited for.
+    awaits_routes: bool,
 }
 
 impl MeshState {
+    /// A state that is complete only when HTTP routes have been sent, too: before that, a waypoint may know a service without
+    /// the routes that its requests must follow.
+    pub fn awaiting_routes() -> Self {
+        let changes = Changes { awaits_routes: true, ..Changes::default() };
+        Self { changes: watch::Sender::new(changes), ..Self::default() }
+    }
+
     /// Whether an address that nobody has belonged to the mesh a moment ago.
     pub fn has_just_left(&self, address: IpAddr) -> bool {
         self.departed.contains(address, Instant::now())
@@ -63,11 +72,13 @@ impl MeshState {
     /// Whether the control plane has sent everything once. Before that, a workload may be known without the policies
     /// that guard it, so nothing may pass.
     pub fn is_complete(&self) -> bool {
-        self.changes.borrow().answered == (true, true)
+        let changes = self.changes.borrow();
+        changes.answered == (true, true) && !changes.awaits_routes
     }
 
     fn answered(&self, type_url: &str) {
         self.changes.send_modify(|changes| {
+            changes.awaits_routes &= type_url != ROUTE_TYPE;
             changes.answered.0 |= type_url == ADDRESS_TYPE;
             changes.answered.1 |= type_url == AUTHORIZATION_TYPE;
         });
@@ -385,7 +396,7 @@ impl Feed {
 impl Handler for Feed {
     fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection> {
         let policies = type_url == AUTHORIZATION_TYPE;
-        if !policies && type_url != ADDRESS_TYPE {
+        if ![AUTHORIZATION_TYPE, ADDRESS_TYPE, ROUTE_TYPE].contains(&type_url) {
             return Vec::new();
         }
         let state = self.state.clone();
@@ -394,6 +405,11 @@ impl Handler for Feed {
         let mut refused = Refused::default();
         let changes = if policies {
             self.apply_policies(&mut mesh, updates, &mut refused)
+        } else if type_url == ROUTE_TYPE {
+            for (name, reason) in super::routes::apply(&mut mesh, updates) {
+                refused.add(name, reason);
+            }
+            Vec::new()
         } else {
             self.apply_addresses(&mut mesh, updates, &mut refused)
         };

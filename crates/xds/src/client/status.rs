@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::SystemTime;
 
-use super::TYPES;
-
 /// The state of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ConnectionState {
@@ -35,6 +33,8 @@ pub struct Status {
     pub connection: ConnectionState,
     /// Number of resources held, per type that was answered at least once.
     pub synced: BTreeMap<&'static str, usize>,
+    /// The types that it subscribes to.
+    pub awaited: Vec<&'static str>,
     /// Responses in which at least one resource was refused.
     pub nacks: u64,
 }
@@ -42,7 +42,7 @@ pub struct Status {
 impl Status {
     /// Whether all subscribed types were answered at least once.
     pub fn is_synced(&self) -> bool {
-        TYPES.iter().all(|type_url| self.synced.contains_key(type_url))
+        !self.awaited.is_empty() && self.awaited.iter().all(|type_url| self.synced.contains_key(type_url))
     }
 }
 

@@ -186,7 +186,8 @@ impl Session {
     }
 
     async fn converse(&mut self) -> Result<(), Status> {
-        let mut subscription = Subscription::sharing(self.deltas.clone());
+        let reader = format!("{}/{}", self.caller.namespace, self.caller.service_account).into();
+        let mut subscription = Subscription::sharing(self.deltas.clone(), reader);
         loop {
             let snapshot = self.resources.borrow_and_update().clone();
             while let Some(answer) = subscription.next(&snapshot, Instant::now()) {

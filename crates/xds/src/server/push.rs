@@ -14,6 +14,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use leno_model::Name;
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 
 use super::answer::Answer;
@@ -52,6 +53,8 @@ pub struct Subscription {
     types: Vec<TypeState>,
     nonce: u64,
     deltas: Arc<Deltas>,
+    /// Who reads, where a resource is for one reader only.
+    reader: Option<Name>,
 }
 
 impl Subscription {
@@ -60,9 +63,10 @@ impl Subscription {
         Self::default()
     }
 
-    /// As [`Self::new`], with differences that are shared with other streams.
-    pub(super) fn sharing(deltas: Arc<Deltas>) -> Self {
-        Self { deltas, ..Self::default() }
+    /// As [`Self::new`], for this reader (`namespace/service account`, proved), with differences that are shared with other
+    /// streams.
+    pub(super) fn sharing(deltas: Arc<Deltas>, reader: Name) -> Self {
+        Self { deltas, reader: Some(reader), ..Self::default() }
     }
 
     /// Takes a request: a subscription, a change of one, an ACK or a NACK.
@@ -95,7 +99,7 @@ impl Subscription {
     /// every new snapshot, and at [`Self::wake_at`].
     pub fn next(&mut self, snapshot: &Resources, now: Instant) -> Option<Answer> {
         for state in &mut self.types {
-            let latest = snapshot.of(&state.type_url).unwrap_or(&NOTHING);
+            let latest = snapshot.seen_by(&state.type_url, self.reader.as_ref()).unwrap_or(&NOTHING);
             state.refresh(latest, &self.deltas, now);
         }
         if let Some(policies) = self.index(AUTHORIZATION_TYPE)

@@ -1,0 +1,378 @@
+//! Translates HTTPRoute and GRPCRoute, and says of each parent whether the route is in force there.
+//!
+//! A route is followed to the letter or not at all: one unknown value in one rule, and the version before stays in force. A
+//! backend that can't be used does not count as such; requests that would go there are answered with status 500, as the
+//! Gateway API has it.
+
+use std::collections::BTreeSet;
+use std::time::UNIX_EPOCH;
+
+use leno_model::http::{BackendTarget, Parent, Route, RouteKind, RouteName, Rule};
+use leno_model::{GatewayDestination, Mesh, Name};
+use leno_objects::{
+    BackendReference, GRPCRoute, HTTPRoute, HTTPRouteRule, ObjectKey, ObjectMeta, ParentReference, ReferenceGrant,
+    Service, ServiceType,
+};
+use leno_policy::http::RuleError;
+
+use super::index::Known;
+use super::route_refs::is_service;
+use super::route_rules::{Refs, grpc_rule, http_rule};
+use super::service_name::service_name;
+use crate::status::{Condition, ParentStatus};
+
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+/// What a route object is made of, whatever its kind.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Http(&'a HTTPRoute),
+    Grpc(&'a GRPCRoute),
+}
+
+/// What becomes of a route object.
+#[derive(Debug, Default)]
+pub(super) struct Translated {
+    /// The route; `None` if it is in force nowhere.
+    pub(super) route: Option<Route>,
+    /// Whether the last good version stays in force, because this one can't be followed.
+    pub(super) keep_last: bool,
+    pub(super) parents: Vec<ParentStatus>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl<'a> Source<'a> {
+    /// The route with this key.
+    pub(super) fn get(known: Known<'a>, key: &ObjectKey) -> Option<Self> {
+        use leno_objects::Object;
+        match &**known.store.get(key)? {
+            Object::HTTPRoute(route) => Some(Self::Http(route)),
+            Object::GRPCRoute(route) => Some(Self::Grpc(route)),
+            _ => None,
+        }
+    }
+
+    fn kind(self) -> RouteKind {
+        match self {
+            Self::Http(_) => RouteKind::Http,
+            Self::Grpc(_) => RouteKind::Grpc,
+        }
+    }
+
+    fn metadata(self) -> &'a ObjectMeta {
+        match self {
+            Self::Http(route) => &route.metadata,
+            Self::Grpc(route) => &route.metadata,
+        }
+    }
+
+    fn parent_refs(self) -> &'a [ParentReference] {
+        match self {
+            Self::Http(route) => &route.spec.parent_refs,
+            Self::Grpc(route) => &route.spec.parent_refs,
+        }
+    }
+
+    fn not_understood(self) -> &'a [String] {
+        match self {
+            Self::Http(route) => &route.not_understood,
+            Self::Grpc(route) => &route.not_understood,
+        }
+    }
+
+    fn has_hostnames(self) -> bool {
+        match self {
+            Self::Http(route) => !route.spec.hostnames.is_empty(),
+            Self::Grpc(route) => !route.spec.hostnames.is_empty(),
+        }
+    }
+
+    fn rules(self, refs: &mut dyn Refs) -> Result<Vec<Rule>, String> {
+        let at = |index: usize| move |error: String| format!("spec.rules[{index}]: {error}");
+        match self {
+            Self::Http(route) => {
+                // What the API's definition has as its default.
+                let one = [HTTPRouteRule::default()];
+                let rules = route.spec.rules.as_deref().unwrap_or(&one);
+                rules.iter().enumerate().map(|(index, rule)| http_rule(rule, refs).map_err(at(index))).collect()
+            }
+            Self::Grpc(route) => {
+                let rules = route.spec.rules.iter().enumerate();
+                rules.map(|(index, rule)| grpc_rule(rule, refs).map_err(at(index))).collect()
+            }
+        }
+    }
+}
+
+/// The name of a route in the mesh.
+pub(super) fn route_name(key: &ObjectKey) -> Option<RouteName> {
+    let kind = match key.kind {
+        leno_objects::Kind::HTTPRoute => RouteKind::Http,
+        leno_objects::Kind::GRPCRoute => RouteKind::Grpc,
+        _ => return None,
+    };
+    Some(RouteName { kind, namespace: key.namespace.clone(), name: key.name.clone() })
+}
+
+/// The waypoints that the route's requests pass, as discovery knows them: `namespace/service account`.
+pub(super) fn readers(mesh: &Mesh, route: &Route) -> BTreeSet<Name> {
+    let services = route.parents.iter().filter_map(|parent| mesh.service(&parent.service));
+    let waypoints = services.flat_map(|service| {
+        service.waypoint.iter().chain(service.weighted_waypoints.iter().map(|weighted| &weighted.destination))
+    });
+    waypoints
+        .filter_map(|waypoint| match &waypoint.destination {
+            // A waypoint's Service and account are called as its Gateway.
+            GatewayDestination::Hostname(service) => {
+                let name = service.hostname.split('.').next().unwrap_or_default();
+                Some(format!("{}/{name}", service.namespace).into())
+            }
+            GatewayDestination::Address(_) => None,
+        })
+        .collect()
+}
+
+/// References of a route that could not be used, with the reason's word.
+struct Resolving<'a> {
+    known: Known<'a>,
+    kind: RouteKind,
+    namespace: &'a str,
+    parents: Vec<&'a str>,
+    problems: Vec<(&'static str, String)>,
+}
+
+impl Resolving<'_> {
+    /// Whether a grant in `namespace` lets the route refer to the Service there. The parents' own namespace needs none: who
+    /// sends requests there reaches it anyway.
+    fn granted(&self, namespace: &str, name: &str) -> bool {
+        if namespace == self.namespace || self.parents.iter().all(|parent| *parent == namespace) {
+            return true;
+        }
+        let kind = self.kind.to_string();
+        ReferenceGrant::list(self.known.store, namespace).any(|grant| {
+            let from = |from: &leno_objects::ReferenceGrantFrom| {
+                from.group == GATEWAY_API && from.kind == kind && from.namespace == self.namespace
+            };
+            let to = |to: &leno_objects::ReferenceGrantTo| {
+                to.group.is_empty() && to.kind == "Service" && to.name.as_deref().is_none_or(|only| only == name)
+            };
+            grant.spec.from.iter().any(from) && grant.spec.to.iter().any(to)
+        })
+    }
+
+    fn found(&self, to: &BackendReference) -> Result<BackendTarget, (&'static str, String)> {
+        let kind = to.kind.as_deref().unwrap_or("Service");
+        if kind != "Service" || !to.group.is_empty() {
+            return Err(("InvalidKind", format!("backend {kind} {} is not a Service", to.name)));
+        }
+        let namespace = if to.namespace.is_empty() { self.namespace } else { &*to.namespace };
+        let what = format!("Service {namespace}/{}", to.name);
+        if !self.granted(namespace, &to.name) {
+            return Err((
+                "RefNotPermitted",
+                format!(
+                    "{what} is in another namespace, and no ReferenceGrant there permits this route to refer to it"
+                ),
+            ));
+        }
+        let Some(service) = Service::get(self.known.store, namespace, &to.name) else {
+            return Err(("BackendNotFound", format!("{what} does not exist")));
+        };
+        if service.spec.kind == ServiceType::ExternalName {
+            return Err(("InvalidKind", format!("{what} is an ExternalName, which is not part of the mesh")));
+        }
+        let Some(port) = to.port else {
+            return Err(("BackendNotFound", format!("the reference to {what} names no port")));
+        };
+        if !service.spec.ports.iter().any(|one| one.port == port) {
+            return Err(("BackendNotFound", format!("{what} has no port {port}")));
+        }
+        Ok(BackendTarget::Service { service: service_name(self.known.options, namespace, &to.name), port: port.0 })
+    }
+}
+
+impl Refs for Resolving<'_> {
+    fn target(&mut self, to: &BackendReference) -> BackendTarget {
+        self.found(to).unwrap_or_else(|(reason, message)| {
+            self.problems.push((reason, message.clone()));
+            BackendTarget::Invalid(message.into())
+        })
+    }
+}
+
+/// Translates a route.
+pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Translated {
+    let metadata = source.metadata();
+    let namespace = &*metadata.namespace;
+    let mut out = Translated::default();
+    let ours: Vec<&ParentReference> = source
+        .parent_refs()
+        .iter()
+        .filter(|parent| is_service(parent) || parent.kind.as_deref() == Some("ServiceEntry"))
+        .collect();
+    if ours.is_empty() {
+        // It is for somebody's gateways.
+        return out;
+    }
+    let in_namespace = |parent: &'_ ParentReference| {
+        if parent.namespace.is_empty() { namespace.to_owned() } else { parent.namespace.clone() }
+    };
+    let namespaces: Vec<String> = ours.iter().map(|parent| in_namespace(parent)).collect();
+    let mut refs = Resolving {
+        known,
+        kind: source.kind(),
+        namespace,
+        parents: namespaces.iter().map(String::as_str).collect(),
+        problems: Vec::new(),
+    };
+    let created = metadata.creation_timestamp.and_then(|at| at.0.duration_since(UNIX_EPOCH).ok());
+    let mut route = Route {
+        id: RouteName { kind: source.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() },
+        created: created.map(|since| since.as_secs()).unwrap_or_default(),
+        parents: Vec::new(),
+        hostnames: Vec::new(),
+        rules: Vec::new(),
+        not_understood: None,
+    };
+    let refused = match (source.not_understood(), source.rules(&mut refs)) {
+        ([], Ok(rules)) => {
+            route.rules = rules;
+            leno_policy::http::check(&route).err().map(|problems| refusal(&problems))
+        }
+        ([], Err(problem)) => Some(("UnsupportedValue", problem)),
+        (missing, _) => {
+            Some(("UnsupportedValue", format!("not understood by this version of Leno: {}", missing.join("; "))))
+        }
+    };
+    let resolved = match refs.problems.split_first() {
+        None => Condition::new("ResolvedRefs", true, "ResolvedRefs", "all references lead to something"),
+        Some(((reason, first), rest)) => {
+            let all = std::iter::once(first).chain(rest.iter().map(|(_, problem)| problem));
+            let all = all.map(String::as_str).collect::<Vec<_>>().join("; ");
+            Condition::new("ResolvedRefs", false, reason, format!("{all}: requests that would go there get status 500"))
+        }
+    };
+    for reference in ours {
+        let attached = match &refused {
+            Some((reason, problem)) => {
+                out.keep_last = true;
+                Err((
+                    *reason,
+                    format!("{problem}; the route is not followed in part, and the version before stays in force"),
+                ))
+            }
+            None => attach(known, source, reference),
+        };
+        let accepted = match attached {
+            Ok((parent, mut message)) => {
+                let guarded = mesh.service(&parent.service).is_some_and(|service| service.waypoint.is_some());
+                if !guarded {
+                    message = format!(
+                        "no waypoint stands before Service {}, so the route has no effect there until the Service or its \
+                         Namespace has the label istio.io/use-waypoint",
+                        parent.service
+                    );
+                    out.warnings.push(message.clone());
+                }
+                if !route.parents.contains(&parent) {
+                    route.parents.push(parent);
+                }
+                Condition::new("Accepted", true, "Accepted", message)
+            }
+            Err((reason, message)) => Condition::new("Accepted", false, reason, message),
+        };
+        out.parents.push(ParentStatus { parent: reference.clone(), conditions: vec![accepted, resolved.clone()] });
+    }
+    for parent in &out.parents {
+        let name = format!("parent {} {}", parent.parent.kind.as_deref().unwrap_or_default(), parent.parent.name);
+        for condition in parent.conditions.iter().filter(|condition| !condition.holds) {
+            let finding = format!("{name}: {} is False ({}): {}", condition.kind, condition.reason, condition.message);
+            out.warnings.push(finding);
+        }
+    }
+    if source.has_hostnames() {
+        out.warnings.push(
+            "spec.hostnames has no effect where the parent is a Service (Gateway API, GEP-1294); match on the header Host"
+                .to_owned(),
+        );
+    }
+    out.route = (!route.parents.is_empty() && refused.is_none()).then_some(route);
+    out
+}
+
+fn refusal(problems: &[(usize, RuleError)]) -> (&'static str, String) {
+    let reason = if problems.iter().all(|(_, error)| matches!(error, RuleError::TwoTargets)) {
+        "IncompatibleFilters"
+    } else {
+        "UnsupportedValue"
+    };
+    let texts: Vec<String> = problems.iter().map(|(index, error)| format!("spec.rules[{index}]: {error}")).collect();
+    (reason, texts.join("; "))
+}
+
+/// The parent in the mesh, and a message; or the reason why the route can't belong to it.
+fn attach(
+    known: Known<'_>,
+    source: Source<'_>,
+    reference: &ParentReference,
+) -> Result<(Parent, String), (&'static str, String)> {
+    if !is_service(reference) {
+        let kind = reference.kind.as_deref().unwrap_or("Gateway");
+        return Err(("InvalidKind", format!("a route can't belong to a {kind}, only to a Service")));
+    }
+    let own = &*source.metadata().namespace;
+    let namespace = if reference.namespace.is_empty() { own } else { &*reference.namespace };
+    let what = format!("Service {namespace}/{}", reference.name);
+    let none = |message: String| Err(("NoMatchingParent", message));
+    let Some(service) = Service::get(known.store, namespace, &reference.name) else {
+        return none(format!("{what} does not exist"));
+    };
+    if service.spec.kind == ServiceType::ExternalName {
+        return none(format!("{what} is an ExternalName, which is not part of the mesh"));
+    }
+    let mut ports = service.spec.ports.iter();
+    let port = match (reference.port, reference.section_name.as_deref().filter(|name| !name.is_empty())) {
+        (None, None) => None,
+        (wanted, section) => {
+            let fits = |one: &&leno_objects::ServicePort| {
+                wanted.is_none_or(|port| one.port == port) && section.is_none_or(|name| one.name == name)
+            };
+            match ports.find(fits) {
+                Some(found) => Some(found.port.0),
+                None => return none(format!("{what} has no such port")),
+            }
+        }
+    };
+    if source.kind() == RouteKind::Http
+        && let Some(other) = grpc_at(known, namespace, &reference.name, port, own)
+    {
+        return Err((
+            "Conflicted",
+            format!("GRPCRoute {other} belongs to the same port of {what}, and goes before this route"),
+        ));
+    }
+    let consumer = (namespace != own).then(|| Name::from(own));
+    let message = match &consumer {
+        None => format!("in force for all requests to {what}"),
+        Some(own) => format!("in force for requests from namespace {own} to {what}"),
+    };
+    let service = service_name(known.options, namespace, &reference.name);
+    Ok((Parent { service, port, consumer }, message))
+}
+
+/// A GRPCRoute that belongs to a port of the service for the same requests.
+fn grpc_at(known: Known<'_>, namespace: &str, service: &str, port: Option<u16>, own: &str) -> Option<String> {
+    known.index.routes_of(namespace, service).find_map(|key| {
+        let Some(Source::Grpc(other)) = Source::get(known, key) else { return None };
+        let of_other = &*other.metadata.namespace;
+        // A producer's route is for other requests than a consumer's.
+        let same_requests = of_other == own;
+        let here = |parent: &ParentReference| {
+            let there = if parent.namespace.is_empty() { of_other } else { &*parent.namespace };
+            let overlaps = port.is_none() || parent.port.is_none_or(|other| Some(other.0) == port);
+            is_service(parent) && there == namespace && parent.name == service && overlaps
+        };
+        let conflicts = same_requests && other.not_understood.is_empty() && other.spec.parent_refs.iter().any(here);
+        conflicts.then(|| format!("{of_other}/{}", other.metadata.name))
+    })
+}

@@ -1,0 +1,65 @@
+//! HTTP routes as discovery describes them.
+
+use std::sync::Arc;
+
+use leno_model::http::Route;
+use leno_model::{Mesh, Name};
+use leno_proto::{route_from_proto, route_of_resource, route_resource_name, route_stand_in, waypoint};
+use leno_xds::client::Update;
+use prost::Message;
+
+/// Applies the changes of one message. Returns the resources that were refused, each with the reason; the requests to the
+/// services that they name as parents are refused from then on.
+pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
+    let mut refused = Vec::new();
+    for update in updates {
+        match update {
+            Update::Remove { name } => {
+                if let Some(id) = route_of_resource(&name) {
+                    mesh.remove_route(&id);
+                }
+            }
+            Update::Upsert { name, body } => {
+                let message = waypoint::Route::decode(body).map_err(|error| format!("not a Route: {error}"));
+                match message.clone().and_then(|message| read(&name, message)) {
+                    Ok(route) => {
+                        if mesh.route(&route.id).is_none_or(|held| **held != route) {
+                            mesh.upsert_route(Arc::new(route));
+                        }
+                    }
+                    Err(reason) => {
+                        close(mesh, &name, message.ok(), &reason);
+                        refused.push((name, reason));
+                    }
+                }
+            }
+            Update::Unreadable { name, reason } => {
+                close(mesh, &name, None, &reason);
+                refused.push((name, reason));
+            }
+        }
+    }
+    refused
+}
+
+fn read(name: &str, message: waypoint::Route) -> Result<Route, String> {
+    let route = route_from_proto(message).map_err(|error| error.to_string())?;
+    let own = route_resource_name(&route.id);
+    if own == name { Ok(route) } else { Err(format!("the resource is named {name:?} but is {own:?}")) }
+}
+
+/// Closes the parents of a refused route: those of its last version, and those of the new one that can be read. The last
+/// version does not stay in force, because the new one may be stricter.
+fn close(mesh: &mut Mesh, name: &str, message: Option<waypoint::Route>, reason: &str) {
+    let Some(mut stand_in) = route_stand_in(name, message, reason) else { return };
+    for parent in mesh.route(&stand_in.id).iter().flat_map(|before| &before.parents) {
+        if !stand_in.parents.contains(parent) {
+            stand_in.parents.push(parent.clone());
+        }
+    }
+    mesh.upsert_route(Arc::new(stand_in));
+}
+
+#[cfg(test)]
+#[path = "routes_tests.rs"]
+mod tests;
