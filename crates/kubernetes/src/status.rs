@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leno_control::Controller;
-use leno_control::status::{Status, StatusSink};
-use leno_objects::{Kind, Object, ObjectKey};
+use leno_control::status::{ParentStatus, Status, StatusSink};
+use leno_objects::{Kind, Object, ObjectKey, ParentReference, WAYPOINT_CONTROLLER};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -141,10 +141,14 @@ async fn lint(controller: &Controller, mut leads: watch::Receiver<bool>) {
 /// Writes the findings about one object.
 async fn tell(client: &Client, key: &ObjectKey, object: &Object, status: &Status) -> Result<(), Error> {
     let message = status.findings().collect::<Vec<_>>().join("; ");
-    let news = if matches!(key.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication) {
-        set_condition(client, key, &message).await?
-    } else {
-        true
+    let news = match key.kind {
+        Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
+            change_status(client, key, |object| condition_patch(object, &message)).await?
+        }
+        Kind::HTTPRoute | Kind::GRPCRoute => {
+            change_status(client, key, |object| parents_patch(object, &status.parents)).await?
+        }
+        _ => true,
     };
     if news && !message.is_empty() {
         client.create::<Value>(&events(key), &event(key, object, &message)).await?;
@@ -152,8 +156,12 @@ async fn tell(client: &Client, key: &ObjectKey, object: &Object, status: &Status
     Ok(())
 }
 
-/// Writes this control plane's condition beside those of others. Returns whether it was another one before.
-async fn set_condition(client: &Client, key: &ObjectKey, message: &str) -> Result<bool, Error> {
+/// Changes an object's status as `change` says, if it says anything. Returns whether it did.
+async fn change_status(
+    client: &Client,
+    key: &ObjectKey,
+    change: impl Fn(&Value) -> Option<Value>,
+) -> Result<bool, Error> {
     let mut last = None;
     for resource in Resource::versions(key.kind) {
         let path = resource.object(key);
@@ -165,7 +173,7 @@ async fn set_condition(client: &Client, key: &ObjectKey, message: &str) -> Resul
             }
             Err(error) => return Err(error),
         };
-        let Some(patch) = condition_patch(&object, message) else { return Ok(false) };
+        let Some(patch) = change(&object) else { return Ok(false) };
         client.patch(&format!("{path}/status"), Patch::Merge, &patch).await?;
         return Ok(true);
     }
@@ -207,6 +215,55 @@ fn condition_patch(object: &Value, message: &str) -> Option<Value> {
         "metadata": {"resourceVersion": object["metadata"]["resourceVersion"]},
         "status": {"conditions": conditions},
     }))
+}
+
+/// The change of a route that gives it what is said of its parents, beside what other controllers say; `None` if there is
+/// nothing to change.
+fn parents_patch(object: &Value, parents: &[ParentStatus]) -> Option<Value> {
+    let before = object["status"]["parents"].as_array().cloned().unwrap_or_default();
+    let (own, others): (Vec<Value>, Vec<Value>) =
+        before.iter().cloned().partition(|parent| parent["controllerName"] == WAYPOINT_CONTROLLER);
+    let generation = &object["metadata"]["generation"];
+    let entry = |status: &ParentStatus| {
+        let parent = parent_reference(&status.parent);
+        let was = own.iter().find(|before| before["parentRef"] == parent);
+        let conditions = status.conditions.iter().map(|condition| {
+            let holds = if condition.holds { "True" } else { "False" };
+            let same = |before: &&Value| before["type"] == condition.kind && before["status"] == holds;
+            let was = was.and_then(|was| was["conditions"].as_array()?.iter().find(same).cloned());
+            let since = was.map_or_else(|| seconds().into(), |was| was["lastTransitionTime"].clone());
+            json!({
+                "type": condition.kind, "status": holds, "reason": condition.reason, "message": condition.message,
+                "observedGeneration": generation, "lastTransitionTime": since,
+            })
+        });
+        json!({
+            "parentRef": parent, "controllerName": WAYPOINT_CONTROLLER, "conditions": conditions.collect::<Vec<_>>(),
+        })
+    };
+    let after: Vec<Value> = others.into_iter().chain(parents.iter().map(entry)).collect();
+    let version = &object["metadata"]["resourceVersion"];
+    (before != after).then(|| json!({"metadata": {"resourceVersion": version}, "status": {"parents": after}}))
+}
+
+/// A parent as the route's author wrote it.
+fn parent_reference(parent: &ParentReference) -> Value {
+    let mut out = json!({"name": parent.name});
+    let fields = [
+        ("group", parent.group.clone()),
+        ("kind", parent.kind.clone()),
+        ("namespace", Some(parent.namespace.clone()).filter(|namespace| !namespace.is_empty())),
+        ("sectionName", parent.section_name.clone()),
+    ];
+    for (field, value) in fields {
+        if let Some(value) = value {
+            out[field] = value.into();
+        }
+    }
+    if let Some(port) = parent.port {
+        out["port"] = port.0.into();
+    }
+    out
 }
 
 fn events(key: &ObjectKey) -> String {

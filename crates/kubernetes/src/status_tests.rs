@@ -88,3 +88,38 @@ async fn only_who_leads_writes_findings_and_each_once() {
     assert_eq!(server.all("v1", "events").len(), 1, "good news is no Event");
     running.abort();
 }
+
+#[test]
+fn what_is_said_of_parents_stands_beside_what_others_say() {
+    let parent = ParentReference {
+        group: Some(String::new()),
+        kind: Some("Service".to_owned()),
+        name: "web".to_owned(),
+        ..ParentReference::default()
+    };
+    let said = |holds| {
+        vec![ParentStatus {
+            parent: parent.clone(),
+            conditions: vec![leno_control::status::Condition::new("Accepted", holds, "Because", "it is so")],
+        }]
+    };
+    let other = json!({"parentRef": {"name": "edge"}, "controllerName": "example.org/gateways", "conditions": []});
+    let mut object = json!({
+        "metadata": {"name": "web", "generation": 3, "resourceVersion": "7"}, "status": {"parents": [other.clone()]},
+    });
+    let patch = parents_patch(&object, &said(true)).expect("news");
+    assert_eq!(patch["metadata"]["resourceVersion"], "7");
+    let parents = patch["status"]["parents"].clone();
+    assert_eq!(parents[0], other);
+    assert_eq!(parents[1]["parentRef"], json!({"group": "", "kind": "Service", "name": "web"}));
+    assert_eq!(parents[1]["conditions"][0]["status"], "True");
+    assert_eq!(parents[1]["conditions"][0]["observedGeneration"], 3);
+    object["status"]["parents"] = parents;
+    // Whatever the time is when it is said again, it has been so since then.
+    object["status"]["parents"][1]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:00Z".into();
+    assert_eq!(parents_patch(&object, &said(true)), None);
+    let turned = parents_patch(&object, &said(false)).expect("news");
+    assert_ne!(turned["status"]["parents"][1]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+    let gone = parents_patch(&object, &[]).expect("news");
+    assert_eq!(gone["status"]["parents"], json!([other]));
+}

@@ -17,6 +17,14 @@ pub(super) trait Refs {
     fn target(&mut self, to: &BackendReference) -> BackendTarget;
 }
 
+/// What waypoints do. A route that asks for more is refused as a whole, so that none is followed in part.
+struct Carried {
+    mirrors: bool,
+    sessions: bool,
+}
+
+const CARRIED: Carried = Carried { mirrors: false, sessions: false };
+
 /// Why a rule is not followed: the field, and what is wrong with it.
 pub(super) type Unsupported = String;
 
@@ -146,6 +154,9 @@ fn filters(filters: &[HTTPRouteFilter], refs: &mut dyn Refs) -> Result<Vec<Filte
             HTTPRouteFilterType::ResponseHeaderModifier => {
                 Filter::ResponseHeaders(changes(filter.response_header_modifier.as_ref().ok_or_else(missing)?))
             }
+            HTTPRouteFilterType::RequestMirror if !CARRIED.mirrors => {
+                return Err("a filter of type RequestMirror is not supported yet".to_owned());
+            }
             HTTPRouteFilterType::RequestMirror => {
                 let mirror = filter.request_mirror.as_ref().ok_or_else(missing)?;
                 let (numerator, denominator) = match (mirror.percent, &mirror.fraction) {
@@ -214,6 +225,9 @@ fn path(path: &HTTPPathModifier) -> PathChange {
 }
 
 fn session(session: &RouteSession) -> Result<SessionPersistence, Unsupported> {
+    if !CARRIED.sessions {
+        return Err("sessionPersistence is not supported yet".to_owned());
+    }
     let lifetime = session.cookie_config.as_ref().map(|cookie| cookie.lifetime_type);
     let permanent = lifetime == Some(CookieLifetime::Permanent);
     if permanent && session.absolute_timeout.is_none() {

@@ -148,6 +148,8 @@ fn a_route_that_cannot_be_followed_leaves_the_last_version_in_force() {
         "filters: [{type: ExtensionRef, extensionRef: {group: x, kind: Why, name: z}}]",
         "filters: [{type: RequestRedirect, requestRedirect: {statusCode: 300}}]",
         "filters: [{type: RequestRedirect}]",
+        "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 80}}}]",
+        "sessionPersistence: {}",
         "timeouts: {request: 1s, backendRequest: 2s}",
         "matches: [{path: {type: Exact, value: a}}]",
     ];
