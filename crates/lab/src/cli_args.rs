@@ -15,7 +15,7 @@ use crate::cluster::{self, Place};
 use crate::report::{Report, text};
 use crate::report_file;
 use crate::run::{Alone, Progress, RunOptions, in_words, run};
-use crate::scenario::{Scenario, Size, all, find};
+use crate::scenario::{Scenario, Size, all, clear_listeners, find};
 use crate::subject::{SUBJECTS, Subject};
 
 /// Rounds and seconds per step if nothing else is asked for.
@@ -98,7 +98,7 @@ pub struct RunArgs {
     pub scenario: String,
 
     /// What carries the traffic; give it several times. The first one is what ratios on the terminal refer to
-    /// [default: none, floor and leno; for churn and many-svc leno; with --cluster none and installed]
+    /// [default: none, floor and leno; for http, emojivoto and bookinfo none and leno; for churn and many-svc leno; with --cluster none and installed]
     #[arg(long = "subject", value_name = "NAME[=PATH]")]
     pub subjects: Vec<String>,
 
@@ -273,6 +273,7 @@ impl RunArgs {
         }
         let subjects = match (&self.subjects[..], &scenario.mesh) {
             ([], _) if self.cluster => vec![Subject::None, Subject::Installed],
+            ([], None) if scenario.application.is_some() => vec![Subject::None, Subject::Leno(None)],
             ([], None) => vec![Subject::None, Subject::Floor, Subject::Leno(None)],
             ([], Some(_)) => vec![Subject::Leno(None)],
             (given, _) => given.iter().map(|text| Subject::parse(text)).collect::<Result<_, _>>()?,
@@ -320,6 +321,9 @@ impl RunArgs {
 fn on_this_machine(options: &RunOptions) -> Result<Report, Error> {
     let _alone = Alone::claim(&options.stage)?;
     let is_stage = options.scenario.mesh.is_none();
+    if options.has_waypoint_as_hop() {
+        listen_in_the_clear();
+    }
     if is_stage {
         leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
     }
@@ -327,6 +331,14 @@ fn on_this_machine(options: &RunOptions) -> Result<Report, Error> {
     // all the proxies.
     let workers = if is_stage { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
     runtime(workers)?.block_on(watched(async |stop, progress| run(options, stop, progress).await))
+}
+
+/// Has the waypoints of stages take connections in the clear, which makes hops of them. Their settings are this process's.
+#[allow(unsafe_code)]
+#[expect(clippy::disallowed_methods, reason = "nobody else is there to read the environment meanwhile")]
+fn listen_in_the_clear() {
+    // SAFETY: the process has one thread, see `LabCommand::execute`.
+    unsafe { std::env::set_var("LENO_WAYPOINT_CLEAR_LISTENERS", clear_listeners()) }
 }
 
 fn runtime(workers: usize) -> Result<tokio::runtime::Runtime, Error> {

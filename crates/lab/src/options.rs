@@ -66,6 +66,15 @@ impl RunOptions {
         Ok(steps)
     }
 
+    /// Whether Leno's waypoint is measured as a hop.
+    pub(crate) fn has_waypoint_as_hop(&self) -> bool {
+        let is_hop = |subject: &Subject| {
+            let chosen = self.scenario.steps.iter().filter(|step| step.is_called(&self.only));
+            matches!(subject, Subject::Leno(_)) && chosen.into_iter().any(|step| step.hop().is_some())
+        };
+        self.subjects.iter().any(is_hop)
+    }
+
     /// The steps to be measured on this machine.
     ///
     /// # Errors

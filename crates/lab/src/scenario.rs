@@ -3,6 +3,7 @@
 mod application;
 mod bookinfo;
 mod emojivoto;
+mod hop;
 mod http;
 mod pods;
 mod size;
@@ -13,6 +14,7 @@ use std::path::Path;
 
 pub use application::{Application, Place};
 pub(crate) use application::{WAYPOINT_OF_ISTIO, WAYPOINT_OF_LENO};
+pub(crate) use hop::clear_port;
 pub(crate) use pods::{CLIENT, FAR, HOP, HOP_SECOND, HOP_SERVER, NEAR};
 pub use pods::{NAMESPACE, Pod};
 pub use size::Size;
@@ -296,7 +298,36 @@ impl Scenario {
 fn stage_place<'a>(program: &'a Path, in_mesh: bool, steps: &[&Step]) -> Result<Place<'a>, Error> {
     let program =
         program.to_str().ok_or_else(|| Error::Usage(format!("the path {} is not valid UTF-8", program.display())))?;
-    Ok(Place { program, image: None, nodes: ["node-1", "node-2"], in_mesh, class: WAYPOINT_OF_LENO, ways: ways(steps) })
+    Ok(Place {
+        program,
+        image: None,
+        nodes: ["node-1", "node-2"],
+        in_mesh,
+        class: WAYPOINT_OF_LENO,
+        ways: ways(steps),
+        hops: steps.iter().any(|step| step.hop().is_some()),
+    })
+}
+
+/// The value of `LENO_WAYPOINT_CLEAR_LISTENERS` by which a waypoint can be a hop on a stage.
+pub(crate) fn clear_listeners() -> String {
+    let place = Place {
+        program: "",
+        image: None,
+        nodes: ["node-1", "node-2"],
+        in_mesh: true,
+        class: WAYPOINT_OF_LENO,
+        ways: [false, false],
+        hops: true,
+    };
+    let ports = ServerSpec::default();
+    let listeners = hop::SERVICES.into_iter().flat_map(|(name, hop)| {
+        let service = Application::Http.address(&place, &format!("{name}.{NAMESPACE}"));
+        [(false, ports.http), (true, ports.http2)].into_iter().filter_map(move |(is_http2, port)| {
+            Some(format!("0.0.0.0:{}={}", clear_port(hop, is_http2), SocketAddr::from((service?, port))))
+        })
+    });
+    listeners.collect::<Vec<_>>().join(",")
 }
 
 /// Whether any of the steps goes through the nodes' proxies alone, and whether any goes through a waypoint.

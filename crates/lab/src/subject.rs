@@ -174,6 +174,9 @@ impl Subject {
             Self::None | Self::Envoy(_) | Self::Haproxy(_) => None,
             Self::Traefik(_) if hop.pair => Some("its proxies would have to accept any certificate of each other"),
             Self::Traefik(_) => None,
+            Self::Leno(_) if hop.pair => Some("its pair has a waypoint in between, which path/waypoint measures"),
+            Self::Leno(_) if hop.rule || hop.routes > 0 => Some("this version's waypoint applies no rules and routes"),
+            Self::Leno(_) => None,
             _ => Some("it is no hop by itself"),
         }
     }

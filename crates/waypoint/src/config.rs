@@ -1,6 +1,7 @@
 //! Settings of a waypoint: those of every proxy, and how it treats requests.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 use std::time::Duration;
 
 use leno_model::HBONE_PORT;
@@ -15,6 +16,25 @@ pub struct Config {
     /// How requests are treated.
     #[command(flatten)]
     pub waypoint: WaypointConfig,
+}
+
+/// A listener in the clear, and what all its connections are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClearListener {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What its connections ask for, as a tunnel's would: a service's or a pod's address and port.
+    pub authority: String,
+}
+
+impl FromStr for ClearListener {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=').and_then(|(address, to)| Some((address.parse().ok()?, to.to_owned())));
+        let (address, authority) = parts.ok_or_else(|| format!("{text:?} is not ADDRESS:PORT=ADDRESS:PORT"))?;
+        Ok(Self { address, authority })
+    }
 }
 
 /// How a waypoint treats connections and requests.
@@ -52,6 +72,11 @@ pub struct WaypointConfig {
     /// HTTP/2 requests that one connection of a client may have open.
     #[arg(long, env = "LENO_MAX_CONCURRENT_REQUESTS", default_value_t = 100, value_parser = requests)]
     pub max_concurrent_requests: u32,
+
+    /// For tests and measurements: listeners that take HTTP in the clear, each as ADDRESS:PORT=SERVICE-ADDRESS:PORT,
+    /// separated by commas. Whoever reaches one is taken for this waypoint itself.
+    #[arg(long, env = "LENO_WAYPOINT_CLEAR_LISTENERS", value_delimiter = ',')]
+    pub clear_listeners: Vec<ClearListener>,
 
     /// Tunnels that one peer, by its address, may have. Each carries a hundred connections.
     #[arg(long, env = "LENO_MAX_TUNNELS_PER_PEER", default_value_t = 1024, value_parser = at_least_one)]
@@ -97,6 +122,15 @@ mod tests {
         let settings = <WaypointConfig as clap::Args>::augment_args(clap::Command::new("waypoint"));
         for setting in settings.get_arguments() {
             assert!(setting.get_env().is_some() && setting.get_help().is_some(), "{}", setting.get_id());
+        }
+    }
+
+    #[test]
+    fn listeners_in_the_clear_name_what_they_are_for() {
+        let listener: ClearListener = "127.0.0.1:9080=10.96.0.7:8080".parse().unwrap();
+        assert_eq!((listener.address.port(), listener.authority.as_str()), (9080, "10.96.0.7:8080"));
+        for wrong in ["127.0.0.1:9080", "127.0.0.1=10.96.0.7:8080", ""] {
+            assert!(wrong.parse::<ClearListener>().unwrap_err().contains("is not"), "{wrong}");
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::http::{self as requests, Client};
 use crate::pass;
 use crate::report::Report;
 use crate::stream::Stream;
+use crate::wire::Wire;
 
 /// Answers one request for a connection, and carries it to its end.
 pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: InboundConnect) {
@@ -107,7 +108,7 @@ async fn declared_http(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, mut
     };
     let http2 = timers::timeout(gate.config.head_timeout, rest).await.unwrap_or(None);
     if let Some(http2) = http2 {
-        requests::serve(Client::new(gate, tunnel, asked, report), stream, http2).await;
+        requests::serve(Client::new(gate, tunnel, asked, report), Wire::tunnel(stream), http2).await;
     }
 }
 
@@ -166,10 +167,10 @@ async fn undeclared(
     };
     match detected {
         Heard::Bytes(Spoken::Http2) => {
-            requests::serve(Client::new(gate, tunnel, asked, report), stream, true).await;
+            requests::serve(Client::new(gate, tunnel, asked, report), Wire::tunnel(stream), true).await;
         }
         Heard::Bytes(Spoken::Http1) => {
-            requests::serve(Client::new(gate, tunnel, asked, report), stream, false).await;
+            requests::serve(Client::new(gate, tunnel, asked, report), Wire::tunnel(stream), false).await;
         }
         // The end of a client that has said nothing is passed on, too.
         Heard::Bytes(Spoken::Other | Spoken::Unclear) | Heard::End => {

@@ -12,6 +12,7 @@
 //!  waypoint    the carrier, and how it starts and ends
 //!  accept      peers' tunnels: who may open them (tunnels), and how long they live
 //!  gate        what all connections share; lane: what those of one thread share
+//!  clear       connections in the clear, for tests and measurements
 //!  own         the workload that this process is
 //!  connection  one connection in a tunnel: whom it is for, and which protocol it speaks (detect)
 //!  pass        bytes passed on unread
@@ -28,6 +29,7 @@
 
 mod accept;
 mod asked;
+mod clear;
 mod config;
 mod connection;
 mod detect;
@@ -46,5 +48,5 @@ mod upstream;
 mod waypoint;
 mod wire;
 
-pub use config::{Config, WaypointConfig};
+pub use config::{ClearListener, Config, WaypointConfig};
 pub use waypoint::{run, start};

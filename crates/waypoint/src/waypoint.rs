@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::clear;
 use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
 use crate::lane::lanes;
@@ -144,6 +145,21 @@ impl Carrier for Waypoint {
         let gate = self.gate.clone();
         tokio::spawn(crate::upstream::forget_peers(gate.clone()));
         let Some(first) = self.gate.lanes.first() else { return };
+        for clear in &self.gate.config.clear_listeners {
+            let (gate, authority) = (self.gate.clone(), Arc::from(clear.authority.as_str()));
+            let opened = listen(clear.address);
+            first.worker.spawn(async move {
+                match opened.map_err(io::Error::other).and_then(TcpListener::from_std) {
+                    Ok(listener) => clear::accept(gate, listener, authority).await,
+                    Err(error) => tracing::error!(%error, "can't accept connections in the clear"),
+                }
+            });
+            tracing::warn!(
+                address = %clear.address,
+                authority = clear.authority,
+                "connections in the clear are accepted, and taken for this waypoint's own (LENO_WAYPOINT_CLEAR_LISTENERS)"
+            );
+        }
         first.worker.spawn(async move {
             match TcpListener::from_std(listener) {
                 Ok(listener) => tunnels::accept(gate, servers, listener).await,

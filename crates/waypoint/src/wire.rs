@@ -49,6 +49,15 @@ impl Wire {
         Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None }
     }
 
+    /// Whether bytes have come that nobody has read.
+    pub(crate) fn has_unread(&self) -> bool {
+        match &self.inner {
+            Some(Inner::Tunnel(stream)) => !stream.unread_bytes().is_empty(),
+            // What the system has for a connection in the clear is not looked at: its first bytes count when they are read.
+            Some(Inner::Tcp(_)) | None => false,
+        }
+    }
+
     /// Lets others watch it.
     pub(crate) fn watched(mut self, signs: Arc<Signs>) -> Self {
         self.signs = Some(signs);

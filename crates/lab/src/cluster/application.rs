@@ -39,6 +39,7 @@ pub(super) async fn start(
         in_mesh: pods.in_mesh,
         class,
         ways: ways(steps),
+        hops: false,
     };
     let objects = application.objects(&place);
     for object in &objects {
@@ -186,6 +187,7 @@ mod tests {
             in_mesh: true,
             class: "istio-waypoint",
             ways: [true, true],
+            hops: false,
         };
         for application in [Application::Emojivoto { instances: 2 }, Application::Bookinfo { size: Size::Full }] {
             for object in application.objects(&place) {

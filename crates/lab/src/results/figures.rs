@@ -284,7 +284,7 @@ fn http(result: &StepResult, loads: &[(&HttpLoad, &HttpOutcome)]) -> Vec<Value> 
     if first.walk.is_some() {
         values.extend(of_the_largest(result));
     }
-    if result.proxies.first().is_some_and(|proxy| proxy.node == HOP) {
+    if result.proxies.first().is_some_and(|proxy| proxy.node == HOP || proxy.node == "waypoint") {
         let all = result.proxies.iter().map(|proxy| proxy.fresh.rss_bytes as f64 / MIB);
         values.push(("RSS fresh, per proxy", "MiB", Lower, all.sum::<f64>() / count(result)));
     }

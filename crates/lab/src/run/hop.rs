@@ -7,12 +7,13 @@ use std::time::Duration;
 use leno_local::Stage;
 
 use super::generator::{Generator, pod_namespace};
+use super::running::Running;
 use super::step::{self, Measured, address};
 use crate::Error;
 use crate::hop::{Place, Proxies, log_file};
 use crate::load::{Event, HttpLoad, Load, LoadSpec, Outcome, Pace, Protocol, ServerSpec};
 use crate::results::StepResult;
-use crate::scenario::{HOP, HOP_SECOND, HOP_SERVER, Step};
+use crate::scenario::{HOP, HOP_SECOND, HOP_SERVER, Step, clear_port};
 use crate::subject::Subject;
 
 /// The pause after the start, so that memory is that of a proxy at rest.
@@ -27,8 +28,16 @@ pub(super) async fn start(
     scratch: &Path,
     subject: &Subject,
     step: &Step,
-) -> Result<Option<Proxies>, String> {
-    let (Some(hop), Some(peer)) = (step.hop(), subject.peer()) else { return Ok(None) };
+) -> Result<Option<Running>, String> {
+    let Some(hop) = step.hop() else { return Ok(None) };
+    if matches!(subject, Subject::Leno(_)) {
+        let waypoint = stage.listing().pods.into_iter().find(|pod| pod.name.starts_with("waypoint"));
+        let address = waypoint.and_then(|pod| pod.ips.first().copied()).ok_or("the waypoint has no address")?;
+        let (_, protocol) = server(address, step);
+        let port = clear_port(hop, protocol != Protocol::Http1);
+        return Ok(Some(Running { address: (address, port).into(), proxies: None }));
+    }
+    let Some(peer) = subject.peer() else { return Ok(None) };
     let known = |pod: &str| address(stage, pod).ok_or_else(|| format!("pod {pod} has no address"));
     let place = |name: &'static str| {
         Ok::<_, String>(Place { name, namespace: pod_namespace(stage, name)?, address: known(name)? })
@@ -38,7 +47,8 @@ pub(super) async fn start(
         places.push(place(HOP_SECOND)?);
     }
     let (server, protocol) = server(known(HOP_SERVER)?, step);
-    Proxies::start(peer, hop, protocol, places, server, &scratch.join(DIRECTORY)).await.map(Some)
+    let proxies = Proxies::start(peer, hop, protocol, places, server, &scratch.join(DIRECTORY)).await?;
+    Ok(Some(Running { address: proxies.address, proxies: Some(proxies) }))
 }
 
 /// Below the stage's directory of manifests.
@@ -71,10 +81,10 @@ pub(super) async fn measure(measured: &Measured<'_>, step: &Step) -> Result<Step
 /// Checks that a proxy does what it is told: a request that breaks its rule, or that it has no route for, must be refused.
 /// One that only passes everything on would win.
 async fn refuses(measured: &Measured<'_>, step: &Step) -> Result<(), Error> {
-    let Measured { stage, options, subject, hop: Some(proxies), .. } = *measured else { return Ok(()) };
+    let Measured { stage, options, subject, hop: Some(running), .. } = *measured else { return Ok(()) };
     let Some(hop) = step.hop().filter(|hop| hop.rule || hop.routes > 0) else { return Ok(()) };
     let Some(placed) = step.loads.first() else { return Ok(()) };
-    let Load::Http(load) = placed.aimed_at_hop(proxies.address) else { return Ok(()) };
+    let Load::Http(load) = placed.aimed_at_hop(running.address) else { return Ok(()) };
     let pace = Pace::Open { per_second: 50.0 };
     // Neither the rule's field nor a route's path.
     let load = HttpLoad { walk: None, headers: Vec::new(), connections: 1, streams: 1, pace, ..load };

@@ -10,7 +10,9 @@ mod memory;
 mod plan;
 mod proof;
 mod ready;
+mod running;
 mod step;
+mod waypoints;
 mod wireguard;
 
 use std::collections::BTreeMap;
@@ -262,7 +264,7 @@ async fn turn(
     let manifests = scratch.join("lab.yaml");
     let covered: Vec<&Step> = steps.iter().copied().filter(|step| subject.covers(step)).collect();
     // A program that is measured as a hop is not also the nodes' proxy.
-    let is_hop = covered.iter().all(|step| step.hop().is_some());
+    let is_hop = subject.peer().is_some() && covered.iter().all(|step| step.hop().is_some());
     let on_nodes = if is_hop { &Subject::None } else { subject };
     let text = options.scenario.manifests(&options.program, on_nodes.is_mesh(), &covered)?;
     std::fs::write(&manifests, text).map_err(Error::io(format!("cannot write {}", manifests.display())))?;
@@ -298,18 +300,20 @@ async fn turn(
                 round,
             };
             let fresh = step::memories(&measured, Via::Nodes)?;
+            let fresh_with_waypoint = step::memories(&measured, Via::Waypoint)?;
             proof::check(&stage, options, subject, steps).await?;
             tell(News::Stands);
             let mut results = Vec::new();
             for &step in &covered {
                 tell(News::Begins(step));
                 let result = match hop::start(&stage, &scratch, subject, step).await.map_err(failed)? {
-                    Some(proxies) => {
-                        let measured = step::Measured { hop: Some(&proxies), ..measured };
+                    Some(running) => {
+                        let measured = step::Measured { hop: Some(&running), ..measured };
                         let result = hop::measure(&measured, step).await?;
-                        proxies.stop().await;
+                        running.stop().await;
                         result
                     }
+                    None if step.via == Via::Waypoint => step::run(&measured, &fresh_with_waypoint, step).await?,
                     None => step::run(&measured, &fresh, step).await?,
                 };
                 tell(News::Done(step, &result));

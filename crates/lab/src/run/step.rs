@@ -8,10 +8,11 @@ use leno_local::Stage;
 
 use super::carrier::Carrier;
 use super::generator::Generator;
+use super::running::Running;
+use super::waypoints::waypoints;
 use super::wireguard::WireGuard;
 use super::{last_words, memory, ready};
 use crate::Error;
-use crate::hop::Proxies;
 use crate::load::{Event, Load, LoadSpec, Outcome};
 use crate::measure::{self, Cpu, MachineCpu, Memory};
 use crate::options::RunOptions;
@@ -42,7 +43,7 @@ pub(super) struct Measured<'a> {
     /// Set for a subject that is not a node's proxy.
     pub tunnel: Option<&'a WireGuard>,
     /// Set for a step that measures a hop.
-    pub hop: Option<&'a Proxies>,
+    pub hop: Option<&'a Running>,
     /// The round, from 1.
     pub round: usize,
 }
@@ -50,9 +51,8 @@ pub(super) struct Measured<'a> {
 /// The processes that carry the traffic.
 fn carriers(measured: &Measured<'_>, via: Via) -> Vec<Carrier> {
     let Measured { stage, subject, tunnel, hop, .. } = *measured;
-    if let Some(proxies) = hop {
-        let each = proxies.processes().into_iter();
-        return each.map(|(node, pid)| Carrier { node, pid, restarts: 0 }).collect();
+    if let Some(running) = hop {
+        return running.carriers(stage);
     }
     if matches!(via, Via::Hop(_)) {
         return Vec::new();
@@ -60,7 +60,13 @@ fn carriers(measured: &Measured<'_>, via: Via) -> Vec<Carrier> {
     match tunnel {
         Some(tunnel) => tunnel.carriers(),
         None if matches!(subject, Subject::Envoy(_)) => node_proxies(stage).into_iter().filter_map(envoy_of).collect(),
-        None if subject.is_mesh() => node_proxies(stage),
+        None if subject.is_mesh() => {
+            let mut all = node_proxies(stage);
+            if via == Via::Waypoint {
+                all.extend(waypoints(stage));
+            }
+            all
+        }
         None => Vec::new(),
     }
 }
@@ -123,7 +129,7 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     let proxies = now_carrying();
     let fewest = match step.hop() {
         Some(hop) => 1 + usize::from(hop.pair),
-        None => stage.listing().nodes.len(),
+        None => stage.listing().nodes.len() + usize::from(step.via == Via::Waypoint),
     };
     if subject.carries() && (proxies.len() < fewest || proxies.len() != fresh.len()) {
         return Err(broken("a node's proxy does not run".to_owned()));
@@ -144,14 +150,14 @@ pub(super) async fn run(measured: &Measured<'_>, fresh: &[Memory], step: &Step) 
     let (disturbing, counted): (Vec<_>, Vec<_>) = step.loads.iter().partition(|placed| !placed.measured);
     let order: Vec<&Placed> = disturbing.into_iter().chain(counted).collect();
     for placed in &order {
-        let in_mesh = subject.is_mesh() && step.hop().is_none();
+        let in_mesh = subject.is_mesh();
         let address = |name: &str| {
             let service = || options.scenario.service_address(&options.program, in_mesh, covered, name);
             address(stage, name).or_else(service)
         };
         let server = address(&placed.to).ok_or_else(|| broken(format!("{} has no address", placed.to)))?;
         let load = match hop {
-            Some(proxies) => placed.aimed_at_hop(proxies.address),
+            Some(running) => placed.aimed_at_hop(running.address),
             None => {
                 let aimed = placed.aimed_at(server, address);
                 aimed.map_err(|name| broken(format!("{name} has no address")))?

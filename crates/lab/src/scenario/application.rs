@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::bookinfo::{self, applications};
 use super::emojivoto;
+use super::hop;
 use super::http::{DIRECT, WAYPOINTED};
-use super::pods::{FAR, NAMESPACE};
+use super::pods::{FAR, HOP_SERVER, NAMESPACE};
 use super::size::Size;
 use super::step::Via;
 use crate::load::ServerSpec;
@@ -45,6 +46,8 @@ pub struct Place<'a> {
     pub class: &'a str,
     /// Which ways through the mesh are measured.
     pub ways: [bool; 2],
+    /// Whether a waypoint of the mesh is measured as a hop.
+    pub hops: bool,
 }
 
 impl Place<'_> {
@@ -218,6 +221,12 @@ impl Application {
 fn services(place: &Place<'_>, objects: &mut Objects) {
     let ports = ServerSpec::default();
     let ports = [("http", ports.http, ports.http), ("grpc", ports.http2, ports.http2)];
+    if place.hops && place.in_mesh {
+        for (name, hop) in hop::SERVICES {
+            objects.service(name, NAMESPACE, HOP_SERVER, &ports, true);
+            objects.all.extend(hop::objects(name, hop, ports[0].1));
+        }
+    }
     for (service, via) in [(DIRECT, Via::Nodes), (WAYPOINTED, Via::Waypoint)] {
         let name = service.split('.').next().unwrap_or_default();
         if place.has(via) {
@@ -225,7 +234,7 @@ fn services(place: &Place<'_>, objects: &mut Objects) {
             objects.service(name, NAMESPACE, FAR, &ports, has_waypoint);
         }
     }
-    if place.has(Via::Waypoint) {
+    if place.has(Via::Waypoint) || place.hops {
         objects.waypoint(NAMESPACE, place, "Same");
     }
 }
@@ -297,6 +306,7 @@ mod tests {
         in_mesh: true,
         class: WAYPOINT_OF_LENO,
         ways: [true, true],
+        hops: true,
     };
 
     #[test]

@@ -58,4 +58,9 @@ fn a_request_goes_the_whole_path() {
         return;
     }
     study("http", "path/l4");
+    let results = study("http", "path/waypoint");
+    let through = results.iter().filter(|result| result["subject"] == "leno");
+    let waypoints =
+        through.flat_map(|result| result["proxies"].as_array().unwrap()).filter(|it| it["node"] == "waypoint");
+    assert_eq!(waypoints.count(), 1, "{results:?}");
 }

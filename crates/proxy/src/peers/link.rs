@@ -40,6 +40,11 @@ impl Proof {
         Self { end: own.min(peer.not_after), peers: peer.not_after <= own }
     }
 
+    /// For whoever speaks to itself.
+    pub fn own(own: &MeshIdentity) -> Self {
+        Self { end: own.certificate.not_after(), peers: false }
+    }
+
     /// How long ago the certificate expired; `None` while both are valid.
     pub fn passed(&self, now: SystemTime) -> Option<Duration> {
         now.duration_since(self.end).ok()

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use leno_telemetry::metrics::ResponseFlags;
-use leno_tunnel::{TunnelStream, rarely, timers};
+use leno_tunnel::{rarely, timers};
 
 use super::client::Client;
 use super::forward::forward;
@@ -28,7 +28,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
 
 /// Serves requests until the client or the waypoint ends the connection.
-pub(crate) async fn serve(client: Arc<Client>, stream: TunnelStream, http2: bool) {
+pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
     let gate = client.gate.clone();
     let config = &gate.config;
     let outcome = if http2 {
@@ -44,14 +44,14 @@ pub(crate) async fn serve(client: Arc<Client>, stream: TunnelStream, http2: bool
             let client = client.clone();
             service_fn(move |request: Request<Incoming>| forward(client.clone(), request))
         };
-        let connection = pin!(builder.serve_connection(Wire::tunnel(stream), service));
+        let connection = pin!(builder.serve_connection(wire, service));
         until_end(&client, connection, |connection| connection.graceful_shutdown(), None).await
     } else {
         let mut builder = http1::Builder::new();
         // Not `pipeline_flush`: with it, the answer to what is not HTTP stays unsent.
         builder.timer(Timer).header_read_timeout(None).max_buf_size(config.max_head).writev(true);
         let signs = Arc::new(Signs::default());
-        signs.heard.store(!stream.unread_bytes().is_empty(), Relaxed);
+        signs.heard.store(wire.has_unread(), Relaxed);
         let slow = SlowHead { signs: signs.clone(), limit: config.head_timeout, timer: None };
         let service = {
             let signs = signs.clone();
@@ -69,7 +69,7 @@ pub(crate) async fn serve(client: Arc<Client>, stream: TunnelStream, http2: bool
                 }
             })
         };
-        let connection = builder.serve_connection(Wire::tunnel(stream).watched(signs.clone()), service);
+        let connection = builder.serve_connection(wire.watched(signs.clone()), service);
         let connection = pin!(connection.with_upgrades());
         let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), Some(slow)).await;
         if let Ended::Broken(error) = &ended {

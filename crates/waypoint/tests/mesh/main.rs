@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
+mod clear;
 mod http1;
 mod http2;
 mod others;
