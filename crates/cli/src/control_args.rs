@@ -38,6 +38,11 @@ pub struct ControlArgs {
     #[arg(long, value_name = "NAME", env = settings::POD_NAME)]
     pub pod_name: Option<String>,
 
+    /// With --kubernetes, the objects of which waypoints are made, as a YAML list. Without it, nobody makes
+    /// waypoints out of Gateways
+    #[arg(long, value_name = "PATH", env = "LENO_WAYPOINT_TEMPLATE", requires = "kubernetes")]
+    pub waypoint_template: Option<PathBuf>,
+
     /// Address for discovery and certificates
     #[arg(long, default_value = "[::]:15012")]
     pub listen: SocketAddr,

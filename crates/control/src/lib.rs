@@ -11,6 +11,7 @@ pub mod controller;
 pub mod endpoints;
 pub mod explained;
 mod feed;
+pub mod gateway_status;
 pub mod lint;
 pub mod lookup;
 pub mod roots;

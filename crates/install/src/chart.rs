@@ -22,18 +22,18 @@ pub(crate) const LENO: Chart = Chart {
     name: "leno",
     values: include_str!("../../../charts/leno/values.yaml"),
     parts: files!("leno": "_parts.tpl"),
-    templates: files!("leno": "namespace.yaml", "control-rbac.yaml", "control.yaml", "agent.yaml", "node.yaml", "network-policy.yaml", "dashboard.yaml"),
+    templates: files!("leno": "namespace.yaml", "control-rbac.yaml", "control.yaml", "agent.yaml", "node.yaml", "waypoint.yaml", "network-policy.yaml", "dashboard.yaml"),
 };
 
 /// The values that [`LENO`] takes, as JSON Schema.
 pub(crate) const SCHEMA: &str = include_str!("../../../charts/leno/values.schema.json");
 
-/// The definitions of Istio's kinds that the mesh reads.
+/// The definitions of the kinds of Istio and of the Gateway API that the mesh reads.
 pub(crate) const CRDS: Chart = Chart {
     name: "leno-crds",
     values: include_str!("../../../charts/leno-crds/values.yaml"),
     parts: &[],
-    templates: files!("leno-crds": "authorizationpolicies.yaml", "peerauthentications.yaml"),
+    templates: files!("leno-crds": "authorizationpolicies.yaml", "peerauthentications.yaml", "gateways.yaml", "gatewayclasses.yaml", "httproutes.yaml", "grpcroutes.yaml", "referencegrants.yaml"),
 };
 
 #[cfg(test)]

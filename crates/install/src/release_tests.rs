@@ -219,9 +219,13 @@ fn each_role_has_the_rights_it_needs_and_no_more() {
 #[test]
 fn the_control_plane_is_granted_what_it_asks_for_and_nothing_else() {
     let objects = rendered(Profile::Default, &[]);
-    let expected = [("ClusterRole /", rbac::CLUSTER), ("Role leno-system/", rbac::NAMESPACE)];
+    let expected = [
+        ("ClusterRole /leno-control", rbac::CLUSTER),
+        ("ClusterRole /leno-control-waypoints", rbac::WAYPOINTS),
+        ("Role leno-system/leno-control", rbac::NAMESPACE),
+    ];
     for (role, rules) in expected {
-        let granted = &objects[&format!("{role}leno-control")]["rules"];
+        let granted = &objects[role]["rules"];
         let wanted: Vec<_> = rules
             .iter()
             .map(|rule| {
@@ -232,7 +236,39 @@ fn the_control_plane_is_granted_what_it_asks_for_and_nothing_else() {
                 wanted
             })
             .collect();
-        assert_eq!(granted, &Value::Array(wanted), "{role}leno-control");
+        assert_eq!(granted, &Value::Array(wanted), "{role}");
+    }
+    let without = rendered(Profile::Default, &["waypoint.enabled=false"]);
+    assert!(!without.keys().any(|key| key.contains("waypoint")), "who makes no waypoints needs no rights for them");
+}
+
+/// What a waypoint is made of is text to the chart, so it is looked at as what it becomes.
+#[test]
+fn a_waypoint_has_no_more_rights_than_it_needs() {
+    for profile in Profile::ALL {
+        let objects = rendered(profile, &["waypoint.drainSeconds=40", "waypoint.env.RUST_LOG=debug"]);
+        let text = objects["ConfigMap leno-system/leno-waypoint"]["data"]["template.yaml"].as_str().expect("a text");
+        let parts: Vec<Value> = serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let of = |kind: &str| parts.iter().find(|part| part["kind"] == kind);
+        assert!(["ServiceAccount", "Service", "PodDisruptionBudget"].iter().all(|kind| of(kind).is_some()));
+        assert_eq!(of("NetworkPolicy").is_some(), profile != Profile::Minimal, "{profile}");
+        for part in &parts {
+            assert_eq!(part["metadata"]["name"], "@NAME@");
+            assert_eq!(part["metadata"]["labels"]["gateway.istio.io/managed"], "leno.mesh-waypoint-controller");
+        }
+        let deployment = of("Deployment").expect("a Deployment");
+        assert_eq!(deployment["spec"]["replicas"], Value::Null, "whoever scales it decides");
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert!(pod["terminationGracePeriodSeconds"].as_u64().is_some_and(|grace| grace > 40));
+        let container = &pod["containers"][0];
+        assert_eq!(container["args"], json!(["waypoint"]));
+        assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+        assert_eq!(pod["volumes"][1]["projected"]["sources"][0]["serviceAccountToken"]["audience"], "istio-ca");
+        let env = container["env"].as_array().expect("variables");
+        assert!(env.iter().any(|variable| variable["name"] == "RUST_LOG"));
     }
 }
 

@@ -7,6 +7,7 @@
 //! * [`TokenReviews`]: the API server says whose token it is.
 //! * [`ClusterAuthority`]: the certificate authority's files are a Secret.
 //! * [`Candidate`]: one of several replicas writes.
+//! * [`GatewayKeeper`]: waypoints are made, and Gateways told what became of them.
 //! * [`StatusWriter`]: findings about objects become conditions and Events.
 //!
 //! The client library finds the configuration, logs in and speaks HTTP. Objects are read by `leno-objects`, straight
@@ -18,6 +19,7 @@ mod client;
 mod error;
 mod feed;
 mod forward;
+mod gateways;
 mod lease;
 mod lines;
 mod named;
@@ -37,6 +39,7 @@ pub use client::{Client, Cluster, Patch};
 pub use error::Error;
 pub use feed::{ClusterFeed, read_objects};
 pub use forward::{PodPage, PodStream};
+pub use gateways::{GatewayKeeper, WaypointTemplate};
 pub use lease::Candidate;
 pub use node_feed::{Listener, NodeFeed};
 pub use pod_logs::{LogQuery, PodLog};

@@ -28,9 +28,20 @@ pub const CLUSTER: &[Rule] = &[
     rule("", &["namespaces", "nodes", "pods", "serviceaccounts", "services"], &[], &["list", "watch"]),
     rule("discovery.k8s.io", &["endpointslices"], &[], &["list", "watch"]),
     rule("security.istio.io", &["authorizationpolicies", "peerauthentications"], &[], &["get", "list", "watch"]),
+    rule("gateway.networking.k8s.io", &["gateways", "gatewayclasses"], &[], &["get", "list", "watch"]),
+    rule("gateway.networking.k8s.io", &["gateways/status", "gatewayclasses/status"], &[], &["patch"]),
     rule("security.istio.io", &["authorizationpolicies/status", "peerauthentications/status"], &[], &["patch"]),
     rule("", &["events"], &[], &["create"]),
     rule("authentication.k8s.io", &["tokenreviews"], &[], &["create"]),
+];
+
+/// In the whole cluster, to make waypoints out of Gateways (a ClusterRole of its own, which an installation without them
+/// leaves out). What of that name belongs to nobody's Gateway is not touched, so it is looked at first.
+pub const WAYPOINTS: &[Rule] = &[
+    rule("", &["services", "serviceaccounts"], &[], &["get", "create", "patch"]),
+    rule("apps", &["deployments"], &[], &["get", "create", "patch"]),
+    rule("policy", &["poddisruptionbudgets"], &[], &["get", "create", "patch"]),
+    rule("networking.k8s.io", &["networkpolicies"], &[], &["get", "create", "patch"]),
 ];
 
 /// In its own namespace (a Role). Creating can't be narrowed to names.

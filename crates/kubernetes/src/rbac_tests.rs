@@ -10,7 +10,10 @@ use leno_tls::CaOptions;
 use serde_json::json;
 
 use super::*;
-use crate::{Candidate, Client, ClusterAuthority, ClusterFeed, StatusWriter, TokenReviews, token_claims};
+use crate::{
+    Candidate, Client, ClusterAuthority, ClusterFeed, GatewayKeeper, StatusWriter, TokenReviews, WaypointTemplate,
+    token_claims,
+};
 
 const NAMESPACE_OF_CONTROL: &str = "leno-system";
 
@@ -60,7 +63,8 @@ fn allowing(request: &str) -> Option<(&'static str, usize)> {
     };
     let own = namespace.as_deref() == Some(NAMESPACE_OF_CONTROL);
     let in_namespace = NAMESPACE.iter().position(|rule| own && matches(rule)).map(|at| ("namespace", at));
-    in_namespace.or_else(|| CLUSTER.iter().position(matches).map(|at| ("cluster", at)))
+    let in_cluster = || CLUSTER.iter().position(matches).map(|at| ("cluster", at));
+    in_namespace.or_else(in_cluster).or_else(|| WAYPOINTS.iter().position(matches).map(|at| ("waypoints", at)))
 }
 
 /// A control plane's life at an API server: it starts, a person makes mistakes, roots change, it ends.
@@ -72,7 +76,23 @@ async fn what_a_control_plane_asks_for_is_allowed_and_nothing_else_is() {
         "metadata": {"name": "p", "namespace": "shop"},
         "spec": {"selector": {"matchLabels": {"app": "nobody"}}},
     }));
+    server.put(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "gate", "namespace": "shop", "uid": "u"},
+        "spec": {"gatewayClassName": "leno-waypoint", "listeners": [{"name": "mesh", "port": 15008, "protocol": "HBONE"}]},
+    }));
     let client = Client::anonymous(&server.url()).expect("a URL");
+    let file = std::env::temp_dir().join(format!("leno-rbac-template-{}", std::process::id()));
+    let part = |version: &str, kind: &str| {
+        format!("- {{apiVersion: {version}, kind: {kind}, metadata: {{name: '@NAME@'}}}}\n")
+    };
+    let parts = [
+        part("v1", "Service"),
+        part("apps/v1", "Deployment"),
+        part("policy/v1", "PodDisruptionBudget"),
+        part("networking.k8s.io/v1", "NetworkPolicy"),
+    ];
+    std::fs::write(&file, parts.concat()).expect("a file");
     let readiness = Readiness::default();
     let status = Arc::new(StatusWriter::default());
     let controller = Controller::telling(Options::default(), status.clone());
@@ -89,6 +109,8 @@ async fn what_a_control_plane_asks_for_is_allowed_and_nothing_else_is() {
     );
     let candidate = Candidate::new(client.clone(), NAMESPACE_OF_CONTROL, "a");
     let leads = candidate.leads();
+    let template = WaypointTemplate { file: file.clone(), roots: kept.authority().trust() };
+    let gateways = GatewayKeeper::new(client.clone(), controller.clone(), Some(template));
     let life = async {
         let all = async {
             tokio::join!(
@@ -97,11 +119,13 @@ async fn what_a_control_plane_asks_for_is_allowed_and_nothing_else_is() {
                 kept.run(leads.clone()),
                 status.run(&client, &controller, leads),
                 controller.run(),
+                gateways.run(candidate.leads()),
                 roots::follow(plane, kept.authority().clone(), Duration::ZERO),
             )
         };
         let events = async {
             server.requested("POST /api/v1/namespaces/shop/events").await;
+            server.requested("PATCH /apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways/gate/status").await;
             server.requested("POST /api/v1/namespaces/leno-system/configmaps").await;
             // Somebody breaks the ConfigMap, and a new intermediate is made.
             server.put(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "leno-ca-root", "namespace": "leno-system"}, "data": {}}));
@@ -120,13 +144,15 @@ async fn what_a_control_plane_asks_for_is_allowed_and_nothing_else_is() {
     };
     tokio::time::timeout(Duration::from_secs(120), life).await.expect("all of it happens");
     candidate.resign().await;
+    let _ = std::fs::remove_file(file);
     let mut used = BTreeSet::new();
     for request in server.requests() {
         let rule = allowing(&request);
         assert!(rule.is_some(), "no rule allows {request}");
         used.extend(rule);
     }
-    let all = (0..CLUSTER.len()).map(|at| ("cluster", at)).chain((0..NAMESPACE.len()).map(|at| ("namespace", at)));
+    let lists = [("cluster", CLUSTER), ("namespace", NAMESPACE), ("waypoints", WAYPOINTS)];
+    let all = lists.into_iter().flat_map(|(list, rules)| (0..rules.len()).map(move |at| (list, at)));
     let unused: Vec<_> = all.filter(|rule| !used.contains(rule)).collect();
     assert!(unused.is_empty(), "nothing needs {unused:?}");
 }

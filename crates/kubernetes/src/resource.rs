@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use leno_objects::{Kind, ObjectKey};
+use leno_objects::{GATEWAY_GROUP, Kind, ObjectKey};
 
 /// The kinds that a control plane of a cluster watches.
 ///
@@ -17,6 +17,8 @@ pub const KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::AuthorizationPolicy,
     Kind::PeerAuthentication,
+    Kind::Gateway,
+    Kind::GatewayClass,
 ];
 
 /// The EndpointSlices that matter: those of services without a selector, written by a person or mirrored from
@@ -43,6 +45,7 @@ impl Resource {
         let older: &[&str] = match kind {
             // What Istio before 1.22 has.
             Kind::AuthorizationPolicy | Kind::PeerAuthentication => &["security.istio.io/v1beta1"],
+            Kind::Gateway | Kind::GatewayClass => &["gateway.networking.k8s.io/v1beta1"],
             _ => &[],
         };
         std::iter::once(kind.api_version()).chain(older.iter().copied()).map(move |version| Self { kind, version })
@@ -50,7 +53,7 @@ impl Resource {
 
     /// Whether an API server may be without this kind.
     pub(crate) fn is_optional(kind: Kind) -> bool {
-        kind.api_version().split('/').next().is_some_and(|group| group.ends_with(".istio.io"))
+        kind.api_version().split('/').next().is_some_and(|group| group.ends_with(".istio.io") || group == GATEWAY_GROUP)
     }
 
     /// The path of all objects of the kind.
@@ -142,8 +145,8 @@ mod tests {
     #[test]
     fn only_what_others_define_may_be_missing() {
         for kind in KINDS {
-            let of_istio = matches!(kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication);
-            assert_eq!(Resource::is_optional(*kind), of_istio, "{kind}");
+            let of_others = [Kind::AuthorizationPolicy, Kind::PeerAuthentication, Kind::Gateway, Kind::GatewayClass];
+            assert_eq!(Resource::is_optional(*kind), of_others.contains(kind), "{kind}");
         }
     }
 }

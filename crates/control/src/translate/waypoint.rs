@@ -11,7 +11,7 @@ use super::Options;
 use super::service_name::service_name;
 
 /// Label, with the Gateway's name as value, of a waypoint's own pods and Service.
-pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+pub(crate) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
 /// Namespace and name.
 pub(super) type Named = (Name, Name);

@@ -7,7 +7,7 @@ use leno_kubernetes::Client;
 use serde_json::Value;
 
 use super::error::doing;
-use super::requests::{MANAGED_BY, MANAGER, OURS, delete, delete_ours, exists, list};
+use super::requests::{MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_ours, exists, list};
 use super::resource::{RESOURCES, Resource};
 use super::{ClusterError, Installer, installer, record};
 
@@ -78,6 +78,18 @@ pub async fn remove(
             // That the installation is there is known by these, so they go last.
             "ClusterRoleBinding" | "ClusterRole" => {}
             _ => removal.removed.extend(delete_ours(client, resource, namespace, &kept).await?),
+        }
+    }
+    // Nobody keeps them running any more, and their Gateways are users' objects that stay.
+    for resource in
+        ["Deployment", "Service", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy"].map(Resource::of)
+    {
+        let Some(resource) = resource else { continue };
+        for part in list(client, &format!("{}?{WAYPOINTS}", resource.all(None))).await? {
+            let text = |field: &str| part["metadata"][field].as_str().unwrap_or_default().to_owned();
+            let what = format!("{} {}/{} of a waypoint", resource.kind, text("namespace"), text("name"));
+            delete(client, &resource.path(&part), &what).await?;
+            removal.removed.push(what);
         }
     }
     for (name, path) in OF_CONTROL {

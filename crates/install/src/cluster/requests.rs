@@ -21,6 +21,9 @@ pub(super) const AS_MANAGER: &str = "fieldManager=leno&force=true";
 /// Selects everything that an installation has made.
 pub(super) const OURS: &str = "labelSelector=app.kubernetes.io/part-of%3Dleno%2Capp.kubernetes.io/managed-by%3Dleno";
 
+/// Selects what the control plane made for Gateways.
+pub(super) const WAYPOINTS: &str = "labelSelector=gateway.istio.io/managed%3Dleno.mesh-waypoint-controller";
+
 /// The objects of a collection; none if the API server does not have that kind.
 pub(super) async fn list(client: &Client, path: &str) -> Result<Vec<Value>, ClusterError> {
     let found = client.find::<Value>(path).await.map_err(doing("listing what is installed"))?;

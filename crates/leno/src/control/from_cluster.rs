@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use leno_cli::ControlArgs;
 use leno_control::Controller;
-use leno_kubernetes::{Candidate, Client, Cluster, ClusterAuthority, ClusterFeed, StatusWriter, TokenReviews};
+use leno_kubernetes::{
+    Candidate, Client, Cluster, ClusterAuthority, ClusterFeed, GatewayKeeper, StatusWriter, TokenReviews,
+    WaypointTemplate,
+};
 use leno_telemetry::Readiness;
 use leno_tls::CaOptions;
 
@@ -44,9 +47,11 @@ pub(super) async fn parts(
     let identity = args.pod_name.clone().unwrap_or_else(|| format!("process-{}", std::process::id()));
     let candidate = Arc::new(Candidate::new(client.clone(), namespace, identity));
     let leads = candidate.leads();
+    let template = args.waypoint_template.clone().map(|file| WaypointTemplate { file, roots: authority.trust() });
+    let gateways = GatewayKeeper::new(client.clone(), controller.clone(), template).run(leads.clone());
     let (asking, running, told) = (client.clone(), candidate.clone(), controller.clone());
     let following = async move {
-        tokio::join!(feed.run(), running.run(), kept.run(leads.clone()), status.run(&asking, &told, leads));
+        tokio::join!(feed.run(), running.run(), kept.run(leads.clone()), status.run(&asking, &told, leads), gateways);
         Ok(())
     };
     Ok(Parts {

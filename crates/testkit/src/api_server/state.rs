@@ -288,7 +288,7 @@ fn merge(into: &mut Value, patch: Value) {
 
 fn plural(kind: &str) -> String {
     let lower = kind.to_lowercase();
-    match lower.strip_suffix('y') {
+    match lower.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'o'])) {
         Some(stem) => format!("{stem}ies"),
         None if lower.ends_with('s') => format!("{lower}es"),
         None => format!("{lower}s"),
