@@ -146,6 +146,8 @@ pub struct Request {
     pub id: Name,
     /// How many endpoints were asked.
     pub attempts: u32,
+    /// The rule of a route that it followed.
+    pub route: Option<Name>,
 }
 
 /// Target of a tunnel: an address, or a host name across networks.

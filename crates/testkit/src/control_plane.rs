@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use leno_model::http::Route;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, TrustBundle, authorization_to_proto, service_to_address,
-    workload_to_address,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle, authorization_to_proto,
+    route_resource_name, route_to_proto, service_to_address, workload_to_address,
 };
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
@@ -160,6 +161,12 @@ impl ControlPlane {
     /// Removes a service.
     pub fn remove_service(&self, service: &Service) {
         self.change(|r| r.remove(ADDRESS_TYPE, &service.id.to_string()));
+    }
+
+    /// Publishes an HTTP route, or a change of it.
+    pub fn publish_route(&self, route: &Route) {
+        let body = route_to_proto(route).encode_to_vec();
+        self.change(|r| r.upsert(ROUTE_TYPE, route_resource_name(&route.id), Resource::new(body)));
     }
 
     /// Publishes a policy, or a change of it.

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::WaypointConfig;
 use crate::lane::Lane;
 use crate::own::Own;
+use crate::routes::Tables;
 use crate::tunnels::Tunnels;
 
 /// What all connections of a waypoint share.
@@ -20,6 +21,7 @@ pub(crate) struct Gate {
     pub(crate) core: Arc<Core>,
     pub(crate) config: WaypointConfig,
     pub(crate) own: Own,
+    pub(crate) tables: Tables,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) relay: RelayOptions,
     /// Endpoints that don't answer.

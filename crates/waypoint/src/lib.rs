@@ -17,6 +17,7 @@
 //!  connection  one connection in a tunnel: whom it is for, and which protocol it speaks (detect)
 //!  pass        bytes passed on unread
 //!  http        requests: what they ask for, where they go, what is answered
+//!  routes      the routes of services, compiled
 //!  upstream    endpoints: which there are, and how they are reached
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
@@ -41,6 +42,7 @@ mod lane;
 mod own;
 mod pass;
 mod report;
+mod routes;
 mod stream;
 mod timer;
 mod tunnels;

@@ -26,6 +26,7 @@ use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
 use crate::lane::lanes;
 use crate::own::Own;
+use crate::routes::Tables;
 use crate::tunnels::Tunnels;
 
 /// Connections that wait to be accepted; the kernel's limit is often lower.
@@ -98,6 +99,7 @@ impl Waypoint {
         let WaypointConfig { max_tunnels_per_peer, .. } = config.waypoint;
         let gate = Arc::new(Gate {
             own: Own::new(core.state.clone(), config),
+            tables: Tables::default(),
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),
             lanes,

@@ -123,6 +123,9 @@ fn http_request(fields: &mut dyn Fields, request: &Request) {
         fields.number("grpc_status", status.into());
     }
     fields.text("response_flags", &request.flags);
+    if let Some(route) = &request.route {
+        fields.text("route", route);
+    }
     if !request.id.is_empty() {
         fields.text("request_id", &request.id);
     }

@@ -6,6 +6,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use leno_tunnel::timers;
+use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
 use super::refusal::Flag;
@@ -26,11 +28,25 @@ pub(crate) struct Passing {
     /// Given back at the body's end.
     leased: Option<Leased>,
     exchange: Option<Exchange>,
+    /// When it must have ended, if a route says so.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+/// Why a response's body breaks off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error(transparent)]
+    Upstream(#[from] hyper::Error),
+    #[error("the response took longer than the timeout of its route")]
+    Late,
 }
 
 impl Passing {
-    pub(crate) fn new(incoming: Incoming, leased: Leased, exchange: Exchange) -> Self {
-        Self { incoming, leased: Some(leased), exchange: Some(exchange) }
+    pub(crate) fn new(incoming: Incoming, leased: Leased, exchange: Exchange, deadline: Option<Instant>) -> Self {
+        // What has come with the head needs no timer.
+        let deadline = deadline.filter(|_| !http_body::Body::is_end_stream(&incoming));
+        let deadline = deadline.map(|deadline| Box::pin(timers::sleep_until(deadline)));
+        Self { incoming, leased: Some(leased), exchange: Some(exchange), deadline }
     }
 
     fn end(&mut self) {
@@ -54,14 +70,22 @@ impl Drop for Passing {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Response(passing) => {
-                let frame = ready!(Pin::new(&mut passing.incoming).poll_frame(cx));
+                let Poll::Ready(frame) = Pin::new(&mut passing.incoming).poll_frame(cx) else {
+                    let Some(deadline) = &mut passing.deadline else { return Poll::Pending };
+                    ready!(deadline.as_mut().poll(cx));
+                    if let Some(exchange) = &mut passing.exchange {
+                        exchange.broken(Flag::Timeout, BodyError::Late.to_string());
+                    }
+                    passing.end();
+                    return Poll::Ready(Some(Err(BodyError::Late)));
+                };
                 match &frame {
                     Some(Ok(frame)) => {
                         if let Some(exchange) = &mut passing.exchange {
@@ -83,7 +107,7 @@ impl http_body::Body for Body {
                     }
                     None => passing.end(),
                 }
-                Poll::Ready(frame)
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
             }
         }
     }

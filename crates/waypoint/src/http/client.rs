@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use leno_model::{AppProtocol, Identity, Mesh, Workload};
+use leno_model::{Identity, Mesh, Workload};
+use leno_policy::http::Table;
 use leno_policy::{WaypointTarget, waypoint_target};
 use leno_proxy::tunnels::Tunnel;
 use parking_lot::Mutex;
 
-use crate::asked::{Asked, protocol, source};
+use crate::asked::{Asked, service_port, source};
 use crate::gate::Gate;
 use crate::lane::Lane;
 use crate::report::Report;
@@ -28,8 +29,8 @@ pub(crate) struct View {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) own: Arc<Workload>,
     pub(crate) target: WaypointTarget,
-    /// The protocol of the port, as declared.
-    pub(crate) protocol: AppProtocol,
+    /// The routes of the service's port, if there are any.
+    pub(crate) table: Option<Arc<Table>>,
     /// The client's workload, if its address is that of one with its identity.
     pub(crate) source: Option<Arc<Workload>>,
     /// The service or pod no longer names this waypoint; the client is to connect anew.
@@ -40,9 +41,9 @@ impl Client {
     /// For a connection that was asked for in `tunnel`.
     pub(crate) fn new(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, report: Report) -> Arc<Self> {
         let Asked { authority, target, mesh, own } = asked;
-        let protocol = protocol(&target);
         let source = source(&mesh, &own, tunnel);
-        let view = Arc::new(View { mesh, own, target, protocol, source, left: false });
+        let table = table(gate, &mesh, &target);
+        let view = Arc::new(View { mesh, own, target, table, source, left: false });
         Arc::new(Self { gate: gate.clone(), tunnel: tunnel.clone(), report, authority, view: Mutex::new(view) })
     }
 
@@ -71,8 +72,21 @@ impl Client {
                 Err(_) => (view.target.clone(), true),
             };
             let source = source(&mesh, &own, &self.tunnel);
-            *view = Arc::new(View { protocol: protocol(&target), mesh, own, target, source, left });
+            let table = table(&self.gate, &mesh, &target);
+            *view = Arc::new(View { mesh, own, target, table, source, left });
         }
         view.clone()
     }
+}
+
+/// The routes of what was asked for.
+fn table(gate: &Gate, mesh: &Mesh, target: &WaypointTarget) -> Option<Arc<Table>> {
+    let (service, port) = match target {
+        WaypointTarget::Service { service, port, .. } => (service, *port),
+        WaypointTarget::Pod { workload, service, address } => {
+            let service = service.as_ref()?;
+            (service, service_port(workload, service, address.port())?)
+        }
+    };
+    gate.tables.of(mesh, &service.id, port).filter(|table| !table.is_empty())
 }

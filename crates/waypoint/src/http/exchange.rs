@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
-use leno_model::Workload;
+use leno_model::{Name, Workload};
 use leno_policy::{Route, WaypointTarget};
 use leno_telemetry::access_log::{Direction, Endpoint, Level, Record, Request};
 
@@ -30,6 +30,7 @@ pub(crate) struct Exchange {
     grpc: bool,
     endpoint: (Option<SocketAddr>, Option<Arc<Workload>>),
     attempts: u32,
+    route: Option<Name>,
     pub(crate) request_id: Option<HeaderValue>,
     pub(crate) trace: Option<u128>,
     pub(crate) bytes_received: Arc<AtomicU64>,
@@ -54,6 +55,7 @@ impl Exchange {
             grpc: false,
             endpoint: (None, None),
             attempts: 0,
+            route: None,
             request_id: None,
             trace: None,
             bytes_received: Arc::default(),
@@ -74,6 +76,11 @@ impl Exchange {
     pub(crate) fn asks(&mut self, asks: &Asks) {
         self.authority = Some(asks.authority.clone());
         self.grpc = asks.grpc;
+    }
+
+    /// The rule that it follows, if there are routes.
+    pub(crate) fn routed(&mut self, rule: Option<&str>) {
+        self.route = rule.map(Name::from);
     }
 
     /// The endpoint that is asked.
@@ -167,6 +174,7 @@ impl Exchange {
             flags: self.flag.as_str(),
             id: self.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().into(),
             attempts: self.attempts,
+            route: self.route.clone(),
         }));
         record
     }

@@ -2,20 +2,26 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use leno_model::AppProtocol;
+use leno_model::http::Retry;
 use leno_policy::{Route, WaypointTarget};
+use leno_tunnel::timers;
+use tokio::time::Instant;
 
 use super::body::{Body, Passing};
 use super::client::{Client, View};
 use super::exchange::Exchange;
 use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
+use super::routing::{self, Instead};
 use super::{identity, upgrade};
+use crate::asked::protocol;
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, RequestBody, UpstreamKey};
 use crate::upstream::{self, Caller};
@@ -26,7 +32,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::new(&client, &view, &head);
     let default = || default_host(&view.target).and_then(|host| host.parse().ok());
-    let asks = match head::prepare(&mut head, default) {
+    let mut asks = match head::prepare(&mut head, default) {
         Ok(asks) => asks,
         Err(refusal) => return Ok(refuse(exchange, &refusal, false)),
     };
@@ -37,19 +43,48 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.trace = Some(identity::trace(&mut head.headers));
-    let kind = kind(&view, &head, &asks);
+    let routed = match routing::follow(&view, client.identity(), &mut head, &mut asks) {
+        Ok(routed) => routed,
+        Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),
+        Err(Instead::Answer(answer)) => return Ok(routing::answer(answer, exchange)),
+    };
+    let target = routed.as_ref().map_or(&view.target, |routed| &routed.target);
+    exchange.routed(routed.as_ref().map(|routed| &*routed.label));
+    let kind = kind(protocol(target), &head, &asks);
     head::aim(&mut head, &asks, kind);
     let body = if body.is_end_stream() {
         RequestBody::Empty
     } else {
         RequestBody::Passing(body, exchange.bytes_received.clone())
     };
-    let sent = Box::pin(send(&client, &view, Request::from_parts(head, body), kind, &mut exchange)).await;
-    let (response, leased) = match sent {
+    let to = To { view: &view, target };
+    let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();
+    let deadline = [limits.request, limits.backend_request]
+        .into_iter()
+        .flatten()
+        .filter(|limit| !limit.is_zero())
+        .min()
+        .map(|limit| (Instant::now() + limit, limit));
+    let retry = routed.as_ref().and_then(|routed| routed.forward.retry()).filter(|retry| !retry.codes.is_empty());
+    let request = Request::from_parts(head, body);
+    let sending = Box::pin(send_again(&client, &to, request, kind, &mut exchange, retry));
+    let sent = match deadline {
+        None => sending.await,
+        Some((deadline, limit)) => {
+            tokio::select! {
+                sent = sending => sent,
+                () = timers::sleep_until(deadline) => Err(late(limit)),
+            }
+        }
+    };
+    let (mut response, leased) = match sent {
         Ok(sent) => sent,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
     };
-    Ok(pass_back(&view, response, leased, exchange, on_client))
+    if let Some(routed) = &routed {
+        routed.forward.change_response(response.headers_mut());
+    }
+    Ok(pass_back(&view, response, (leased, deadline.map(|(deadline, _)| deadline)), exchange, on_client))
 }
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {
@@ -64,7 +99,7 @@ fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Bod
 fn pass_back(
     view: &View,
     response: Response<Incoming>,
-    leased: Leased,
+    (leased, deadline): (Leased, Option<Instant>),
     mut exchange: Exchange,
     on_client: Option<OnUpgrade>,
 ) -> Response<Body> {
@@ -93,16 +128,16 @@ fn pass_back(
         // The client's next connection goes where its service is now.
         head.headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
-    let body = Body::Response(Box::new(Passing::new(body, leased, exchange)));
+    let body = Body::Response(Box::new(Passing::new(body, leased, exchange, deadline)));
     Response::from_parts(head, body)
 }
 
 /// The HTTP version for the endpoint: what its port declares, or else what the client speaks.
-fn kind(view: &View, head: &Parts, asks: &Asks) -> Kind {
+fn kind(declared: AppProtocol, head: &Parts, asks: &Asks) -> Kind {
     if asks.upgrade {
         return Kind::Http1;
     }
-    match view.protocol {
+    match declared {
         AppProtocol::Http2 | AppProtocol::Grpc => Kind::Http2,
         _ if head.version == Version::HTTP_2 => Kind::Http2,
         _ => Kind::Http1,
@@ -114,6 +149,18 @@ fn default_host(target: &WaypointTarget) -> Option<String> {
         WaypointTarget::Service { service, port, .. } => Some(format!("{}:{port}", service.id.hostname)),
         WaypointTarget::Pod { address, .. } => Some(address.to_string()),
     }
+}
+
+fn late(limit: Duration) -> Refusal {
+    let reason = format!("no response came within {limit:?}, the timeout of the route");
+    Refusal::new(StatusCode::GATEWAY_TIMEOUT, Flag::Timeout, reason)
+}
+
+/// Where a request goes.
+struct To<'a> {
+    view: &'a View,
+    /// What its connection was asked for, or what a route says instead.
+    target: &'a WaypointTarget,
 }
 
 /// Why a connection could not be had.
@@ -128,22 +175,53 @@ impl From<HandshakeError> for Lack {
     }
 }
 
+/// Attempts after the first, where a route names none.
+const RETRIES: u32 = 1;
+/// The wait before the second attempt, where a route names none. It doubles each time.
+const BACKOFF: Duration = Duration::from_millis(25);
+
+/// Sends a request, and again if the response has one of the codes that its route names. One with a body is sent once: its
+/// body is not kept.
+async fn send_again(
+    client: &Client,
+    to: &To<'_>,
+    request: Request<RequestBody>,
+    kind: Kind,
+    exchange: &mut Exchange,
+    retry: Option<&Retry>,
+) -> Result<(Response<Incoming>, Leased), Refusal> {
+    let Some(retry) = retry.filter(|_| matches!(request.body(), RequestBody::Empty)) else {
+        return send(client, to, request, kind, exchange).await;
+    };
+    let mut backoff = retry.backoff.unwrap_or(BACKOFF);
+    for _ in 0..retry.attempts.unwrap_or(RETRIES) {
+        let (response, leased) = send(client, to, copy(&request), kind, exchange).await?;
+        if !retry.codes.contains(&response.status().as_u16()) {
+            return Ok((response, leased));
+        }
+        drop((response, leased));
+        timers::sleep(backoff).await;
+        backoff *= 2;
+    }
+    send(client, to, request, kind, exchange).await
+}
+
 /// Sends a request to one endpoint after the other, until one has it.
 async fn send(
     client: &Client,
-    view: &View,
+    to: &To<'_>,
     request: Request<RequestBody>,
     kind: Kind,
     exchange: &mut Exchange,
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
-    let plan = upstream::plan(&client.gate, &view.mesh, &view.own, &view.target)?;
+    let plan = upstream::plan(&client.gate, &to.view.mesh, &to.view.own, to.target)?;
     let attempts = plan.attempts();
     let mut pending = Some(request);
     let mut last = None;
     for (index, route) in attempts.iter().enumerate() {
         exchange.attempt(route);
         let others = index + 1 < attempts.len();
-        match ask(client, view, route, others, kind, &mut pending).await {
+        match ask(client, to, route, others, kind, &mut pending).await {
             Ok(answered) => return Ok(answered),
             Err(refusal) if pending.is_some() && refusal.again => {
                 tracing::debug!(reason = %refusal.refusal.reason, "an endpoint could not be asked; trying another");
@@ -164,7 +242,7 @@ struct Unanswered {
 /// Asks one endpoint. A request that can't have reached it is put back.
 async fn ask(
     client: &Client,
-    view: &View,
+    to: &To<'_>,
     route: &Route,
     others: bool,
     kind: Kind,
@@ -172,7 +250,7 @@ async fn ask(
 ) -> Result<(Response<Incoming>, Leased), Unanswered> {
     let (gate, lane) = (&client.gate, client.lane());
     let key = UpstreamKey::new(route, kind);
-    let caller = Caller { own: &view.own, from: client.tunnel.local, service: service_of(&view.target) };
+    let caller = Caller { own: &to.view.own, from: client.tunnel.local, service: service_of(to.target) };
     let connect = async || upstream::open(gate, lane, &caller, route, others).await.map_err(Lack::Failure);
     let mut fresh = false;
     loop {

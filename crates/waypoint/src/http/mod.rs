@@ -6,6 +6,7 @@
 //!  head     what a request's head must be like, and what of it is passed on
 //!  identity who calls, told to the program; trace and request ids
 //!  forward  one request and its response
+//!  routing  the route that it follows
 //!  exchange what is told of them
 //!  upgrade  connections that cease to be HTTP
 //!  refusal  why a request is not answered by an endpoint; answer: what its client is told
@@ -20,6 +21,7 @@ mod forward;
 mod head;
 mod identity;
 mod refusal;
+mod routing;
 mod serve;
 mod upgrade;
 

@@ -26,6 +26,10 @@ pub(crate) enum Flag {
     ProtocolError,
     /// The waypoint is ending.
     Stopped,
+    /// It took too long.
+    Timeout,
+    /// What the routes say, in their own letters.
+    Routes(&'static str),
 }
 
 impl Flag {
@@ -40,6 +44,8 @@ impl Flag {
             Self::Downstream => "DC",
             Self::ProtocolError => "DPE",
             Self::Stopped => "LR",
+            Self::Timeout => "UT",
+            Self::Routes(letters) => letters,
         }
     }
 }

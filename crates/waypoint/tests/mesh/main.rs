@@ -7,4 +7,5 @@ mod http1;
 mod http2;
 mod others;
 mod refused;
+mod routes;
 mod support;
