@@ -29,6 +29,8 @@ pub const CLUSTER: &[Rule] = &[
     rule("discovery.k8s.io", &["endpointslices"], &[], &["list", "watch"]),
     rule("security.istio.io", &["authorizationpolicies", "peerauthentications"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways", "gatewayclasses"], &[], &["get", "list", "watch"]),
+    rule("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "referencegrants"], &[], &["get", "list", "watch"]),
+    rule("gateway.networking.k8s.io", &["httproutes/status", "grpcroutes/status"], &[], &["patch"]),
     rule("gateway.networking.k8s.io", &["gateways/status", "gatewayclasses/status"], &[], &["patch"]),
     rule("security.istio.io", &["authorizationpolicies/status", "peerauthentications/status"], &[], &["patch"]),
     rule("", &["events"], &[], &["create"]),

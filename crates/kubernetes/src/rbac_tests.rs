@@ -81,6 +81,11 @@ async fn what_a_control_plane_asks_for_is_allowed_and_nothing_else_is() {
         "metadata": {"name": "gate", "namespace": "shop", "uid": "u"},
         "spec": {"gatewayClassName": "leno-waypoint", "listeners": [{"name": "mesh", "port": 15008, "protocol": "HBONE"}]},
     }));
+    server.put(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"parentRefs": [{"group": "", "kind": "Service", "name": "gone"}]},
+    }));
     let client = Client::anonymous(&server.url()).expect("a URL");
     let file = std::env::temp_dir().join(format!("leno-rbac-template-{}", std::process::id()));
     let part = |version: &str, kind: &str| {
@@ -126,6 +131,8 @@ async fn what_a_control_plane_asks_for_is_allowed_and_nothing_else_is() {
         let events = async {
             server.requested("POST /api/v1/namespaces/shop/events").await;
             server.requested("PATCH /apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways/gate/status").await;
+            server.requested("PATCH /apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/web/status").await;
+            server.requested("PATCH /apis/security.istio.io/v1/namespaces/shop/authorizationpolicies/p/status").await;
             server.requested("POST /api/v1/namespaces/leno-system/configmaps").await;
             // Somebody breaks the ConfigMap, and a new intermediate is made.
             server.put(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "leno-ca-root", "namespace": "leno-system"}, "data": {}}));

@@ -19,6 +19,9 @@ pub const KINDS: &[Kind] = &[
     Kind::PeerAuthentication,
     Kind::Gateway,
     Kind::GatewayClass,
+    Kind::HTTPRoute,
+    Kind::GRPCRoute,
+    Kind::ReferenceGrant,
 ];
 
 /// The EndpointSlices that matter: those of services without a selector, written by a person or mirrored from
@@ -45,7 +48,9 @@ impl Resource {
         let older: &[&str] = match kind {
             // What Istio before 1.22 has.
             Kind::AuthorizationPolicy | Kind::PeerAuthentication => &["security.istio.io/v1beta1"],
-            Kind::Gateway | Kind::GatewayClass => &["gateway.networking.k8s.io/v1beta1"],
+            Kind::Gateway | Kind::GatewayClass | Kind::HTTPRoute | Kind::ReferenceGrant => {
+                &["gateway.networking.k8s.io/v1beta1"]
+            }
             _ => &[],
         };
         std::iter::once(kind.api_version()).chain(older.iter().copied()).map(move |version| Self { kind, version })
@@ -145,7 +150,15 @@ mod tests {
     #[test]
     fn only_what_others_define_may_be_missing() {
         for kind in KINDS {
-            let of_others = [Kind::AuthorizationPolicy, Kind::PeerAuthentication, Kind::Gateway, Kind::GatewayClass];
+            let of_others = [
+                Kind::AuthorizationPolicy,
+                Kind::PeerAuthentication,
+                Kind::Gateway,
+                Kind::GatewayClass,
+                Kind::HTTPRoute,
+                Kind::GRPCRoute,
+                Kind::ReferenceGrant,
+            ];
             assert_eq!(Resource::is_optional(*kind), of_others.contains(kind), "{kind}");
         }
     }
