@@ -5,6 +5,7 @@ mod config;
 mod debug;
 mod observe;
 mod target;
+pub(crate) mod waypoint;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -190,9 +191,11 @@ pub(crate) enum Command<N: Args, W: Args> {
     /// Run a waypoint: the proxy that looks at the requests of services
     #[command(after_help = "Examples:\n  \
         NODE_NAME=node-1 POD_NAME=waypoint-1 POD_NAMESPACE=shop SERVICE_ACCOUNT=waypoint \\\n    \
-        XDS_ADDRESS=https://10.0.0.1:15012 leno waypoint\n\n\
+        XDS_ADDRESS=https://10.0.0.1:15012 leno waypoint\n  \
+        leno waypoint apply -n shop --enroll-namespace --wait\n\n\
+        With a further word it makes, lists, shows or deletes the waypoints of a cluster. \
         `leno up` and a cluster's control plane start one for each Gateway of class leno-waypoint.")]
-    Waypoint(W),
+    Waypoint(waypoint::WaypointArgs<W>),
 
     /// Run the control plane by itself, with objects from files
     #[command(after_help = "Examples:\n  \

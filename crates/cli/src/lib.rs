@@ -130,7 +130,11 @@ fn proxy_settings<N: clap::Args>(role: &str, arguments: &[OsString]) -> Option<N
 fn run<N: clap::Args, W: clap::Args>(cli: Cli<N, W>, roles: Roles<N, W>) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Node(settings) => (roles.node)(settings)?,
-        Command::Waypoint(settings) => (roles.waypoint)(settings)?,
+        Command::Waypoint(args) => match (args.command, args.role) {
+            (Some(command), _) => return cluster::waypoint::run(command),
+            (None, Some(settings)) => (roles.waypoint)(settings)?,
+            (None, None) => anyhow::bail!("leno waypoint needs its place in the mesh; see `leno waypoint --help`"),
+        },
         Command::Control(args) => (roles.control)(args)?,
         Command::Agent(config) => (roles.agent)(config)?,
         Command::Sample { part } => return sample::run(part),

@@ -5,6 +5,7 @@ mod enrol;
 mod install;
 mod rollout;
 mod uninstall;
+pub(crate) mod waypoint;
 
 use std::process::ExitCode;
 
