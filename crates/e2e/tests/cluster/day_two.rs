@@ -165,7 +165,8 @@ fn an_agent_writes_on_its_own_nodes_pods_only(stand: &Stand) {
     }
 }
 
-/// Each account is refused what it does not need. What it needs is tested by all that works.
+/// Each account is refused what it does not need. What it needs is tested by all that works. kubectl takes `pods/exec` for a
+/// pod of that name, so subresources are named by its flag.
 pub(crate) fn accounts_are_refused_the_rest(stand: &Stand) {
     let kubectl = stand.cluster.kubectl();
     let may = |account: &str, words: &[&str]| {
@@ -182,13 +183,13 @@ pub(crate) fn accounts_are_refused_the_rest(stand: &Stand) {
             &["get", "secrets", "-A"][..],
             &["list", "secrets", "-n", SYSTEM],
             &["create", "pods", "-A"],
-            &["create", "pods/exec", "-A"],
-            &["create", "pods/portforward", "-A"],
-            &["create", "serviceaccounts/token", "-A"],
+            &["create", "pods", "--subresource", "exec", "-A"],
+            &["create", "pods", "--subresource", "portforward", "-A"],
+            &["create", "serviceaccounts", "--subresource", "token", "-A"],
             &["delete", "pods", "-A"],
             &["update", "daemonsets", "-n", SYSTEM],
             &["create", "clusterrolebindings"],
-            &["get", "nodes/proxy"],
+            &["get", "nodes", "--subresource", "proxy"],
         ] {
             assert!(!may(account, refused), "{account} may {refused:?}");
         }
@@ -197,7 +198,7 @@ pub(crate) fn accounts_are_refused_the_rest(stand: &Stand) {
         for refused in [
             &["get", "secrets/leno-ca", "-n", SYSTEM][..],
             &["create", "tokenreviews"],
-            &["patch", "authorizationpolicies/status", "-A"],
+            &["patch", "authorizationpolicies", "--subresource", "status", "-A"],
             &["update", "configmaps", "-n", SYSTEM],
         ] {
             assert!(!may(account, refused), "{account} may {refused:?}");
