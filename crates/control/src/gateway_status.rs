@@ -3,24 +3,12 @@
 
 use leno_objects::{GATEWAY_GROUP, Gateway, GatewayClass, HBONE, Kind, Listener, Object, ObjectStore, Pod, Service};
 
+use crate::status::Condition;
 use crate::translate::Options;
 use crate::translate::waypoint::GATEWAY_NAME;
 
 /// The kinds of routes that a listener of a waypoint takes.
 const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
-
-/// One condition of a status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condition {
-    /// Its type, such as `Accepted`.
-    pub kind: &'static str,
-    /// Whether it holds.
-    pub holds: bool,
-    /// Why, in one word of the Gateway API.
-    pub reason: &'static str,
-    /// Why, in a sentence.
-    pub message: String,
-}
 
 /// The status of a GatewayClass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,11 +52,11 @@ impl GatewayStatus {
 }
 
 fn yes(kind: &'static str, message: &str) -> Condition {
-    Condition { kind, holds: true, reason: kind, message: message.to_owned() }
+    Condition::new(kind, true, kind, message)
 }
 
 fn no(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Condition {
-    Condition { kind, holds: false, reason, message: message.into() }
+    Condition::new(kind, false, reason, message)
 }
 
 /// The status of a class; `None` if it is another controller's.

@@ -1,6 +1,7 @@
 //! A status as it is written into an object, beside what others wrote there.
 
-use leno_control::gateway_status::{Condition, GatewayStatus, Status};
+use leno_control::gateway_status::{GatewayStatus, Status};
+use leno_control::status::Condition;
 use leno_objects::GATEWAY_GROUP;
 use serde_json::{Value, json};
 
