@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leno_control::Controller;
-use leno_control::status::{ParentStatus, Status, StatusSink};
+use leno_control::status::{Condition, ParentStatus, Status, StatusSink};
 use leno_objects::{Kind, Object, ObjectKey, ParentReference, WAYPOINT_CONTROLLER};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -200,12 +200,8 @@ fn condition_patch(object: &Value, message: &str) -> Option<Value> {
         }
         _ => {}
     }
-    let since = before.filter(|before| before["status"] == status).map(|before| before["lastTransitionTime"].clone());
-    let condition = json!({
-        "type": CONDITION, "status": status, "reason": reason, "message": message,
-        "observedGeneration": generation,
-        "lastTransitionTime": since.unwrap_or_else(|| seconds().into()),
-    });
+    let condition = Condition::new(CONDITION, status == "True", reason, message);
+    let condition = written(before.as_ref(), &condition, generation);
     match own {
         Some(at) => conditions[at] = condition,
         None => conditions.push(condition),
@@ -215,6 +211,16 @@ fn condition_patch(object: &Value, message: &str) -> Option<Value> {
         "metadata": {"resourceVersion": object["metadata"]["resourceVersion"]},
         "status": {"conditions": conditions},
     }))
+}
+
+/// A condition as it is written, with the time since when it is so. `before` is the condition of this type as it was.
+pub(crate) fn written(before: Option<&Value>, condition: &Condition, generation: &Value) -> Value {
+    let status = if condition.holds { "True" } else { "False" };
+    let since = before.filter(|before| before["status"] == status).map(|before| before["lastTransitionTime"].clone());
+    json!({
+        "type": condition.kind, "status": status, "reason": condition.reason, "message": condition.message,
+        "observedGeneration": generation, "lastTransitionTime": since.unwrap_or_else(|| seconds().into()),
+    })
 }
 
 /// The change of a route that gives it what is said of its parents, beside what other controllers say; `None` if there is
@@ -228,14 +234,8 @@ fn parents_patch(object: &Value, parents: &[ParentStatus]) -> Option<Value> {
         let parent = parent_reference(&status.parent);
         let was = own.iter().find(|before| before["parentRef"] == parent);
         let conditions = status.conditions.iter().map(|condition| {
-            let holds = if condition.holds { "True" } else { "False" };
-            let same = |before: &&Value| before["type"] == condition.kind && before["status"] == holds;
-            let was = was.and_then(|was| was["conditions"].as_array()?.iter().find(same).cloned());
-            let since = was.map_or_else(|| seconds().into(), |was| was["lastTransitionTime"].clone());
-            json!({
-                "type": condition.kind, "status": holds, "reason": condition.reason, "message": condition.message,
-                "observedGeneration": generation, "lastTransitionTime": since,
-            })
+            let was = was.and_then(|was| was["conditions"].as_array()?.iter().find(|it| it["type"] == condition.kind));
+            written(was, condition, generation)
         });
         json!({
             "parentRef": parent, "controllerName": WAYPOINT_CONTROLLER, "conditions": conditions.collect::<Vec<_>>(),

@@ -100,7 +100,7 @@ fn what_is_said_of_parents_stands_beside_what_others_say() {
     let said = |holds| {
         vec![ParentStatus {
             parent: parent.clone(),
-            conditions: vec![leno_control::status::Condition::new("Accepted", holds, "Because", "it is so")],
+            conditions: vec![Condition::new("Accepted", holds, "Because", "it is so")],
         }]
     };
     let other = json!({"parentRef": {"name": "edge"}, "controllerName": "example.org/gateways", "conditions": []});

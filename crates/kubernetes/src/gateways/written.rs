@@ -5,7 +5,7 @@ use leno_control::status::Condition;
 use leno_objects::GATEWAY_GROUP;
 use serde_json::{Value, json};
 
-use crate::lease::seconds;
+use crate::status::written;
 
 /// The change that gives an object its status; `None` if it has it.
 pub(super) fn patch(object: &Value, status: &Status) -> Option<Value> {
@@ -48,17 +48,11 @@ fn gateway(before: &Value, status: &GatewayStatus, generation: &Value) -> Value 
 fn conditions(before: &Value, wanted: &[Condition], generation: &Value) -> Value {
     let mut all = before.as_array().cloned().unwrap_or_default();
     for condition in wanted {
-        let status = if condition.holds { "True" } else { "False" };
         let own = all.iter().position(|it| it["type"] == condition.kind);
-        let since = own.and_then(|at| all.get(at)).filter(|it| it["status"] == status);
-        let since = since.map_or_else(|| seconds().into(), |it| it["lastTransitionTime"].clone());
-        let written = json!({
-            "type": condition.kind, "status": status, "reason": condition.reason, "message": condition.message,
-            "observedGeneration": generation, "lastTransitionTime": since,
-        });
+        let now = written(own.and_then(|at| all.get(at)), condition, generation);
         match own.and_then(|at| all.get_mut(at)) {
-            Some(own) => *own = written,
-            None => all.push(written),
+            Some(own) => *own = now,
+            None => all.push(now),
         }
     }
     Value::Array(all)
