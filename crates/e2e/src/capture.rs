@@ -1,5 +1,7 @@
 //! What passes the nodes' links, written down for a while and searched for words that must not be there.
 
+use std::time::{Duration, Instant};
+
 use crate::error::Error;
 use crate::hosts::Hosts;
 
@@ -37,7 +39,27 @@ impl<'a> Capture<'a> {
         Ok(this)
     }
 
-    /// On how many captured lines a word stands.
+    /// Returns when a word stands on so many captured lines. The kernel keeps packets for up to a second before it hands them
+    /// over, in their order: what passed before these has then been written down, too.
+    ///
+    /// # Errors
+    ///
+    /// If a node can't be asked, or after ten seconds, with the number that was there.
+    pub fn await_count(&self, word: &str, least: usize) -> Result<usize, Error> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let count = self.count(word)?;
+            if count >= least {
+                return Ok(count);
+            }
+            if Instant::now() > deadline {
+                return Err(Error::NotCaptured { word: word.to_owned(), seen: count, least });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// On how many captured lines a word stands, of what has been written down yet.
     ///
     /// # Errors
     ///

@@ -53,6 +53,16 @@ pub enum Error {
         /// What kubectl said.
         said: String,
     },
+    /// What has passed the nodes' links was not found in a capture of them.
+    #[error("a capture has {word} on {seen} lines, not on {least}: did it pass these nodes' links at all?")]
+    NotCaptured {
+        /// What was looked for.
+        word: String,
+        /// On how many lines it was found.
+        seen: usize,
+        /// On how many it had to be.
+        least: usize,
+    },
 }
 
 impl Error {
