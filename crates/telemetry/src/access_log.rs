@@ -148,6 +148,8 @@ pub struct Request {
     pub attempts: u32,
     /// The rule of a route that it followed.
     pub route: Option<Name>,
+    /// The proxy's own number for it, by which it is known while it is open and when it has ended; 0 if it has none.
+    pub span: u64,
 }
 
 /// Target of a tunnel: an address, or a host name across networks.

@@ -6,6 +6,7 @@ mod families;
 mod labels;
 mod page;
 mod process;
+mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +18,18 @@ use prometheus_client::metrics::gauge::Gauge;
 pub use connection::{ConnectionMetrics, OpenSocket};
 pub use labels::{ConnectionLabels, Reporter, ResponseFlags, SecurityPolicy};
 pub use page::{OPEN_METRICS_CONTENT_TYPE, Page, TEXT_CONTENT_TYPE};
+pub use requests::{Outcome, RequestMetrics, RequestProtocol};
 
 use connection::Connections;
 use families::{DnsLabels, Families, UrlLabel};
+use requests::Requests;
 
 /// All metrics of a proxy. Clones share them.
 #[derive(Clone)]
 pub struct Metrics {
     page: Page,
     connections: Arc<Connections>,
+    requests: Arc<Requests>,
     families: Families,
 }
 
@@ -54,16 +58,18 @@ pub enum DnsProtocol {
 impl Metrics {
     /// Metrics of a proxy that reports itself as `component` (Istio's node proxy says
     /// `ztunnel`) of version `tag`. At most `series_limit` distinct connection label sets are
-    /// kept; further ones are counted together under the label value `overflow`.
+    /// kept, and as many of requests; further ones are counted together under the label value `overflow`.
     pub fn new(component: &str, tag: &str, series_limit: usize) -> Self {
         let page = Page::new(component, tag);
         let families = Families::default();
         let connections = Arc::new(Connections::new(series_limit, families.series_overflow.clone()));
+        let requests = Arc::new(Requests::new(series_limit, families.series_overflow.clone()));
         page.register(|registry| {
             families.register(registry);
             registry.register_collector(Box::new(connections.clone()));
+            registry.register_collector(Box::new(requests.clone()));
         });
-        Self { page, connections, families }
+        Self { page, connections, requests, families }
     }
 
     /// What is scraped.
@@ -80,6 +86,16 @@ impl Metrics {
     /// Counts a connection that failed. One that was opened is still counted closed later.
     pub fn connection_failed(&self, labels: &ConnectionLabels, flags: ResponseFlags) {
         self.connections.failed(labels, flags);
+    }
+
+    /// What counts requests with these labels and this outcome. To be kept: the look-up costs more than the counting.
+    pub fn requests(
+        &self,
+        labels: &ConnectionLabels,
+        protocol: RequestProtocol,
+        outcome: Outcome,
+    ) -> Arc<RequestMetrics> {
+        self.requests.of(labels, protocol, outcome)
     }
 
     /// Counts a socket as open until the result is dropped.
@@ -146,6 +162,11 @@ impl Metrics {
         &self.families.proxies_stopped
     }
 
+    /// Spans that found no place, or that the collector did not take.
+    pub fn spans_dropped(&self) -> &Counter {
+        &self.families.spans_dropped
+    }
+
     /// Access log lines that found no place and were dropped.
     pub fn access_log_dropped(&self) -> &Counter {
         &self.families.access_log_dropped
@@ -155,6 +176,10 @@ impl Metrics {
 #[cfg(test)]
 #[path = "metrics_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "metrics/requests_tests.rs"]
+mod requests_tests;
 
 #[cfg(test)]
 mod dashboard_tests;

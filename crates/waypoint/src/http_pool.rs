@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
 use leno_policy::Route;
 use parking_lot::Mutex;
 
+use crate::messages::{Flow, Messages};
 use crate::stream::Stream;
 use crate::timer::{Here, Timer};
 use crate::wire::Wire;
@@ -25,8 +26,8 @@ use crate::wire::Wire;
 /// The body of a request on its way to an endpoint.
 pub(crate) enum RequestBody {
     Empty,
-    /// The client's, whose bytes are counted.
-    Passing(Incoming, Arc<AtomicU64>),
+    /// The client's, whose bytes are counted, and with the last part its gRPC messages.
+    Passing(Incoming, Arc<Flow>, Option<Messages>),
 }
 
 impl Body for RequestBody {
@@ -36,12 +37,15 @@ impl Body for RequestBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
-            Self::Passing(incoming, bytes) => {
+            Self::Passing(incoming, flow, messages) => {
                 let frame = ready!(Pin::new(incoming).poll_frame(cx));
                 if let Some(Ok(frame)) = &frame
                     && let Some(data) = frame.data_ref()
                 {
-                    bytes.fetch_add(data.len() as u64, Relaxed);
+                    flow.bytes.fetch_add(data.len() as u64, Relaxed);
+                    if let Some(messages) = messages {
+                        flow.messages.fetch_add(messages.begun(data), Relaxed);
+                    }
                 }
                 Poll::Ready(frame)
             }
@@ -51,14 +55,14 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Passing(incoming, _) => incoming.is_end_stream(),
+            Self::Passing(incoming, ..) => incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Passing(incoming, _) => incoming.size_hint(),
+            Self::Passing(incoming, ..) => incoming.size_hint(),
         }
     }
 }

@@ -8,6 +8,8 @@ use leno_proxy::threads::Worker;
 use leno_tunnel::Pool;
 
 use crate::http_pool::HttpPool;
+use crate::open::Open;
+use crate::series::Series;
 
 /// One data-path thread. A request stays on the thread of the tunnel that it came by.
 pub(crate) struct Lane {
@@ -16,6 +18,10 @@ pub(crate) struct Lane {
     pub(crate) tunnels: Pool<TunnelKey, Failure>,
     /// The HTTP connections opened on this thread.
     pub(crate) http: HttpPool,
+    /// The metrics of the requests that it has carried.
+    pub(crate) series: Series,
+    /// What is open on this thread.
+    pub(crate) open: Arc<Open>,
     /// The number of peers' tunnels that it serves.
     pub(crate) served: Arc<AtomicUsize>,
 }
@@ -26,6 +32,8 @@ pub(crate) fn lanes(workers: &[Worker], tunnel: &leno_tunnel::Settings) -> Vec<L
         worker: worker.clone(),
         tunnels: Pool::new(tunnel.clone()),
         http: HttpPool::default(),
+        series: Series::default(),
+        open: Arc::default(),
         served: Arc::default(),
     };
     workers.iter().map(of).collect()

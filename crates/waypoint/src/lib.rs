@@ -21,7 +21,8 @@
 //!  upstream    endpoints: which there are, and how they are reached
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
-//!  report      what is told of a connection; failure: why it was not carried
+//!  report      what is told of a connection; failure: why it was not carried; open: those that are open
+//!  series      the metrics of requests; messages: what is counted of their bodies
 //! ```
 //!
 //! It knows neither Kubernetes nor the node proxy: its world is a [`leno_model::Mesh`].
@@ -39,10 +40,13 @@ mod gate;
 mod http;
 mod http_pool;
 mod lane;
+mod messages;
+mod open;
 mod own;
 mod pass;
 mod report;
 mod routes;
+mod series;
 mod stream;
 mod timer;
 mod tunnels;

@@ -19,14 +19,18 @@ use leno_tunnel::{Counters, Meter, RelayError};
 use crate::asked::{Asked, source};
 use crate::failure::Failure;
 use crate::gate::Gate;
+use crate::open::{Listed, Place};
 
 /// What is told of a connection.
 pub(crate) struct Report {
     gate: Arc<Gate>,
     facts: Facts,
+    /// The thread that carries it.
+    worker: usize,
     _socket: OpenSocket,
 }
 
+#[derive(Clone)]
 struct Facts {
     started: Instant,
     source: SocketAddr,
@@ -82,7 +86,8 @@ impl Facts {
 impl Report {
     /// Of a connection in `tunnel`.
     pub(crate) fn new(gate: &Arc<Gate>, tunnel: &Tunnel) -> Self {
-        Self::of(gate, tunnel.peer, Some(tunnel.local), Some(tunnel.identity.clone()))
+        let report = Self::of(gate, tunnel.peer, Some(tunnel.local), Some(tunnel.identity.clone()));
+        Self { worker: tunnel.worker.index(), ..report }
     }
 
     fn of(gate: &Arc<Gate>, source: SocketAddr, local: Option<SocketAddr>, identity: Option<Identity>) -> Self {
@@ -98,7 +103,7 @@ impl Report {
             service: None,
             trace: None,
         };
-        Self { _socket: gate.core.metrics.socket(Reporter::Waypoint), gate: gate.clone(), facts }
+        Self { _socket: gate.core.metrics.socket(Reporter::Waypoint), gate: gate.clone(), facts, worker: 0 }
     }
 
     pub(crate) fn trace(&mut self, trace: u128) {
@@ -130,7 +135,11 @@ impl Report {
         if self.gate.core.access_log.enabled(Level::Debug) {
             self.gate.core.access_log.opened(self.facts.record());
         }
-        Carried { report: self, traffic: Arc::new(Traffic { bytes: Counters::default(), metrics }) }
+        let traffic = Arc::new(Traffic { bytes: Counters::default(), metrics });
+        let passed = Arc::new(Passed { facts: self.facts.clone(), traffic });
+        let listed: Arc<dyn Listed> = passed.clone();
+        let place = self.gate.lanes[self.worker].open.list(Arc::downgrade(&listed));
+        Carried { report: self, passed, _place: place }
     }
 
     /// The connection could not be carried.
@@ -173,7 +182,29 @@ pub(crate) fn tunnel_ended(gate: &Arc<Gate>, tunnel: &Tunnel, error: &leno_tunne
 /// A connection that stands, whose bytes are passed on unread.
 pub(crate) struct Carried {
     report: Report,
+    passed: Arc<Passed>,
+    _place: Place,
+}
+
+/// Its facts and its bytes, for whoever looks at what is open.
+struct Passed {
+    facts: Facts,
     traffic: Arc<Traffic>,
+}
+
+impl Passed {
+    fn record(&self) -> Record {
+        let mut record = self.facts.record();
+        record.bytes_sent = self.traffic.bytes.forward.load(Relaxed);
+        record.bytes_received = self.traffic.bytes.backward.load(Relaxed);
+        record
+    }
+}
+
+impl Listed for Passed {
+    fn records(&self) -> Vec<Record> {
+        vec![self.record()]
+    }
 }
 
 /// Its bytes: forward is from the client to the endpoint.
@@ -209,11 +240,11 @@ impl Meter for Reversed {
 
 impl Carried {
     pub(crate) fn bytes(&self) -> &Arc<Traffic> {
-        &self.traffic
+        &self.passed.traffic
     }
 
     pub(crate) fn reversed(&self) -> Arc<Reversed> {
-        Arc::new(Reversed(self.traffic.clone()))
+        Arc::new(Reversed(self.passed.traffic.clone()))
     }
 
     /// The connection has ended.
@@ -223,9 +254,7 @@ impl Carried {
         if !log.enabled(level) {
             return;
         }
-        let mut record = self.report.facts.record();
-        record.bytes_sent = self.traffic.bytes.forward.load(Relaxed);
-        record.bytes_received = self.traffic.bytes.backward.load(Relaxed);
+        let mut record = self.passed.record();
         record.error = outcome.err().map(|error| error.to_string());
         log.completed(record);
     }

@@ -220,7 +220,8 @@ impl Carrier for Waypoint {
     }
 
     fn open(&self) -> Box<dyn Iterator<Item = Record>> {
-        Box::new(std::iter::empty())
+        let open = self.gate.lanes.iter().flat_map(|lane| lane.open.all()).collect::<Vec<_>>();
+        Box::new(open.into_iter().filter_map(|one| one.upgrade()).flat_map(|one| one.records()))
     }
 
     fn settings(&self) -> Map<String, Value> {

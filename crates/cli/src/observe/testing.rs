@@ -31,6 +31,7 @@ pub(super) fn connection() -> Connection {
         reason: None,
         dry_run: Vec::new(),
         trace: Some("ab".to_owned()),
+        request: None,
     }
 }
 

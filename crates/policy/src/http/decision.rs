@@ -97,7 +97,7 @@ impl Chosen {
     }
 
     /// How a log, a refusal and `leno explain` name the rule.
-    pub fn label(&self) -> String {
+    pub fn label(&self) -> &Name {
         self.rule.label()
     }
 }
@@ -166,8 +166,10 @@ impl Table {
         prefix: &str,
         random: &mut dyn FnMut() -> u64,
     ) -> Result<Outcome, Refusal> {
-        let rewritten =
-            |error: super::path::PathError| Refusal::Rewritten { rule: rule.label(), problem: error.to_string() };
+        let rewritten = |error: super::path::PathError| Refusal::Rewritten {
+            rule: rule.label().to_string(),
+            problem: error.to_string(),
+        };
         if let Some(headers) = rule.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return Ok(Outcome::Answer(Answer { status: 204, headers }));
         }
@@ -175,7 +177,7 @@ impl Table {
         if let Some(redirect) = &rule.redirect {
             let location = redirect.location(request, prefix, self.port).map_err(rewritten)?;
             let location = HeaderValue::try_from(location)
-                .map_err(|error| Refusal::Rewritten { rule: rule.label(), problem: error.to_string() })?;
+                .map_err(|error| Refusal::Rewritten { rule: rule.label().to_string(), problem: error.to_string() })?;
             let mut headers = cors.unwrap_or_default();
             headers.insert(header::LOCATION, location);
             return Ok(Outcome::Answer(Answer { status: redirect.status, headers }));
@@ -215,13 +217,13 @@ fn backend(rule: &CompiledRule, random: &mut dyn FnMut() -> u64) -> Result<(usiz
                     Ok((index, Destination { service: service.clone(), port: *port }))
                 }
                 BackendTarget::Invalid(problem) => {
-                    Err(Refusal::Backend { rule: rule.label(), problem: problem.clone() })
+                    Err(Refusal::Backend { rule: rule.label().to_string(), problem: problem.clone() })
                 }
             };
         }
         share -= u64::from(backend.weight);
     }
-    Err(Refusal::NoBackend(rule.label()))
+    Err(Refusal::NoBackend(rule.label().to_string()))
 }
 
 #[cfg(test)]

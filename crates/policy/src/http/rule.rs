@@ -21,6 +21,7 @@ pub struct CompiledRule {
     pub(super) route: RouteName,
     pub(super) index: usize,
     pub(super) name: Option<Name>,
+    label: Name,
     pub(super) steps: Steps,
     pub(super) redirect: Option<NewPlace>,
     pub(super) rewrite: Option<NewTarget>,
@@ -87,6 +88,7 @@ impl CompiledRule {
             route: route.id.clone(),
             index,
             name: rule.name.clone(),
+            label: label(route, index, rule),
             steps: Steps::default(),
             redirect: None,
             rewrite: None,
@@ -117,12 +119,17 @@ impl CompiledRule {
     }
 
     /// How a log, a refusal and `leno explain` name it: the route, and the rule's name or its number from 1.
-    pub fn label(&self) -> String {
-        match &self.name {
-            Some(name) => format!("rule {name} of {}", self.route),
-            None => format!("rule {} of {}", self.index + 1, self.route),
-        }
+    pub fn label(&self) -> &Name {
+        &self.label
     }
+}
+
+fn label(route: &Route, index: usize, rule: &Rule) -> Name {
+    let label = match &rule.name {
+        Some(name) => format!("rule {name} of {}", route.id),
+        None => format!("rule {} of {}", index + 1, route.id),
+    };
+    label.into()
 }
 
 impl CompiledBackend {

@@ -11,7 +11,7 @@ use super::*;
 /// The one that the chart has. `leno_agent_…` are the agent's, whose own tests look for them.
 const OURS: &str = include_str!("../../../../charts/leno/templates/dashboard.yaml");
 
-/// What Istio's own dashboard of node proxies (`ztunnel`) asks for, and what its mesh and workload dashboards ask for about TCP.
+/// What Istio's own dashboard of node proxies (`ztunnel`) asks for, and what its mesh, service and workload dashboards ask for.
 /// A label follows its metric.
 const OF_ISTIO: &[(&str, &[&str])] = &[
     ("istio_build", &["component", "tag"]),
@@ -22,6 +22,30 @@ const OF_ISTIO: &[(&str, &[&str])] = &[
     ("istio_tcp_connections_closed_total", &["reporter", "destination_workload", "destination_workload_namespace"]),
     ("istio_tcp_sent_bytes_total", &["reporter", "source_workload_namespace", "destination_service"]),
     ("istio_tcp_received_bytes_total", &["reporter", "source_workload_namespace", "destination_service"]),
+    (
+        "istio_requests_total",
+        &[
+            "reporter",
+            "response_code",
+            "grpc_response_status",
+            "response_flags",
+            "request_protocol",
+            "source_principal",
+            "source_workload",
+            "source_workload_namespace",
+            "destination_service",
+            "destination_service_name",
+            "destination_service_namespace",
+            "destination_workload",
+            "destination_workload_namespace",
+            "connection_security_policy",
+        ],
+    ),
+    ("istio_request_duration_milliseconds_bucket", &["reporter", "le", "response_code", "destination_service"]),
+    ("istio_request_bytes_bucket", &["reporter", "le", "source_workload"]),
+    ("istio_response_bytes_bucket", &["reporter", "le", "source_workload"]),
+    ("istio_request_messages_total", &["reporter", "destination_service"]),
+    ("istio_response_messages_total", &["reporter", "destination_service"]),
     ("istio_dns_requests_total", &[]),
     ("istio_xds_message_total", &["url"]),
     ("istio_xds_connection_terminations_total", &["reason"]),
@@ -49,6 +73,8 @@ fn exposed() -> BTreeMap<String, BTreeSet<String>> {
     let labels = ConnectionLabels::new(Reporter::Source).source(&web);
     let _open = metrics.connection(&labels);
     metrics.connection_failed(&labels, ResponseFlags::Deny);
+    let outcome = Outcome { status: 200, grpc_status: Some(0), flags: "-" };
+    metrics.requests(&labels, RequestProtocol::Grpc, outcome).ended(Duration::ZERO, 1, 1);
     let _socket = metrics.socket(Reporter::Source);
     metrics.dns_request("A", DnsProtocol::Udp, Some(&web));
     metrics.dns_upstream("A", DnsProtocol::Udp, Some(&web), Duration::from_millis(1), true);

@@ -78,6 +78,7 @@ pub(super) struct Families {
     pub(super) proxies_started: Counter,
     pub(super) proxies_stopped: Counter,
     pub(super) access_log_dropped: Counter,
+    pub(super) spans_dropped: Counter,
     pub(super) series_overflow: Counter,
 }
 
@@ -100,6 +101,7 @@ impl Default for Families {
             proxies_started: Counter::default(),
             proxies_stopped: Counter::default(),
             access_log_dropped: Counter::default(),
+            spans_dropped: Counter::default(),
             series_overflow: Counter::default(),
         }
     }
@@ -138,8 +140,13 @@ impl Families {
             self.access_log_dropped.clone(),
         );
         leno.register(
+            "spans_dropped",
+            "Spans that were dropped because the collector did not take them fast enough, or at all",
+            self.spans_dropped.clone(),
+        );
+        leno.register(
             "metric_series_overflow",
-            "Look-ups of connection label sets beyond the limit, counted together",
+            "Look-ups of label sets of connections and requests beyond the limit, counted together",
             self.series_overflow.clone(),
         );
     }

@@ -193,15 +193,36 @@ impl ConnectionLabels {
     }
 
     pub(super) fn with_flags<'a>(&'a self, flags: Option<ResponseFlags>) -> Flagged<'a> {
-        Flagged { labels: self, flags }
+        self.of_requests("tcp", Some(flags.map_or("-", ResponseFlags::as_str)))
+    }
+
+    pub(super) fn of_requests<'a>(&'a self, protocol: &'static str, flags: Option<&'static str>) -> Flagged<'a> {
+        Flagged { labels: self, protocol, flags, status: None }
     }
 }
 
-/// Labels together with `response_flags`, as they are written.
+/// Labels together with those of one outcome, as they are written.
 #[derive(Debug)]
 pub(super) struct Flagged<'a> {
     labels: &'a ConnectionLabels,
-    flags: Option<ResponseFlags>,
+    protocol: &'static str,
+    flags: Option<&'static str>,
+    status: Option<Status>,
+}
+
+/// What a response says of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Status {
+    /// The HTTP status, and the one of gRPC where there is one.
+    Known(u16, Option<u16>),
+    /// It was given up, because there were too many distinct ones.
+    Overflow,
+}
+
+impl Flagged<'_> {
+    pub(super) fn with_status(self, status: Status) -> Self {
+        Self { status: Some(status), ..self }
+    }
 }
 
 impl EncodeLabelSet for Flagged<'_> {
@@ -233,8 +254,18 @@ impl EncodeLabelSet for Flagged<'_> {
         put("destination_service_namespace", &known(id.map(|id| &id.namespace)))?;
         put("destination_service_name", &known(name))?;
         put_end(&mut put, "destination", &labels.destination)?;
-        put("request_protocol", "tcp")?;
-        put("response_flags", self.flags.map_or("-", ResponseFlags::as_str))?;
+        put("request_protocol", self.protocol)?;
+        match self.status {
+            None => {}
+            Some(Status::Overflow) => put("response_code", OVERFLOW)?,
+            Some(Status::Known(http, grpc)) => {
+                put("response_code", &http.to_string())?;
+                put("grpc_response_status", &grpc.map(|status| status.to_string()).unwrap_or_default())?;
+            }
+        }
+        if let Some(flags) = self.flags {
+            put("response_flags", flags)?;
+        }
         put("connection_security_policy", labels.security.as_str())?;
         for (side, end) in [("source", &labels.source), ("destination", &labels.destination)] {
             for (what, value) in [("region", &end.region), ("zone", &end.zone)] {

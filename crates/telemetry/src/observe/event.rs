@@ -74,6 +74,50 @@ pub struct Connection {
     pub dry_run: Vec<String>,
     /// What both proxies of a connection call it, hexadecimal; only within the mesh.
     pub trace: Option<String>,
+    /// The HTTP request, if this is about one and not about a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<HttpRequest>,
+}
+
+/// One HTTP request, as a waypoint sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpRequest {
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// The host that it names; empty while it is open.
+    pub authority: String,
+    /// What the client speaks: `HTTP/1.1`, for instance.
+    pub protocol: String,
+    /// Status of the response; 0 before there is one.
+    pub status: u16,
+    /// gRPC status of the response, if it said one.
+    pub grpc_status: Option<u16>,
+    /// What went wrong, in Istio's letters; `-` if nothing did.
+    pub flags: String,
+    /// The rule of a route that it followed.
+    pub route: Option<String>,
+    /// Microseconds until its response had been passed on.
+    pub took_us: u64,
+    /// The waypoint's number for it, hexadecimal.
+    pub span: String,
+}
+
+fn request(record: &Record) -> Option<HttpRequest> {
+    let request = record.request.as_ref()?;
+    Some(HttpRequest {
+        method: request.method.to_string(),
+        path: request.path.to_string(),
+        authority: request.authority.to_string(),
+        protocol: request.protocol.to_owned(),
+        status: request.status,
+        grpc_status: request.grpc_status,
+        flags: request.flags.to_owned(),
+        route: request.route.as_ref().map(ToString::to_string),
+        took_us: u64::try_from(record.duration.as_micros()).unwrap_or(u64::MAX),
+        span: format!("{:016x}", request.span),
+    })
 }
 
 /// One end of a connection.
@@ -144,6 +188,7 @@ impl Connection {
             reason: record.error.clone(),
             dry_run: record.dry_run.clone(),
             trace: record.trace_id.map(|id| format!("{id:032x}")),
+            request: request(record),
         }
     }
 }

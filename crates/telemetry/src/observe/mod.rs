@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
 
-pub use event::{Connection, Event, Hello, Peer, Verdict};
+pub use event::{Connection, Event, Hello, HttpRequest, Peer, Verdict};
 
 use crate::AccessLog;
 use crate::access_log::{Direction, Happened, Level, Record, Watch, line_time};
@@ -71,7 +71,7 @@ impl Wanted {
 }
 
 /// What tells one open connection from another.
-type Key = (Direction, Option<SocketAddr>, Option<SocketAddr>);
+type Key = (Direction, Option<SocketAddr>, Option<SocketAddr>, u64);
 
 struct Stream<'a> {
     out: &'a mut dyn Write,
@@ -140,7 +140,8 @@ impl Stream<'_> {
         for record in (self.open)() {
             let bytes = record.bytes_sent + record.bytes_received;
             if remember {
-                let key = (record.direction, record.source.address, record.destination.address);
+                let span = record.request.as_ref().map_or(0, |request| request.span);
+                let key = (record.direction, record.source.address, record.destination.address, span);
                 carried.insert(key, bytes);
                 if changed && self.told.get(&key) == Some(&bytes) {
                     continue;

@@ -1,17 +1,21 @@
 //! A client's HTTP connection: whom it belongs to, and what it is for.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use leno_model::{Identity, Mesh, Workload};
+use leno_model::{Identity, Mesh, Service, Workload};
 use leno_policy::http::Table;
 use leno_policy::{WaypointTarget, waypoint_target};
 use leno_proxy::tunnels::Tunnel;
+use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
 use parking_lot::Mutex;
 
+use super::exchange::protocol;
+use super::pending::AllPending;
 use crate::asked::{Asked, service_port, source};
 use crate::gate::Gate;
 use crate::lane::Lane;
+use crate::open::{Listed, Place};
 use crate::report::Report;
 
 /// What all requests of a connection share.
@@ -20,8 +24,11 @@ pub(crate) struct Client {
     pub(crate) tunnel: Arc<Tunnel>,
     /// What is told of the connection itself.
     pub(crate) report: Report,
+    /// Its requests that are open.
+    pub(crate) pending: AllPending,
     authority: String,
     view: Mutex<Arc<View>>,
+    _place: Place,
 }
 
 /// What a connection is for, in one snapshot of the mesh.
@@ -44,7 +51,29 @@ impl Client {
         let source = source(&mesh, &own, tunnel);
         let table = table(gate, &mesh, &target);
         let view = Arc::new(View { mesh, own, target, table, source, left: false });
-        Arc::new(Self { gate: gate.clone(), tunnel: tunnel.clone(), report, authority, view: Mutex::new(view) })
+        let (gate, tunnel) = (gate.clone(), tunnel.clone());
+        Arc::new_cyclic(|client: &Weak<Self>| Self {
+            _place: gate.lane(&tunnel).open.list(client.clone()),
+            gate,
+            tunnel,
+            report,
+            pending: AllPending::default(),
+            authority,
+            view: Mutex::new(view),
+        })
+    }
+
+    /// What the log says of a request of this connection, as far as it is the same for all.
+    pub(crate) fn record(&self, view: &View) -> Record {
+        let mut record = Record::new(Direction::Through);
+        record.source = Endpoint {
+            workload: view.source.clone(),
+            address: Some(self.address()),
+            identity: Some(self.identity().clone()),
+        };
+        record.service = view.service().map(|service| service.id.hostname.clone());
+        record.mutual_tls = true;
+        record
     }
 
     /// Who calls.
@@ -76,6 +105,43 @@ impl Client {
             *view = Arc::new(View { mesh, own, target, table, source, left });
         }
         view.clone()
+    }
+}
+
+impl View {
+    /// The service that was asked for.
+    pub(crate) fn service(&self) -> Option<&Arc<Service>> {
+        match &self.target {
+            WaypointTarget::Service { service, .. } => Some(service),
+            WaypointTarget::Pod { service, .. } => service.as_ref(),
+        }
+    }
+}
+
+impl Listed for Client {
+    fn records(&self) -> Vec<Record> {
+        let view = self.view.lock().clone();
+        let of = |pending: super::pending::Pending| {
+            let mut record = self.record(&view);
+            (record.destination.address, record.destination.workload) = pending.endpoint;
+            record.duration = pending.started.elapsed();
+            record.trace_id = pending.trace;
+            record.request = Some(Box::new(Request {
+                method: pending.method.as_str().into(),
+                authority: "".into(),
+                path: pending.path.as_ref().map_or("", |path| path.as_str()).into(),
+                protocol: protocol(pending.version),
+                status: 0,
+                grpc_status: None,
+                flags: "-",
+                id: "".into(),
+                attempts: 0,
+                route: None,
+                span: pending.span,
+            }));
+            record
+        };
+        self.pending.all().into_iter().map(of).collect()
     }
 }
 

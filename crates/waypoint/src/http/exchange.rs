@@ -2,21 +2,26 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
-use leno_model::{Name, Workload};
+use leno_model::{Identity, Name, Service, Workload};
 use leno_policy::{Route, WaypointTarget};
-use leno_telemetry::access_log::{Direction, Endpoint, Level, Record, Request};
+use leno_telemetry::access_log::{Level, Record, Request};
+use leno_telemetry::metrics::{Outcome, RequestProtocol};
 
 use super::client::{Client, View};
 use super::head::Asks;
+use super::pending::Pending;
 use super::refusal::{Flag, Refusal};
+use super::trace::Trace;
 use crate::gate::Gate;
+use crate::messages::{Flow, Messages};
 use crate::report::endpoint;
+use crate::series::Ends;
 
 /// One request and its response, as far as they are known. Dropping it tells that the client went away.
 pub(crate) struct Exchange {
@@ -29,12 +34,21 @@ pub(crate) struct Exchange {
     authority: Option<http::uri::Authority>,
     grpc: bool,
     endpoint: (Option<SocketAddr>, Option<Arc<Workload>>),
+    /// Whether the endpoint is reached in a tunnel.
+    proven: bool,
+    /// The service that is asked, if it is not the one that the connection was asked for.
+    elsewhere: Option<Arc<Service>>,
     attempts: u32,
     route: Option<Name>,
     pub(crate) request_id: Option<HeaderValue>,
-    pub(crate) trace: Option<u128>,
-    pub(crate) bytes_received: Arc<AtomicU64>,
+    trace: Option<Trace>,
+    /// What the request's body has carried, if it has one.
+    received: Option<Arc<Flow>>,
     bytes_sent: u64,
+    /// gRPC messages in the response.
+    messages: (Messages, u64),
+    /// Among the open requests of the connection.
+    place: usize,
     pub(crate) status: StatusCode,
     grpc_status: Option<u16>,
     flag: Flag,
@@ -44,22 +58,36 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(client: &Arc<Client>, view: &Arc<View>, head: &Parts) -> Self {
+        let started = Instant::now();
+        let place = client.pending.begin(Pending {
+            started,
+            method: head.method.clone(),
+            path: head.uri.path_and_query().cloned(),
+            version: head.version,
+            endpoint: (None, None),
+            trace: None,
+            span: 0,
+        });
         Self {
             client: client.clone(),
             view: view.clone(),
-            started: Instant::now(),
+            started,
             method: head.method.clone(),
             version: head.version,
             path: head.uri.path_and_query().cloned(),
             authority: None,
             grpc: false,
             endpoint: (None, None),
+            proven: false,
+            elsewhere: None,
             attempts: 0,
             route: None,
             request_id: None,
             trace: None,
-            bytes_received: Arc::default(),
+            received: None,
             bytes_sent: 0,
+            messages: (Messages::default(), 0),
+            place,
             // Istio writes 0 for a request that was never answered.
             status: StatusCode::OK,
             grpc_status: None,
@@ -73,20 +101,46 @@ impl Exchange {
         &self.client.gate
     }
 
+    /// Who calls.
+    pub(crate) fn identity(&self) -> &Identity {
+        self.client.identity()
+    }
+
     pub(crate) fn asks(&mut self, asks: &Asks) {
         self.authority = Some(asks.authority.clone());
         self.grpc = asks.grpc;
     }
 
-    /// The rule that it follows, if there are routes.
-    pub(crate) fn routed(&mut self, rule: Option<&str>) {
-        self.route = rule.map(Name::from);
+    /// Its place in a trace.
+    pub(crate) fn traced(&mut self, trace: Trace) {
+        self.trace = Some(trace);
+        self.client.pending.learn(self.place, |pending| (pending.trace, pending.span) = (Some(trace.id), trace.span));
+    }
+
+    /// It has a body. Returns what counts it.
+    pub(crate) fn receives(&mut self) -> (Arc<Flow>, Option<Messages>) {
+        let flow = self.received.get_or_insert_default().clone();
+        (flow, self.grpc.then(Messages::default))
+    }
+
+    /// The rule that it follows.
+    pub(crate) fn routed(&mut self, rule: &Name) {
+        self.route = Some(rule.clone());
+    }
+
+    /// Where a route sends it.
+    pub(crate) fn aimed(&mut self, target: &WaypointTarget) {
+        if let WaypointTarget::Service { service, .. } = target {
+            self.elsewhere = Some(service.clone());
+        }
     }
 
     /// The endpoint that is asked.
     pub(crate) fn attempt(&mut self, route: &Route) {
         self.endpoint = endpoint(route);
+        self.proven = matches!(route, Route::Hbone { .. });
         self.attempts += 1;
+        self.client.pending.learn(self.place, |pending| pending.endpoint = self.endpoint.clone());
     }
 
     /// The head of a response has come.
@@ -98,6 +152,9 @@ impl Exchange {
     /// Bytes of the response were passed on.
     pub(crate) fn sent(&mut self, data: &Bytes) {
         self.bytes_sent += data.len() as u64;
+        if self.grpc {
+            self.messages.1 += self.messages.0.begun(data);
+        }
     }
 
     /// What a gRPC server says at the end.
@@ -111,7 +168,7 @@ impl Exchange {
 
     /// Bytes that were carried after a change of protocol.
     pub(crate) fn carried(&mut self, received: u64, sent: u64) {
-        self.bytes_received.fetch_add(received, Relaxed);
+        self.received.get_or_insert_default().bytes.fetch_add(received, Relaxed);
         self.bytes_sent += sent;
     }
 
@@ -135,40 +192,53 @@ impl Exchange {
         if std::mem::replace(&mut self.told, true) {
             return;
         }
-        let log = &self.client.gate.core.access_log;
+        self.client.pending.end(self.place);
+        let core = &self.client.gate.core;
+        let took = self.started.elapsed();
+        let (bytes, messages) = self.received();
+        let protocol = if self.grpc { RequestProtocol::Grpc } else { RequestProtocol::Http };
+        let outcome =
+            Outcome { status: self.status.as_u16(), grpc_status: self.grpc_status, flags: self.flag.as_str() };
+        let ends = Ends {
+            source: self.view.source.as_ref(),
+            identity: self.client.identity(),
+            destination: self.endpoint.1.as_ref(),
+            proven: self.proven,
+            service: self.elsewhere.as_ref().or_else(|| self.view.service()),
+        };
+        let metrics = self.client.lane().series.of(&core.metrics, &ends, protocol, outcome);
+        metrics.ended(took, bytes, self.bytes_sent);
+        if self.grpc {
+            metrics.messages(messages, self.messages.1);
+        }
         let level = if self.error.is_some() { Level::Error } else { Level::Info };
-        if log.enabled(level) {
-            log.completed(self.record());
+        if core.access_log.enabled(level) {
+            core.access_log.completed(self.record());
         }
     }
 
+    /// Bytes and messages of the request's body.
+    fn received(&self) -> (u64, u64) {
+        self.received.as_ref().map_or((0, 0), |flow| (flow.bytes.load(Relaxed), flow.messages.load(Relaxed)))
+    }
+
     fn record(&self) -> Record {
-        let mut record = Record::new(Direction::Through);
-        record.source = Endpoint {
-            workload: self.view.source.clone(),
-            address: Some(self.client.address()),
-            identity: Some(self.client.identity().clone()),
-        };
-        record.destination = Endpoint { workload: self.endpoint.1.clone(), address: self.endpoint.0, identity: None };
-        record.service = match &self.view.target {
-            WaypointTarget::Service { service, .. } => Some(service.id.hostname.clone()),
-            WaypointTarget::Pod { service, .. } => service.as_ref().map(|service| service.id.hostname.clone()),
-        };
-        record.bytes_sent = self.bytes_received.load(Relaxed);
+        let mut record = self.client.record(&self.view);
+        (record.destination.address, record.destination.workload) = self.endpoint.clone();
+        if let Some(elsewhere) = &self.elsewhere {
+            record.service = Some(elsewhere.id.hostname.clone());
+        }
+        record.bytes_sent = self.received().0;
         record.bytes_received = self.bytes_sent;
         record.duration = self.started.elapsed();
-        record.trace_id = self.trace;
+        record.trace_id = self.trace.map(|trace| trace.id);
         record.error.clone_from(&self.error);
-        record.mutual_tls = true;
         record.request = Some(Box::new(Request {
             method: self.method.as_str().into(),
             authority: self.authority.as_ref().map_or("", |authority| authority.as_str()).into(),
             path: self.path.as_ref().map_or("", |path| path.as_str()).into(),
-            protocol: match self.version {
-                Version::HTTP_2 => "HTTP/2",
-                Version::HTTP_10 => "HTTP/1.0",
-                _ => "HTTP/1.1",
-            },
+            protocol: protocol(self.version),
+            span: self.trace.map_or(0, |trace| trace.span),
             status: self.status.as_u16(),
             grpc_status: self.grpc_status,
             flags: self.flag.as_str(),
@@ -177,6 +247,15 @@ impl Exchange {
             route: self.route.clone(),
         }));
         record
+    }
+}
+
+/// A version's name in the log.
+pub(super) fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
     }
 }
 

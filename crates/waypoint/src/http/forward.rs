@@ -20,7 +20,7 @@ use super::exchange::Exchange;
 use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
-use super::{identity, upgrade};
+use super::{identity, trace, upgrade};
 use crate::asked::protocol;
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, RequestBody, UpstreamKey};
@@ -42,20 +42,23 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::client_cert(&mut head.headers, client.identity(), own_identity.as_ref());
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
-    exchange.trace = Some(identity::trace(&mut head.headers));
-    let routed = match routing::follow(&view, client.identity(), &mut head, &mut asks) {
+    exchange.traced(trace::follow(&mut head.headers, None));
+    let routed = match routing::follow(&view, &mut exchange, &mut head, &mut asks) {
         Ok(routed) => routed,
         Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),
         Err(Instead::Answer(answer)) => return Ok(routing::answer(answer, exchange)),
     };
     let target = routed.as_ref().map_or(&view.target, |routed| &routed.target);
-    exchange.routed(routed.as_ref().map(|routed| &*routed.label));
+    if let Some(routed) = &routed {
+        exchange.aimed(&routed.target);
+    }
     let kind = kind(protocol(target), &head, &asks);
     head::aim(&mut head, &asks, kind);
     let body = if body.is_end_stream() {
         RequestBody::Empty
     } else {
-        RequestBody::Passing(body, exchange.bytes_received.clone())
+        let (flow, messages) = exchange.receives();
+        RequestBody::Passing(body, flow, messages)
     };
     let to = To { view: &view, target };
     let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();

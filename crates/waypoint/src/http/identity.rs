@@ -1,6 +1,4 @@
-//! Who calls, told to the program; and the ids by which a request is found again.
-
-use std::fmt::Write;
+//! Who calls, told to the program; and the id by which a request is found again.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use leno_model::Identity;
@@ -8,8 +6,6 @@ use leno_model::Identity;
 const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Removes what a client says of its own certificate, and with `own` says what it has proved.
 pub(crate) fn client_cert(headers: &mut HeaderMap, client: &Identity, own: Option<&Identity>) {
@@ -41,38 +37,6 @@ pub(crate) fn request_id(headers: &mut HeaderMap) -> Option<HeaderValue> {
     Some(id)
 }
 
-/// Continues the client's trace, or begins one (W3C Trace Context §3.2). Returns the trace's id.
-pub(crate) fn trace(headers: &mut HeaderMap) -> u128 {
-    let came = headers.get(TRACEPARENT).and_then(|value| parse(value.as_bytes()));
-    if came.is_none() {
-        // It belongs to a trace that can't be read.
-        headers.remove(TRACESTATE);
-    }
-    let (trace, flags) = came.unwrap_or_else(|| (rand::random::<u128>() | 1, 0));
-    let mut text = String::with_capacity(55);
-    let _ = write!(text, "00-{trace:032x}-{:016x}-{flags:02x}", rand::random::<u64>() | 1);
-    if let Ok(value) = HeaderValue::from_str(&text) {
-        headers.insert(TRACEPARENT, value);
-    }
-    trace
-}
-
-/// Trace id and flags.
-fn parse(value: &[u8]) -> Option<(u128, u8)> {
-    let text = std::str::from_utf8(value).ok()?;
-    let is_hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
-    let mut parts = text.splitn(5, '-');
-    let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let later = parts.next().is_some();
-    let sound = (version.len(), trace.len(), parent.len(), flags.len()) == (2, 32, 16, 2)
-        && [version, trace, parent, flags].into_iter().all(is_hex)
-        && version != "ff"
-        && !(later && version == "00");
-    let trace = u128::from_str_radix(trace, 16).ok().filter(|id| sound && *id != 0)?;
-    u64::from_str_radix(parent, 16).ok().filter(|id| *id != 0)?;
-    Some((trace, u8::from_str_radix(flags, 16).ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,36 +54,6 @@ mod tests {
         client_cert(&mut headers, &client, Some(&own));
         let all = headers.get_all(CLIENT_CERT).iter().collect::<Vec<_>>();
         assert_eq!(all, ["By=spiffe://td/ns/a/sa/waypoint;URI=spiffe://td/ns/a/sa/client"]);
-    }
-
-    #[test]
-    fn a_trace_goes_on_and_a_bad_one_begins_anew() {
-        let sound = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let mut headers = HeaderMap::new();
-        headers.insert(TRACEPARENT, HeaderValue::from_static(sound));
-        headers.insert(TRACESTATE, HeaderValue::from_static("a=b"));
-        assert_eq!(trace(&mut headers), 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
-        let now = headers[TRACEPARENT].to_str().expect("text").to_owned();
-        assert!(
-            now.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && now.ends_with("-01") && now != sound,
-            "{now}"
-        );
-        assert!(headers.contains_key(TRACESTATE));
-        for bad in [
-            "",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
-            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
-        ] {
-            headers.insert(TRACEPARENT, HeaderValue::from_static(bad));
-            headers.insert(TRACESTATE, HeaderValue::from_static("a=b"));
-            trace(&mut headers);
-            assert!(!headers.contains_key(TRACESTATE), "{bad}");
-            assert!(parse(headers[TRACEPARENT].as_bytes()).is_some(), "{bad}");
-        }
     }
 
     #[test]

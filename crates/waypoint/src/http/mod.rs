@@ -4,10 +4,10 @@
 //!  serve    a client's HTTP connection
 //!  client   whom it belongs to, and what it may ask for
 //!  head     what a request's head must be like, and what of it is passed on
-//!  identity who calls, told to the program; trace and request ids
+//!  identity who calls, told to the program; request ids; trace  the trace that a request belongs to
 //!  forward  one request and its response
 //!  routing  the route that it follows
-//!  exchange what is told of them
+//!  exchange what is told of them; pending  those that are open
 //!  upgrade  connections that cease to be HTTP
 //!  refusal  why a request is not answered by an endpoint; answer: what its client is told
 //!  body     bodies on their way to the client
@@ -20,9 +20,11 @@ mod exchange;
 mod forward;
 mod head;
 mod identity;
+mod pending;
 mod refusal;
 mod routing;
 mod serve;
+mod trace;
 mod upgrade;
 
 pub(crate) use client::Client;

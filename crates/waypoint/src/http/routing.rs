@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Response, StatusCode};
-use leno_model::Identity;
 use leno_policy::WaypointTarget;
 use leno_policy::http::{Answer, Forward, Outcome, Request, host, path};
 
@@ -21,8 +20,6 @@ pub(crate) struct Routed {
     pub(crate) forward: Box<Forward>,
     /// Where it goes.
     pub(crate) target: WaypointTarget,
-    /// The rule, as a log names it.
-    pub(crate) label: String,
 }
 
 /// What a client gets instead of an endpoint's response.
@@ -41,7 +38,7 @@ impl From<Refusal> for Instead {
 /// request has the path and the host that the route has seen, in their one form.
 pub(crate) fn follow(
     view: &View,
-    client: &Identity,
+    exchange: &mut Exchange,
     head: &mut Parts,
     asks: &mut Asks,
 ) -> Result<Option<Routed>, Instead> {
@@ -54,6 +51,7 @@ pub(crate) fn follow(
         "*" => std::borrow::Cow::Borrowed("*"),
         text => path::normalise(text.as_bytes()).map_err(|error| malformed(error.to_string()))?,
     };
+    let client = exchange.identity().clone();
     let request = Request {
         method: head.method.as_str(),
         host: &named.name,
@@ -64,7 +62,10 @@ pub(crate) fn follow(
         source_namespace: Some(client.namespace()),
     };
     let decision = table.decide(&request, &mut rand::random::<u64>);
-    let label = decision.chosen.as_ref().map(|chosen| chosen.label()).unwrap_or_default();
+    let label = decision.chosen.as_ref().map(|chosen| chosen.label().clone()).unwrap_or_default();
+    if decision.chosen.is_some() {
+        exchange.routed(&label);
+    }
     let forward = match decision.outcome {
         Outcome::Unrouted => return Ok(None),
         Outcome::Answer(answer) => return Err(Instead::Answer(answer)),
@@ -95,7 +96,7 @@ pub(crate) fn follow(
     }
     let target = target(view, &forward, &label)?;
     forward.change_request(&mut head.headers);
-    Ok(Some(Routed { forward, target, label }))
+    Ok(Some(Routed { forward, target }))
 }
 
 /// The backend. One that is the service which was asked for stays as it was asked for: for a headless service, the pod.

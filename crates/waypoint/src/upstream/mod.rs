@@ -4,7 +4,7 @@ mod dial;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leno_model::{Mesh, Service, Workload};
 use leno_policy::{Route, RoutePlan, WaypointTarget, route_around, route_to_service};
@@ -19,6 +19,9 @@ use crate::stream::Stream;
 
 /// Shortest time between two looks for idle connections.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a thread remembers the metrics of workloads that may be gone by now.
+const SERIES_AGE: Duration = Duration::from_secs(60);
 
 /// The endpoints to try for what was asked for, the best first.
 pub(crate) fn plan(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Result<RoutePlan, Failure> {
@@ -98,11 +101,16 @@ pub(crate) async fn open(
 pub(crate) async fn forget_peers(gate: Arc<Gate>) {
     let mut changes = gate.core.state.subscribe();
     let mut generation = 0;
+    let mut forgotten = Instant::now();
     let idle = gate.config.upstream_idle_timeout;
     loop {
         let kept = gate.lanes.iter().any(|lane| lane.http.count() > 0);
         // While nothing is kept, nothing wakes this thread up but news and this: at the next look, something may be.
         let pause = if kept { idle / 2 } else { idle };
+        if forgotten.elapsed() >= SERIES_AGE {
+            gate.lanes.iter().for_each(|lane| lane.series.forget());
+            forgotten = Instant::now();
+        }
         match tokio::time::timeout(pause.max(SHORTEST_PAUSE), changes.changed()).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,

@@ -15,7 +15,7 @@ use crate::support::{Mesh, server, soon};
 
 type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
-async fn connect(to: SocketAddr) -> Sender {
+pub(crate) async fn connect(to: SocketAddr) -> Sender {
     let stream = TcpStream::connect(to).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -24,7 +24,7 @@ async fn connect(to: SocketAddr) -> Sender {
 }
 
 /// A gRPC-like server: streams back what comes, and ends with trailers.
-async fn echo() -> SocketAddr {
+pub(crate) async fn echo() -> SocketAddr {
     server(|stream| async move {
         let service = service_fn(|request: Request<Incoming>| async move {
             let body = request.into_body();
@@ -49,7 +49,7 @@ fn futures(body: Incoming) -> impl futures_util::Stream<Item = Result<Frame<Byte
     })
 }
 
-fn post(path: &str, body: &'static str) -> Request<Full<Bytes>> {
+pub(crate) fn post(path: &str, body: &'static str) -> Request<Full<Bytes>> {
     let request =
         Request::post(format!("http://web{path}")).header("content-type", "application/grpc").header("te", "trailers");
     request.body(Full::from(body)).unwrap()

@@ -9,3 +9,4 @@ mod others;
 mod refused;
 mod routes;
 mod support;
+mod told;

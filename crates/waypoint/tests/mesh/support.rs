@@ -41,7 +41,7 @@ struct Arguments {
 /// The mesh of one test.
 pub(crate) struct Mesh {
     pub(crate) control: ControlPlane,
-    _proxy: Proxy,
+    proxy: Proxy,
     pub(crate) address: SocketAddr,
     pub(crate) log: Lines,
     /// Of the waypoint itself.
@@ -93,7 +93,7 @@ impl Mesh {
         let host = leno_proxy::Host { log: None, access_log: Box::new(log.clone()), trim: || () };
         let (proxy, address) = leno_waypoint::start(config, host).unwrap();
         control.synced(1).await;
-        Self { control, _proxy: proxy, address, log, waypoint }
+        Self { control, proxy, address, log, waypoint }
     }
 
     /// A service that names the waypoint, at [`VIP`], port 80, with these endpoints outside of the mesh.
@@ -125,6 +125,20 @@ impl Mesh {
         workload.services.insert(service.id.clone(), vec![Port { target_port: at.port(), ..service.ports[0] }]);
         self.control.publish_workload(&workload);
         workload
+    }
+
+    /// What a Prometheus would scrape.
+    pub(crate) async fn metrics(&self) -> String {
+        self.own_page(self.proxy.endpoints().metrics, "/metrics").await
+    }
+
+    /// What `leno observe` would read.
+    pub(crate) async fn connections(&self) -> String {
+        self.own_page(self.proxy.endpoints().admin, "/connections").await
+    }
+
+    async fn own_page(&self, port: u16, path: &str) -> String {
+        raw(SocketAddr::from(([127, 0, 0, 1], port)), format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await
     }
 
     /// Tunnels of a mesh client to the waypoint.
