@@ -131,6 +131,7 @@ mod tests {
             message: "there is no program \"x\"".to_owned(),
             wants_mesh: true,
             netns: String::new(),
+            waypoint: false,
             pid: None,
         };
         Listing { pods: names.iter().map(pod).collect(), ..Listing::default() }

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::{Format, MetricsArgs};
 use crate::output;
 use crate::stage::ask;
-use crate::target::{Source as _, Target, chosen};
+use crate::target::{Source as _, Target, chosen_proxies};
 
 /// Path of the page, as Istio's proxies have it.
 pub(crate) const PATH: &str = "/metrics";
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &MetricsArgs) -> anyhow::Result<()> {
 async fn print(target: &Target, args: &MetricsArgs) -> anyhow::Result<()> {
     let nodes = match args.node.as_deref() {
         Some(CONTROL_PLANE) => vec![CONTROL_PLANE.to_owned()],
-        _ => chosen(target, args.node.as_slice()).await?,
+        _ => chosen_proxies(target, args.node.as_slice()).await?,
     };
     let mut pages = Vec::new();
     for node in nodes {

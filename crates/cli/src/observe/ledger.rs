@@ -18,6 +18,8 @@ const REMEMBERED: usize = 8192;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Trace(String),
+    /// A request at a waypoint, which tells of it alone. Many may belong to one trace.
+    Request(String),
     /// One that only one proxy can see: node, source and destination.
     Alone(String, Option<SocketAddr>, Option<SocketAddr>),
 }
@@ -80,7 +82,8 @@ impl Ledger {
             new = true;
             Entry { sides: [None, None], since: now, ended: None, announced: false, counted: [0, 0] }
         });
-        let side = usize::from(connection.reporter == "destination");
+        // A waypoint is where the source's connection ends.
+        let side = usize::from(connection.reporter != "source");
         let side = &mut entry.sides[side];
         // A look at what is open may be older than the word of its end.
         if side.as_ref().is_some_and(|seen| seen.ended && !ended) {
@@ -135,6 +138,9 @@ impl Ledger {
 }
 
 fn key(node: &str, connection: &Connection) -> Key {
+    if let Some(request) = &connection.request {
+        return Key::Request(format!("{node} {}", request.span));
+    }
     match &connection.trace {
         Some(trace) => Key::Trace(trace.clone()),
         None => Key::Alone(
@@ -151,7 +157,7 @@ impl Entry {
     }
 
     fn both_ended(&self) -> bool {
-        let alone = self.seen().all(|seen| seen.connection.trace.is_none());
+        let alone = self.seen().all(|seen| seen.connection.trace.is_none() || seen.connection.request.is_some());
         (alone || self.sides.iter().all(Option::is_some)) && self.seen().all(|seen| seen.ended)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use leno_telemetry::observe::{Connection, Peer, Verdict};
+use leno_telemetry::observe::{Connection, HttpRequest, Peer, Verdict};
 use serde::Serialize;
 
 use super::ledger::{Entry, Shown};
@@ -40,10 +40,53 @@ struct Pair {
     failed: u64,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 struct Moment {
     connections: u64,
     bytes: [u64; 2],
+    requests: Requests,
+}
+
+/// Requests that ended, and how long they took.
+#[derive(Debug, Default, Clone)]
+struct Requests {
+    ended: u64,
+    errors: u64,
+    /// By the logarithm of their time, in steps of a sixteenth.
+    times: BTreeMap<u16, u64>,
+}
+
+/// Steps for each doubling of a time.
+const STEPS: f64 = 16.0;
+
+impl Requests {
+    fn add(&mut self, request: &HttpRequest, verdict: Verdict) {
+        self.ended += 1;
+        let failed = request.status >= 500 || request.grpc_status.is_some_and(|status| status > 0);
+        self.errors += u64::from(failed || verdict != Verdict::Allowed);
+        let step = ((request.took_us.max(1) as f64).log2() * STEPS) as u16;
+        *self.times.entry(step).or_default() += 1;
+    }
+
+    fn merge(mut self, other: &Self) -> Self {
+        self.ended += other.ended;
+        self.errors += other.errors;
+        for (step, count) in &other.times {
+            *self.times.entry(*step).or_default() += count;
+        }
+        self
+    }
+
+    /// The time, milliseconds, that no more than `share` of them exceeded; within 3 %.
+    fn percentile(&self, share: f64) -> Option<f64> {
+        let rank = (self.ended as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let step = self.times.iter().find(|(_, count)| {
+            seen += **count;
+            seen >= rank
+        })?;
+        Some(((f64::from(*step.0) + 0.5) / STEPS).exp2() / 1000.0)
+    }
 }
 
 /// One line of the map.
@@ -66,6 +109,14 @@ pub(super) struct Line {
     pub(super) denied: u64,
     /// Connections that failed otherwise meanwhile.
     pub(super) failed: u64,
+    /// Requests that ended per second, as waypoints tell.
+    pub(super) requests_per_second: f64,
+    /// Of these, the share that was refused or failed: status 500 or more, or a gRPC status other than 0.
+    pub(super) error_share: Option<f64>,
+    /// Half of them took no longer, milliseconds.
+    pub(super) p50_ms: Option<f64>,
+    /// 99 of 100 took no longer, milliseconds.
+    pub(super) p99_ms: Option<f64>,
 }
 
 impl Map {
@@ -78,6 +129,15 @@ impl Map {
     pub(super) fn count(&mut self, entry: &mut Entry, shown: &Shown) {
         let connection = &shown.connection;
         let pair = self.pairs.entry(ends(connection)).or_default();
+        if let Some(request) = &connection.request {
+            if !entry.is_open() {
+                pair.now.requests.add(request, connection.verdict);
+                pair.denied += u64::from(connection.verdict == Verdict::Denied);
+            }
+            pair.encrypted |= connection.encrypted == Some(true);
+            // Its bytes are those of a connection, which is told of, too.
+            return;
+        }
         let bytes = [connection.bytes_sent, connection.bytes_received];
         for ((sum, bytes), counted) in pair.now.bytes.iter_mut().zip(bytes).zip(&mut entry.counted) {
             *sum += bytes.saturating_sub(*counted);
@@ -103,7 +163,8 @@ impl Map {
     pub(super) fn lines(&mut self) -> Vec<Line> {
         let mut lines = Vec::with_capacity(self.pairs.len());
         for ((source, destination), pair) in &mut self.pairs {
-            let quiet = pair.open == 0 && pair.now.connections == 0 && pair.now.bytes == [0, 0];
+            let quiet =
+                pair.open == 0 && pair.now.connections == 0 && pair.now.bytes == [0, 0] && pair.now.requests.ended == 0;
             pair.quiet = if quiet { pair.quiet + 1 } else { 0 };
             pair.past.push_back(std::mem::take(&mut pair.now));
             while pair.past.len() > self.moments {
@@ -111,6 +172,8 @@ impl Map {
             }
             let seconds = pair.past.len() as f64 * self.each;
             let per_second = |of: fn(&Moment) -> u64| pair.past.iter().map(of).sum::<u64>() as f64 / seconds;
+            let all = pair.past.iter().map(|moment| &moment.requests);
+            let requests = all.fold(Requests::default(), Requests::merge);
             lines.push(Line {
                 source: source.clone(),
                 destination: destination.clone(),
@@ -122,6 +185,10 @@ impl Map {
                 mixed: pair.encrypted && pair.in_the_clear,
                 denied: pair.denied,
                 failed: pair.failed,
+                requests_per_second: requests.ended as f64 / seconds,
+                error_share: (requests.ended > 0).then(|| requests.errors as f64 / requests.ended as f64),
+                p50_ms: requests.percentile(0.5),
+                p99_ms: requests.percentile(0.99),
             });
         }
         self.pairs.retain(|_, pair| pair.quiet < FORGOTTEN);
@@ -149,6 +216,10 @@ fn name(peer: &Peer, port: Option<u16>) -> String {
     }
 }
 
+fn per(of: Option<f64>, text: impl FnOnce(f64) -> String) -> String {
+    of.map_or_else(|| "-".to_owned(), text)
+}
+
 /// The map for people.
 pub(super) fn text(lines: &[Line], paint: Paint) -> String {
     let rows: Vec<_> = lines
@@ -168,12 +239,30 @@ pub(super) fn text(lines: &[Line], paint: Paint) -> String {
                 bytes(line.sent_per_second as u64),
                 bytes(line.received_per_second as u64),
                 encrypted.to_owned(),
+                per(line.error_share, |_| format!("{:.1}", line.requests_per_second)),
+                per(line.error_share, |share| format!("{:.1} %", share * 100.0)),
+                per(line.p50_ms, |ms| format!("{ms:.1} ms")),
+                per(line.p99_ms, |ms| format!("{ms:.1} ms")),
                 line.failed.to_string(),
                 if line.denied > 0 { paint.bad(&line.denied.to_string()) } else { "0".to_owned() },
             ]
         })
         .collect();
-    let heading = ["SOURCE", "DESTINATION", "OPEN", "CONN/S", "SENT/S", "RECEIVED/S", "ENCRYPTED", "FAILED", "DENIED"];
+    let heading = [
+        "SOURCE",
+        "DESTINATION",
+        "OPEN",
+        "CONN/S",
+        "SENT/S",
+        "RECEIVED/S",
+        "ENCRYPTED",
+        "REQ/S",
+        "ERRORS",
+        "P50",
+        "P99",
+        "FAILED",
+        "DENIED",
+    ];
     table(&heading, &rows)
 }
 

@@ -27,7 +27,7 @@ use serde_json::json;
 use crate::args::{Format, ObserveArgs};
 use crate::output::{self, Paint, table};
 use crate::stage::ask;
-use crate::target::{Target, chosen};
+use crate::target::{Target, chosen_proxies};
 use ledger::{Ledger, Shown};
 use notes::Notes;
 use stream::What;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ObserveArgs) -> anyhow::Result<()> {
 }
 
 async fn observe(target: &Target, args: &ObserveArgs) -> anyhow::Result<()> {
-    let nodes = chosen(target, &args.filter.node).await?;
+    let nodes = chosen_proxies(target, &args.filter.node).await?;
     let once = !args.follow && (args.output.output == Format::Json);
     if !once {
         target.announce();

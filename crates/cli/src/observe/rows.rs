@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leno_telemetry::observe::{Connection, Peer, Verdict};
+use leno_telemetry::observe::{Connection, HttpRequest, Peer, Verdict};
 
 use super::filter::service_name;
 use super::ledger::{Shown, State};
@@ -85,7 +85,8 @@ fn encrypted(connection: &Connection) -> String {
 
 fn verdict(connection: &Connection, paint: Paint) -> String {
     let reason = connection.reason.as_deref().unwrap_or_default();
-    let mut text = match (connection.verdict, &connection.policy) {
+    let mut text = connection.request.as_ref().map(request).unwrap_or_default();
+    text += &match (connection.verdict, &connection.policy) {
         (Verdict::Allowed, None) => paint.good("allowed"),
         (Verdict::Allowed, Some(policy)) => format!("{} by {policy}", paint.good("allowed")),
         (Verdict::Denied, _) => format!("{}: {reason}", paint.bad("denied")),
@@ -96,6 +97,17 @@ fn verdict(connection: &Connection, paint: Paint) -> String {
         text.push_str(note);
     }
     text
+}
+
+/// What was asked, and the status of the answer.
+fn request(request: &HttpRequest) -> String {
+    let HttpRequest { method, authority, path, status, .. } = request;
+    let status = match (status, request.grpc_status) {
+        (0, _) => "…".to_owned(),
+        (_, Some(grpc)) => format!("gRPC {grpc}"),
+        (status, None) => status.to_string(),
+    };
+    format!("{method} {authority}{path} {status}: ")
 }
 
 /// Bytes with a unit, as few digits as tell them apart.
@@ -129,7 +141,7 @@ fn lasted(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::testing::{connection, shown};
+    use crate::observe::testing::{connection, request, shown};
 
     fn row(change: impl FnOnce(&mut Connection)) -> String {
         let mut connection = connection();
@@ -155,6 +167,8 @@ mod tests {
             "12:34:56 | ended | fd00::9 | shop/db-1:8080 | shop/db-svc | no: the mesh does not know the source | 12 B | \
              3.4 kB | 56 ms | denied: not allowed"
         );
+        let of_request = row(|c| c.request = Some(request(1, 404, 9)));
+        assert!(of_request.ends_with("GET db/x 404: allowed"), "{of_request}");
         let foreign = row(|c| c.source.identity = Some("spiffe://x/ns/edge/sa/gateway".into()));
         assert!(foreign.contains("shop/web-1 (spiffe://x/ns/edge/sa/gateway)"), "{foreign}");
     }

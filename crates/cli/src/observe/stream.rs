@@ -153,6 +153,10 @@ mod tests {
             Ok(vec!["n1".to_owned()])
         }
 
+        async fn waypoints(&self) -> anyhow::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+
         async fn gone(&self) -> Option<anyhow::Error> {
             (self.0.load(Relaxed) >= 4).then(|| anyhow::anyhow!("no node proxies run"))
         }

@@ -1,6 +1,6 @@
 //! A connection for tests.
 
-use leno_telemetry::observe::{Connection, Peer, Verdict};
+use leno_telemetry::observe::{Connection, HttpRequest, Peer, Verdict};
 
 use super::ledger::{Shown, State};
 use crate::args::ObjectName;
@@ -32,6 +32,20 @@ pub(super) fn connection() -> Connection {
         dry_run: Vec::new(),
         trace: Some("ab".to_owned()),
         request: None,
+    }
+}
+
+pub(super) fn request(span: u64, status: u16, took_us: u64) -> HttpRequest {
+    HttpRequest {
+        method: "GET".to_owned(),
+        path: "/x".to_owned(),
+        authority: "db".to_owned(),
+        protocol: "HTTP/1.1".to_owned(),
+        status,
+        flags: "-".to_owned(),
+        took_us,
+        span: format!("{span:016x}"),
+        ..HttpRequest::default()
     }
 }
 

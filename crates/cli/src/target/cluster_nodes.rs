@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::Source;
 
+/// Selects the pods of waypoints.
+const OF_WAYPOINTS: &str = "gateway.istio.io/managed%3Dleno.mesh-waypoint-controller";
+
 /// An installation.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterNodes {
@@ -122,10 +125,12 @@ impl ClusterNodes {
         }
     }
 
-    /// Connects to a port of a pod's loopback.
-    pub(crate) async fn connect(&self, part: &Part, port: u16) -> anyhow::Result<PodStream> {
-        let connected = self.client.connect(&self.namespace, &part.pod, port).await;
-        connected.with_context(|| format!("cannot reach port {port} of {}/{}", self.namespace, part.pod))
+    /// Namespace and name of the pod that is to be asked: a waypoint is named so.
+    async fn pod(&self, node: &str, port: NodePort) -> anyhow::Result<(String, String)> {
+        match node.split_once('/') {
+            Some((namespace, pod)) => Ok((namespace.to_owned(), pod.to_owned())),
+            None => Ok((self.namespace.clone(), self.serving(node, port).await?.pod)),
+        }
     }
 }
 
@@ -154,6 +159,20 @@ impl Source for ClusterNodes {
         Ok(nodes)
     }
 
+    async fn waypoints(&self) -> anyhow::Result<Vec<String>> {
+        let list = self.client.get::<Value>(&format!("/api/v1/pods?labelSelector={OF_WAYPOINTS}")).await;
+        let list = list.context("listing the waypoints' pods in all namespaces")?;
+        let pods = list["items"].as_array().into_iter().flatten();
+        let running = pods.filter(|pod| Part::of(pod).is_some_and(|part| part.runs()));
+        let name = |pod: &Value| {
+            let metadata = &pod["metadata"];
+            Some(format!("{}/{}", metadata["namespace"].as_str()?, metadata["name"].as_str()?))
+        };
+        let mut names: Vec<_> = running.filter_map(name).collect();
+        names.sort();
+        Ok(names)
+    }
+
     /// An API server that is away comes back, and the proxies serve meanwhile.
     async fn gone(&self) -> Option<anyhow::Error> {
         let error = self.nodes().await.err()?;
@@ -162,14 +181,16 @@ impl Source for ClusterNodes {
     }
 
     async fn dial(&self, node: &str, port: NodePort) -> anyhow::Result<Self::Stream> {
-        self.connect(&self.serving(node, port).await?, number(port)).await
+        let (namespace, pod) = self.pod(node, port).await?;
+        let connected = self.client.connect(&namespace, &pod, number(port)).await;
+        connected.with_context(|| format!("cannot reach port {} of {namespace}/{pod}", number(port)))
     }
 
     /// The end of a connection takes a second to come through the API server, so this asks in a way that tells where the page
     /// ends.
     async fn page(&self, node: &str, port: NodePort, path: &str) -> anyhow::Result<String> {
-        let part = self.serving(node, port).await?;
-        let page = self.client.page(&self.namespace, &part.pod, number(port), path).await?;
+        let (namespace, pod) = self.pod(node, port).await?;
+        let page = self.client.page(&namespace, &pod, number(port), path).await?;
         if page.status != 200 {
             bail!("{path}: HTTP status {}: {}", page.status, page.body.trim());
         }

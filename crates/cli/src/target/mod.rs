@@ -16,7 +16,7 @@ use leno_local::stages;
 use serde_json::{Value, json};
 
 pub(crate) use cluster_nodes::{ClusterNodes, Part, best};
-pub(crate) use source::{Source, StageNodes, chosen};
+pub(crate) use source::{Source, StageNodes, chosen, chosen_proxies};
 
 use crate::args::{InstalledArgs, TargetArgs};
 

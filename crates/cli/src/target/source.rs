@@ -18,6 +18,9 @@ pub(crate) trait Source: Clone + Send + Sync + 'static {
     /// The nodes there are, in order.
     fn nodes(&self) -> impl Future<Output = anyhow::Result<Vec<String>>> + Send;
 
+    /// The waypoints there are, each as `NAMESPACE/POD`, which stands for a node where one is asked for.
+    fn waypoints(&self) -> impl Future<Output = anyhow::Result<Vec<String>>> + Send;
+
     /// Why the proxies are gone for good; `None` if they may come again.
     fn gone(&self) -> impl Future<Output = Option<anyhow::Error>> + Send;
 
@@ -42,6 +45,12 @@ impl Source for StageNodes {
         Ok(listing.nodes.into_iter().map(|node| node.name).collect())
     }
 
+    async fn waypoints(&self) -> anyhow::Result<Vec<String>> {
+        let listing = Client::connect(&self.0).await?.ps().await?;
+        let pods = listing.pods.into_iter().filter(|pod| pod.waypoint && pod.pid.is_some());
+        Ok(pods.map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect())
+    }
+
     /// With the stage, all proxies are gone.
     async fn gone(&self) -> Option<anyhow::Error> {
         self.nodes().await.err()
@@ -60,6 +69,13 @@ impl Source for Target {
         match self {
             Self::Stage(name) => StageNodes(name.clone()).nodes().await,
             Self::Cluster(nodes) => nodes.nodes().await,
+        }
+    }
+
+    async fn waypoints(&self) -> anyhow::Result<Vec<String>> {
+        match self {
+            Self::Stage(name) => StageNodes(name.clone()).waypoints().await,
+            Self::Cluster(nodes) => nodes.waypoints().await,
         }
     }
 
@@ -94,7 +110,23 @@ impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
 /// # Errors
 /// If one is asked for that does not exist.
 pub(crate) async fn chosen<S: Source>(source: &S, wanted: &[String]) -> anyhow::Result<Vec<String>> {
-    let nodes = source.nodes().await?;
+    among(source.nodes().await?, wanted)
+}
+
+/// As [`chosen`], among nodes and waypoints. Whoever may not list those is told of the nodes.
+///
+/// # Errors
+/// As [`chosen`].
+pub(crate) async fn chosen_proxies<S: Source>(source: &S, wanted: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut all = source.nodes().await?;
+    match source.waypoints().await {
+        Ok(waypoints) => all.extend(waypoints),
+        Err(error) => eprintln!("waypoints are left out: {error:#}"),
+    }
+    among(all, wanted)
+}
+
+fn among(nodes: Vec<String>, wanted: &[String]) -> anyhow::Result<Vec<String>> {
     if let Some(unknown) = wanted.iter().find(|wanted| !nodes.contains(wanted)) {
         anyhow::bail!("there is no node {unknown}; the nodes are {}", nodes.join(", "));
     }

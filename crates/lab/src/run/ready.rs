@@ -184,6 +184,7 @@ mod tests {
             message: "no luck".to_owned(),
             wants_mesh: true,
             netns: String::new(),
+            waypoint: false,
             pid: None,
         };
         now.pods = ["a", "b"].map(pod).into();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_model::{HBONE_PORT, ports, settings};
-use leno_objects::{Gateway, GatewayClass, Kind, Mode, ObjectKey, decode};
+use leno_objects::{Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, decode};
 use serde_json::{Value, json};
 
 use crate::files::{Manifests, Sourced};
@@ -64,6 +64,11 @@ pub(crate) fn add(
         manifests.objects.entry(key).or_insert_with(|| Sourced { object: Arc::new(object), origin: None });
     }
     Ok(())
+}
+
+/// Whether a pod with these labels is a waypoint.
+pub(crate) fn is_pod_of_one(labels: &Labels) -> bool {
+    labels.get(MANAGED.0).is_some_and(|by| **by == *MANAGED.1)
 }
 
 fn metadata(gateway: &Gateway) -> Value {

@@ -14,6 +14,7 @@ fn listing(pods: &[(&str, &str, bool)]) -> Listing {
         message: (*message).to_owned(),
         wants_mesh: false,
         netns: String::new(),
+        waypoint: false,
         pid: None,
     };
     Listing { stage: "default".to_owned(), pods: pods.iter().map(pod).collect(), ..Listing::default() }

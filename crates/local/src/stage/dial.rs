@@ -23,6 +23,10 @@ pub enum NodePort {
     Metrics,
 }
 
+/// What stands for a waypoint where a node is asked for: the namespace and the name of its pod, with this between them. No
+/// name of a node has it.
+const OF_WAYPOINT: char = '/';
+
 /// What stands for the control plane where a node is asked for. No node has this name: they are `node-1`, `node-2`, …
 pub const CONTROL_PLANE: &str = "control";
 
@@ -41,10 +45,17 @@ pub(crate) async fn dial(
     node: &str,
     port: NodePort,
 ) -> Result<TcpStream, Error> {
+    let of_waypoint = |(namespace, name): (&str, &str)| {
+        let pod = listing.pods.iter().find(|pod| pod.waypoint && pod.namespace == namespace && pod.name == name);
+        pod.map(|pod| pod.netns.as_str())
+    };
     let of_node = || listing.nodes.iter().find(|known| known.name == node).map(|found| found.netns.as_str());
     let (netns, whose) = match (node, port) {
         (CONTROL_PLANE, NodePort::Metrics) => (Some(fabric), "the control plane".to_owned()),
-        _ => (of_node(), format!("{node}'s proxy")),
+        _ => match node.split_once(OF_WAYPOINT) {
+            Some(pod) => (of_waypoint(pod), format!("waypoint {node}")),
+            None => (of_node(), format!("{node}'s proxy")),
+        },
     };
     let Some(netns) = netns else {
         let known = listing.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");

@@ -95,6 +95,9 @@ pub struct PodListing {
     pub wants_mesh: bool,
     /// Network namespace.
     pub netns: String,
+    /// Whether it is a waypoint.
+    #[serde(default)]
+    pub waypoint: bool,
     /// Process id of its first process.
     pub pid: Option<i32>,
 }

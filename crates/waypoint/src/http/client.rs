@@ -10,8 +10,7 @@ use leno_proxy::tunnels::Tunnel;
 use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
 use parking_lot::Mutex;
 
-use super::exchange::protocol;
-use super::pending::AllPending;
+use super::pending::{AllPending, protocol};
 use crate::asked::{Asked, service_port, source};
 use crate::gate::Gate;
 use crate::lane::Lane;

@@ -15,7 +15,7 @@ use leno_telemetry::metrics::{Outcome, RequestProtocol};
 
 use super::client::{Client, View};
 use super::head::Asks;
-use super::pending::Pending;
+use super::pending::{Pending, protocol};
 use super::refusal::{Flag, Refusal};
 use super::trace::Trace;
 use crate::gate::Gate;
@@ -247,15 +247,6 @@ impl Exchange {
             route: self.route.clone(),
         }));
         record
-    }
-}
-
-/// A version's name in the log.
-pub(super) fn protocol(version: Version) -> &'static str {
-    match version {
-        Version::HTTP_2 => "HTTP/2",
-        Version::HTTP_10 => "HTTP/1.0",
-        _ => "HTTP/1.1",
     }
 }
 

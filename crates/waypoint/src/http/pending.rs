@@ -68,6 +68,15 @@ impl AllPending {
     }
 }
 
+/// A version's name in the log.
+pub(super) fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

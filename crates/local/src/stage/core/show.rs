@@ -10,6 +10,7 @@ use leno_objects::{Kind, Node as NodeObject, Object, ObjectKey, Pod, Service, se
 use super::{Core, Entry};
 use crate::cluster::objects::node_object;
 use crate::cluster::services::declared_ports;
+use crate::cluster::waypoints;
 use crate::files::{Concerns, PassedOver};
 use crate::stage::listing::{NodeListing, PassedOverListing, PodListing};
 use crate::stage::pod::sandbox::Sandbox;
@@ -174,6 +175,7 @@ impl Core {
             message: entry.report.message.clone(),
             wants_mesh: entry.wish.borrow().in_mesh,
             netns: self.ctx.networks.names.pod(&metadata.namespace, &metadata.name),
+            waypoint: waypoints::is_pod_of_one(&metadata.labels),
             pid: entry.report.sandbox.as_ref().map(Sandbox::pid),
         }
     }
