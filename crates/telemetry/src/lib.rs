@@ -1,4 +1,4 @@
-//! What is told? Log, metrics, access log, admin endpoint, readiness.
+//! What is told? Log, metrics, access log, spans, admin endpoint, readiness.
 //!
 //! Nothing here makes the data path wait. A metric update is one atomic addition, and an access log line is dropped
 //! (and counted) rather than waited for.
@@ -13,6 +13,7 @@ pub mod logging;
 pub mod metrics;
 pub mod observe;
 mod readiness;
+pub mod spans;
 
 pub use access_log::AccessLog;
 pub use descriptors::{DescriptorLimit, descriptor_limit, raise_descriptor_limit};

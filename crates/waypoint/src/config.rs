@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leno_model::HBONE_PORT;
 use leno_proxy::config::{PLACE, at_least_one, duration};
+use leno_telemetry::spans::Collector;
 
 /// Settings of a waypoint.
 #[derive(Debug, Clone, clap::Args)]
@@ -73,6 +74,16 @@ pub struct WaypointConfig {
     #[arg(long, env = "LENO_MAX_CONCURRENT_REQUESTS", default_value_t = 100, value_parser = requests)]
     pub max_concurrent_requests: u32,
 
+    /// OpenTelemetry collector that takes spans of requests, as http://HOST:PORT (OTLP over HTTP). Without one, no spans are
+    /// told; a trace that a client has begun is passed on all the same, and one is begun where there is none.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub collector: Option<Collector>,
+
+    /// Of a hundred requests that belong to no trace, those whose trace is told. Of a trace that a client has begun, the
+    /// client says.
+    #[arg(long, env = "LENO_TRACE_SAMPLING", default_value_t = 1.0, value_parser = per_cent)]
+    pub trace_sampling: f64,
+
     /// For tests and measurements: listeners that take HTTP in the clear, each as ADDRESS:PORT=SERVICE-ADDRESS:PORT,
     /// separated by commas. Whoever reaches one is taken for this waypoint itself.
     #[arg(long, env = "LENO_WAYPOINT_CLEAR_LISTENERS", value_delimiter = ',')]
@@ -89,6 +100,13 @@ const HEAD_MIN: usize = 8 << 10;
 fn head(text: &str) -> Result<usize, String> {
     let fits = |bytes: &usize| (HEAD_MIN..=16 << 20).contains(bytes);
     text.parse().ok().filter(fits).ok_or_else(|| "write a number of bytes from 8192 to 16777216".to_owned())
+}
+
+fn per_cent(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=100.0).contains(share))
+        .ok_or_else(|| "write a number from 0 to 100".to_owned())
 }
 
 fn requests(text: &str) -> Result<u32, String> {

@@ -6,6 +6,7 @@ use leno_capture::NamespaceId;
 use leno_proxy::Core;
 use leno_proxy::peers::{Silent, Unproven};
 use leno_proxy::tunnels::Tunnel;
+use leno_telemetry::spans::Spans;
 use leno_tunnel::RelayOptions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,6 +25,8 @@ pub(crate) struct Gate {
     pub(crate) tables: Tables,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) relay: RelayOptions,
+    /// Where spans of requests are told, if anybody takes them.
+    pub(crate) spans: Option<Spans>,
     /// Endpoints that don't answer.
     pub(crate) silent: Silent,
     /// The network namespace of this process.
@@ -41,6 +44,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
+    /// The part of new traces whose spans are told; `None` if nobody takes any.
+    pub(crate) fn trace_share(&self) -> Option<f64> {
+        self.spans.as_ref().map(|_| self.config.trace_sampling / 100.0)
+    }
+
     /// The lane of a tunnel.
     pub(crate) fn lane(&self, tunnel: &Tunnel) -> &Lane {
         &self.lanes[tunnel.worker.index()]

@@ -11,6 +11,7 @@ use leno_proxy::tunnels::{self, Server};
 use leno_proxy::{Carried, Carrier, Core, Host, Proxy, Volume};
 use leno_telemetry::access_log::Record;
 use leno_telemetry::logging::LogHandle;
+use leno_telemetry::spans::Spans;
 use leno_tunnel::RelayOptions;
 use parking_lot::Mutex;
 use serde::ser::SerializeMap;
@@ -103,6 +104,7 @@ impl Waypoint {
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),
             lanes,
+            spans: config.waypoint.collector.is_some().then(|| Spans::new(core.metrics.spans_dropped().clone())),
             relay: RelayOptions::default(),
             silent: Silent::default(),
             here,
@@ -144,6 +146,10 @@ impl Carrier for Waypoint {
             is_second_choice: false,
         };
         let servers = self.gate.lanes.iter().map(server).collect::<Vec<_>>();
+        if let (Some(spans), Some(collector)) = (&self.gate.spans, &self.gate.config.collector) {
+            let own = (&self.gate.config.service_account, &self.gate.core.config.pod_namespace);
+            tokio::spawn(spans.clone().send(collector.clone(), format!("{}.{}", own.0, own.1)));
+        }
         let gate = self.gate.clone();
         tokio::spawn(crate::upstream::forget_peers(gate.clone()));
         let Some(first) = self.gate.lanes.first() else { return };

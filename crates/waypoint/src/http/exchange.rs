@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -12,6 +12,7 @@ use leno_model::{Identity, Name, Service, Workload};
 use leno_policy::{Route, WaypointTarget};
 use leno_telemetry::access_log::{Level, Record, Request};
 use leno_telemetry::metrics::{Outcome, RequestProtocol};
+use leno_telemetry::spans::{Span, Value};
 
 use super::client::{Client, View};
 use super::head::Asks;
@@ -211,9 +212,56 @@ impl Exchange {
         if self.grpc {
             metrics.messages(messages, self.messages.1);
         }
+        if let (Some(spans), Some(trace)) = (&self.client.gate.spans, self.trace.filter(|trace| trace.told)) {
+            spans.tell(self.span(trace, took));
+        }
         let level = if self.error.is_some() { Level::Error } else { Level::Info };
         if core.access_log.enabled(level) {
             core.access_log.completed(self.record());
+        }
+    }
+
+    /// By the names of OpenTelemetry's semantic conventions for HTTP. The query stays out: it may hold secrets.
+    fn span(&self, trace: Trace, took: Duration) -> Span {
+        let text = |value: &str| Value::Text(value.to_owned());
+        let mut attributes = vec![
+            ("http.request.method", text(self.method.as_str())),
+            ("http.response.status_code", Value::Number(self.status.as_u16().into())),
+            ("url.path", text(self.path.as_ref().map_or("", |path| path.path()))),
+            ("url.scheme", text("http")),
+            ("network.protocol.version", text(protocol(self.version).trim_start_matches("HTTP/"))),
+            ("network.peer.address", Value::Text(self.client.address().ip().to_string())),
+            ("source.principal", Value::Text(self.client.identity().to_string())),
+            ("response_flags", text(self.flag.as_str())),
+        ];
+        if let Some(authority) = &self.authority {
+            attributes.push(("server.address", text(authority.host())));
+        }
+        if let Some(route) = &self.route {
+            attributes.push(("http.route", text(route)));
+        }
+        if let Some(status) = self.grpc_status {
+            attributes.push(("rpc.grpc.status_code", Value::Number(status.into())));
+        }
+        if let Some(id) = self.request_id.as_ref().and_then(|id| id.to_str().ok()) {
+            attributes.push(("guid:x-request-id", text(id)));
+        }
+        if let Some(workload) = &self.endpoint.1 {
+            attributes.push(("upstream.pod", Value::Text(format!("{}/{}", workload.namespace, workload.name))));
+        }
+        let failed = self.error.clone().or_else(|| self.status.is_server_error().then(|| self.status.to_string()));
+        Span {
+            trace: trace.id,
+            span: trace.span,
+            parent: trace.parent,
+            began: SystemTime::now() - took,
+            took,
+            name: match &self.route {
+                Some(route) => format!("{} {route}", self.method),
+                None => self.method.to_string(),
+            },
+            attributes,
+            error: failed,
         }
     }
 

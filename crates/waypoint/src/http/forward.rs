@@ -42,7 +42,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::client_cert(&mut head.headers, client.identity(), own_identity.as_ref());
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
-    exchange.traced(trace::follow(&mut head.headers, None));
+    exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
     let routed = match routing::follow(&view, &mut exchange, &mut head, &mut asks) {
         Ok(routed) => routed,
         Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),

@@ -125,3 +125,30 @@ async fn passed_bytes_are_listed_while_they_pass() {
         (13, true, Some("web-0"))
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_span_is_told_under_which_the_program_goes_on() {
+    let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = format!("http://{}", collector.local_addr().unwrap()).parse().unwrap();
+    let mesh = Mesh::with(|config| config.waypoint.collector = Some(at)).await;
+    mesh.service(AppProtocol::Http11, &[mirror().await]).await;
+    let request = "GET /x?secret=1 HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\
+        traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n";
+    let answer = raw(mesh.bridged().await, request.as_bytes()).await;
+    let (mut stream, _) = soon("the exporter", collector.accept()).await.unwrap();
+    let mut told = String::new();
+    while !told.contains("\"status") && !told.contains("endTimeUnixNano") {
+        let mut read = [0; 4096];
+        let count = soon("a span", tokio::io::AsyncReadExt::read(&mut stream, &mut read)).await.unwrap();
+        told.push_str(std::str::from_utf8(&read[..count]).unwrap());
+    }
+    let field =
+        |name: &str| told.split(&format!("\"{name}\":\"")).nth(1).unwrap().split('"').next().unwrap().to_owned();
+    assert_eq!(
+        (field("traceId"), field("parentSpanId")),
+        ("0af7651916cd43dd8448eb211c80319c".into(), "b7ad6b7169203331".into())
+    );
+    let went_on = format!("traceparent=00-0af7651916cd43dd8448eb211c80319c-{}-01\n", field("spanId"));
+    assert!(answer.contains(&went_on), "{went_on}: {answer}");
+    assert!(!told.contains("secret"), "{told}");
+}
