@@ -14,6 +14,7 @@ use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::gateway_status;
 use crate::status::{Status, StatusSink};
 use crate::translate::{self, Delta, Translator};
 
@@ -257,6 +258,11 @@ impl Controller {
     /// The current objects.
     pub fn store(&self) -> ObjectStore {
         self.inner.state.lock().translator.store().clone()
+    }
+
+    /// What the status of Gateways is made from.
+    pub fn known_of_gateways(&self) -> gateway_status::Known {
+        gateway_status::Known::of(&self.inner.state.lock().translator)
     }
 
     /// Gives access to the current objects without a clone.

@@ -1,14 +1,48 @@
 //! What becomes of a Gateway or a GatewayClass, in the words of the Gateway API's status: conditions with their reasons,
 //! addresses, and the listeners. Pure: whoever keeps objects writes it into them.
 
+use std::collections::BTreeMap;
+
+use leno_model::Name;
+use leno_model::http::RouteKind;
 use leno_objects::{GATEWAY_GROUP, Gateway, GatewayClass, HBONE, Kind, Listener, Object, ObjectStore, Pod, Service};
 
 use crate::status::Condition;
-use crate::translate::Options;
 use crate::translate::waypoint::GATEWAY_NAME;
+use crate::translate::{Options, Translator};
 
 /// The kinds of routes that a listener of a waypoint takes.
-const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
+const ROUTE_KINDS: [(RouteKind, &str); 2] = [(RouteKind::Http, "HTTPRoute"), (RouteKind::Grpc, "GRPCRoute")];
+
+/// What a status is made from: the objects, and what the mesh makes of them.
+#[derive(Debug)]
+pub struct Known {
+    options: Options,
+    store: ObjectStore,
+    attached: BTreeMap<(Name, RouteKind), usize>,
+}
+
+impl Known {
+    /// What a translator knows now.
+    pub fn of(translator: &Translator) -> Self {
+        Self {
+            options: translator.options().clone(),
+            store: translator.store().clone(),
+            attached: translator.attached_routes(),
+        }
+    }
+
+    /// The objects.
+    pub fn store(&self) -> &ObjectStore {
+        &self.store
+    }
+
+    /// How many routes of a kind a Gateway is told of.
+    fn attached(&self, gateway: &Gateway, kind: RouteKind) -> usize {
+        let waypoint = format!("{}/{}", gateway.metadata.namespace, gateway.metadata.name);
+        self.attached.get(&(waypoint.into(), kind)).copied().unwrap_or_default()
+    }
+}
 
 /// The status of a GatewayClass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +69,7 @@ pub struct ListenerStatus {
     pub name: String,
     /// The kinds of routes that it takes, of the group [`GATEWAY_GROUP`].
     pub supported_kinds: Vec<&'static str>,
-    /// How many routes name the Gateway as their parent.
+    /// How many routes are in force at the waypoint: those of the services that use it.
     pub attached_routes: usize,
     /// Its conditions.
     pub conditions: Vec<Condition>,
@@ -76,12 +110,13 @@ pub fn of_class(class: &GatewayClass) -> Option<ClassStatus> {
 }
 
 /// The status of a Gateway; `None` if it is another controller's.
-pub fn of_gateway(options: &Options, store: &ObjectStore, gateway: &Gateway) -> Option<GatewayStatus> {
+pub fn of_gateway(known: &Known, gateway: &Gateway) -> Option<GatewayStatus> {
+    let store = &known.store;
     let class = GatewayClass::get(store, "", &gateway.spec.gateway_class_name);
     if !gateway.is_waypoint(class) {
         return None;
     }
-    let listeners: Vec<ListenerStatus> = gateway.spec.listeners.iter().map(listener).collect();
+    let listeners: Vec<ListenerStatus> = gateway.spec.listeners.iter().map(|it| listener(known, gateway, it)).collect();
     let (namespace, name) = (&gateway.metadata.namespace, &gateway.metadata.name);
     let refusal = refusal(gateway, class);
     let service = Service::get(store, namespace, name);
@@ -104,7 +139,7 @@ pub fn of_gateway(options: &Options, store: &ObjectStore, gateway: &Gateway) -> 
         (None, Some(_)) => yes("Programmed", &format!("{} of {} waypoint pods are ready", running.ready, running.all)),
     };
     let accepted = refusal.unwrap_or_else(|| yes("Accepted", "it is a waypoint of Leno"));
-    let hostname = service.map(|_| format!("{name}.{namespace}.svc.{}", options.cluster_domain));
+    let hostname = service.map(|_| format!("{name}.{namespace}.svc.{}", known.options.cluster_domain));
     let mut listeners = listeners;
     for listener in &mut listeners {
         let usable = listener.conditions.iter().all(|condition| condition.holds || condition.kind == "Conflicted");
@@ -142,7 +177,7 @@ pub fn refusal(gateway: &Gateway, class: Option<&GatewayClass>) -> Option<Condit
     None
 }
 
-fn listener(listener: &Listener) -> ListenerStatus {
+fn listener(known: &Known, gateway: &Gateway, listener: &Listener) -> ListenerStatus {
     let accepted = if listener.is_hbone() {
         yes("Accepted", "it is the mesh's way to this waypoint")
     } else {
@@ -153,9 +188,10 @@ fn listener(listener: &Listener) -> ListenerStatus {
         )
     };
     let asked = &listener.allowed_routes.kinds;
-    let takes = |kind: &&str| asked.is_empty() || asked.iter().any(|it| it.group == GATEWAY_GROUP && it.kind == **kind);
-    let supported_kinds = ROUTE_KINDS.into_iter().filter(|kind| takes(kind)).collect();
-    let strange = asked.iter().find(|it| it.group != GATEWAY_GROUP || !ROUTE_KINDS.contains(&it.kind.as_str()));
+    let takes = |kind: &str| asked.is_empty() || asked.iter().any(|it| it.group == GATEWAY_GROUP && it.kind == kind);
+    let supported_kinds = ROUTE_KINDS.into_iter().map(|(_, name)| name).filter(|name| takes(name)).collect();
+    let is_known = |kind: &str| ROUTE_KINDS.iter().any(|(_, name)| *name == kind);
+    let strange = asked.iter().find(|it| it.group != GATEWAY_GROUP || !is_known(&it.kind));
     let resolved = match strange {
         None => yes("ResolvedRefs", "all that it names is known"),
         Some(kind) => no(
@@ -165,10 +201,13 @@ fn listener(listener: &Listener) -> ListenerStatus {
         ),
     };
     let conflicted = no("Conflicted", "NoConflicts", "no other listener is in its way");
+    // Requests come by this listener and by no other. What it is asked to take does not matter to routes of Services.
+    let kinds = ROUTE_KINDS.iter().filter(|_| listener.is_hbone());
+    let attached_routes = kinds.map(|(kind, _)| known.attached(gateway, *kind)).sum();
     ListenerStatus {
         name: listener.name.clone(),
         supported_kinds,
-        attached_routes: 0,
+        attached_routes,
         conditions: vec![accepted, resolved, conflicted],
     }
 }
@@ -194,9 +233,9 @@ impl Running {
 }
 
 /// The status of an object that has one of these.
-pub fn of_object(options: &Options, store: &ObjectStore, object: &Object) -> Option<Status> {
+pub fn of_object(known: &Known, object: &Object) -> Option<Status> {
     match object {
-        Object::Gateway(gateway) => of_gateway(options, store, gateway).map(Status::Gateway),
+        Object::Gateway(gateway) => of_gateway(known, gateway).map(Status::Gateway),
         Object::GatewayClass(class) => of_class(class).map(Status::Class),
         _ => None,
     }

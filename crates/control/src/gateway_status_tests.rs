@@ -1,3 +1,5 @@
+use leno_objects::Change;
+
 use super::*;
 use crate::testing::load;
 
@@ -23,12 +25,10 @@ fn pod(name: &str, ready: &str) -> String {
 }
 
 fn status(yaml: &str) -> Option<GatewayStatus> {
-    let mut store = ObjectStore::default();
-    for object in load(yaml) {
-        store.upsert(object);
-    }
-    let gateway = Gateway::get(&store, "shop", "gate").expect("a Gateway").clone();
-    of_gateway(&Options::default(), &store, &gateway)
+    let mut translator = Translator::new(Options::default());
+    translator.apply(load(yaml).into_iter().map(Change::upsert));
+    let gateway = Gateway::get(translator.store(), "shop", "gate").expect("a Gateway");
+    of_gateway(&Known::of(&translator), gateway)
 }
 
 fn reasons(conditions: &[Condition]) -> Vec<String> {
@@ -56,6 +56,38 @@ fn a_waypoint_on_its_way() {
         ]
     );
     assert_eq!(ready.listeners[0].supported_kinds, ["HTTPRoute", "GRPCRoute"]);
+}
+
+#[test]
+fn routes_that_are_in_force_at_a_waypoint_are_counted() {
+    let service = |name: &str, labels: &str| {
+        format!(
+            "\n---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}\n\
+             spec: {{clusterIP: 10.1.0.7, ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let route = |kind: &str, name: &str, parent: &str| {
+        format!(
+            "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{parentRefs: [{{group: '', kind: Service, name: {parent}}}], rules: [{{backendRefs: [{{name: web, port: 80}}]}}]}}\n"
+        )
+    };
+    let all = [
+        GATE.to_owned(),
+        SERVICE.to_owned(),
+        service("web", "istio.io/use-waypoint: gate"),
+        service("other", ""),
+        route("HTTPRoute", "a", "web"),
+        route("HTTPRoute", "elsewhere", "other"),
+        route("HTTPRoute", "nowhere", "gone"),
+        route("GRPCRoute", "b", "web"),
+    ];
+    // The HTTPRoute at the same port gives way to the GRPCRoute.
+    assert_eq!(status(&all.concat()).expect("ours").listeners[0].attached_routes, 1);
+    assert_eq!(status(&all[..7].concat()).expect("ours").listeners[0].attached_routes, 1);
+    assert_eq!(status(&all[..4].concat()).expect("ours").listeners[0].attached_routes, 0);
+    let two = [&all[..7].concat(), &*route("HTTPRoute", "c", "web")].concat();
+    assert_eq!(status(&two).expect("ours").listeners[0].attached_routes, 2);
 }
 
 #[test]

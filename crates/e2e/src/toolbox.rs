@@ -142,7 +142,17 @@ impl Namespace {
     ///
     /// If the pod can't be asked to ask. That an answer stays out is an [`Answer`].
     pub fn ask(&self, pod: &str, urls: &[String]) -> Result<Vec<Answer>, Error> {
+        self.ask_with(pod, &[], urls)
+    }
+
+    /// As [`Namespace::ask`], with headers (`name: value`) in the HTTP requests.
+    ///
+    /// # Errors
+    ///
+    /// As [`Namespace::ask`].
+    pub fn ask_with(&self, pod: &str, headers: &[&str], urls: &[String]) -> Result<Vec<Answer>, Error> {
         let mut arguments = vec!["exec", "--namespace", self.name(), pod, "--", "/toolbox", "ask"];
+        arguments.extend(headers.iter().flat_map(|header| ["-header", header]));
         arguments.extend(urls.iter().map(String::as_str));
         let output = self.kubectl().output(&arguments)?;
         let answers = read(&String::from_utf8_lossy(&output.stdout));

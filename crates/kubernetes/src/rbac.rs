@@ -44,6 +44,7 @@ pub const WAYPOINTS: &[Rule] = &[
     rule("apps", &["deployments"], &[], &["get", "create", "patch"]),
     rule("policy", &["poddisruptionbudgets"], &[], &["get", "create", "patch"]),
     rule("networking.k8s.io", &["networkpolicies"], &[], &["get", "create", "patch"]),
+    rule("gateway.networking.k8s.io", &["gatewayclasses"], &[], &["create"]),
 ];
 
 /// In its own namespace (a Role). Creating can't be narrowed to names.

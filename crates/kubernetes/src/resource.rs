@@ -39,7 +39,7 @@ const PAGE: u32 = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) kind: Kind,
-    version: &'static str,
+    pub(crate) version: &'static str,
 }
 
 impl Resource {

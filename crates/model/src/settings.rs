@@ -12,6 +12,8 @@ pub const CLUSTER_DOMAIN: &str = "CLUSTER_DOMAIN";
 pub const POD_NAME: &str = "POD_NAME";
 /// Namespace of the pod that a component runs as.
 pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
+/// Whether a waypoint tells programs who calls.
+pub const FORWARD_CLIENT_CERT: &str = "LENO_FORWARD_CLIENT_CERT";
 
 /// The default of [`CLUSTER_ID`].
 pub const DEFAULT_CLUSTER_ID: &str = "Kubernetes";

@@ -15,6 +15,8 @@ pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 /// Annotation, with value `allowed`, of a Gateway, or of a Namespace, service or pod that uses one: what its waypoint serves
 /// may also be reached around the waypoint.
 pub const WAYPOINT_BYPASS: &str = "leno.mesh/waypoint-bypass";
+/// Annotation, with value `true`, of a Gateway: its waypoint tells programs who calls, in `x-forwarded-client-cert`.
+pub const WAYPOINT_FORWARD_CLIENT_CERT: &str = "leno.mesh/waypoint-forward-client-cert";
 /// Annotation that a node agent writes when it has captured the pod's traffic. Peers may use tunnels to the pod only
 /// then.
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leno_model::HBONE_PORT;
+use leno_model::settings::FORWARD_CLIENT_CERT;
 use leno_proxy::config::{PLACE, at_least_one, duration};
 use leno_telemetry::spans::Collector;
 
@@ -55,7 +56,7 @@ pub struct WaypointConfig {
     pub detection_timeout: Duration,
 
     /// Tell programs who calls, in the header `x-forwarded-client-cert`. The one that a client sends is always removed.
-    #[arg(long, env = "LENO_FORWARD_CLIENT_CERT", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(long, env = FORWARD_CLIENT_CERT, default_value_t = false, action = clap::ArgAction::Set)]
     pub forward_client_cert: bool,
 
     /// Bytes that the head of a request or of a response may have; more is refused with 431.

@@ -125,15 +125,15 @@ fn yaml(namespace: &str, args: &ApplyArgs) -> String {
 
 /// A waypoint, as it is shown.
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
-struct Shown {
-    namespace: String,
-    name: String,
-    class: String,
-    traffic: String,
-    programmed: bool,
-    message: String,
+pub(crate) struct Shown {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) class: String,
+    pub(crate) traffic: String,
+    pub(crate) programmed: bool,
+    pub(crate) message: String,
     /// Whether it may be gone around.
-    bypass: bool,
+    pub(crate) bypass: bool,
 }
 
 impl Shown {
@@ -162,7 +162,8 @@ impl Shown {
     }
 }
 
-async fn waypoints(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<Shown>> {
+/// Those of a namespace, or all of them.
+pub(crate) async fn waypoints(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<Shown>> {
     let at = namespace.map_or_else(|| format!("{API}/gateways"), |it| format!("{API}/namespaces/{it}/gateways"));
     let listed: Option<Value> = client.find(&at).await.context("listing Gateways")?;
     let items = listed.map(|mut list| list["items"].take());

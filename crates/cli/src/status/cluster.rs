@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::proxies::{PAGE, Proxy};
-use super::{Node, Status};
+use super::{Node, Status, waypoints};
 use crate::cluster::settled;
 use crate::target::{ClusterNodes, Part, Target, best};
 
@@ -55,7 +55,8 @@ async fn told(nodes: &ClusterNodes, components: Vec<Rollout>) -> anyhow::Result<
         node.proxy.problem = Some("no proxy runs here; `leno check` says why".to_owned());
     }
     let of = Target::Cluster(nodes.clone()).json();
-    Ok(Status { of, components: Some(components), nodes: by_node })
+    let waypoints = Some(waypoints::gather(nodes, &pods, &planes).await?);
+    Ok(Status { of, components: Some(components), nodes: by_node, waypoints })
 }
 
 /// What all replicas of the control plane say of the proxies.
@@ -102,7 +103,7 @@ fn by_node(pods: &Value, namespace: &str) -> BTreeMap<String, Node> {
         let node = nodes.entry(name.to_owned()).or_default();
         node.draining += usize::from(is_draining(pod, namespace));
         match pod["metadata"]["annotations"][REDIRECTION_ANNOTATION].as_str() {
-            _ if pod["spec"]["hostNetwork"] == true => {}
+            _ if pod["spec"]["hostNetwork"] == true || waypoints::is_waypoint(pod) => {}
             Some(REDIRECTION_ENABLED) => node.in_mesh += 1,
             Some("pending") => node.pending += 1,
             _ => node.outside += 1,

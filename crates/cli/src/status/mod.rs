@@ -3,6 +3,7 @@
 mod cluster;
 mod proxies;
 mod stage;
+mod waypoints;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::proxies::Proxy;
+use self::waypoints::Waypoints;
 use crate::args::{Format, StatusArgs};
 use crate::output;
 use crate::target::Target;
@@ -26,6 +28,9 @@ pub(crate) struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     components: Option<Vec<Rollout>>,
     nodes: BTreeMap<String, Node>,
+    /// Of a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waypoints: Option<Waypoints>,
 }
 
 /// One node.
@@ -80,6 +85,7 @@ fn text(of: &str, status: &Status) -> String {
     if !problems.is_empty() {
         parts.push(problems.join("\n"));
     }
+    parts.extend(status.waypoints.as_ref().and_then(Waypoints::text));
     parts.join("\n\n")
 }
 

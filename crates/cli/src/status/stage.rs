@@ -31,7 +31,7 @@ pub(super) async fn gather(name: &StageName, wait: Option<Duration>) -> anyhow::
         proxy.judge(&node.name, &format!("ztunnel-{}", node.name), &planes);
         nodes.insert(node.name.clone(), of_node(node, &listing, proxy));
     }
-    Ok(Status { of: Target::Stage(name.clone()).json(), components: None, nodes })
+    Ok(Status { of: Target::Stage(name.clone()).json(), components: None, nodes, waypoints: None })
 }
 
 async fn settled(name: &StageName) -> anyhow::Result<Listing> {

@@ -31,8 +31,8 @@ fn a_row_tells_all_of_a_proxy() {
     let in_sync = judged(true, [&others[..], &[follower("leno-node-abc", "n1", true, &[])]].concat());
     let draining = in_sync.draining;
     let node = Node { in_mesh: 4, outside: 2, draining, proxy: in_sync, ..Node::default() };
-    let status =
-        Status { of: json!({"stage": "x"}), components: None, nodes: BTreeMap::from([("n1".to_owned(), node)]) };
+    let nodes = BTreeMap::from([("n1".to_owned(), node)]);
+    let status = Status { of: json!({"stage": "x"}), components: None, nodes, waypoints: None };
     let text = text("stage x", &status);
     let row: Vec<_> =
         text.lines().last().unwrap().split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();

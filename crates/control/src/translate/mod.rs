@@ -20,7 +20,7 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leno_model::http::RouteName;
+use leno_model::http::{RouteKind, RouteName};
 use leno_model::settings::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_CLUSTER_ID};
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceName, WorkloadUid};
 
@@ -161,6 +161,17 @@ impl Translator {
     /// The waypoints that are told of a route, each as `namespace/service account`.
     pub fn readers_of(&self, route: &RouteName) -> impl Iterator<Item = &Name> {
         self.route_readers.get(route).into_iter().flatten()
+    }
+
+    /// How many routes of each kind each waypoint is told of. Waypoints are called as in [`Self::readers_of`].
+    pub fn attached_routes(&self) -> BTreeMap<(Name, RouteKind), usize> {
+        let mut counts = BTreeMap::new();
+        for (route, waypoints) in &self.route_readers {
+            for waypoint in waypoints {
+                *counts.entry((waypoint.clone(), route.kind)).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Takes in changes atomically and updates the mesh.

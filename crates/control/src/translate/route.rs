@@ -122,6 +122,7 @@ pub(super) fn readers(mesh: &Mesh, route: &Route) -> BTreeSet<Name> {
     });
     waypoints
         .filter_map(|waypoint| match &waypoint.destination {
+            GatewayDestination::Hostname(service) if service.is_not_allowed() => None,
             // A waypoint's Service and account are called as its Gateway.
             GatewayDestination::Hostname(service) => {
                 let name = service.hostname.split('.').next().unwrap_or_default();

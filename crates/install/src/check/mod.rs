@@ -6,6 +6,7 @@ mod before;
 mod installed;
 mod nodes;
 mod parts;
+mod waypoints;
 
 use leno_kubernetes::Client;
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub enum Outcome {
 /// One check and what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it belongs to: `cluster`, `nodes`, `installation`, `pods`, `parts`.
+    /// What it belongs to: `cluster`, `nodes`, `installation`, `pods`, `parts`, `waypoints`.
     pub category: &'static str,
     /// How things should be.
     pub check: String,
@@ -83,6 +84,7 @@ pub async fn after(client: &Client, namespace: &str) -> Vec<Finding> {
         findings.extend(nodes::all(client).await);
         findings.extend(installed::all(client, namespace).await);
         findings.extend(parts::all(client, namespace).await);
+        findings.extend(waypoints::all(client).await);
     }
     findings
 }

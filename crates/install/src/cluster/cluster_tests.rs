@@ -136,6 +136,29 @@ async fn users_policies_outlive_an_installation_unless_they_are_purged() {
 }
 
 #[tokio::test]
+async fn the_class_of_waypoints_goes_unless_it_is_somebody_elses() {
+    let class = |controller: &str, part_of: &str| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "leno-waypoint", "labels": {"app.kubernetes.io/part-of": part_of}},
+            "spec": {"controllerName": controller},
+        })
+    };
+    for (controller, part_of, kept) in [
+        ("leno.mesh/waypoint-controller", "leno", 0),
+        ("leno.mesh/waypoint-controller", "theirs", 1),
+        ("example.com/other", "leno", 1),
+    ] {
+        let (server, client) = cluster().await;
+        install(&client, Profile::Default, &[]).await.expect("it is installed");
+        server.put(&class(controller, part_of));
+        let removal = uninstall(&client, false).await.expect("it is removed");
+        assert_eq!(removal.kept.len(), kept, "{removal:?}");
+        assert_eq!(removal.removed.contains(&"GatewayClass leno-waypoint".to_owned()), kept == 0, "{removal:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_namespace_with_something_of_somebody_elses_stays() {
     let (server, client) = cluster().await;
     install(&client, Profile::Default, &[]).await.expect("it is installed");

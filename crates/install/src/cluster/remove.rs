@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leno_kubernetes::Client;
+use leno_objects::{Kind, WAYPOINT_CLASS, WAYPOINT_CONTROLLER};
 use serde_json::Value;
 
 use super::error::doing;
@@ -71,6 +72,7 @@ pub async fn remove(
             removal.removed.push(format!("{kind} {name}"));
         }
     }
+    remove_class(client, &mut removal).await?;
     for resource in &RESOURCES {
         match resource.kind {
             "Namespace" => {}
@@ -131,6 +133,18 @@ async fn remove_workload(
         }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+/// The class that the control plane made would keep its definition.
+async fn remove_class(client: &Client, removal: &mut Removal) -> Result<(), ClusterError> {
+    let path = format!("/apis/{}/gatewayclasses/{WAYPOINT_CLASS}", Kind::GatewayClass.api_version());
+    let found = client.find::<Value>(&path).await.map_err(doing("looking for the class of waypoints"))?;
+    let labels = |object: &Value| object["metadata"]["labels"]["app.kubernetes.io/part-of"] == "leno";
+    if found.is_some_and(|object| labels(&object) && object["spec"]["controllerName"] == WAYPOINT_CONTROLLER) {
+        delete(client, &path, "the class of waypoints").await?;
+        removal.removed.push(format!("GatewayClass {WAYPOINT_CLASS}"));
+    }
+    Ok(())
 }
 
 /// A definition takes all its objects with it, and those are users'.

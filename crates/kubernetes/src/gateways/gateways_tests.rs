@@ -50,7 +50,10 @@ fn read(value: &Value) -> Gateway {
 
 #[test]
 fn the_template_is_filled_in_for_a_gateway() {
-    let wishes = json!({"leno.mesh/waypoint-replicas": "3", "leno.mesh/waypoint-memory": "1Gi"});
+    let wishes = json!({
+        "leno.mesh/waypoint-replicas": "3", "leno.mesh/waypoint-memory": "1Gi",
+        "leno.mesh/waypoint-forward-client-cert": "true",
+    });
     let made = parts::parts(TEMPLATE, &read(&gateway("u", &wishes)), "roots").expect("sound");
     let paths: Vec<_> = made.iter().map(|part| parts::path(part).expect("known")).collect();
     assert_eq!(
@@ -74,6 +77,7 @@ fn the_template_is_filled_in_for_a_gateway() {
     assert_eq!(pod["metadata"]["labels"], json!({"gateway": "gate", "team": "a"}), "the mesh finds pods by its labels");
     assert_eq!(pod["metadata"]["annotations"], json!({"a": "b", "note": "n", "leno.mesh/root-certificates": "roots"}));
     assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "50m", "memory": "1Gi"}));
+    assert_eq!(pod["spec"]["containers"][0]["env"], json!([{"name": "LENO_FORWARD_CLIENT_CERT", "value": "true"}]));
     let plain = parts::parts(TEMPLATE, &read(&gateway("u", &json!({}))), "roots").expect("sound");
     assert_eq!(plain[2]["spec"]["replicas"], Value::Null, "whoever scales it decides");
     let slip = parts::parts(TEMPLATE, &read(&gateway("u", &json!({"leno.mesh/waypoint-replicas": "many"}))), "");
@@ -119,6 +123,11 @@ async fn who_leads_makes_waypoints_and_tells_what_became_of_them() {
     tokio::task::yield_now().await;
     assert_eq!(server.requests(), [""; 0], "a follower writes nothing");
     leads.send_replace(true);
+    let class = || server.get(API, "gatewayclasses", "", "leno-waypoint");
+    while class().is_none() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(class().expect("there")["spec"]["controllerName"], "leno.mesh/waypoint-controller");
     let refused = until(&server, |status| status["listeners"].is_array()).await;
     assert_eq!(condition(&refused, "Accepted")["status"], "True");
     assert_eq!(condition(&refused, "Programmed")["reason"], "NoResources");

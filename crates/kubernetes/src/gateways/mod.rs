@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leno_control::Controller;
 use leno_control::gateway_status::{self, Status};
-use leno_objects::{Gateway, GatewayClass, Object, ObjectKey};
+use leno_objects::{Gateway, GatewayClass, Kind, Object, ObjectKey, ObjectStore, WAYPOINT_CLASS};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -82,18 +82,19 @@ impl GatewayKeeper {
 
     /// Looks at all Gateways once. Returns whether all that was to be written is.
     async fn pass(&mut self) -> bool {
-        let (options, store) = (self.controller.options(), self.controller.store());
+        let known = self.controller.known_of_gateways();
+        let store = known.store();
+        let mut sound = self.make_class(store).await;
         let objects: Vec<Arc<Object>> =
             gateway_status::KINDS.iter().flat_map(|kind| store.of_kind(*kind)).cloned().collect();
         let there: Vec<ObjectKey> = objects.iter().map(|object| object.key()).collect();
         self.told.retain(|key, _| there.contains(key));
         self.made.retain(|key, _| there.contains(key));
         self.failed.retain(|key, _| there.contains(key));
-        let mut sound = true;
         for object in objects {
             let key = object.key();
             if let Some(gateway) = Gateway::of(&object) {
-                let class = GatewayClass::get(&store, "", &gateway.spec.gateway_class_name);
+                let class = GatewayClass::get(store, "", &gateway.spec.gateway_class_name);
                 let deleted = gateway.metadata.deletion_timestamp.is_some();
                 if gateway.is_waypoint(class) && gateway_status::refusal(gateway, class).is_none() && !deleted {
                     match self.make(&key, gateway).await {
@@ -108,7 +109,7 @@ impl GatewayKeeper {
                     }
                 }
             }
-            let Some(mut status) = gateway_status::of_object(&options, &store, &object) else { continue };
+            let Some(mut status) = gateway_status::of_object(&known, &object) else { continue };
             if let (Status::Gateway(status), Some(why)) = (&mut status, self.failed.get(&key)) {
                 status.cannot_be_made(why);
             }
@@ -125,6 +126,27 @@ impl GatewayKeeper {
             }
         }
         sound
+    }
+
+    /// Makes the class of waypoints where nobody has one of that name. Returns whether nothing is left to do.
+    async fn make_class(&self, store: &ObjectStore) -> bool {
+        if self.template.is_none() || GatewayClass::get(store, "", WAYPOINT_CLASS).is_some() {
+            return true;
+        }
+        for resource in Resource::versions(Kind::GatewayClass) {
+            match self.client.create::<Value>(&resource.path(), &parts::class(resource.version)).await {
+                Ok(_) => return true,
+                // The definition may be an older one, or not there.
+                Err(error) if error.is_not_found() => {}
+                // It is on its way to us.
+                Err(error) if error.is_conflict() => return true,
+                Err(error) => {
+                    tracing::debug!("the GatewayClass {WAYPOINT_CLASS} can't be made yet: {error}");
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     async fn make(&mut self, key: &ObjectKey, gateway: &Gateway) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! The objects that a waypoint consists of: the installation's template, filled in for one Gateway.
 
-use leno_objects::{Gateway, Labels};
+use leno_model::settings::FORWARD_CLIENT_CERT;
+use leno_objects::{Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT};
 use serde_json::{Map, Value, json};
 
 /// Annotation of a Gateway: how many pods it is to have. Without it, whoever scales the Deployment decides.
@@ -32,6 +33,18 @@ pub(super) fn parts(template: &str, gateway: &Gateway, roots: &str) -> Result<Ve
     Ok(parts)
 }
 
+/// The class by which Gateways ask to be waypoints. No Gateway needs the object; people and other programs look for it.
+pub(super) fn class(version: &str) -> Value {
+    json!({
+        "apiVersion": version, "kind": "GatewayClass",
+        "metadata": {
+            "name": WAYPOINT_CLASS,
+            "labels": {"app.kubernetes.io/name": "leno-waypoint", "app.kubernetes.io/part-of": "leno"},
+        },
+        "spec": {"controllerName": WAYPOINT_CONTROLLER, "description": "Waypoints of the mesh, made by Leno"},
+    })
+}
+
 fn owner(gateway: &Gateway) -> Value {
     json!({
         "apiVersion": leno_objects::Kind::Gateway.api_version(), "kind": "Gateway",
@@ -49,6 +62,18 @@ fn deployment(spec: &mut Value, gateway: &Gateway, roots: &str) -> Result<(), St
         if let Some(wanted) = gateway.metadata.annotation(annotation) {
             for container in template["spec"]["containers"].as_array_mut().into_iter().flatten() {
                 container["resources"]["requests"][resource] = wanted.into();
+            }
+        }
+    }
+    if let Some(wanted) = gateway.metadata.annotation(WAYPOINT_FORWARD_CLIENT_CERT) {
+        let variable = json!({"name": FORWARD_CLIENT_CERT, "value": (wanted == "true").to_string()});
+        for container in template["spec"]["containers"].as_array_mut().into_iter().flatten() {
+            match container["env"].as_array_mut() {
+                Some(all) => {
+                    all.retain(|one| one["name"] != FORWARD_CLIENT_CERT);
+                    all.push(variable.clone());
+                }
+                None => container["env"] = json!([variable]),
             }
         }
     }

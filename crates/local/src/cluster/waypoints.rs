@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_model::{HBONE_PORT, ports, settings};
-use leno_objects::{Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, decode};
+use leno_objects::{
+    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, decode,
+};
 use serde_json::{Value, json};
 
 use crate::files::{Manifests, Sourced};
@@ -121,7 +123,7 @@ fn deployment(gateway: &Gateway, token: &str, around: &Surroundings) -> Value {
                     "containers": [{
                         "name": "waypoint",
                         "command": [around.program.to_string_lossy(), "waypoint"],
-                        "env": environment(token, around),
+                        "env": environment(gateway, token, around),
                         "readinessProbe": {
                             "httpGet": {"path": "/healthz/ready", "port": ports::READINESS},
                             "periodSeconds": 1,
@@ -133,7 +135,7 @@ fn deployment(gateway: &Gateway, token: &str, around: &Surroundings) -> Value {
     })
 }
 
-fn environment(token: &str, around: &Surroundings) -> Vec<Value> {
+fn environment(gateway: &Gateway, token: &str, around: &Surroundings) -> Vec<Value> {
     let fact = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let value = |name: &str, value: &str| json!({"name": name, "value": value});
     let control = format!("https://{}", around.control);
@@ -151,6 +153,10 @@ fn environment(token: &str, around: &Surroundings) -> Vec<Value> {
         value("IPV6_ENABLED", &around.ipv6.to_string()),
     ];
     all.extend(around.inherited.iter().map(|(name, text)| value(name, text)));
+    if let Some(wanted) = gateway.metadata.annotation(WAYPOINT_FORWARD_CLIENT_CERT) {
+        all.retain(|variable| variable["name"] != settings::FORWARD_CLIENT_CERT);
+        all.push(value(settings::FORWARD_CLIENT_CERT, &(wanted == "true").to_string()));
+    }
     all
 }
 

@@ -26,6 +26,15 @@ func ask(arguments []string) error {
 	every := flags.Duration("every", 0, "time from one start to the next")
 	timeout := flags.Duration("timeout", 5*time.Second, "time for each")
 	untilEnd := flags.Bool("until-eof", false, "go on until standard input ends")
+	headers := http.Header{}
+	flags.Func("header", "of each HTTP request, as name:value", func(text string) error {
+		name, value, found := strings.Cut(text, ":")
+		if !found {
+			return fmt.Errorf("%q is not name:value", text)
+		}
+		headers.Add(name, value)
+		return nil
+	})
 	flags.Parse(arguments)
 	if flags.NArg() == 0 {
 		return fmt.Errorf("ask wants an address")
@@ -35,7 +44,7 @@ func ask(arguments []string) error {
 	for ; asked < *n || *untilEnd && !ended(); asked++ {
 		for _, url := range flags.Args() {
 			began := time.Now()
-			answer, err := once(url, *timeout)
+			answer, err := once(url, *timeout, headers)
 			took := time.Since(began).Round(100 * time.Microsecond)
 			if err != nil {
 				failures++
@@ -65,13 +74,13 @@ func inputEnds(read bool) func() bool {
 }
 
 // once asks one address, by the protocol that its scheme names.
-func once(url string, timeout time.Duration) (string, error) {
+func once(url string, timeout time.Duration, headers http.Header) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	scheme, address, _ := strings.Cut(url, "://")
 	switch scheme {
 	case "http":
-		return get(ctx, url)
+		return get(ctx, url, headers)
 	case "tcp":
 		return line(ctx, address)
 	case "grpc":
@@ -81,11 +90,12 @@ func once(url string, timeout time.Duration) (string, error) {
 }
 
 // get makes one HTTP request on a connection of its own. Any status is an answer, and stands first in it.
-func get(ctx context.Context, url string) (string, error) {
+func get(ctx context.Context, url string, headers http.Header) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
+	request.Header = headers
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {

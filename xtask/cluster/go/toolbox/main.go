@@ -11,7 +11,7 @@ import (
 
 const usage = `toolbox COMMAND
   serve [-http ADDR] [-tcp ADDR] [-grpc ADDR]   servers that answer with this pod's name and the caller's address
-  ask [-n N] [-every D] [-timeout D] [-until-eof] URL...
+  ask [-n N] [-every D] [-timeout D] [-until-eof] [-header NAME:VALUE] URL...
                                                 asks each N times, or until standard input ends, on connections of their
                                                 own; one line for each answer
                                                 http://HOST:PORT/PATH, tcp://HOST:PORT (a line), grpc://HOST:PORT (health)

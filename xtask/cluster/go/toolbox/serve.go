@@ -59,13 +59,18 @@ func serve(arguments []string) error {
 	}
 }
 
-// serveHTTP answers every path with this pod's name and the caller's address. The query "wait=500ms" delays the answer.
+// serveHTTP answers every path with this pod's name and the caller's address. The query "wait=500ms" delays the answer, and
+// "show=x-name" adds the request's header of that name.
 func serveHTTP(listener net.Listener, name string) error {
 	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
 			time.Sleep(wait)
 		}
-		fmt.Fprintf(w, "%s sees %s\n", name, r.RemoteAddr)
+		fmt.Fprintf(w, "%s sees %s", name, r.RemoteAddr)
+		for _, header := range r.URL.Query()["show"] {
+			fmt.Fprintf(w, " %s=%q", header, r.Header.Values(header))
+		}
+		fmt.Fprintln(w)
 	}))
 }
 
