@@ -21,10 +21,19 @@ pub(crate) struct Content<'a> {
     pub(crate) file: &'a str,
     /// The static program itself.
     pub(crate) program: &'a [u8],
+    /// What else lies in the image's root.
+    pub(crate) beside: &'a [Beside<'a>],
     /// Who runs it, by number; nobody given is root.
     pub(crate) user: Option<&'a str>,
     /// Labels of the image.
     pub(crate) labels: &'a [(&'a str, &'a str)],
+}
+
+/// A file beside the program.
+pub(crate) struct Beside<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) mode: u32,
 }
 
 /// An image of one program, ready to be written.
@@ -126,10 +135,13 @@ impl Image {
     }
 }
 
-/// The image's only layer: the program.
+/// The image's only layer: the program, and what lies beside it.
 fn layer(content: &Content<'_>) -> Result<Vec<u8>> {
     let mut layer = tar::Builder::new(Vec::with_capacity(content.program.len() + 4096));
     add(&mut layer, content.file, 0o755, content.program).context("packing the program")?;
+    for beside in content.beside {
+        add(&mut layer, beside.file, beside.mode, beside.bytes).with_context(|| format!("packing {}", beside.file))?;
+    }
     layer.into_inner().context("packing the program")
 }
 

@@ -22,7 +22,8 @@ fn unpacked(bytes: &[u8]) -> BTreeMap<String, Vec<u8>> {
 
 fn image(program: &[u8]) -> Result<Image> {
     let labels = &[("org.opencontainers.image.title", "leno")];
-    Image::new(&Content { image: "localhost/leno:0.1.0", file: "leno", program, user: Some("65532:65532"), labels })
+    let image = "localhost/leno:0.1.0";
+    Image::new(&Content { image, file: "leno", program, beside: &[], user: Some("65532:65532"), labels })
 }
 
 fn written(program: &[u8]) -> Vec<u8> {

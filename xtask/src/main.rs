@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 mod archive;
 mod cluster;
 mod codegen;
+mod conformance;
 mod elf;
 mod image;
 mod whole_file;
@@ -16,9 +17,12 @@ fn main() -> Result<ExitCode> {
     match arguments.next().as_deref() {
         Some("cluster") => return cluster::run(arguments),
         Some(cluster::PROCESS) => return cluster::process(arguments),
+        Some("conformance") => return conformance::run(arguments),
         Some("codegen") => codegen::run()?,
         Some("image") => image::run(arguments)?,
-        other => bail!("unknown command {:?}; there is: cluster, codegen, image", other.unwrap_or_default()),
+        other => {
+            bail!("unknown command {:?}; there is: cluster, codegen, conformance, image", other.unwrap_or_default())
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,8 @@ use super::telling::say;
 use super::{interrupt, process};
 use crate::archive::{Content, Image};
 
+mod conformance;
+
 /// The image in which test pods run.
 pub(crate) const TOOLBOX: &str = "localhost/toolbox:1";
 pub(crate) const COREDNS: &str = "localhost/coredns:1";
@@ -29,6 +31,9 @@ const KUBERNETES_PROGRAMS: [&str; 7] =
 /// Part of the key of what was built: raise it when archives are to be made anew.
 const ARCHIVE_FORMAT: &[u8] = b"1";
 
+/// In a command: the directory in which the part is built.
+pub(crate) const OUT: &str = "@OUT@";
+
 /// Name of the unfinished ones.
 const PARTIAL: &str = ".partial-";
 
@@ -37,20 +42,33 @@ struct Part {
     name: &'static str,
     /// What is said while it is built.
     what: &'static str,
-    /// Each the arguments of one `go`.
+    /// Each the arguments of one `go`. [`OUT`] stands for the directory in which the part is built.
     commands: Vec<Vec<String>>,
-    /// Folders of our own sources, if it is built from them.
+    /// The directory of our own Go module that it is built from, below this crate's.
+    module: &'static str,
+    /// Folders of the module, if it is built from one.
     sources: &'static [&'static str],
     finish: fn(&Path) -> Result<()>,
 }
 
 /// Builds what is missing and returns the directories of all parts.
 pub(crate) fn all(layout: &Layout) -> Result<Vec<PathBuf>> {
+    each(layout, described())
+}
+
+/// Builds what is missing of the conformance suite, and returns the directories of the suite and of its pods' image.
+pub(crate) fn conformance(layout: &Layout) -> Result<[PathBuf; 2]> {
+    let _lock = layout.lock()?;
+    let built = each(layout, vec![conformance::suite(), conformance::echo()])?;
+    built.try_into().map_err(|_| anyhow::anyhow!("there are two parts"))
+}
+
+fn each(layout: &Layout, described: Vec<Part>) -> Result<Vec<PathBuf>> {
     let parts = layout.parts();
     fs::create_dir_all(&parts).with_context(|| format!("creating {}", parts.display()))?;
     sweep(&parts)?;
     let mut built = Vec::new();
-    for part in described() {
+    for part in described {
         let place = parts.join(format!("{}-{}", part.name, part.key()?));
         if !place.exists() {
             part.build(&parts, &place).with_context(|| format!("building {}", part.what))?;
@@ -70,10 +88,8 @@ pub(crate) fn nothing_to_do(layout: &Layout) -> Result<bool> {
     Ok(true)
 }
 
-/// Where our Go sources are.
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/go")
-}
+/// Where the module of the cluster's own programs is.
+const CLUSTER: &str = "cluster/go";
 
 fn described() -> Vec<Part> {
     // Without these, Kubernetes takes itself for an unreleased version, and its parts refuse one another.
@@ -98,6 +114,7 @@ fn described() -> Vec<Part> {
             name: "kubernetes",
             what: "Kubernetes and etcd (ten minutes the first time)",
             commands: vec![build(&version, "./hyperkube")],
+            module: CLUSTER,
             sources: &["hyperkube"],
             finish: |place| {
                 for program in KUBERNETES_PROGRAMS {
@@ -110,6 +127,7 @@ fn described() -> Vec<Part> {
             name: "images",
             what: "CoreDNS and the images",
             commands: vec![build("", "./pause ./coredns ./toolbox")],
+            module: CLUSTER,
             sources: &["pause", "coredns", "toolbox"],
             finish: |place| {
                 for (program, image) in [("pause", PAUSE), ("coredns", COREDNS), ("toolbox", TOOLBOX)] {
@@ -128,6 +146,7 @@ fn described() -> Vec<Part> {
                 "github.com/containerd/containerd/v2/cmd",
                 "containerd containerd-shim-runc-v2 ctr",
             )],
+            module: CLUSTER,
             sources: &[],
             finish: |_| Ok(()),
         },
@@ -139,6 +158,7 @@ fn described() -> Vec<Part> {
                 "github.com/containernetworking/plugins/plugins",
                 "main/bridge main/ptp main/loopback ipam/host-local meta/portmap",
             )],
+            module: CLUSTER,
             sources: &[],
             finish: |_| Ok(()),
         },
@@ -148,11 +168,16 @@ fn described() -> Vec<Part> {
 /// Writes the image that holds one program, beside it.
 fn pack(path: &Path, file: &str, image: &str) -> Result<()> {
     let program = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-    let content = Content { image, file, program: &program, user: None, labels: &[] };
+    let content = Content { image, file, program: &program, beside: &[], user: None, labels: &[] };
     Image::new(&content)?.write(&path.with_extension("tar")).map(drop)
 }
 
 impl Part {
+    /// Where our Go sources are.
+    fn sources(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(self.module)
+    }
+
     /// Over all that decides what comes out.
     fn key(&self) -> Result<String> {
         let mut hash = Sha256::new();
@@ -167,9 +192,10 @@ impl Part {
             add(argument.as_bytes());
         }
         if !self.sources.is_empty() {
-            let mut files = vec![sources().join("go.mod"), sources().join("go.sum")];
+            let sources = self.sources();
+            let mut files = vec![sources.join("go.mod"), sources.join("go.sum")];
             for folder in self.sources {
-                let folder = sources().join(folder);
+                let folder = sources.join(folder);
                 let entries = fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))?;
                 let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
                 paths.sort();
@@ -177,7 +203,7 @@ impl Part {
             }
             for file in files {
                 // The same wherever the source tree lies.
-                add(file.strip_prefix(sources()).unwrap_or(&file).as_os_str().as_encoded_bytes());
+                add(file.strip_prefix(&sources).unwrap_or(&file).as_os_str().as_encoded_bytes());
                 add(&fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
             }
         }
@@ -206,7 +232,8 @@ impl Part {
     fn go(&self, arguments: &[String], out: &Path) -> Result<()> {
         // Other work goes first: this takes minutes.
         let mut command = process::tied("nice");
-        command.args(["-n", "10", "go"]).args(arguments);
+        let out_of = |argument: &String| argument.replace(OUT, &out.display().to_string());
+        command.args(["-n", "10", "go"]).args(arguments.iter().map(out_of));
         command
             .env("CGO_ENABLED", "0")
             .env("GOWORK", "off")
@@ -214,7 +241,7 @@ impl Part {
             .env("GOBIN", out)
             .current_dir(out);
         if !self.sources.is_empty() {
-            command.current_dir(sources());
+            command.current_dir(self.sources());
         }
         let log = parts_log(out);
         let output = fs::File::create(&log).with_context(|| format!("creating {}", log.display()))?;

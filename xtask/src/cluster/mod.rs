@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 
-mod build;
+pub(crate) mod build;
 mod certificates;
 mod cgroups;
 mod control_plane;
 mod host;
 mod interrupt;
 mod layout;
-mod load;
+pub(crate) mod load;
 mod node;
 mod node_config;
 mod node_init;
@@ -30,12 +30,14 @@ mod telling;
 mod up;
 mod waiting;
 
+pub(crate) use build::Unreachable;
 use cgroups::Cgroups;
-use layout::Layout;
+pub(crate) use layout::Layout;
 use plan::{Families, NODES_MAX, Node, Plan};
-use telling::{print, say};
+use telling::print;
 
 pub(crate) use process::COMMAND as PROCESS;
+pub(crate) use telling::say;
 
 const FAILED: u8 = 1;
 /// There is no cluster, or it is not ready.
@@ -109,7 +111,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     let layout = Layout::find()?;
     let (error, code) = match carry_out(&layout, arguments.command) {
         Err(error) if interrupt::came() => (error, interrupt::EXIT_CODE),
-        Err(error) if error.is::<build::Unreachable>() => (error, NO_MODULES),
+        Err(error) if error.is::<Unreachable>() => (error, NO_MODULES),
         Err(error) => (error, FAILED),
         Ok(code) => return Ok(code),
     };

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<()> {
         ("org.opencontainers.image.version", env!("CARGO_PKG_VERSION")),
         ("org.opencontainers.image.licenses", env!("CARGO_PKG_LICENSE")),
     ];
-    let content = Content { image: NAME, file: PROGRAM, program: &program, user: Some(USER), labels };
+    let content = Content { image: NAME, file: PROGRAM, program: &program, beside: &[], user: Some(USER), labels };
     let image = Image::new(&content).with_context(|| format!("{} can't be the image's program", binary.display()))?;
     let size = image.write(&request.output)?;
     writeln!(
