@@ -14,6 +14,9 @@ use super::{Finding, Outcome};
 
 const CATEGORY: &str = "parts";
 
+/// The pods of all waypoints.
+const WAYPOINTS: &str = "/api/v1/pods?labelSelector=gateway.istio.io%2Fmanaged%3Dleno.mesh-waypoint-controller";
+
 /// Ports of the parts' pages.
 const AGENT: u16 = 15014;
 const METRICS: u16 = 15020;
@@ -68,7 +71,12 @@ async fn within(patience: Duration, client: &Client, namespace: &str) -> Vec<Fin
             Err(error) => Finding::ok(CATEGORY, CHAINED).unknown(&error),
         });
     }
-    findings.extend(asking.control_planes(&of("leno-control"), of("leno-node").len()).await);
+    // They follow the same control planes.
+    let waypoints = match client.get::<Value>(WAYPOINTS).await {
+        Ok(list) => running(&list).len(),
+        Err(_) => 0,
+    };
+    findings.extend(asking.control_planes(&of("leno-control"), of("leno-node").len() + waypoints).await);
     findings
 }
 
