@@ -298,6 +298,22 @@ impl Rush {
     }
 }
 
+/// Prints what proxies and waypoints say of connections that failed.
+fn tell_faults(shop: &Shop<'_>, failed: &[String]) {
+    if failed.is_empty() {
+        return;
+    }
+    let of_gateway = format!("gateway.networking.k8s.io/gateway-name={NAME}");
+    for (namespace, selector) in [(SYSTEM, "app.kubernetes.io/name=leno-node"), (shop.namespace.name(), &*of_gateway)] {
+        let logs = ["logs", "--namespace", namespace, "--selector", selector, "--prefix", "--tail=4000"];
+        let logs = shop.namespace.kubectl().run(&[&logs[..], &["--max-log-requests=20"]].concat()).unwrap_or_default();
+        let faults: Vec<_> = logs.lines().filter(|line| line.contains("error") || line.contains("WARN")).collect();
+        for line in faults.iter().rev().take(20) {
+            eprintln!("{line}");
+        }
+    }
+}
+
 pub(crate) fn change_under_load(stand: &Stand) {
     let shop = Shop::open(stand, "e2e-waypoint-load");
     shop.namespace.apply(ROUTE).unwrap();
@@ -308,6 +324,7 @@ pub(crate) fn change_under_load(stand: &Stand) {
     shop.scale(1);
     rush.go_on(100);
     let failed = rush.end("while a waypoint grew to three pods and shrank to one");
+    tell_faults(&shop, &failed);
     assert!(failed.is_empty(), "{failed:#?}");
 
     let mut rush = Rush::begin(&shop);
@@ -315,6 +332,7 @@ pub(crate) fn change_under_load(stand: &Stand) {
     shop.settled();
     rush.go_on(100);
     let failed = rush.end("while a waypoint was updated");
+    tell_faults(&shop, &failed);
     assert!(failed.is_empty(), "{failed:#?}");
 
     shop.scale(2);
@@ -329,6 +347,7 @@ pub(crate) fn change_under_load(stand: &Stand) {
     rush.go_on(100);
     let loads = rush.loads.len();
     let failed = rush.end("while one of two pods of a waypoint was killed");
+    tell_faults(&shop, &failed);
     // What was in its hand may fail: one request of each load.
     assert!(failed.len() <= loads, "{failed:#?}");
 }

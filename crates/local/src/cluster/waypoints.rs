@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_model::{HBONE_PORT, ports, settings};
-use leno_objects::{
-    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, decode,
-};
+use leno_objects::{Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, decode};
 use serde_json::{Value, json};
 
 use crate::files::{Manifests, Sourced};

@@ -144,14 +144,9 @@ impl Listed for Client {
     }
 }
 
-/// The routes of what was asked for.
+/// The routes of what was asked for. They belong to a service as it is addressed (Gateway API, GEP-1324): a request to a pod's
+/// own address follows none, though it passes the waypoint.
 fn table(gate: &Gate, mesh: &Mesh, target: &WaypointTarget) -> Option<Arc<Table>> {
-    let (service, port) = match target {
-        WaypointTarget::Service { service, port, .. } => (service, *port),
-        WaypointTarget::Pod { workload, service, address } => {
-            let service = service.as_ref()?;
-            (service, service_port(workload, service, address.port())?)
-        }
-    };
-    gate.tables.of(mesh, &service.id, port).filter(|table| !table.is_empty())
+    let WaypointTarget::Service { service, port, .. } = target else { return None };
+    gate.tables.of(mesh, &service.id, *port).filter(|table| !table.is_empty())
 }

@@ -13,7 +13,6 @@ use super::client::View;
 use super::exchange::Exchange;
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
-use crate::asked::service_port;
 
 /// What a route makes of a request.
 pub(crate) struct Routed {
@@ -99,15 +98,11 @@ pub(crate) fn follow(
     Ok(Some(Routed { forward, target }))
 }
 
-/// The backend. One that is the service which was asked for stays as it was asked for: for a headless service, the pod.
+/// The backend. One that is the service which was asked for stays as it was asked for.
 fn target(view: &View, forward: &Forward, label: &str) -> Result<WaypointTarget, Refusal> {
     let to = &forward.to;
-    let same = match &view.target {
-        WaypointTarget::Service { service, port, .. } => service.id == to.service && *port == to.port,
-        WaypointTarget::Pod { workload, service, address } => service.as_ref().is_some_and(|service| {
-            service.id == to.service && service_port(workload, service, address.port()) == Some(to.port)
-        }),
-    };
+    let same = matches!(&view.target, WaypointTarget::Service { service, port, .. }
+        if service.id == to.service && *port == to.port);
     if same {
         return Ok(view.target.clone());
     }
