@@ -29,4 +29,3 @@ mod starting;
 mod surviving;
 mod traffic;
 mod upgrading;
-mod waypoints;
