@@ -11,7 +11,7 @@ use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
 use parking_lot::Mutex;
 
 use super::pending::{AllPending, protocol};
-use crate::asked::{Asked, service_port, source};
+use crate::asked::{Asked, source};
 use crate::gate::Gate;
 use crate::lane::Lane;
 use crate::open::{Listed, Place};
