@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::cluster::{Cluster, News};
+use crate::cluster::{Cluster, Farewell, News};
 use crate::directory::{Directory, Wish};
 use crate::install::{Installer, Paths};
 use crate::metrics::AgentMetrics;
@@ -27,7 +27,7 @@ use crate::pod::Shared;
 use crate::probes::Probes;
 use crate::processes::Finder;
 use crate::registry::Registry;
-use crate::removal::Removal;
+use crate::removal::{OfProxies, Removal};
 use crate::server::Desk;
 use crate::state::{self, Remembered};
 use crate::{Config, Error};
@@ -144,24 +144,20 @@ pub async fn run(config: Config, parts: Parts, shutdown: impl Future<Output = ()
     let mut installer = Installer::new(config.cni_net_dir.clone(), config.cni_bin_dir.clone(), program, &paths);
     // The chart's `LENO_STATE_DIR`.
     let of_proxies = config.cni_socket.with_file_name("node").join("state");
-    let removal = Removal {
+    let parent = |path: &Path| path.parent().map(Path::to_owned);
+    let mut removal = Removal {
         registry: registry.clone(),
         finder,
         gate: gate.clone(),
         node: node.clone(),
         files: vec![pods_file.clone(), state_file, config.cni_socket.clone(), config.zds_socket.clone()],
-        // Those that are in others first.
-        directories: of_proxies
-            .ancestors()
-            .take(2)
-            .chain([&config.cni_socket, &config.zds_socket].into_iter().filter_map(|socket| socket.parent()))
-            .chain([config.state_dir.as_path()])
-            .map(Path::to_owned)
-            .collect(),
+        directories: parent(&config.cni_socket).into_iter().chain([config.state_dir.clone()]).collect(),
         proc: config.proc_dir.clone(),
-        of_proxies,
+        of_proxies: None,
     };
+    let of_proxies = OfProxies { socket: parent(&config.zds_socket), state: of_proxies };
     if config.remove {
+        removal.of_proxies = Some(of_proxies);
         removal.run(&mut installer).await?;
         return Ok(Ended::Removed);
     }
@@ -187,9 +183,13 @@ pub async fn run(config: Config, parts: Parts, shutdown: impl Future<Output = ()
             Some(first) = news.recv() => registry.take(std::iter::once(first).chain(waiting(&mut news))),
         }
     }
-    if !timeout(FAREWELL, cluster.is_being_removed()).await.unwrap_or(false) {
-        tracing::info!("ended; pods stay captured until the next agent comes");
-        return Ok(Ended::Left);
+    match timeout(FAREWELL, cluster.farewell()).await.unwrap_or(Farewell::Restart) {
+        Farewell::Restart => {
+            tracing::info!("ended; pods stay captured until the next agent comes");
+            return Ok(Ended::Left);
+        }
+        Farewell::Agent => {}
+        Farewell::AgentAndProxy => removal.of_proxies = Some(of_proxies),
     }
     tracing::info!("the agent is being removed from the cluster, so it removes what it put on this node");
     // Nobody must put back what is removed.

@@ -36,7 +36,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 struct Api {
     pods: Mutex<HashMap<String, Value>>,
     told: Mutex<Vec<(String, bool)>>,
-    removed: Mutex<bool>,
+    farewell: Mutex<Option<Farewell>>,
 }
 
 impl Cluster for Api {
@@ -57,9 +57,9 @@ impl Cluster for Api {
         async { Ok(()) }.boxed()
     }
 
-    fn is_being_removed(&self) -> BoxFuture<'_, bool> {
-        let removed = *self.removed.lock();
-        async move { removed }.boxed()
+    fn farewell(&self) -> BoxFuture<'_, Farewell> {
+        let farewell = self.farewell.lock().unwrap_or(Farewell::Restart);
+        async move { farewell }.boxed()
     }
 }
 
@@ -469,7 +469,7 @@ async fn removal_leaves_nothing() {
     // What a proxy has saved, with keys.
     fs::create_dir_all(node.path("node/state/certificates")).unwrap();
     fs::write(node.path("node/state/owner"), "layout 1\n").unwrap();
-    *node.api.removed.lock() = true;
+    *node.api.farewell.lock() = Some(Farewell::AgentAndProxy);
     assert_eq!(agent.end().await, Ended::Removed);
     assert_eq!(node.told("web"), Some(false));
     assert_eq!(node.read("net.d/10-net.conflist"), before);
@@ -480,4 +480,27 @@ async fn removal_leaves_nothing() {
         let tables = leno_capture::nft::list_tables(namespace).unwrap();
         assert!(tables.is_empty(), "{tables:?}");
     }
+}
+
+/// A proxy that runs on has these directories mounted: it finds the next agent only if they stay.
+#[tokio::test]
+async fn an_agent_that_is_removed_alone_leaves_the_proxys_directories() {
+    let Some((node, web)) = Node::with_running_web("an_agent_that_is_removed_alone_leaves_the_proxys_directories")
+    else {
+        return;
+    };
+    let mut agent = node.start();
+    agent.hear("ambient", &[pod("web", "10.9.0.4")]);
+    agent.ready().await;
+    fs::create_dir_all(node.path("node/state")).unwrap();
+    fs::write(node.path("node/state/owner"), "layout 1\n").unwrap();
+    *node.api.farewell.lock() = Some(Farewell::Agent);
+    assert_eq!(agent.end().await, Ended::Removed);
+    assert!(node.path("node/state/owner").exists() && !node.path("cni.sock").exists());
+    assert!(!redirects(&web) && !node.proxy.serves(&uid("web")));
+    let mut agent = node.start();
+    agent.hear("ambient", &[pod("web", "10.9.0.4")]);
+    agent.ready().await;
+    eventually("the proxy that ran on serves it", || redirects(&web) && node.proxy.serves(&uid("web"))).await;
+    agent.end().await;
 }

@@ -37,6 +37,17 @@ pub trait Cluster: Send + Sync + 'static {
     /// not an error.
     fn tell<'a>(&'a self, pod: &'a PodName, captured: bool) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Whether the agent is being removed from the cluster, and not only restarted.
-    fn is_being_removed(&self) -> BoxFuture<'_, bool>;
+    /// Why the agent ends.
+    fn farewell(&self) -> BoxFuture<'_, Farewell>;
+}
+
+/// Why the agent ends, by what becomes of its DaemonSet and of the node proxies'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// Another one follows, or nobody knows.
+    Restart,
+    /// The agent is removed from the cluster. The node's proxy stays, for the next agent.
+    Agent,
+    /// The agent is removed, and the node's proxy with it.
+    AgentAndProxy,
 }

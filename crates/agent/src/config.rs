@@ -60,6 +60,11 @@ pub struct Config {
     #[arg(long, env = "LENO_AGENT_DAEMONSET", value_name = "NAME", default_value = "leno-agent")]
     pub daemonset: String,
 
+    /// DaemonSet of the node proxies, in the same namespace; none if they are somebody else's. While it stays, the directories
+    /// that a proxy has mounted stay, too.
+    #[arg(long, env = "LENO_NODE_DAEMONSET", value_name = "NAME")]
+    pub node_daemonset: Option<String>,
+
     /// Port for readiness and metrics, on all of the node's addresses.
     #[arg(long, env = "LENO_AGENT_PORT", default_value_t = 15014)]
     pub port: u16,

@@ -30,7 +30,7 @@ mod state;
 pub mod sysctls;
 
 pub use agent::{Ended, Parts, run};
-pub use cluster::{Cluster, News, PodName};
+pub use cluster::{Cluster, Farewell, News, PodName};
 pub use config::Config;
 pub use error::Error;
 pub use events::DEFAULT_SOCKET;

@@ -1,7 +1,7 @@
 //! Takes from the node all that agents put there.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_capture::{Gate, NetworkNamespace, pod_hold, pod_rules, probe_rules};
@@ -26,8 +26,17 @@ pub(crate) struct Removal {
     pub(crate) directories: Vec<PathBuf>,
     /// The node's processes.
     pub(crate) proc: PathBuf,
-    /// What node proxies have saved here for the next one.
-    pub(crate) of_proxies: PathBuf,
+    /// Where the node's proxy goes, too.
+    pub(crate) of_proxies: Option<OfProxies>,
+}
+
+/// What a node proxy has mounted. While it runs, it looks for the next agent in there, and never sees a directory that another
+/// one makes in the place of one that was removed.
+pub(crate) struct OfProxies {
+    /// The directory of the socket by which it is handed pods.
+    pub(crate) socket: Option<PathBuf>,
+    /// What it has saved for the next one, in a directory of its own.
+    pub(crate) state: PathBuf,
 }
 
 impl Removal {
@@ -61,13 +70,18 @@ impl Removal {
                 tracing::warn!(%error, "{} stays", file.display());
             }
         }
-        // Without the file in which a proxy says whose state it is, it is somebody else's, and goes only if it is empty.
-        if self.of_proxies.join("owner").exists()
-            && let Err(error) = fs::remove_dir_all(&self.of_proxies)
-        {
-            tracing::warn!(%error, "{} stays, with the keys of the node's pods", self.of_proxies.display());
+        let mut directories = self.directories;
+        if let Some(OfProxies { socket, state }) = self.of_proxies {
+            // Without the file in which a proxy says whose state it is, it is somebody else's, and goes only if it is empty.
+            if state.join("owner").exists()
+                && let Err(error) = fs::remove_dir_all(&state)
+            {
+                tracing::warn!(%error, "{} stays, with the keys of the node's pods", state.display());
+            }
+            // Those that are in others first.
+            directories.splice(0..0, state.ancestors().take(2).map(Path::to_owned).chain(socket));
         }
-        for directory in self.directories {
+        for directory in directories {
             // Where the directory is this process's own, as by hand on the node.
             let _ = fs::remove_dir(&directory);
             if let Err(error) = node_path::remove_if_empty(&self.proc, &directory) {

@@ -402,7 +402,8 @@ fn granted(object: &Value) -> BTreeSet<String> {
     all
 }
 
-/// An agent may see namespaces and pods, note on pods what became of them, and see whether its own DaemonSet is there.
+/// An agent may see namespaces and pods, note on pods what became of them, and see whether its own
+/// DaemonSet and the proxies' are there.
 #[test]
 fn the_agent_is_granted_these_rights_and_nothing_else() {
     let objects = rendered(Profile::Default, &[]);
@@ -424,7 +425,7 @@ fn the_agent_is_granted_these_rights_and_nothing_else() {
     assert!(!without.keys().any(|key| key.starts_with("ValidatingAdmission")));
     assert_eq!(
         granted(&objects["Role leno-system/leno-agent"]),
-        BTreeSet::from(["get apps/daemonsets leno-agent".to_owned()])
+        BTreeSet::from(["leno-agent", "leno-node"].map(|name| format!("get apps/daemonsets {name}")))
     );
     // Nobody may do everything, or everything to something.
     for (key, object) in &objects {

@@ -53,7 +53,8 @@ async fn wire(config: Config, log: logging::LogHandle) -> anyhow::Result<()> {
     let (sender, news) = mpsc::unbounded_channel();
     let feed = NodeFeed::new(client.clone(), &config.node, &readiness);
     tokio::spawn(async move { feed.run(&Forward(sender)).await });
-    let cluster = Arc::new(NodeCluster::new(client, &config.namespace, &config.daemonset));
+    let cluster =
+        Arc::new(NodeCluster::new(client, &config.namespace, &config.daemonset, config.node_daemonset.as_deref()));
     let looking = cluster.clone();
     tokio::spawn(async move { looking.look_for_daemonset().await });
 

@@ -22,6 +22,8 @@ pub const WAYPOINT_FORWARD_CLIENT_CERT: &str = "leno.mesh/waypoint-forward-clien
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
 /// The value of [`REDIRECTION_ANNOTATION`] for a captured pod.
 pub const REDIRECTION_ENABLED: &str = "enabled";
+/// Annotation of the agents' DaemonSet when the whole installation is removed: the node proxies go after the agents.
+pub const UNINSTALLED_ANNOTATION: &str = "leno.mesh/uninstalled";
 
 /// Annotation of an object that stands for a pod from a file of the kubelet's: the uid by which kubelet and runtime know the
 /// pod. The object has another one.

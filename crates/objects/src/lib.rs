@@ -37,8 +37,9 @@ pub use controllers::{ClaimTemplate, Job, JobSpec, Ordinals, PodManagementPolicy
 pub use decode::{Mode, NotInForce};
 
 pub use enrolment::{
-    DATAPLANE_MODE, MIRROR, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
-    WAYPOINT_BYPASS, WAYPOINT_FOR, WAYPOINT_FORWARD_CLIENT_CERT, is_captured, is_enrolled, named_waypoint,
+    DATAPLANE_MODE, MIRROR, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, UNINSTALLED_ANNOTATION, USE_WAYPOINT,
+    USE_WAYPOINT_NAMESPACE, WAYPOINT_BYPASS, WAYPOINT_FOR, WAYPOINT_FORWARD_CLIENT_CERT, is_captured, is_enrolled,
+    named_waypoint,
 };
 pub use gateway::{
     AllowedRoutes, FromNamespaces, GATEWAY_GROUP, Gateway, GatewayClass, GatewayClassSpec, GatewaySpec, HBONE,

@@ -73,17 +73,19 @@ async fn an_installation_is_put_there_and_taken_away_without_a_trace() {
     assert_eq!(names(&server, "v1", "namespaces"), [""; 0]);
     // The agents need the rest while they clean up.
     let requests = server.requests();
-    let at = |what: &str| {
-        let wanted = format!("DELETE {what}");
-        requests.iter().position(|request| request.starts_with(&wanted)).expect(what)
-    };
-    let order = [
+    let at = |what: &str| requests.iter().position(|request| request.starts_with(what)).expect(what);
+    let deletions = [
         "/apis/apps/v1/namespaces/leno-system/daemonsets/leno-agent",
         "/apis/apps/v1/namespaces/leno-system/daemonsets/leno-node",
         "/apis/apps/v1/namespaces/leno-system/deployments/leno-control",
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/leno-agent",
     ];
-    assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{requests:?}");
+    // And to know that the proxies follow them.
+    let announced = requests.iter().rposition(|request| {
+        request.starts_with("PATCH ") && request.contains(deletions[0]) && !request.contains("force=true")
+    });
+    let order = deletions.map(|path| at(&format!("DELETE {path}")));
+    assert!(announced.expect("the agents are told") < order[0] && order.is_sorted(), "{requests:?}");
     let again = uninstall(&client, false).await.expect_err("there is nothing to remove");
     assert!(again.to_string().contains("not installed in leno-system"), "{again}");
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leno_kubernetes::Client;
-use leno_objects::{Kind, WAYPOINT_CLASS, WAYPOINT_CONTROLLER};
-use serde_json::Value;
+use leno_kubernetes::{Client, Patch};
+use leno_objects::{Kind, UNINSTALLED_ANNOTATION, WAYPOINT_CLASS, WAYPOINT_CONTROLLER};
+use serde_json::{Value, json};
 
 use super::error::doing;
 use super::requests::{MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_ours, exists, list};
@@ -65,6 +65,7 @@ pub async fn remove(
     }
     // The record goes last: by it, a call that is ended early is known to have begun.
     let (mut removal, kept) = (Removal::default(), BTreeSet::from([record::path(namespace)]));
+    announce(client, namespace).await?;
     // First the agents: each takes its pods out of the mesh and its configuration from the node, and wants the proxy, the
     // API server and its rights there for that. A control plane that still ran would make its Secret anew.
     for (kind, name) in [("DaemonSet", "leno-agent"), ("DaemonSet", "leno-node"), ("Deployment", "leno-control")] {
@@ -107,6 +108,16 @@ pub async fn remove(
     delete(client, &record::path(namespace), "the record of the installation").await?;
     remove_namespace(client, namespace, &mut removal, says).await?;
     Ok(removal)
+}
+
+/// Tells the agents that the proxies go, too. An agent that is removed alone leaves what a proxy has mounted.
+async fn announce(client: &Client, namespace: &str) -> Result<(), ClusterError> {
+    let Some(resource) = Resource::of("DaemonSet") else { return Ok(()) };
+    let patch = json!({"metadata": {"annotations": {UNINSTALLED_ANNOTATION: "true"}}});
+    match client.patch(&resource.one(namespace, "leno-agent"), Patch::Merge, &patch).await {
+        Err(error) if !error.is_not_found() => Err(doing("telling the agents that all is removed")(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Removes it, returns when the last of its pods is gone, and says whether it was there.

@@ -1,14 +1,18 @@
 //! The API server, as the agent of a node sees it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use leno_agent::{Cluster, News, PodName};
+use leno_agent::{Cluster, Farewell, News, PodName};
 use leno_kubernetes::{Client, Error, Listener, Patch};
-use leno_objects::{Change, Kind, Labels, Mode, Object, Pod, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, decode};
+use leno_objects::{
+    Change, Kind, Labels, Mode, Object, Pod, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, UNINSTALLED_ANNOTATION,
+    decode,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -38,7 +42,9 @@ pub(super) struct NodeCluster {
     client: Client,
     /// The path of the agent's own DaemonSet.
     daemonset: String,
-    /// Whether it was there: an agent that somebody starts by hand has none that could be removed.
+    /// That of the node proxies, if they are Leno's.
+    proxies: Option<String>,
+    /// Whether the agent's own was there: an agent that somebody starts by hand has none that could be removed.
     has_daemonset: AtomicBool,
 }
 
@@ -47,17 +53,20 @@ struct Head {
     metadata: Metadata,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     #[serde(default)]
     deletion_timestamp: Option<String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 impl NodeCluster {
-    pub(super) fn new(client: Client, namespace: &str, daemonset: &str) -> Self {
-        let daemonset = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}");
-        Self { client, daemonset, has_daemonset: AtomicBool::new(false) }
+    pub(super) fn new(client: Client, namespace: &str, daemonset: &str, proxies: Option<&str>) -> Self {
+        let path = |name: &str| format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
+        let (daemonset, proxies) = (path(daemonset), proxies.map(path));
+        Self { client, daemonset, proxies, has_daemonset: AtomicBool::new(false) }
     }
 
     /// Finds out whether the agent has a DaemonSet; asks until there is an answer.
@@ -78,22 +87,44 @@ impl NodeCluster {
         Ok(Some(decoded.object))
     }
 
-    async fn is_daemonset_removed(&self) -> bool {
+    async fn why_it_ends(&self) -> Farewell {
         if !self.has_daemonset.load(Ordering::Relaxed) {
-            return false;
+            return Farewell::Restart;
         }
-        for _ in 0..REFUSALS {
-            match self.client.find::<Head>(&self.daemonset).await {
-                Ok(found) => return found.is_none_or(|head| head.metadata.deletion_timestamp.is_some()),
-                // Its permissions may have been removed before it.
-                Err(Error::Refused { status, .. }) if matches!(status.as_u16(), 401 | 403) => sleep(AGAIN).await,
-                Err(error) => {
-                    tracing::warn!("can't ask whether the agent is being removed, so it leaves all as it is: {error}");
-                    return false;
-                }
+        let own = match self.removed(&self.daemonset).await {
+            Ok(Some(own)) => own,
+            Ok(None) => return Farewell::Restart,
+            Err(error) => {
+                tracing::warn!("can't ask whether the agent is being removed, so it leaves all as it is: {error}");
+                return Farewell::Restart;
+            }
+        };
+        let Some(proxies) = &self.proxies else { return Farewell::Agent };
+        if own.annotations.contains_key(UNINSTALLED_ANNOTATION) {
+            return Farewell::AgentAndProxy;
+        }
+        match self.removed(proxies).await {
+            Ok(Some(_)) => Farewell::AgentAndProxy,
+            Ok(None) => Farewell::Agent,
+            Err(error) => {
+                tracing::warn!("can't ask whether the proxies stay, so what they have mounted stays: {error}");
+                Farewell::Agent
             }
         }
-        true
+    }
+
+    /// What is known of a DaemonSet that is going or gone; `None` if it stays.
+    async fn removed(&self, daemonset: &str) -> Result<Option<Metadata>, Error> {
+        for _ in 0..REFUSALS {
+            match self.client.find::<Head>(daemonset).await {
+                Ok(None) => break,
+                Ok(Some(Head { metadata })) => return Ok(metadata.deletion_timestamp.is_some().then_some(metadata)),
+                // Its permissions may have been removed before it.
+                Err(Error::Refused { status, .. }) if matches!(status.as_u16(), 401 | 403) => sleep(AGAIN).await,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(Metadata::default()))
     }
 }
 
@@ -131,7 +162,7 @@ impl Cluster for NodeCluster {
         .boxed()
     }
 
-    fn is_being_removed(&self) -> BoxFuture<'_, bool> {
-        self.is_daemonset_removed().boxed()
+    fn farewell(&self) -> BoxFuture<'_, Farewell> {
+        self.why_it_ends().boxed()
     }
 }
