@@ -163,7 +163,7 @@ fn judged(field: &Field<'_>, suite: &Path, arguments: &Arguments) -> Result<bool
         &format!("--namespace-labels={LABELS}"),
         "--organization=leno",
         "--project=leno",
-        "--url=https://localhost/leno",
+        "--url=https://leno.invalid",
         &format!("--version={}", env!("CARGO_PKG_VERSION")),
         "--contact=leno",
         // The namespaces are deleted as a whole afterwards.
