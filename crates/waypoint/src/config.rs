@@ -71,6 +71,10 @@ pub struct WaypointConfig {
     #[arg(long, env = "LENO_UPSTREAM_IDLE_TIMEOUT", default_value = "60s", value_parser = duration)]
     pub upstream_idle_timeout: Duration,
 
+    /// How long a client's HTTP connection is kept without a request.
+    #[arg(long, env = "LENO_CLIENT_IDLE_TIMEOUT", default_value = "1h", value_parser = duration)]
+    pub client_idle_timeout: Duration,
+
     /// HTTP/2 requests that one connection of a client may have open.
     #[arg(long, env = "LENO_MAX_CONCURRENT_REQUESTS", default_value_t = 100, value_parser = requests)]
     pub max_concurrent_requests: u32,

@@ -95,20 +95,26 @@ async fn declared_http(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, mut
         first = hear(&mut stream) => first,
         () = gate.draining.cancelled() => return,
     };
+    let is_http2 = matches!(protocol(&asked.target), AppProtocol::Http2 | AppProtocol::Grpc);
     let rest = async {
         let mut heard = first;
         loop {
             match heard {
                 Heard::Bytes(Spoken::Http2) => return Some(true),
                 Heard::Bytes(Spoken::Unclear) => heard = hear(&mut stream).await,
+                // RFC 9113 §3.4. The client may know nothing but HTTP/2, to which any answer in HTTP/1.1 is noise.
+                Heard::Bytes(Spoken::Other) if is_http2 => return None,
                 Heard::Bytes(_) => return Some(false),
                 Heard::End => return None,
             }
         }
     };
-    let http2 = timers::timeout(gate.config.head_timeout, rest).await.unwrap_or(None);
-    if let Some(http2) = http2 {
-        requests::serve(Client::new(gate, tunnel, asked, report), Wire::tunnel(stream), http2).await;
+    match timers::timeout(gate.config.head_timeout, rest).await {
+        Ok(Some(http2)) => {
+            requests::serve(Client::new(gate, tunnel, asked, report), Wire::tunnel(stream), http2).await;
+        }
+        Ok(None) => {}
+        Err(_) => report.failed(&Failure::SlowHead(gate.config.head_timeout)),
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) enum Failure {
          what does it need them for?"
     )]
     TooManyTunnels { address: SocketAddr, most: usize },
+    #[error("the head of a request took longer than {0:?} (LENO_HEAD_TIMEOUT)")]
+    SlowHead(Duration),
     #[error("the waypoint is shutting down")]
     Stopped,
 }

@@ -102,6 +102,10 @@ impl Exchange {
         &self.client.gate
     }
 
+    pub(crate) fn is_http2(&self) -> bool {
+        self.version == Version::HTTP_2
+    }
+
     /// Who calls.
     pub(crate) fn identity(&self) -> &Identity {
         self.client.identity()

@@ -92,7 +92,11 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {
     exchange.refused(refusal);
-    let response = refusal.response(grpc);
+    let mut response = refusal.response(grpc);
+    if refusal.flag == Flag::ProtocolError && !exchange.is_http2() {
+        // What comes next on this connection may be meant in another way than it is read.
+        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
     exchange.status = response.status();
     exchange.finished();
     response

@@ -31,6 +31,17 @@ pub(crate) struct AllPending {
 struct Places {
     taken: Vec<Option<Pending>>,
     free: Vec<usize>,
+    /// When the last request ended, or the connection began.
+    since: Since,
+}
+
+#[derive(Debug)]
+struct Since(Instant);
+
+impl Default for Since {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
 }
 
 impl AllPending {
@@ -59,7 +70,16 @@ impl AllPending {
             && taken.take().is_some()
         {
             places.free.push(place);
+            if places.free.len() == places.taken.len() {
+                places.since = Since::default();
+            }
         }
+    }
+
+    /// For how long there has been none; `None` if there is one.
+    pub(crate) fn idle(&self) -> Option<std::time::Duration> {
+        let places = self.places.lock();
+        (places.free.len() == places.taken.len()).then(|| places.since.0.elapsed())
     }
 
     /// All of them.

@@ -17,12 +17,16 @@ use leno_tunnel::{rarely, timers};
 
 use super::client::Client;
 use super::forward::forward;
+use crate::failure::Failure;
 use crate::timer::{Here, Timer};
 use crate::wire::{Signs, Wire};
 
 /// How much of a request's body waits here for an endpoint, bytes: per request, and per connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// How long a client without requests may take to end its connection, once it was asked to.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How much is buffered for a client that does not read, bytes per request.
 const SEND_BUFFER: usize = 64 << 10;
@@ -98,8 +102,7 @@ fn report_end(client: &Client, ended: Ended) {
     match ended {
         Ended::Well | Ended::Stopped => {}
         Ended::SlowHead(limit) => {
-            let error = format!("the head of a request took longer than {limit:?} (LENO_HEAD_TIMEOUT)");
-            client.report.failed_with(ResponseFlags::Connect, error);
+            client.report.failed_with(ResponseFlags::Connect, Failure::SlowHead(limit).to_string());
         }
         // A client that goes away between requests.
         Ended::Broken(error) if error.is_incomplete_message() || error.is_canceled() => {}
@@ -126,6 +129,12 @@ where
     let mut draining = Some(rarely(draining));
     let stopped = pin!(gate.stopped.cancelled());
     let mut stopped = rarely(stopped);
+    let mut idle = Idle {
+        client,
+        limit: gate.config.client_idle_timeout,
+        timer: Box::pin(timers::sleep(gate.config.client_idle_timeout)),
+    };
+    let mut ending = false;
     poll_fn(|cx| {
         if Pin::new(&mut stopped).poll(cx).is_ready() {
             return Poll::Ready(Ended::Stopped);
@@ -137,6 +146,17 @@ where
         match connection.as_mut().poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ended::Well),
             Poll::Ready(Err(error)) => Poll::Ready(Ended::Broken(error)),
+            Poll::Pending if idle.poll(cx).is_ready() => {
+                if ending {
+                    return Poll::Ready(Ended::Well);
+                }
+                ending = true;
+                idle.limit = FAREWELL;
+                end_soon(connection.as_mut());
+                // The connection is to hear of it at once, and the timer is to be set.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             Poll::Pending => match &mut slow {
                 Some(slow) => slow.poll(cx).map(Ended::SlowHead),
                 None => Poll::Pending,
@@ -144,6 +164,31 @@ where
         }
     })
     .await
+}
+
+/// Finds out that a connection has had no request for long. It looks once in each such time, so that requests cost nothing.
+struct Idle<'a> {
+    client: &'a Client,
+    limit: Duration,
+    timer: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Idle<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // A timer that has ended is set anew before it is looked at again.
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let left = match self.client.pending.idle() {
+                None => self.limit,
+                Some(idle) if idle >= self.limit => {
+                    self.timer = Box::pin(timers::sleep(FAREWELL));
+                    return Poll::Ready(());
+                }
+                Some(idle) => self.limit - idle,
+            };
+            self.timer = Box::pin(timers::sleep(left));
+        }
+        Poll::Pending
+    }
 }
 
 /// Ends a connection whose client sends the head of a request too slowly. Nearly every head comes at once, and needs no

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod clear;
+mod h2spec;
 mod http1;
 mod http2;
+mod limits;
 mod others;
 mod refused;
 mod routes;
+mod smuggling;
 mod support;
 mod told;
