@@ -8,6 +8,7 @@ use leno_proxy::peers::{Silent, Unproven};
 use leno_proxy::tunnels::Tunnel;
 use leno_telemetry::spans::Spans;
 use leno_tunnel::RelayOptions;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,6 +28,8 @@ pub(crate) struct Gate {
     pub(crate) relay: RelayOptions,
     /// Where spans of requests are told, if anybody takes them.
     pub(crate) spans: Option<Spans>,
+    /// Copies of requests that may be on their way.
+    pub(crate) copies: Arc<Semaphore>,
     /// Endpoints that don't answer.
     pub(crate) silent: Silent,
     /// The network namespace of this process.

@@ -2,70 +2,22 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
 use leno_policy::Route;
 use parking_lot::Mutex;
 
-use crate::messages::{Flow, Messages};
+use crate::request_body::RequestBody;
 use crate::stream::Stream;
 use crate::timer::{Here, Timer};
 use crate::wire::Wire;
-
-/// The body of a request on its way to an endpoint.
-pub(crate) enum RequestBody {
-    Empty,
-    /// The client's, whose bytes are counted, and with the last part its gRPC messages.
-    Passing(Incoming, Arc<Flow>, Option<Messages>),
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.get_mut() {
-            Self::Empty => Poll::Ready(None),
-            Self::Passing(incoming, flow, messages) => {
-                let frame = ready!(Pin::new(incoming).poll_frame(cx));
-                if let Some(Ok(frame)) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    flow.bytes.fetch_add(data.len() as u64, Relaxed);
-                    if let Some(messages) = messages {
-                        flow.messages.fetch_add(messages.begun(data), Relaxed);
-                    }
-                }
-                Poll::Ready(frame)
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Passing(incoming, ..) => incoming.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Passing(incoming, ..) => incoming.size_hint(),
-        }
-    }
-}
 
 /// The HTTP version spoken to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -20,6 +20,7 @@
 //!  routes      the routes of services, compiled
 //!  upstream    endpoints: which there are, and how they are reached
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
+//!  request_body  bodies on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
 //!  report      what is told of a connection; failure: why it was not carried; open: those that are open
 //!  series      the metrics of requests; messages: what is counted of their bodies
@@ -45,6 +46,7 @@ mod open;
 mod own;
 mod pass;
 mod report;
+mod request_body;
 mod routes;
 mod series;
 mod stream;

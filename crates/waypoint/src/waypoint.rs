@@ -18,6 +18,7 @@ use serde::ser::SerializeMap;
 use serde_json::{Map, Value, json};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +33,9 @@ use crate::tunnels::Tunnels;
 
 /// Connections that wait to be accepted; the kernel's limit is often lower.
 const BACKLOG: i32 = 1024;
+
+/// Copies of requests (mirrors) that may be on their way at once. A service that is slow to take them loses the others.
+const COPIES: usize = 1024;
 
 /// Time for closing and resetting connections, when there is nothing more to wait for.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -105,6 +109,7 @@ impl Waypoint {
             config: config.waypoint.clone(),
             lanes,
             spans: config.waypoint.collector.is_some().then(|| Spans::new(core.metrics.spans_dropped().clone())),
+            copies: Arc::new(Semaphore::new(COPIES)),
             relay: RelayOptions::default(),
             silent: Silent::default(),
             here,

@@ -23,7 +23,7 @@ struct Carried {
     sessions: bool,
 }
 
-const CARRIED: Carried = Carried { mirrors: false, sessions: false };
+const CARRIED: Carried = Carried { mirrors: true, sessions: false };
 
 /// Why a rule is not followed: the field, and what is wrong with it.
 pub(super) type Unsupported = String;

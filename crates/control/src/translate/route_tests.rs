@@ -148,7 +148,8 @@ fn a_route_that_cannot_be_followed_leaves_the_last_version_in_force() {
         "filters: [{type: ExtensionRef, extensionRef: {group: x, kind: Why, name: z}}]",
         "filters: [{type: RequestRedirect, requestRedirect: {statusCode: 300}}]",
         "filters: [{type: RequestRedirect}]",
-        "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 80}}}]",
+        "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 80}, percent: 1, fraction: {numerator: 1}}}]",
+        "filters: [{type: RequestMirror}]",
         "sessionPersistence: {}",
         "timeouts: {request: 1s, backendRequest: 2s}",
         "matches: [{path: {type: Exact, value: a}}]",
@@ -167,6 +168,22 @@ fn a_route_that_cannot_be_followed_leaves_the_last_version_in_force() {
     put(&mut translator, &route_object("HTTPRoute", "shop", "web", &format!("{{{TO_WEB}, rules: [{{{both}}}]}}")));
     let said = conditions(&translator, Kind::HTTPRoute, "shop", "web").concat();
     assert!(said.starts_with("Accepted false IncompatibleFilters"), "{said}");
+}
+
+#[test]
+fn a_rule_may_send_several_copies_each_by_its_share() {
+    let mut translator = shop();
+    let copy =
+        |more: &str| format!("{{type: RequestMirror, requestMirror: {{backendRef: {{name: v2, port: 80}}{more}}}}}");
+    let all = ["", ", percent: 42", ", fraction: {numerator: 1, denominator: 1000}"].map(copy).join(", ");
+    let spec = format!("{{{TO_WEB}, rules: [{{filters: [{all}], backendRefs: [{{name: web, port: 80}}]}}]}}");
+    put(&mut translator, &route_object("HTTPRoute", "shop", "web", &spec));
+    let route = translator.mesh().route(&http("web")).cloned().expect("a route");
+    let shares = route.rules[0].filters.iter().map(|filter| match filter {
+        leno_model::http::Filter::Mirror(mirror) => (mirror.numerator, mirror.denominator),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(shares.collect::<Vec<_>>(), [(1, 1), (42, 100), (1, 1000)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!  client   whom it belongs to, and what it may ask for
 //!  head     what a request's head must be like, and what of it is passed on
 //!  identity who calls, told to the program; request ids; trace  the trace that a request belongs to
-//!  forward  one request and its response
+//!  forward  one request and its response; send  to endpoints; mirror  copies of it
 //!  routing  the route that it follows
 //!  exchange what is told of them; pending  those that are open
 //!  upgrade  connections that cease to be HTTP
@@ -20,9 +20,11 @@ mod exchange;
 mod forward;
 mod head;
 mod identity;
+mod mirror;
 mod pending;
 mod refusal;
 mod routing;
+mod send;
 mod serve;
 mod trace;
 mod upgrade;

@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Response, StatusCode};
 use leno_policy::WaypointTarget;
-use leno_policy::http::{Answer, Forward, Outcome, Request, host, path};
+use leno_policy::http::{Answer, Destination, Forward, Outcome, Request, host, path};
 
 use super::body::Body;
 use super::client::View;
@@ -19,6 +19,8 @@ pub(crate) struct Routed {
     pub(crate) forward: Box<Forward>,
     /// Where it goes.
     pub(crate) target: WaypointTarget,
+    /// Where copies of it go.
+    pub(crate) mirrors: Vec<WaypointTarget>,
 }
 
 /// What a client gets instead of an endpoint's response.
@@ -74,13 +76,9 @@ pub(crate) fn follow(
         }
         Outcome::Forward(forward) => forward,
     };
-    let lacking = [
-        (!forward.mirrors.is_empty(), "copies of requests, which this version does not send"),
-        (forward.session().is_some(), "sessions that stay at one endpoint, which this version does not keep"),
-    ];
-    if let Some((_, what)) = lacking.into_iter().find(|(asked, _)| *asked) {
+    if forward.session().is_some() {
         // Half of what the route says would be worse than none of it.
-        let reason = format!("{label} asks for {what}");
+        let reason = format!("{label} asks for sessions that stay at one endpoint, which this version does not keep");
         return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, Flag::NoRoute, reason).into());
     }
     let text = forward.path.as_deref().unwrap_or(&normal);
@@ -93,14 +91,18 @@ pub(crate) fn follow(
         asks.authority =
             Authority::try_from(host.as_bytes()).map_err(|error| malformed(format!("the route's host: {error}")))?;
     }
-    let target = target(view, &forward, &label)?;
+    let mirrors = match asks.upgrade {
+        // Nobody could answer for the copy in the other protocol.
+        true => Vec::new(),
+        false => forward.mirrors.iter().filter_map(|to| target(view, to, &label).ok()).collect(),
+    };
+    let target = target(view, &forward.to, &label)?;
     forward.change_request(&mut head.headers);
-    Ok(Some(Routed { forward, target }))
+    Ok(Some(Routed { forward, target, mirrors }))
 }
 
 /// The backend. One that is the service which was asked for stays as it was asked for.
-fn target(view: &View, forward: &Forward, label: &str) -> Result<WaypointTarget, Refusal> {
-    let to = &forward.to;
+fn target(view: &View, to: &Destination, label: &str) -> Result<WaypointTarget, Refusal> {
     let same = matches!(&view.target, WaypointTarget::Service { service, port, .. }
         if service.id == to.service && *port == to.port);
     if same {

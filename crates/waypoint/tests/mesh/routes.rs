@@ -148,3 +148,72 @@ async fn a_route_limits_time_and_sends_again() {
     assert!(get(&mesh, "/half", "").await.ends_with("half"));
     mesh.log.line(&["path=\"/half\"", "response_flags=\"UT\""]).await;
 }
+
+/// A service that hands out what each of its requests was, in whole.
+async fn listener(mesh: &Mesh) -> (Service, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    let at = server(move |mut stream| {
+        let tell = tell.clone();
+        async move {
+            let (mut all, mut read) = (Vec::new(), [0; 4096]);
+            while let Ok(count @ 1..) = stream.read(&mut read).await {
+                all.extend_from_slice(&read[..count]);
+                let text = String::from_utf8_lossy(&all).into_owned();
+                if text.contains("content-length: ") && !text.ends_with("the end") || !text.contains("\r\n\r\n") {
+                    continue;
+                }
+                all.clear();
+                let _ = tell.send(text);
+                let _ = stream.write_all(b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno").await;
+            }
+        }
+    });
+    let mut service = Service::new("default", "copies", "copies.default.svc.cluster.local");
+    service.ports = vec![leno_model::Port::tcp(80, 8080)];
+    mesh.control.publish_service(&service);
+    mesh.endpoint(&service, 8, at.await, TunnelProtocol::None);
+    (service, told)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_go_elsewhere_and_nobody_waits_for_them() {
+    let mesh = Mesh::new().await;
+    let web = mesh.service(AppProtocol::Http11, &[mirror().await]).await;
+    let (copies, mut told) = listener(&mesh).await;
+    let mirrored = |numerator| {
+        let target = BackendTarget::Service { service: copies.id.clone(), port: 80 };
+        Filter::Mirror(leno_model::http::Mirror { target, numerator, denominator: 100 })
+    };
+    let rules = vec![
+        Rule {
+            matches: vec![prefix("/never")],
+            filters: vec![mirrored(0)],
+            backends: vec![to(&web, 1)],
+            ..Rule::default()
+        },
+        Rule { filters: vec![mirrored(100), mirrored(100)], backends: vec![to(&web, 1)], ..Rule::default() },
+    ];
+    mesh.control.publish_route(&route(&web, rules));
+    mesh.control.synced(1).await;
+
+    assert!(get(&mesh, "/never", "").await.starts_with("HTTP/1.1 200 "));
+    assert!(get(&mesh, "/a?b=c", "x: y\r\n").await.starts_with("HTTP/1.1 200 "));
+    for _ in 0..2 {
+        let copy = crate::support::soon("a copy", told.recv()).await.unwrap();
+        assert!(copy.starts_with("GET /a?b=c HTTP/1.1\r\n") && copy.contains("\r\nx: y\r\n"), "{copy}");
+    }
+    let body = format!("{}the end", "x".repeat(100_000));
+    let request =
+        format!("POST /b HTTP/1.1\r\nhost: web\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let answer = raw(mesh.bridged().await, request.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(&body), "{}", answer.len());
+    for _ in 0..2 {
+        let copy = crate::support::soon("a copy with a body", told.recv()).await.unwrap();
+        assert!(
+            copy.starts_with("POST /b HTTP/1.1\r\n") && copy.ends_with(&format!("\r\n\r\n{body}")),
+            "{}",
+            copy.len()
+        );
+    }
+    assert!(told.try_recv().is_err(), "a share of 0");
+}
