@@ -5,7 +5,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::refusal::Refusal;
+use super::refusal::{Flag, Refusal};
 
 impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.
@@ -24,7 +24,10 @@ impl Refusal {
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(GRPC_STATUS, HeaderValue::from(grpc_status(self.status)));
+        headers.insert(
+            GRPC_STATUS,
+            HeaderValue::from(if self.flag == Flag::Timeout { DEADLINE_EXCEEDED } else { grpc_status(self.status) }),
+        );
         if let Ok(message) = HeaderValue::from_str(&percent_encoded(&self.reason)) {
             headers.insert(GRPC_MESSAGE, message);
         }
@@ -34,6 +37,8 @@ impl Refusal {
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+const DEADLINE_EXCEEDED: u16 = 4;
 
 /// The gRPC status for an HTTP status (gRPC: "HTTP to gRPC Status Code Mapping").
 fn grpc_status(status: StatusCode) -> u16 {
@@ -64,7 +69,6 @@ fn percent_encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::refusal::Flag;
     use super::*;
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
@@ -17,7 +16,7 @@ use super::exchange::Exchange;
 use super::head;
 use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
-use super::send::{To, kind, send_again};
+use super::send::{Again, To, kind, late, send_again};
 use super::{identity, mirror, trace, upgrade};
 use crate::asked::protocol;
 use crate::http_pool::Leased;
@@ -60,16 +59,15 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     };
     let to = To { view: &view, target };
     let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();
-    let deadline = [limits.request, limits.backend_request]
-        .into_iter()
-        .flatten()
-        .filter(|limit| !limit.is_zero())
-        .min()
-        .map(|limit| (Instant::now() + limit, limit));
+    // A client of gRPC says how long it waits, and the endpoint is told, too: the header stays.
+    let patience = if asks.grpc { head::grpc_timeout(&head.headers) } else { None };
+    let limit = [limits.request.filter(|limit| !limit.is_zero()), patience].into_iter().flatten().min();
+    let deadline = limit.map(|limit| (Instant::now() + limit, limit));
     let retry = routed.as_ref().and_then(|routed| routed.forward.retry()).filter(|retry| !retry.codes.is_empty());
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);
-    let sending = Box::pin(send_again(&client, &to, request, kind, &mut told, retry));
+    let again = Again { retry, limit: limits.backend_request.filter(|limit| !limit.is_zero()) };
+    let sending = Box::pin(send_again(&client, &to, request, kind, &mut told, again));
     let sent = match deadline {
         None => sending.await,
         Some((deadline, limit)) => {
@@ -79,14 +77,15 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
             }
         }
     };
-    let (mut response, leased) = match sent {
+    let (mut response, leased, own_deadline) = match sent {
         Ok(sent) => sent,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
     };
+    let ends = [deadline.map(|(deadline, _)| deadline), own_deadline].into_iter().flatten().min();
     if let Some(routed) = &routed {
         routed.forward.change_response(response.headers_mut());
     }
-    Ok(pass_back(&view, response, (leased, deadline.map(|(deadline, _)| deadline)), exchange, on_client))
+    Ok(pass_back(&view, response, (leased, ends), exchange, on_client))
 }
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {
@@ -143,9 +142,4 @@ fn default_host(target: &WaypointTarget) -> Option<String> {
         WaypointTarget::Service { service, port, .. } => Some(format!("{}:{port}", service.id.hostname)),
         WaypointTarget::Pod { address, .. } => Some(address.to_string()),
     }
-}
-
-fn late(limit: Duration) -> Refusal {
-    let reason = format!("no response came within {limit:?}, the timeout of the route");
-    Refusal::new(StatusCode::GATEWAY_TIMEOUT, Flag::Timeout, reason)
 }

@@ -1,5 +1,7 @@
 //! What a request's head must be like, and what of a head is passed on.
 
+use std::time::Duration;
+
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
@@ -24,6 +26,7 @@ pub(crate) struct Asks {
     pub(crate) grpc: bool,
 }
 
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -60,6 +63,23 @@ pub(crate) fn prepare(head: &mut Parts, default: impl FnOnce() -> Option<Authori
     // The body is asked for, and 100 sent, when the endpoint is connected to.
     headers.remove(EXPECT);
     Ok(Asks { authority, path, upgrade, grpc })
+}
+
+/// How long a client of gRPC waits (gRPC over HTTP/2, "Timeout": up to eight digits and a unit).
+pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 =
+        digits.parse().ok().filter(|_| (1..=8).contains(&digits.len()) && digits.as_bytes()[0] != b'+')?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
 }
 
 /// The host that a request names.

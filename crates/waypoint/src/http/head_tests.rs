@@ -89,3 +89,25 @@ fn a_target_is_written_for_the_endpoint() {
         ("/p?q=1".to_owned(), &HeaderValue::from_static("web:80"), &HeaderValue::from_static("te"))
     );
 }
+
+#[test]
+fn a_client_of_grpc_says_how_long_it_waits() {
+    let timeout = |text: &'static str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("grpc-timeout", HeaderValue::from_static(text));
+        grpc_timeout(&headers)
+    };
+    for (text, expected) in [
+        ("1H", Duration::from_secs(3600)),
+        ("2M", Duration::from_secs(120)),
+        ("99999999S", Duration::from_secs(99_999_999)),
+        ("500m", Duration::from_millis(500)),
+        ("7u", Duration::from_micros(7)),
+        ("0n", Duration::ZERO),
+    ] {
+        assert_eq!(timeout(text), Some(expected), "{text}");
+    }
+    for wrong in ["", "S", "1", "1s", "+1S", "-1S", "999999999S", "1.5S", "1 S"] {
+        assert_eq!(timeout(wrong), None, "{wrong}");
+    }
+}

@@ -10,6 +10,7 @@ use leno_model::AppProtocol;
 use leno_model::http::Retry;
 use leno_policy::{Route, WaypointTarget};
 use leno_tunnel::timers;
+use tokio::time::Instant;
 
 use super::client::{Client, View};
 use super::head::Asks;
@@ -58,30 +59,71 @@ const RETRIES: u32 = 1;
 /// The wait before the second attempt, where a route names none. It doubles each time.
 const BACKOFF: Duration = Duration::from_millis(25);
 
+pub(super) fn late(limit: Duration) -> Refusal {
+    let reason = format!("no response came within {limit:?}, the timeout of the route or of the client");
+    Refusal::new(StatusCode::GATEWAY_TIMEOUT, Flag::Timeout, reason)
+}
+
+/// What a route says of attempts.
+#[derive(Clone, Copy)]
+pub(super) struct Again<'a> {
+    pub(super) retry: Option<&'a Retry>,
+    /// How long one attempt may take, with its response.
+    pub(super) limit: Option<Duration>,
+}
+
+/// The status of an attempt that took too long, as a route names it.
+const TOOK_TOO_LONG: u16 = 504;
+
 /// Sends a request, and again if the response has one of the codes that its route names. One with a body is sent once: its
-/// body is not kept.
+/// body is not kept. Returns also when the response must have come.
 pub(super) async fn send_again(
     client: &Client,
     to: &To<'_>,
     request: Request<RequestBody>,
     kind: Kind,
     told: Told<'_>,
-    retry: Option<&Retry>,
-) -> Result<(Response<Incoming>, Leased), Refusal> {
-    let Some(retry) = retry.filter(|_| matches!(request.body(), RequestBody::Empty)) else {
-        return send(client, to, request, kind, told).await;
+    again: Again<'_>,
+) -> Result<(Response<Incoming>, Leased, Option<Instant>), Refusal> {
+    let Some(retry) = again.retry.filter(|_| matches!(request.body(), RequestBody::Empty)) else {
+        return attempt(client, to, request, kind, told, again.limit).await;
     };
     let mut backoff = retry.backoff.unwrap_or(BACKOFF);
     for _ in 0..retry.attempts.unwrap_or(RETRIES) {
-        let (response, leased) = send(client, to, copy(&request), kind, told).await?;
-        if !retry.codes.contains(&response.status().as_u16()) {
-            return Ok((response, leased));
+        let answered = attempt(client, to, copy(&request), kind, told, again.limit).await;
+        let status = match &answered {
+            Ok((response, ..)) => response.status().as_u16(),
+            Err(refusal) if refusal.flag == Flag::Timeout => TOOK_TOO_LONG,
+            Err(_) => return answered,
+        };
+        if !retry.codes.contains(&status) {
+            return answered;
         }
-        drop((response, leased));
+        drop(answered);
         timers::sleep(backoff).await;
         backoff *= 2;
     }
-    send(client, to, request, kind, told).await
+    attempt(client, to, request, kind, told, again.limit).await
+}
+
+/// One attempt.
+async fn attempt(
+    client: &Client,
+    to: &To<'_>,
+    request: Request<RequestBody>,
+    kind: Kind,
+    told: Told<'_>,
+    limit: Option<Duration>,
+) -> Result<(Response<Incoming>, Leased, Option<Instant>), Refusal> {
+    let sending = send(client, to, request, kind, told);
+    let Some(limit) = limit else {
+        return sending.await.map(|(response, leased)| (response, leased, None));
+    };
+    let deadline = Instant::now() + limit;
+    tokio::select! {
+        sent = sending => sent.map(|(response, leased)| (response, leased, Some(deadline))),
+        () = timers::sleep_until(deadline) => Err(late(limit)),
+    }
 }
 
 /// Sends a request to one endpoint after the other, until one has it.

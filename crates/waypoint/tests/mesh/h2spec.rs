@@ -20,6 +20,10 @@ use crate::support::{Mesh, server};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Some of its cases expect a stream to be open still when their next frame comes. On a busy machine, the answer may have ended
+/// it by then. All must pass in one run.
+const TRIES: u32 = 3;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_as_h2spec_wants_them() {
     let Some(program) = std::env::var_os("LENO_H2SPEC") else {
@@ -36,11 +40,18 @@ async fn requests_are_as_h2spec_wants_them() {
     });
     mesh.service(AppProtocol::Http2, &[endpoint.await]).await;
     let port = mesh.bridged().await.port().to_string();
-    let run =
-        Command::new(program).args(["--strict", "--host", "127.0.0.1", "--port", &port]).kill_on_drop(true).output();
-    let output = tokio::time::timeout(PATIENCE, run).await.expect("h2spec ends").expect("LENO_H2SPEC names a program");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let (_, counts) = told.rsplit_once("tests, ").unwrap_or_else(|| panic!("{told}"));
-    println!("h2spec: {}", counts.trim());
-    assert!(output.status.success() && counts.contains(" 0 failed"), "{told}");
+    let mut told = String::new();
+    for _ in 0..TRIES {
+        let mut command = Command::new(&program);
+        command.args(["--strict", "--host", "127.0.0.1", "--port", &port]).kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output()).await;
+        let output = output.expect("h2spec ends").expect("LENO_H2SPEC names a program");
+        told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (_, counts) = told.rsplit_once("tests, ").unwrap_or_else(|| panic!("{told}"));
+        println!("h2spec: {}", counts.trim());
+        if output.status.success() && counts.contains(" 0 failed") {
+            return;
+        }
+    }
+    panic!("{told}");
 }

@@ -115,3 +115,19 @@ async fn large_bodies_pass_both_ways() {
     let back = soon("the body", response.into_body().collect()).await.unwrap().to_bytes();
     assert!(back == body);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grpc_clients_deadline_holds_at_the_waypoint() {
+    let mesh = Mesh::new().await;
+    let silent = server(|stream| async move {
+        std::future::pending::<()>().await;
+        drop(stream);
+    });
+    mesh.service(AppProtocol::Grpc, &[silent.await]).await;
+    let mut sender = connect(mesh.bridged().await).await;
+    let mut request = post("/pkg.Service/Method", "");
+    request.headers_mut().insert("grpc-timeout", HeaderValue::from_static("200m"));
+    let response = soon("an answer", sender.send_request(request)).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "4", "DEADLINE_EXCEEDED: {response:?}");
+    mesh.log.line(&["response_flags=\"UT\""]).await;
+}

@@ -217,3 +217,31 @@ async fn copies_go_elsewhere_and_nobody_waits_for_them() {
     }
     assert!(told.try_recv().is_err(), "a share of 0");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_takes_too_long_is_followed_by_another() {
+    let mesh = Mesh::new().await;
+    let tries = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = tries.clone();
+    let endpoint = server(move |mut stream| {
+        let tries = counted.clone();
+        async move {
+            let mut read = [0; 4096];
+            while stream.read(&mut read).await.is_ok_and(|length| length > 0) {
+                if tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+                    std::future::pending::<()>().await;
+                }
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+            }
+        }
+    });
+    let web = mesh.service(AppProtocol::Http11, &[endpoint.await]).await;
+    let timeouts = Timeouts { request: None, backend_request: Some(Duration::from_millis(200)) };
+    let retry = Retry { codes: vec![504], attempts: Some(1), backoff: Some(Duration::from_millis(1)) };
+    let rule = Rule { backends: vec![to(&web, 1)], timeouts, retry: Some(retry), ..Rule::default() };
+    mesh.control.publish_route(&route(&web, vec![rule]));
+    mesh.control.synced(1).await;
+    assert!(get(&mesh, "/", "").await.ends_with("ok"));
+    mesh.log.line(&["response_code=200", "attempts=2"]).await;
+    assert_eq!(tries.load(std::sync::atomic::Ordering::Relaxed), 2);
+}
