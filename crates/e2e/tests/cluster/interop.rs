@@ -182,6 +182,14 @@ impl Drop for Istiod<'_> {
         let _ = self.child.wait();
         let kubectl = self.stand.cluster.kubectl();
         let _ = kubectl.run(&["delete", "namespace", "istio-system"]);
+        // Its classes are users' objects to Leno, which leaves their definition behind for them.
+        let list = "jsonpath={range .items[*]}{.metadata.name} {.spec.controllerName}{\"\\n\"}{end}";
+        let classes = kubectl.run(&["get", "gatewayclasses", "--output", list]).unwrap_or_default();
+        for (name, controller) in classes.lines().filter_map(|line| line.split_once(' ')) {
+            if controller.starts_with("istio.io/") {
+                let _ = kubectl.run(&["delete", "gatewayclass", name]);
+            }
+        }
         // It puts these into every namespace.
         for name in ["istio-ca-root-cert", "istio-ca-crl"] {
             let each = ["--all-namespaces", "--field-selector", &format!("metadata.name={name}")];
