@@ -29,3 +29,4 @@ mod starting;
 mod surviving;
 mod traffic;
 mod upgrading;
+mod waypoints;
