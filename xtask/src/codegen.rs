@@ -29,6 +29,7 @@ const PACKAGES: [Package; 2] = [
             "istio/security/authorization.proto",
             "istio/workload/workload.proto",
             "istio/zds/zds.proto",
+            "leno/waypoint/v1/authorization.proto",
             "leno/waypoint/v1/route.proto",
         ],
         out: "crates/proto/src/generated",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as Moment};
 
 use leno_model::{Mesh, Scope};
 use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
+use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
 use prost::Message;
@@ -126,7 +126,8 @@ impl Controller {
         let warnings = state.translator.warnings().get(object).cloned().unwrap_or_default();
         let lint = state.lint.get(object).cloned().unwrap_or_default();
         let parents = state.translator.route_status(object).to_vec();
-        sink.status(object, &Status { warnings, lint, parents });
+        let enforced = state.translator.enforced(object).map(str::to_owned);
+        sink.status(object, &Status { warnings, lint, parents, enforced });
     }
 
     /// Looks for objects that are valid but probably not what their author meant, and reports them: see
@@ -194,6 +195,7 @@ impl Controller {
             encode(&mesh, &delta, &mut state.resources);
             let State { translator, resources, .. } = &mut *state;
             encode_routes(translator, &delta, resources);
+            encode_request_policies(translator, &delta, resources);
             state.resources.next_generation(changed_at);
             tracing::debug!(
                 generation = state.resources.generation(),
@@ -299,6 +301,22 @@ fn encode_routes(translator: &Translator, delta: &Delta, resources: &mut Resourc
             let body = Resource::new(leno_proto::route_to_proto(route).encode_to_vec());
             for reader in translator.readers_of(id) {
                 resources.upsert_for(reader, ROUTE_TYPE, &*name, &body);
+            }
+        }
+    }
+}
+
+/// As [`encode_routes`], for policies about requests.
+fn encode_request_policies(translator: &Translator, delta: &Delta, resources: &mut Resources) {
+    for (id, no_more) in &delta.request_policies {
+        let name = id.to_string();
+        for reader in no_more {
+            resources.remove_for(reader, REQUEST_POLICY_TYPE, &name);
+        }
+        if let Some(policy) = translator.mesh().request_policy(id) {
+            let body = Resource::new(leno_proto::request_policy_to_proto(policy).encode_to_vec());
+            for reader in translator.readers_of_policy(id) {
+                resources.upsert_for(reader, REQUEST_POLICY_TYPE, &*name, &body);
             }
         }
     }

@@ -16,6 +16,8 @@ pub struct Status {
     pub lint: Vec<String>,
     /// For a route: what is said of each parent that is this control plane's business.
     pub parents: Vec<ParentStatus>,
+    /// For a policy about requests: where it is enforced.
+    pub enforced: Option<String>,
 }
 
 /// What is said of one parent of a route (Gateway API, RouteParentStatus).
@@ -50,7 +52,7 @@ impl Condition {
 impl Status {
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
-        self.warnings.is_empty() && self.lint.is_empty() && self.parents.is_empty()
+        self.warnings.is_empty() && self.lint.is_empty() && self.parents.is_empty() && self.enforced.is_none()
     }
 
     /// All sentences.

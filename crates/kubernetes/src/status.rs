@@ -143,7 +143,7 @@ async fn tell(client: &Client, key: &ObjectKey, object: &Object, status: &Status
     let message = status.findings().collect::<Vec<_>>().join("; ");
     let news = match key.kind {
         Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
-            change_status(client, key, |object| condition_patch(object, &message)).await?
+            change_status(client, key, |object| condition_patch(object, &message, status.enforced.as_deref())).await?
         }
         Kind::HTTPRoute | Kind::GRPCRoute => {
             change_status(client, key, |object| parents_patch(object, &status.parents)).await?
@@ -181,19 +181,23 @@ async fn change_status(
 }
 
 /// The change of an object that gives it the condition; `None` if there is nothing to change.
-fn condition_patch(object: &Value, message: &str) -> Option<Value> {
+fn condition_patch(object: &Value, findings: &str, enforced: Option<&str>) -> Option<Value> {
     let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let (status, reason, message) =
-        if message.is_empty() { ("True", "Accepted", "in force") } else { ("False", REASON, message) };
+    let (status, reason, message) = match (findings, enforced) {
+        ("", None) => ("True", "Accepted", "in force".to_owned()),
+        ("", Some(enforced)) => ("True", "Accepted", enforced.to_owned()),
+        (findings, None) => ("False", REASON, findings.to_owned()),
+        (findings, Some(enforced)) => ("False", REASON, format!("{findings}; {enforced}")),
+    };
     let generation = &object["metadata"]["generation"];
     let own = conditions.iter().position(|condition| condition["type"] == CONDITION);
     let before = own.map(|at| conditions[at].clone());
     match &before {
         // It never was otherwise.
-        None if status == "True" => return None,
+        None if status == "True" && enforced.is_none() => return None,
         Some(before)
             if before["status"] == status
-                && before["message"] == message
+                && before["message"] == *message
                 && before["observedGeneration"] == *generation =>
         {
             return None;

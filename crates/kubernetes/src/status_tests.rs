@@ -19,8 +19,8 @@ fn policy() -> Value {
 #[test]
 fn a_condition_stands_beside_those_of_others_and_is_written_when_it_changes() {
     let object = policy();
-    assert_eq!(condition_patch(&object, ""), None, "what never was wrong needs no word");
-    let patch = condition_patch(&object, "the selector selects no pod").expect("a change");
+    assert_eq!(condition_patch(&object, "", None), None, "what never was wrong needs no word");
+    let patch = condition_patch(&object, "the selector selects no pod", None).expect("a change");
     let conditions = &patch["status"]["conditions"];
     assert_eq!(conditions[0], object["status"]["conditions"][0]);
     let own = &conditions[1];
@@ -30,11 +30,11 @@ fn a_condition_stands_beside_those_of_others_and_is_written_when_it_changes() {
     );
     let mut written = object;
     written["status"] = patch["status"].clone();
-    assert_eq!(condition_patch(&written, "the selector selects no pod"), None);
-    let cleared = condition_patch(&written, "").expect("a change");
+    assert_eq!(condition_patch(&written, "the selector selects no pod", None), None);
+    let cleared = condition_patch(&written, "", None).expect("a change");
     assert_eq!(cleared["status"]["conditions"][1]["status"], "True");
     written["metadata"]["generation"] = 4.into();
-    let again = condition_patch(&written, "the selector selects no pod").expect("it is about the new version");
+    let again = condition_patch(&written, "the selector selects no pod", None).expect("it is about the new version");
     assert_eq!(again["status"]["conditions"][1]["lastTransitionTime"], own["lastTransitionTime"]);
 }
 

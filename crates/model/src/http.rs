@@ -1,14 +1,16 @@
-//! What users wrote about HTTP requests to a service: routes, in the form that a waypoint follows.
+//! What users wrote about HTTP requests to a service: routes and policies, in the form that a waypoint follows.
 //!
 //! One [`Route`] stands for one HTTPRoute or GRPCRoute object of the Gateway API, with the names resolved: services
 //! instead of references, and matches instead of gRPC methods. What an empty list means and which match wins is part of
 //! that specification and decided in the `policy` crate.
 
+mod authorization;
 mod backend_target;
 mod filter;
 mod matching;
 mod route;
 
+pub use authorization::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
 pub use backend_target::BackendTarget;
 pub use filter::{Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};
 pub use matching::{Match, PathMatch, ValueMatch, ValueTest};

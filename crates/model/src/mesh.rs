@@ -3,16 +3,18 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::http::{Route, RouteName};
+use crate::http::{Policy, PolicyTarget, Route, RouteName};
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
 
 mod kept;
 mod policies;
+mod request_policies;
 mod routes;
 
 pub use kept::{Kept, KeptFor, PolicyChange, Release};
 use policies::Policies;
+use request_policies::RequestPolicies;
 use routes::Routes;
 
 /// A workload as an endpoint of one service.
@@ -57,6 +59,7 @@ pub struct Mesh {
     endpoints: Index<Endpoints>,
     policies: Policies,
     routes: Routes,
+    request_policies: RequestPolicies,
 }
 
 /// The endpoints of one service.
@@ -247,6 +250,32 @@ impl Mesh {
     /// mesh whose routes of a service are the same share them ([`Map::ptr_eq`]), unless they were changed back and forth.
     pub fn routes_of(&self, service: &ServiceName) -> Option<&Map<RouteName, Arc<Route>>> {
         self.routes.of(service)
+    }
+
+    /// Adds or replaces a policy about requests.
+    pub fn upsert_request_policy(&mut self, policy: Arc<Policy>) {
+        self.request_policies.upsert(policy);
+    }
+
+    /// Removes a policy about requests. Returns whether there was one.
+    pub fn remove_request_policy(&mut self, id: &PolicyName) -> bool {
+        self.request_policies.remove(id)
+    }
+
+    /// The policy about requests with this name.
+    pub fn request_policy(&self, id: &PolicyName) -> Option<&Arc<Policy>> {
+        self.request_policies.get(id)
+    }
+
+    /// All policies about requests, by name.
+    pub fn request_policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.request_policies.all()
+    }
+
+    /// The policies about requests that are attached to `target`, by name; `None` if there are none. As for
+    /// [`Self::routes_of`], versions of a mesh share what is equal.
+    pub fn request_policies_of(&self, target: &PolicyTarget) -> Option<&Map<PolicyName, Arc<Policy>>> {
+        self.request_policies.of(target)
     }
 
     /// Adds or replaces a policy.

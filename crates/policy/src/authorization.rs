@@ -4,8 +4,9 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use leno_model::{Action, Authorization, Clause, Identity, Match, Mesh, Name, PolicyName, Rule, Workload};
+use leno_model::{Action, Authorization, Clause, Identity, Match, Mesh, Name, PolicyName, Rule, Scope, Workload};
 
 use crate::understood::NotUnderstood;
 
@@ -144,13 +145,22 @@ pub struct Checked {
 /// The order is Istio's. If a DENY policy matches, the connection is denied. If no ALLOW policy applies, it is allowed.
 /// Otherwise one ALLOW policy must match.
 pub fn authorize(mesh: &Mesh, destination: &Workload, connection: &Connection<'_>) -> Decision {
-    decide(mesh, destination, connection, |_, _, _| {})
+    decide(mesh.policies_for(destination), destination, connection, |_, _, _| {})
+}
+
+/// As [`authorize`], for a proxy on its own behalf: only policies that select its workload by labels count. Those of its
+/// namespace or of the mesh are about what it stands before.
+pub fn authorize_selected(mesh: &Mesh, own: &Workload, connection: &Connection<'_>) -> Decision {
+    let selecting = |found: &Result<&Arc<Authorization>, _>| {
+        found.as_ref().map_or(true, |policy| policy.scope == Scope::WorkloadSelector)
+    };
+    decide(mesh.policies_for(own).filter(selecting), own, connection, |_, _, _| {})
 }
 
 /// As [`authorize`], and also lists every policy that was checked.
 pub fn examine(mesh: &Mesh, destination: &Workload, connection: &Connection<'_>) -> (Decision, Vec<Checked>) {
     let mut checked = Vec::new();
-    let decision = decide(mesh, destination, connection, |id, policy, matched| {
+    let decision = decide(mesh.policies_for(destination), destination, connection, |id, policy, matched| {
         checked.push(Checked {
             policy: id.clone(),
             action: policy.filter(|p| p.not_understood.is_none()).map(|p| p.action),
@@ -162,8 +172,8 @@ pub fn examine(mesh: &Mesh, destination: &Workload, connection: &Connection<'_>)
     (decision, checked)
 }
 
-fn decide(
-    mesh: &Mesh,
+fn decide<'m>(
+    policies: impl Iterator<Item = Result<&'m Arc<Authorization>, &'m PolicyName>>,
     destination: &Workload,
     connection: &Connection<'_>,
     mut asked: impl FnMut(&PolicyName, Option<&Authorization>, bool),
@@ -179,7 +189,7 @@ fn decide(
     let mut refusing: Vec<&PolicyName> = Vec::new();
     let mut would_deny = Vec::new();
     let mut allow_notes = Vec::new();
-    for found in mesh.policies_for(destination) {
+    for found in policies {
         let policy = match found {
             Ok(policy) => policy,
             Err(id) => {

@@ -405,7 +405,7 @@ fn a_policy_that_was_not_understood_lets_nobody_in_and_says_so() {
         not_understood: Some("from the future".into()),
         ..policy("default/p", Action::Allow, vec![Rule::default()])
     };
-    mesh.upsert_policy(std::sync::Arc::new(closed.clone()));
+    mesh.upsert_policy(Arc::new(closed.clone()));
     let web = pod("web", "10.0.0.9");
     let connection = Connection { source: None, source_ip: ip("10.0.0.1"), destination: at("10.0.0.9:80") };
     let (decision, asked) = examine(&mesh, &web, &connection);
@@ -417,7 +417,7 @@ fn a_policy_that_was_not_understood_lets_nobody_in_and_says_so() {
     let expected = Checked { policy: closed.id.clone(), action: None, arrived: true, dry_run: false, matched: false };
     assert_eq!(asked, [expected]);
     // On trial it decides nothing.
-    mesh.upsert_policy(std::sync::Arc::new(Authorization { dry_run: true, ..closed }));
+    mesh.upsert_policy(Arc::new(Authorization { dry_run: true, ..closed }));
     assert!(authorize(&mesh, &web, &connection).is_allowed());
 }
 

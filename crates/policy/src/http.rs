@@ -1,17 +1,21 @@
 //! What does the mesh decide about an HTTP request? Its path and host in one form, the rule of a route that it follows, and
-//! what becomes of it: pure functions over [`leno_model::http`].
+//! what becomes of it, and whether policies let it pass: pure functions over [`leno_model::http`].
 
 pub mod host;
 pub mod path;
 
+mod attribute_test;
 mod bucket;
 mod changes;
 mod conditions;
 mod cors;
 mod decision;
 mod error;
+mod guard;
+mod path_pattern;
 mod request;
 mod rule;
+mod subject;
 mod table;
 mod target;
 mod tree;
@@ -19,8 +23,10 @@ mod tree;
 pub use changes::Changes;
 pub use decision::{Answer, Chosen, Decision, Destination, Forward, Outcome};
 pub use error::{Refusal, RuleError};
+pub use guard::{Denied, Guard, Judgement, Matched, Note, Says, check_policy};
 pub use request::Request;
 pub use rule::{CompiledRule, check};
+pub use subject::Subject;
 pub use table::Table;
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ mod waypoint;
 mod waypoint_target;
 
 pub use authorization::{
-    AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize, examine,
+    AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize,
+    authorize_selected, examine,
 };
 pub use endpoints::{EndpointCounts, ready, ready_for_node};
 pub use routing::{Identities, Route, RouteError, RoutePlan, route, route_around, route_to_service};

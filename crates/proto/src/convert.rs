@@ -2,6 +2,7 @@
 
 mod fields;
 mod policy;
+mod request_policy;
 mod route;
 mod service;
 mod workload;
@@ -13,6 +14,9 @@ use crate::workload as wire;
 
 pub(crate) use fields::{DEFAULT_CLUSTER, DEFAULT_SERVICE_ACCOUNT, ip, or, range, service_name};
 pub use policy::{authorization_from_proto, authorization_to_proto};
+pub use request_policy::{
+    request_policy_from_proto, request_policy_of_resource, request_policy_stand_in, request_policy_to_proto,
+};
 pub use route::{route_from_proto, route_of_resource, route_resource_name, route_stand_in, route_to_proto};
 pub use service::{service_from_proto, service_to_address, service_to_proto};
 pub use workload::{workload_from_proto, workload_to_address, workload_to_proto};

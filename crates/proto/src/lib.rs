@@ -22,9 +22,10 @@ mod trust_bundle;
 mod generated;
 
 pub use convert::{
-    Resource, address_from_proto, authorization_from_proto, authorization_to_proto, route_from_proto,
-    route_of_resource, route_resource_name, route_stand_in, route_to_proto, service_from_proto, service_to_address,
-    service_to_proto, workload_from_proto, workload_to_address, workload_to_proto,
+    Resource, address_from_proto, authorization_from_proto, authorization_to_proto, request_policy_from_proto,
+    request_policy_of_resource, request_policy_stand_in, request_policy_to_proto, route_from_proto, route_of_resource,
+    route_resource_name, route_stand_in, route_to_proto, service_from_proto, service_to_address, service_to_proto,
+    workload_from_proto, workload_to_address, workload_to_proto,
 };
 pub use error::ConvertError;
 pub use stand_in::{address_stand_in, policy_stand_in};
@@ -67,6 +68,10 @@ pub const ADDRESS_TYPE: &str = "type.googleapis.com/istio.workload.Address";
 
 /// Type URL of [`security::Authorization`].
 pub const AUTHORIZATION_TYPE: &str = "type.googleapis.com/istio.security.Authorization";
+
+/// Type URL of [`waypoint::AuthorizationPolicy`]. A waypoint is sent those that are attached to it, or to the services that it
+/// stands before.
+pub const REQUEST_POLICY_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.AuthorizationPolicy";
 
 /// Type URL of [`waypoint::Route`]. A waypoint is sent those that belong to the services that it stands before.
 pub const ROUTE_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.Route";

@@ -17,7 +17,7 @@ pub trait Carrier: Send + Sync + 'static {
     /// Whether it carries pods of its node, so that their certificates are asked for ahead of their first connection.
     const SERVES_NODE: bool;
 
-    /// Whether it needs to know of HTTP routes.
+    /// Whether it needs to know of HTTP routes and of policies about requests.
     const FOLLOWS_ROUTES: bool = false;
 
     /// The traffic at one moment.

@@ -134,7 +134,7 @@ pub(crate) async fn launch<C: Carrier>(
         ..Settings::default()
     };
     let core = Arc::new(Core {
-        state: Arc::new(if C::FOLLOWS_ROUTES { MeshState::awaiting_routes() } else { MeshState::default() }),
+        state: Arc::new(if C::FOLLOWS_ROUTES { MeshState::of_requests() } else { MeshState::default() }),
         certificates: Arc::new(CertificateManager::new(Arc::new(issuer), options)),
         access_log: access_log(&config, host.access_log, &metrics)?,
         metrics,

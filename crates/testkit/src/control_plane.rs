@@ -10,8 +10,9 @@ use futures_util::future::BoxFuture;
 use leno_model::http::Route;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle, authorization_to_proto,
-    route_resource_name, route_to_proto, service_to_address, workload_to_address,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle,
+    authorization_to_proto, request_policy_to_proto, route_resource_name, route_to_proto, service_to_address,
+    workload_to_address,
 };
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
@@ -167,6 +168,22 @@ impl ControlPlane {
     pub fn publish_route(&self, route: &Route) {
         let body = route_to_proto(route).encode_to_vec();
         self.change(|r| r.upsert(ROUTE_TYPE, route_resource_name(&route.id), Resource::new(body)));
+    }
+
+    /// Publishes a policy about requests, or a change of it.
+    pub fn publish_request_policy(&self, policy: &leno_model::http::Policy) {
+        let body = request_policy_to_proto(policy).encode_to_vec();
+        self.change(|r| r.upsert(REQUEST_POLICY_TYPE, policy.id.to_string(), Resource::new(body)));
+    }
+
+    /// Publishes a resource as it is, such as one that this version does not understand.
+    pub fn publish_raw(&self, type_url: &str, name: &str, body: Vec<u8>) {
+        self.change(|r| r.upsert(type_url, name, Resource::new(body)));
+    }
+
+    /// Removes a policy about requests.
+    pub fn remove_request_policy(&self, id: &PolicyName) {
+        self.change(|r| r.remove(REQUEST_POLICY_TYPE, &id.to_string()));
     }
 
     /// Publishes a policy, or a change of it.

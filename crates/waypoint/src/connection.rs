@@ -16,6 +16,7 @@ use crate::asked::{Asked, protocol};
 use crate::detect::{Spoken, spoken};
 use crate::failure::Failure;
 use crate::gate::Gate;
+use crate::guard;
 use crate::http::{self as requests, Client};
 use crate::pass;
 use crate::report::Report;
@@ -51,6 +52,11 @@ pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: Inb
         }
     };
     report.asked(&tunnel, &asked);
+    if let Err(failure) = guard::own(&gate, &tunnel, &asked) {
+        request.refuse(failure.status(), HeaderMap::new());
+        report.failed(&failure);
+        return;
+    }
     match protocol(&asked.target) {
         AppProtocol::Tcp | AppProtocol::Tls => pass::carry(&gate, &tunnel, asked, request, report).await,
         AppProtocol::Http11 | AppProtocol::Http2 | AppProtocol::Grpc => {
@@ -185,7 +191,7 @@ async fn undeclared(
                 None => Box::pin(pass::connect(gate, tunnel, &asked, &mut report)).await,
             };
             match upstream {
-                Ok(upstream) => pass::relay(gate, stream, upstream, report).await,
+                Ok(upstream) => pass::relay(gate, tunnel, &asked, stream, upstream, report).await,
                 Err(failure) => report.failed(&failure),
             }
         }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use leno_policy::{NotUnderstood, RouteError, WaypointRefusal};
+use leno_policy::http::Denied;
+use leno_policy::{DenyReason, NotUnderstood, RouteError, WaypointRefusal};
 use leno_proxy::peers;
 use leno_telemetry::metrics::ResponseFlags;
 
@@ -27,6 +28,12 @@ pub(crate) enum Failure {
     NotUnderstood(Arc<NotUnderstood>),
     #[error(transparent)]
     Refused(Arc<WaypointRefusal>),
+    /// A policy of the service, of the waypoint or of both.
+    #[error(transparent)]
+    Denied(Arc<Denied>),
+    /// A policy that selects the waypoint's own pods.
+    #[error(transparent)]
+    OwnDenied(Arc<DenyReason>),
     #[error(transparent)]
     Route(Arc<RouteError>),
     #[error("no way to the destination is known")]
@@ -58,6 +65,7 @@ impl Failure {
     pub(crate) fn response_flags(&self) -> ResponseFlags {
         match self {
             Self::Peer(failure) => failure.response_flags(),
+            Self::Denied(_) | Self::OwnDenied(_) => ResponseFlags::Deny,
             Self::TooManyTunnels { .. } => ResponseFlags::ResourceLimit,
             Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => ResponseFlags::Identity,
             _ => ResponseFlags::Connect,
@@ -68,6 +76,7 @@ impl Failure {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotConnect(_) => StatusCode::BAD_REQUEST,
+            Self::Denied(_) | Self::OwnDenied(_) => StatusCode::UNAUTHORIZED,
             Self::Refused(refusal) => StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST),
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }

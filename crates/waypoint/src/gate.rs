@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::WaypointConfig;
+use crate::guards::Guards;
 use crate::lane::Lane;
 use crate::own::Own;
 use crate::routes::Tables;
@@ -24,6 +25,7 @@ pub(crate) struct Gate {
     pub(crate) config: WaypointConfig,
     pub(crate) own: Own,
     pub(crate) tables: Tables,
+    pub(crate) guards: Guards,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) relay: RelayOptions,
     /// Where spans of requests are told, if anybody takes them.

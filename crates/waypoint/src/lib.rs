@@ -17,7 +17,7 @@
 //!  connection  one connection in a tunnel: whom it is for, and which protocol it speaks (detect)
 //!  pass        bytes passed on unread
 //!  http        requests: what they ask for, where they go, what is answered
-//!  routes      the routes of services, compiled
+//!  routes      the routes of services, compiled; guards: their policies; guard: what those are asked
 //!  upstream    endpoints: which there are, and how they are reached
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
 //!  request_body  bodies on their way to endpoints, and copies of them
@@ -38,6 +38,8 @@ mod connection;
 mod detect;
 mod failure;
 mod gate;
+mod guard;
+mod guards;
 mod http;
 mod http_pool;
 mod lane;

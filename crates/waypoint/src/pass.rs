@@ -1,8 +1,9 @@
 //! Bytes that are passed on unread: TCP, TLS, and whatever is not HTTP.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
+use leno_policy::waypoint_target;
 use leno_proxy::peers;
 use leno_proxy::tunnels::Tunnel;
 use leno_tunnel::server::InboundConnect;
@@ -11,6 +12,7 @@ use leno_tunnel::{TunnelStream, relay};
 use crate::asked::Asked;
 use crate::failure::Failure;
 use crate::gate::Gate;
+use crate::guard;
 use crate::report::Report;
 use crate::stream::Stream;
 use crate::upstream::{self, Caller};
@@ -32,7 +34,7 @@ pub(crate) async fn carry(
     match connected {
         Ok(upstream) => {
             if let Ok(stream) = request.accept(HeaderMap::new()) {
-                relay(gate, stream, upstream, report).await;
+                relay(gate, tunnel, &asked, stream, upstream, report).await;
             }
         }
         Err(failure) => {
@@ -49,6 +51,7 @@ pub(crate) async fn connect(
     asked: &Asked,
     report: &mut Report,
 ) -> Result<Stream, Failure> {
+    permit(gate, tunnel, asked, report)?;
     let plan = upstream::plan(gate, &asked.mesh, &asked.own, &asked.target)?;
     let service = plan.service();
     let caller = Caller { own: &asked.own, from: tunnel.peer, service };
@@ -68,10 +71,49 @@ pub(crate) async fn connect(
     Err(last.unwrap_or(Failure::NoRoute))
 }
 
-/// Relays until both ends have ended.
-pub(crate) async fn relay(gate: &Gate, mut stream: TunnelStream, upstream: Stream, report: Report) {
+/// Asks the policies whether the connection may pass unread.
+fn permit(gate: &Gate, tunnel: &Tunnel, asked: &Asked, report: &mut Report) -> Result<(), Failure> {
+    let guard = guard::guard(gate, &asked.mesh, &asked.own, &asked.target);
+    let judged = guard::judge(&guard, tunnel, &asked.target, None, |note| report.note(note));
+    judged.map_err(|denied| Failure::Denied(Arc::new(denied)))
+}
+
+/// Returns when the policies no longer let the connection pass.
+async fn forbidden(gate: &Gate, tunnel: &Tunnel, asked: &Asked) -> Failure {
+    let mut changes = gate.core.state.subscribe();
+    loop {
+        // What has left this waypoint is another's to judge.
+        if let Some((mesh, own)) = gate.own.now()
+            && let Ok(target) = waypoint_target(&mesh, &own, &asked.authority)
+        {
+            let guard = guard::guard(gate, &mesh, &own, &target);
+            if let Err(denied) = guard::judge(&guard, tunnel, &target, None, |_| ()) {
+                return Failure::Denied(Arc::new(denied));
+            }
+        }
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Relays until both ends have ended, or a policy ends it.
+pub(crate) async fn relay(
+    gate: &Gate,
+    tunnel: &Tunnel,
+    asked: &Asked,
+    mut stream: TunnelStream,
+    upstream: Stream,
+    report: Report,
+) {
     let carried = report.opened();
-    let stopped = gate.stopped.cancelled();
+    let cut = OnceLock::new();
+    let stopped = async {
+        tokio::select! {
+            () = gate.stopped.cancelled() => {}
+            failure = forbidden(gate, tunnel, asked) => drop(cut.set(failure)),
+        }
+    };
     let outcome = match upstream {
         Stream::Tunnel(upstream) => {
             relay::tunnel_to_tunnel(stream, upstream, &**carried.bytes(), &gate.relay, stopped).await
@@ -90,5 +132,8 @@ pub(crate) async fn relay(gate: &Gate, mut stream: TunnelStream, upstream: Strea
             relay::tcp_to_tunnel(upstream, stream, &carried.reversed(), &gate.relay, stopped).await
         }
     };
-    carried.finished(outcome);
+    match cut.into_inner() {
+        Some(failure) => carried.cut(&failure),
+        None => carried.finished(outcome),
+    }
 }

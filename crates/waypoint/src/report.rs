@@ -42,6 +42,8 @@ struct Facts {
     asked: Option<Name>,
     service: Option<Arc<Service>>,
     trace: Option<u128>,
+    /// What policies say that are only logged.
+    notes: Vec<String>,
 }
 
 impl Facts {
@@ -79,6 +81,7 @@ impl Facts {
         record.trace_id = self.trace;
         record.duration = self.started.elapsed();
         record.mutual_tls = self.identity.is_some();
+        record.dry_run.clone_from(&self.notes);
         record
     }
 }
@@ -102,12 +105,18 @@ impl Report {
             asked: None,
             service: None,
             trace: None,
+            notes: Vec::new(),
         };
         Self { _socket: gate.core.metrics.socket(Reporter::Waypoint), gate: gate.clone(), facts, worker: 0 }
     }
 
     pub(crate) fn trace(&mut self, trace: u128) {
         self.facts.trace = Some(trace);
+    }
+
+    /// What a policy says that is only logged.
+    pub(crate) fn note(&mut self, note: String) {
+        self.facts.notes.push(note);
     }
 
     /// It is known whom the connection is for.
@@ -154,6 +163,7 @@ impl Report {
         if core.access_log.enabled(Level::Error) {
             let mut record = self.facts.record();
             record.error = Some(error);
+            record.denied = flags == ResponseFlags::Deny;
             core.access_log.completed(record);
         }
     }
@@ -245,6 +255,11 @@ impl Carried {
 
     pub(crate) fn reversed(&self) -> Arc<Reversed> {
         Arc::new(Reversed(self.passed.traffic.clone()))
+    }
+
+    /// The connection was ended for `failure`.
+    pub(crate) fn cut(self, failure: &Failure) {
+        self.report.failed(failure);
     }
 
     /// The connection has ended.

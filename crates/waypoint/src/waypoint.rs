@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::clear;
 use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
+use crate::guards::Guards;
 use crate::lane::lanes;
 use crate::own::Own;
 use crate::routes::Tables;
@@ -105,6 +106,7 @@ impl Waypoint {
         let gate = Arc::new(Gate {
             own: Own::new(core.state.clone(), config),
             tables: Tables::default(),
+            guards: Guards::default(),
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),
             lanes,

@@ -11,16 +11,22 @@ use leno_model::{
 };
 
 use super::Options;
+use super::policy_refs::is_attached;
 use leno_objects::{AuthorizationPolicy, IpBlock, Operation, PolicyAction, Source, When};
 
 /// Annotation that, with value `true`, makes a policy a dry run: logged, not enforced.
 const DRY_RUN: &str = "istio.io/dry-run";
 
-const NEEDS_WAYPOINT: &str = "needs a waypoint, which Leno does not have yet";
+const NEEDS_WAYPOINT: &str = "needs a waypoint (targetRefs instead of a selector)";
+
+/// Whether the policy is only logged.
+pub(super) fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
+    policy.metadata.annotation(DRY_RUN).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+}
 
 /// Whether node proxies get the policy.
 pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
-    policy.spec.action != PolicyAction::Audit && policy.spec.target_ref.is_none() && policy.spec.target_refs.is_empty()
+    policy.spec.action != PolicyAction::Audit && !is_attached(policy)
 }
 
 /// The policy's name in the mesh.
@@ -32,13 +38,11 @@ pub(super) fn policy_name(policy: &AuthorizationPolicy) -> PolicyName {
 pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> (Option<Authorization>, Vec<String>) {
     let mut translation = Translation { options, policy, strip: true, warnings: Vec::new() };
     if !is_enforced(policy) {
-        translation.warnings.push(if policy.spec.action == PolicyAction::Audit {
-            "action AUDIT is not supported: the policy has no effect (it would not refuse anything either)".to_owned()
-        } else {
-            format!(
-                "targetRefs {NEEDS_WAYPOINT}: the policy is NOT enforced; use a selector to have its L4 rules enforced"
-            )
-        });
+        if policy.spec.action == PolicyAction::Audit {
+            let warning = "action AUDIT has no effect where node proxies decide (it would not refuse anything either); with \
+                           targetRefs a waypoint logs what matches";
+            translation.warnings.push(warning.to_owned());
+        }
         return (None, translation.warnings);
     }
     let scope = match policy.selected() {
@@ -46,7 +50,7 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         None if *policy.metadata.namespace == *options.root_namespace => Scope::Global,
         None => Scope::Namespace,
     };
-    let dry_run = policy.metadata.annotation(DRY_RUN).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let dry_run = is_dry_run(policy);
     let id = policy_name(policy);
     if !policy.not_understood.is_empty() {
         translation.warnings.push(format!(

@@ -142,20 +142,22 @@ fn what_cannot_be_enforced_makes_it_stricter() {
             "{rules: [{to: [{operation: {methods: [GET]}}, {operation: {ports: [\"80\"]}}]}]}",
             vec![rule(&[ports(&[80])])],
             &[
-                "spec.rules[0].to[0].operation: methods needs a waypoint, which Leno does not have yet: this alternative is dropped, so it allows nothing",
+                "spec.rules[0].to[0].operation: methods needs a waypoint (targetRefs instead of a selector): this alternative is dropped, so it allows nothing",
             ],
         ),
         (
             "{rules: [{when: [{key: \"request.headers[x]\", values: [v]}]}, {to: [{operation: {ports: [\"81\"]}}]}]}",
             vec![rule(&[ports(&[81])])],
             &[
-                "spec.rules[0].when[0]: attribute request.headers[x] needs a waypoint, which Leno does not have yet: rule dropped, so it allows nothing",
+                "spec.rules[0].when[0]: attribute request.headers[x] needs a waypoint (targetRefs instead of a selector): rule dropped, so it allows nothing",
             ],
         ),
         (
             "{action: DENY, rules: [{to: [{operation: {paths: [/a], ports: [\"80\"]}}]}]}",
             vec![rule(&[ports(&[80])])],
-            &["paths needs a waypoint, which Leno does not have yet: ignored, so the rule denies whatever they are"],
+            &[
+                "paths needs a waypoint (targetRefs instead of a selector): ignored, so the rule denies whatever they are",
+            ],
         ),
         (
             "{action: DENY, rules: [{to: [{operation: {paths: [/a]}}]}]}",

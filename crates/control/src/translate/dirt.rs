@@ -51,12 +51,21 @@ impl Dirt {
                 }
             }
             Kind::ReferenceGrant => self.routes.extend(index.routes_into(&key.namespace).cloned()),
-            Kind::Gateway => self.mark_users(known, &me),
+            Kind::Gateway => {
+                self.mark_users(known, &me);
+                self.policies.extend(index.attached_to(Kind::Gateway, me).cloned());
+                for gateway in both().filter_map(Gateway::of) {
+                    let class = ("".into(), (*gateway.spec.gateway_class_name).into());
+                    self.policies.extend(index.attached_to(Kind::GatewayClass, class).cloned());
+                }
+            }
             Kind::GatewayClass => {
                 let of_class = store.gateways().filter(|it| *it.spec.gateway_class_name == *key.name);
                 for gateway in of_class {
                     self.mark_users(known, &name(&gateway.metadata));
+                    self.policies.extend(index.attached_to(Kind::Gateway, name(&gateway.metadata)).cloned());
                 }
+                self.policies.extend(index.attached_to(Kind::GatewayClass, me).cloned());
             }
             Kind::Pod => {
                 self.pods.insert(me);
@@ -84,6 +93,7 @@ impl Dirt {
             }
             Kind::Service => {
                 self.routes.extend(index.routes_of(&key.namespace, &key.name).cloned());
+                self.policies.extend(index.attached_to(Kind::Service, me.clone()).cloned());
                 self.mark_service(known, &me, both().filter_map(Service::of));
             }
             Kind::EndpointSlice => {

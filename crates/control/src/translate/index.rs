@@ -9,7 +9,7 @@ use leno_objects::{
     EndpointSlice, Kind, Labels, Object, ObjectKey, ObjectMeta, ObjectStore, Pod, named_waypoint, selects,
 };
 
-use super::{Options, route_refs, service, workload};
+use super::{Options, policy_refs, route_refs, service, workload};
 
 /// Namespace and name.
 pub(super) type Named = (Name, Name);
@@ -110,6 +110,8 @@ pub(super) struct Index {
     peers: Selectors,
     /// What names a Gateway as its waypoint, by the Gateway.
     waypoint_users: BTreeMap<Named, BTreeSet<(Kind, Named)>>,
+    /// Policies by what they are attached to.
+    attached: BTreeMap<(Kind, Named), BTreeSet<Named>>,
     /// PeerAuthentications without a selector, by namespace.
     wide_peers: BTreeMap<Name, BTreeSet<Name>>,
 }
@@ -150,6 +152,9 @@ impl Index {
                     self.select(|index| &mut index.services, key, &service.spec.selector, add);
                 }
                 Some(Object::AuthorizationPolicy(policy)) => {
+                    for target in policy_refs::targets(policy) {
+                        self.attach(key, target, add);
+                    }
                     if let Some(labels) = policy.selected() {
                         self.select(|index| &mut index.policies, key, labels, add);
                     }
@@ -210,6 +215,23 @@ impl Index {
     /// The Namespaces, services and pods whose labels name a Gateway as their waypoint.
     pub(super) fn waypoint_users(&self, gateway: &Named) -> impl Iterator<Item = &(Kind, Named)> {
         self.waypoint_users.get(gateway).into_iter().flatten()
+    }
+
+    fn attach(&mut self, key: &ObjectKey, target: (Kind, Named), add: bool) {
+        let me = (key.namespace.clone(), key.name.clone());
+        if add {
+            self.attached.entry(target).or_default().insert(me);
+        } else if let Some(policies) = self.attached.get_mut(&target) {
+            policies.remove(&me);
+            if policies.is_empty() {
+                self.attached.remove(&target);
+            }
+        }
+    }
+
+    /// The policies that are attached to an object.
+    pub(super) fn attached_to(&self, kind: Kind, name: Named) -> impl Iterator<Item = &Named> {
+        self.attached.get(&(kind, name)).into_iter().flatten()
     }
 
     fn route(&mut self, key: &ObjectKey, object: &Object, add: bool) {

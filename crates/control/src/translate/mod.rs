@@ -8,6 +8,8 @@ mod authorization;
 mod dirt;
 mod index;
 mod peer_authentication;
+mod policy_refs;
+mod request_policy;
 mod route;
 mod route_refs;
 mod route_rules;
@@ -74,6 +76,8 @@ pub struct Delta {
     pub policies: BTreeSet<PolicyName>,
     /// Routes by name, each with the waypoints that it is no longer for.
     pub routes: BTreeMap<RouteName, BTreeSet<Name>>,
+    /// Policies about requests by name, each with the waypoints that it is no longer for.
+    pub request_policies: BTreeMap<PolicyName, BTreeSet<Name>>,
     /// Objects whose warnings changed.
     pub warned: BTreeSet<ObjectKey>,
 }
@@ -81,7 +85,9 @@ pub struct Delta {
 impl Delta {
     /// Whether nothing changed in the mesh.
     pub fn is_empty(&self) -> bool {
-        self.workloads.is_empty() && self.services.is_empty() && self.policies.is_empty() && self.routes.is_empty()
+        let Self { workloads, services, policies, routes, request_policies, warned: _ } = self;
+        let of_requests = routes.is_empty() && request_policies.is_empty();
+        workloads.is_empty() && services.is_empty() && policies.is_empty() && of_requests
     }
 
     /// Adds the changes of a later call.
@@ -91,6 +97,9 @@ impl Delta {
         self.policies.extend(later.policies);
         for (route, no_more) in later.routes {
             self.routes.entry(route).or_default().extend(no_more);
+        }
+        for (policy, no_more) in later.request_policies {
+            self.request_policies.entry(policy).or_default().extend(no_more);
         }
         self.warned.extend(later.warned);
     }
@@ -115,6 +124,10 @@ pub struct Translator {
     kept_to_waypoint: BTreeMap<Named, PolicyName>,
     // Of routes that are in force: the waypoints that are told.
     route_readers: BTreeMap<RouteName, BTreeSet<Name>>,
+    // Of policies about requests that are in force: the waypoints that are told.
+    policy_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
+    // Where each of them is enforced.
+    enforced: BTreeMap<ObjectKey, String>,
     // What is said of routes' parents.
     route_status: BTreeMap<ObjectKey, Vec<ParentStatus>>,
     // The workloads of endpoints that are not pods.
@@ -174,6 +187,16 @@ impl Translator {
         counts
     }
 
+    /// The waypoints that are told of a policy about requests, each as `namespace/service account`.
+    pub fn readers_of_policy(&self, policy: &PolicyName) -> impl Iterator<Item = &Name> {
+        self.policy_readers.get(policy).into_iter().flatten()
+    }
+
+    /// Where a policy about requests is enforced, in words.
+    pub fn enforced(&self, policy: &ObjectKey) -> Option<&str> {
+        self.enforced.get(policy).map(String::as_str)
+    }
+
     /// Takes in changes atomically and updates the mesh.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Delta {
         let mut dirt = Dirt::default();
@@ -224,6 +247,15 @@ impl Translator {
         for route in &routes {
             self.refresh_route(route, &mut delta);
         }
+        let mut policies = dirt.policies.clone();
+        for service in &delta.services {
+            let name = service.hostname.split('.').next().unwrap_or_default();
+            let service = (service.namespace.clone(), name.into());
+            policies.extend(self.index.attached_to(Kind::Service, service).cloned());
+        }
+        for (namespace, name) in &policies {
+            self.refresh_request_policy(namespace, name, &mut delta);
+        }
         for slice in &dirt.slices {
             self.refresh_slice(slice, &mut delta);
         }
@@ -246,8 +278,57 @@ impl Translator {
         let policy = AuthorizationPolicy::get(&self.store, namespace, name);
         let (policy, warnings) =
             policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
-        self.warn(key, warnings, delta);
+        if !AuthorizationPolicy::get(&self.store, namespace, name).is_some_and(policy_refs::is_attached) {
+            self.warn(key, warnings, delta);
+        }
         self.put_policy(PolicyName { namespace: namespace.clone(), name: name.clone() }, policy, delta);
+    }
+
+    fn refresh_request_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {
+        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace.clone(), name.clone());
+        let id = PolicyName { namespace: namespace.clone(), name: name.clone() };
+        let known = self.known();
+        let object = AuthorizationPolicy::get(&self.store, namespace, name).filter(|it| policy_refs::is_attached(it));
+        let is_attached = object.is_some();
+        let found = object.map(|policy| request_policy::request_policy(known, &self.mesh, policy));
+        let request_policy::Translated { policy: wanted, readers: at, warnings } = found.unwrap_or_default();
+        if is_attached {
+            self.warn(key.clone(), warnings, delta);
+        }
+        let names = at.iter().map(|name| &**name).collect::<Vec<_>>().join(", ");
+        let enforced = wanted.as_ref().filter(|_| !at.is_empty()).map(|_| format!("enforced by waypoint {names}"));
+        if self.enforced.get(&key) != enforced.as_ref() {
+            delta.warned.insert(key.clone());
+            match enforced {
+                Some(enforced) => drop(self.enforced.insert(key, enforced)),
+                None => drop(self.enforced.remove(&key)),
+            }
+        }
+        let held = self.mesh.request_policy(&id).cloned();
+        let before = self.policy_readers.get(&id).cloned().unwrap_or_default();
+        let mut readers = at;
+        if let (Some(held), Some(wanted)) = (&held, &wanted)
+            && held.targets == wanted.targets
+        {
+            // A service that gets another waypoint is served by the one before for a while, and must not be open there.
+            readers.extend(before.iter().cloned());
+        }
+        if held.as_deref() == wanted.as_ref() && readers == before {
+            return;
+        }
+        delta.request_policies.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
+        match wanted {
+            Some(policy) => {
+                if held.as_deref() != Some(&policy) {
+                    self.mesh.upsert_request_policy(Arc::new(policy));
+                }
+                self.policy_readers.insert(id, readers);
+            }
+            None => {
+                self.mesh.remove_request_policy(&id);
+                self.policy_readers.remove(&id);
+            }
+        }
     }
 
     fn put_policy(&mut self, id: PolicyName, policy: Option<leno_model::Authorization>, delta: &mut Delta) {
@@ -472,3 +553,7 @@ mod authorization_tests;
 #[cfg(test)]
 #[path = "route_tests.rs"]
 mod route_tests;
+
+#[cfg(test)]
+#[path = "request_policy_tests.rs"]
+mod request_policy_tests;

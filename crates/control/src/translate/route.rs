@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use leno_model::http::{BackendTarget, Parent, Route, RouteKind, RouteName, Rule};
-use leno_model::{GatewayDestination, Mesh, Name};
+use leno_model::{Mesh, Name};
 use leno_objects::{
     BackendReference, GRPCRoute, HTTPRoute, HTTPRouteRule, ObjectKey, ObjectMeta, ParentReference, ReferenceGrant,
     Service, ServiceType,
@@ -19,6 +19,7 @@ use super::index::Known;
 use super::route_refs::is_service;
 use super::route_rules::{Refs, grpc_rule, http_rule};
 use super::service_name::service_name;
+use super::waypoint::waypoints_of;
 use crate::status::{Condition, ParentStatus};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
@@ -117,20 +118,7 @@ pub(super) fn route_name(key: &ObjectKey) -> Option<RouteName> {
 /// The waypoints that the route's requests pass, as discovery knows them: `namespace/service account`.
 pub(super) fn readers(mesh: &Mesh, route: &Route) -> BTreeSet<Name> {
     let services = route.parents.iter().filter_map(|parent| mesh.service(&parent.service));
-    let waypoints = services.flat_map(|service| {
-        service.waypoint.iter().chain(service.weighted_waypoints.iter().map(|weighted| &weighted.destination))
-    });
-    waypoints
-        .filter_map(|waypoint| match &waypoint.destination {
-            GatewayDestination::Hostname(service) if service.is_not_allowed() => None,
-            // A waypoint's Service and account are called as its Gateway.
-            GatewayDestination::Hostname(service) => {
-                let name = service.hostname.split('.').next().unwrap_or_default();
-                Some(format!("{}/{name}", service.namespace).into())
-            }
-            GatewayDestination::Address(_) => None,
-        })
-        .collect()
+    services.flat_map(|service| waypoints_of(service)).collect()
 }
 
 /// References of a route that could not be used, with the reason's word.

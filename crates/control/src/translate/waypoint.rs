@@ -1,7 +1,7 @@
 //! Which waypoint must traffic to a service or pod pass? What the labels ask for is told to proxies whether or not there is
 //! such a waypoint: a proxy refuses a connection whose waypoint it can't use, and never goes around it.
 
-use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Name, ServiceName};
+use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Name, Service, ServiceName};
 use leno_objects::{
     Gateway, GatewayClass, Labels, Namespace, ObjectMeta, ObjectStore, USE_WAYPOINT, WAYPOINT_BYPASS, WaypointFor,
     named_waypoint,
@@ -100,6 +100,19 @@ pub(crate) fn allows(gateway: &Gateway, namespace: &str, labels: Option<&Labels>
     // One without such a listener is reached by nobody.
     let listener = gateway.hbone_listener();
     listener.is_none_or(|it| it.allowed_routes.namespaces.allow(own, namespace, labels.unwrap_or(&none)))
+}
+
+/// The waypoints that stand before a service, as discovery knows them: `namespace/service account`.
+pub(super) fn waypoints_of(service: &Service) -> impl Iterator<Item = Name> {
+    let weighted = service.weighted_waypoints.iter().map(|weighted| &weighted.destination);
+    service.waypoint.iter().chain(weighted).filter_map(|waypoint| match &waypoint.destination {
+        // A waypoint's Service and account are called as its Gateway.
+        GatewayDestination::Hostname(service) if !service.is_not_allowed() => {
+            let name = service.hostname.split('.').next().unwrap_or_default();
+            Some(format!("{}/{name}", service.namespace).into())
+        }
+        GatewayDestination::Hostname(_) | GatewayDestination::Address(_) => None,
+    })
 }
 
 /// The service account of a waypoint's pods: it is called as the Gateway.

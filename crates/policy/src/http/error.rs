@@ -32,6 +32,14 @@ pub enum RuleError {
         /// What is wrong.
         problem: String,
     },
+    /// A value that a policy compares an attribute with.
+    #[error("{value:?} is not a value that {attribute} can have")]
+    Value {
+        /// The attribute.
+        attribute: String,
+        /// The value.
+        value: Name,
+    },
     /// A host name.
     #[error("{0:?} is not a host name")]
     Host(Name),

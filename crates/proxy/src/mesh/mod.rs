@@ -3,6 +3,7 @@
 mod departed;
 mod overlaps;
 mod recent;
+mod request_policies;
 mod routes;
 mod state;
 

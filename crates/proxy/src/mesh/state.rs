@@ -12,8 +12,8 @@ use leno_model::{
     WorkloadUid,
 };
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, ROUTE_TYPE, Resource, address_from_proto, address_stand_in,
-    authorization_from_proto, policy_stand_in, security, workload as wire,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, REQUEST_POLICY_TYPE, ROUTE_TYPE, Resource, address_from_proto,
+    address_stand_in, authorization_from_proto, policy_stand_in, security, workload as wire,
 };
 use leno_tls::CertificateManager;
 use leno_xds::client::{Handler, Rejection, Update};
@@ -47,15 +47,15 @@ pub struct Changes {
     pub policies: u64,
     /// Which types the control plane has answered at least once: addresses, policies.
     answered: (bool, bool),
-    /// Whether HTTP routes are to be waited for.
-    awaits_routes: bool,
+    /// Whether HTTP routes, and policies about requests, are to be waited for.
+    awaits: (bool, bool),
 }
 
 impl MeshState {
-    /// A state that is complete only when HTTP routes have been sent, too: before that, a waypoint may know a service without
-    /// the routes that its requests must follow.
-    pub fn awaiting_routes() -> Self {
-        let changes = Changes { awaits_routes: true, ..Changes::default() };
+    /// A state that is complete only when HTTP routes and policies about requests have been sent, too: before that, a waypoint
+    /// may know a service without what its requests must follow and obey.
+    pub fn of_requests() -> Self {
+        let changes = Changes { awaits: (true, true), ..Changes::default() };
         Self { changes: watch::Sender::new(changes), ..Self::default() }
     }
 
@@ -73,12 +73,13 @@ impl MeshState {
     /// that guard it, so nothing may pass.
     pub fn is_complete(&self) -> bool {
         let changes = self.changes.borrow();
-        changes.answered == (true, true) && !changes.awaits_routes
+        changes.answered == (true, true) && changes.awaits == (false, false)
     }
 
     fn answered(&self, type_url: &str) {
         self.changes.send_modify(|changes| {
-            changes.awaits_routes &= type_url != ROUTE_TYPE;
+            changes.awaits.0 &= type_url != ROUTE_TYPE;
+            changes.awaits.1 &= type_url != REQUEST_POLICY_TYPE;
             changes.answered.0 |= type_url == ADDRESS_TYPE;
             changes.answered.1 |= type_url == AUTHORIZATION_TYPE;
         });
@@ -396,22 +397,24 @@ impl Feed {
 impl Handler for Feed {
     fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection> {
         let policies = type_url == AUTHORIZATION_TYPE;
-        if ![AUTHORIZATION_TYPE, ADDRESS_TYPE, ROUTE_TYPE].contains(&type_url) {
+        if ![AUTHORIZATION_TYPE, ADDRESS_TYPE, ROUTE_TYPE, REQUEST_POLICY_TYPE].contains(&type_url) {
             return Vec::new();
         }
         let state = self.state.clone();
         let _writing = state.writing.lock();
         let mut mesh = Mesh::clone(&state.load());
         let mut refused = Refused::default();
-        let changes = if policies {
-            self.apply_policies(&mut mesh, updates, &mut refused)
-        } else if type_url == ROUTE_TYPE {
-            for (name, reason) in super::routes::apply(&mut mesh, updates) {
-                refused.add(name, reason);
+        let changes = match type_url {
+            AUTHORIZATION_TYPE => self.apply_policies(&mut mesh, updates, &mut refused),
+            ADDRESS_TYPE => self.apply_addresses(&mut mesh, updates, &mut refused),
+            _ => {
+                let of_requests =
+                    if type_url == ROUTE_TYPE { super::routes::apply } else { super::request_policies::apply };
+                for (name, reason) in of_requests(&mut mesh, updates) {
+                    refused.add(name, reason);
+                }
+                Vec::new()
             }
-            Vec::new()
-        } else {
-            self.apply_addresses(&mut mesh, updates, &mut refused)
         };
         state.publish(mesh, policies, changes);
         refused.0

@@ -13,10 +13,18 @@ impl Refusal {
         if grpc {
             return self.grpc_response();
         }
-        let mut response = Response::new(Body::Text(Some(Bytes::from(format!("{}\n", self.reason)))));
+        let mut response = Response::new(Body::Text(Some(self.text())));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         response
+    }
+
+    fn text(&self) -> Bytes {
+        match self.told {
+            // As it stands, because programs compare it.
+            Some(told) => Bytes::from_static(told.as_bytes()),
+            None => Bytes::from(format!("{}\n", self.reason)),
+        }
     }
 
     /// A response of nothing but a head (gRPC over HTTP/2, "Trailers-Only").
@@ -28,7 +36,7 @@ impl Refusal {
             GRPC_STATUS,
             HeaderValue::from(if self.flag == Flag::Timeout { DEADLINE_EXCEEDED } else { grpc_status(self.status) }),
         );
-        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&self.reason)) {
+        if let Ok(message) = HeaderValue::from_str(&percent_encoded(self.told.unwrap_or(&self.reason))) {
             headers.insert(GRPC_MESSAGE, message);
         }
         response

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use leno_model::{Identity, Mesh, Service, Workload};
-use leno_policy::http::Table;
+use leno_policy::http::{Guard, Table};
 use leno_policy::{WaypointTarget, waypoint_target};
 use leno_proxy::tunnels::Tunnel;
 use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::pending::{AllPending, protocol};
 use crate::asked::{Asked, source};
 use crate::gate::Gate;
+use crate::guard;
 use crate::lane::Lane;
 use crate::open::{Listed, Place};
 use crate::report::Report;
@@ -37,6 +38,10 @@ pub(crate) struct View {
     pub(crate) target: WaypointTarget,
     /// The routes of the service's port, if there are any.
     pub(crate) table: Option<Arc<Table>>,
+    /// Who may do what.
+    pub(crate) guard: Arc<Guard>,
+    /// The last guard before the service or pod left, which goes on to count for this client.
+    pub(crate) left_guard: Option<Arc<Guard>>,
     /// The client's workload, if its address is that of one with its identity.
     pub(crate) source: Option<Arc<Workload>>,
     /// The service or pod no longer names this waypoint; the client is to connect anew.
@@ -49,7 +54,9 @@ impl Client {
         let Asked { authority, target, mesh, own } = asked;
         let source = source(&mesh, &own, tunnel);
         let table = table(gate, &mesh, &target);
-        let view = Arc::new(View { mesh, own, target, table, source, left: false });
+        let guard = guard::guard(gate, &mesh, &own, &target);
+        let view = View { mesh, own, target, table, guard, left_guard: None, source, left: false };
+        let view = Arc::new(view);
         let (gate, tunnel) = (gate.clone(), tunnel.clone());
         Arc::new_cyclic(|client: &Weak<Self>| Self {
             _place: gate.lane(&tunnel).open.list(client.clone()),
@@ -101,7 +108,9 @@ impl Client {
             };
             let source = source(&mesh, &own, &self.tunnel);
             let table = table(&self.gate, &mesh, &target);
-            *view = Arc::new(View { mesh, own, target, table, source, left });
+            let guard = guard::guard(&self.gate, &mesh, &own, &target);
+            let left_guard = left.then(|| view.left_guard.as_ref().unwrap_or(&view.guard).clone());
+            *view = Arc::new(View { mesh, own, target, table, guard, left_guard, source, left });
         }
         view.clone()
     }

@@ -54,6 +54,8 @@ pub(crate) struct Exchange {
     grpc_status: Option<u16>,
     flag: Flag,
     error: Option<String>,
+    /// What policies say that are only logged.
+    notes: Vec<String>,
     told: bool,
 }
 
@@ -94,6 +96,7 @@ impl Exchange {
             grpc_status: None,
             flag: Flag::None,
             error: None,
+            notes: Vec::new(),
             told: false,
         }
     }
@@ -138,6 +141,11 @@ impl Exchange {
         if let WaypointTarget::Service { service, .. } = target {
             self.elsewhere = Some(service.clone());
         }
+    }
+
+    /// What a policy says that is only logged.
+    pub(crate) fn note(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     /// The endpoint that is asked.
@@ -285,6 +293,8 @@ impl Exchange {
         record.duration = self.started.elapsed();
         record.trace_id = self.trace.map(|trace| trace.id);
         record.error.clone_from(&self.error);
+        record.denied = self.flag == Flag::Denied;
+        record.dry_run.clone_from(&self.notes);
         record.request = Some(Box::new(Request {
             method: self.method.as_str().into(),
             authority: self.authority.as_ref().map_or("", |authority| authority.as_str()).into(),

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
@@ -13,12 +14,13 @@ use tokio::time::Instant;
 use super::body::{Body, Passing};
 use super::client::{Client, View};
 use super::exchange::Exchange;
-use super::head;
+use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::{identity, mirror, trace, upgrade};
 use crate::asked::protocol;
+use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
 
@@ -39,6 +41,9 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
+    if let Err(refusal) = permit(&client, &view, &head, &mut asks, &mut exchange) {
+        return Ok(refuse(exchange, &refusal, asks.grpc));
+    }
     let mut routed = match routing::follow(&view, &mut exchange, &mut head, &mut asks) {
         Ok(routed) => routed,
         Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),
@@ -86,6 +91,17 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         routed.forward.change_response(response.headers_mut());
     }
     Ok(pass_back(&view, response, (leased, ends), exchange, on_client))
+}
+
+/// Gives the request its one form, and asks the policies whether it may pass.
+fn permit(client: &Client, view: &View, head: &Parts, asks: &mut Asks, exchange: &mut Exchange) -> Result<(), Refusal> {
+    routing::normalise(asks)?;
+    let request = routing::seen(client.identity(), head, asks);
+    for guard in [Some(&view.guard), view.left_guard.as_ref()].into_iter().flatten() {
+        guard::judge(guard, &client.tunnel, &view.target, Some(&request), |note| exchange.note(note))
+            .map_err(|denied| Refusal::denied(&denied))?;
+    }
+    Ok(())
 }
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 use leno_policy::RouteError;
+use leno_policy::http::Denied;
 
 use crate::failure::Failure;
 
@@ -26,6 +27,8 @@ pub(crate) enum Flag {
     ProtocolError,
     /// The waypoint is ending.
     Stopped,
+    /// A policy refuses it.
+    Denied,
     /// It took too long.
     Timeout,
     /// What the routes say, in their own letters.
@@ -44,6 +47,7 @@ impl Flag {
             Self::Downstream => "DC",
             Self::ProtocolError => "DPE",
             Self::Stopped => "LR",
+            Self::Denied => "DENY",
             Self::Timeout => "UT",
             Self::Routes(letters) => letters,
         }
@@ -56,11 +60,19 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) flag: Flag,
     pub(crate) reason: Cow<'static, str>,
+    /// What the client is told instead of the reason.
+    pub(crate) told: Option<&'static str>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, flag: Flag, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, flag, reason: reason.into() }
+        Self { status, flag, reason: reason.into(), told: None }
+    }
+
+    /// For a request that a policy refuses. Its client learns no more than that.
+    pub(crate) fn denied(denied: &Denied) -> Self {
+        let told = Some(Denied::TEXT);
+        Self { told, ..Self::new(StatusCode::FORBIDDEN, Flag::Denied, denied.to_string()) }
     }
 
     /// For a request that breaks the rules of HTTP.
@@ -78,6 +90,7 @@ impl From<Failure> for Refusal {
                 _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
             },
             Failure::NoRoute | Failure::Outside(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
+            Failure::Denied(denied) => return Self::denied(denied),
             Failure::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Flag::Stopped),
             _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure),
         };

@@ -1,10 +1,12 @@
 //! The route that a request follows.
 
+use std::borrow::Cow;
 use std::net::Ipv4Addr;
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Response, StatusCode};
+use leno_model::Identity;
 use leno_policy::WaypointTarget;
 use leno_policy::http::{Answer, Destination, Forward, Outcome, Request, host, path};
 
@@ -35,8 +37,52 @@ impl From<Refusal> for Instead {
     }
 }
 
-/// Finds the route of a request and changes the request as it says; `None` if its service has no routes. From then on the
-/// request has the path and the host that the route has seen, in their one form.
+/// Gives a request's path and host their one form, which policies and routes compare and which the program is sent.
+pub(crate) fn normalise(asks: &mut Asks) -> Result<(), Refusal> {
+    let malformed = |reason: String| Refusal::new(StatusCode::BAD_REQUEST, Flag::ProtocolError, reason);
+    let came = asks.path.clone();
+    if came.path() != "*"
+        && let Cow::Owned(normal) =
+            path::normalise(came.path().as_bytes()).map_err(|error| malformed(error.to_string()))?
+    {
+        asks.path = with_query(normal, &came).map_err(malformed)?;
+    }
+    let named = asks.authority.clone();
+    let host = host::normalise(named.as_str().as_bytes()).map_err(|error| malformed(error.to_string()))?;
+    let text = match host.port {
+        Some(port) => format!("{}:{port}", host.name),
+        None => host.name.into_owned(),
+    };
+    if text != named.as_str() {
+        asks.authority = Authority::try_from(text).map_err(|error| malformed(error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn with_query(path: String, came: &PathAndQuery) -> Result<PathAndQuery, String> {
+    let text = match came.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    PathAndQuery::try_from(text).map_err(|error| error.to_string())
+}
+
+/// The request as policies and routes see it.
+pub(crate) fn seen<'r>(client: &'r Identity, head: &'r Parts, asks: &'r Asks) -> Request<'r> {
+    let authority = &asks.authority;
+    Request {
+        method: head.method.as_str(),
+        host: authority.host(),
+        host_port: authority.port_u16(),
+        path: asks.path.path(),
+        query: asks.path.query(),
+        headers: &head.headers,
+        source_namespace: Some(client.namespace()),
+    }
+}
+
+/// Finds the route of a request, which has its one form, and changes the request as it says; `None` if its service has no
+/// routes.
 pub(crate) fn follow(
     view: &View,
     exchange: &mut Exchange,
@@ -45,24 +91,8 @@ pub(crate) fn follow(
 ) -> Result<Option<Routed>, Instead> {
     let Some(table) = &view.table else { return Ok(None) };
     let malformed = |reason: String| Refusal::new(StatusCode::BAD_REQUEST, Flag::ProtocolError, reason);
-    let named = asks.authority.clone();
-    let named = host::normalise(named.as_str().as_bytes()).map_err(|error| malformed(error.to_string()))?;
-    let came = asks.path.clone();
-    let normal = match came.path() {
-        "*" => std::borrow::Cow::Borrowed("*"),
-        text => path::normalise(text.as_bytes()).map_err(|error| malformed(error.to_string()))?,
-    };
     let client = exchange.identity().clone();
-    let request = Request {
-        method: head.method.as_str(),
-        host: &named.name,
-        host_port: named.port,
-        path: &normal,
-        query: came.query(),
-        headers: &head.headers,
-        source_namespace: Some(client.namespace()),
-    };
-    let decision = table.decide(&request, &mut rand::random::<u64>);
+    let decision = table.decide(&seen(&client, head, asks), &mut rand::random::<u64>);
     let label = decision.chosen.as_ref().map(|chosen| chosen.label().clone()).unwrap_or_default();
     if decision.chosen.is_some() {
         exchange.routed(&label);
@@ -81,12 +111,9 @@ pub(crate) fn follow(
         let reason = format!("{label} asks for sessions that stay at one endpoint, which this version does not keep");
         return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, Flag::NoRoute, reason).into());
     }
-    let text = forward.path.as_deref().unwrap_or(&normal);
-    let text = match came.query() {
-        Some(query) => format!("{text}?{query}"),
-        None => text.to_owned(),
-    };
-    asks.path = PathAndQuery::try_from(text).map_err(|error| malformed(error.to_string()))?;
+    if let Some(path) = &forward.path {
+        asks.path = with_query(path.clone(), &asks.path).map_err(malformed)?;
+    }
     if let Some(host) = &forward.host {
         asks.authority =
             Authority::try_from(host.as_bytes()).map_err(|error| malformed(format!("the route's host: {error}")))?;

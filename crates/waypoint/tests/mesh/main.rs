@@ -8,6 +8,7 @@ mod http1;
 mod http2;
 mod limits;
 mod others;
+mod policies;
 mod refused;
 mod routes;
 mod smuggling;

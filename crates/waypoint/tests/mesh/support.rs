@@ -46,6 +46,7 @@ pub(crate) struct Mesh {
     pub(crate) log: Lines,
     /// Of the waypoint itself.
     waypoint: Service,
+    pub(crate) own: Workload,
 }
 
 fn gateway(of: &Service) -> GatewayAddress {
@@ -93,7 +94,7 @@ impl Mesh {
         let host = leno_proxy::Host { log: None, access_log: Box::new(log.clone()), trim: || () };
         let (proxy, address) = leno_waypoint::start(config, host).unwrap();
         control.synced(1).await;
-        Self { control, proxy, address, log, waypoint }
+        Self { control, proxy, address, log, waypoint, own }
     }
 
     /// A service that names the waypoint, at [`VIP`], port 80, with these endpoints outside of the mesh.

@@ -10,6 +10,9 @@
 //! names, not even for a moment (ztunnel would allow connections). The order is: new policies; workloads, when the
 //! policies were acknowledged; removals of policies, when the workloads were acknowledged. A policy whose scope narrows
 //! to workloads that name it is in part a removal, and is sent with those.
+//!
+//! Likewise a waypoint must never know a service without what is to happen to its requests. What says so goes before the
+//! services, and services wait for it.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -20,7 +23,7 @@ use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE};
 use super::answer::Answer;
 use super::delta::{Deltas, Part};
 use super::request::Request;
-use super::type_state::{ACK_GRACE, POLICY_GRACE, TypeProgress, TypeState};
+use super::type_state::{ACK_GRACE, OF_REQUESTS, POLICY_GRACE, TypeProgress, TypeState};
 use crate::Resources;
 use crate::catalogue::Catalogue;
 
@@ -107,6 +110,13 @@ impl Subscription {
         {
             return Some(response);
         }
+        for type_url in OF_REQUESTS {
+            if let Some(index) = self.index(type_url)
+                && let Some(response) = self.respond(index, Part::All, now)
+            {
+                return Some(response);
+            }
+        }
         for index in 0..self.types.len() {
             let held_back = match &*self.types[index].type_url {
                 AUTHORIZATION_TYPE => true,
@@ -175,8 +185,19 @@ impl Subscription {
         self.types.iter().position(|state| &*state.type_url == type_url)
     }
 
-    /// Until when workloads must wait for policies; `None` if they need not.
+    /// Until when workloads and services must wait for policies and for what is to happen to requests; `None` if they need
+    /// not.
     fn addresses_wait_until(&self, now: Instant) -> Option<Instant> {
+        let of_requests = OF_REQUESTS.into_iter().filter_map(|type_url| {
+            let state = &self.types[self.index(type_url)?];
+            // It can't be sent before the previous response is answered.
+            let unsent = !state.pending.is_empty(Part::All) || state.owes_answer;
+            state.waiting.as_ref().filter(|_| unsent).map(|waiting| waiting.since + POLICY_GRACE)
+        });
+        of_requests.chain(self.wait_for_policies()).filter(|until| *until > now).max()
+    }
+
+    fn wait_for_policies(&self) -> Option<Instant> {
         let until = match self.index(AUTHORIZATION_TYPE) {
             // It may be about to subscribe to policies.
             None => {
@@ -194,7 +215,7 @@ impl Subscription {
                 }
             }
         };
-        (until > now).then_some(until)
+        Some(until)
     }
 
     /// Until when removals of policies must wait for workloads that were sent; `None` if they need not. Workloads that

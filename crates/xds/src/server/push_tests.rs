@@ -112,6 +112,34 @@ fn the_first_request_is_always_answered() {
 }
 
 #[test]
+fn services_wait_for_what_is_to_happen_to_their_requests() {
+    let now = Instant::now();
+    let mut resources = snapshot(&[("s", "1")], &[]);
+    let mut subscription = Subscription::new();
+    for type_url in [A, P, leno_proto::ROUTE_TYPE, leno_proto::REQUEST_POLICY_TYPE] {
+        subscription.ask(open(type_url), now).unwrap();
+    }
+    let mut order = Vec::new();
+    while let Some(response) = subscription.say(&resources, now) {
+        order.push(response.type_url.clone());
+        subscription.ask(ack(&response), now).unwrap();
+    }
+    assert_eq!(order, [P, leno_proto::REQUEST_POLICY_TYPE, leno_proto::ROUTE_TYPE, A]);
+    // A policy is sent that is not answered yet; then another one comes, and a service with it.
+    resources.upsert(leno_proto::REQUEST_POLICY_TYPE, "a", Resource::new("1"));
+    let unanswered = subscription.say(&resources, now).unwrap();
+    assert_eq!(names(&unanswered), ["a"]);
+    resources.upsert(leno_proto::REQUEST_POLICY_TYPE, "b", Resource::new("1"));
+    resources.upsert(A, "s", Resource::new("2"));
+    assert!(subscription.say(&resources, now).is_none(), "the service waits for policy b");
+    let later = subscription.wake_at(now).expect("it does not wait for ever");
+    assert!(later <= now + POLICY_GRACE);
+    subscription.ask(ack(&unanswered), now).unwrap();
+    assert_eq!(names(&subscription.say(&resources, now).unwrap()), ["b"]);
+    assert_eq!(names(&subscription.say(&resources, now).unwrap()), ["s"]);
+}
+
+#[test]
 fn a_client_of_addresses_alone_waits_a_moment() {
     let now = Instant::now();
     let resources = snapshot(&[("w", "1")], &[]);

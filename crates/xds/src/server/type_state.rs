@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_model::Name;
-use leno_proto::AUTHORIZATION_TYPE;
+use leno_proto::{AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE};
 
 use super::answer::{Answer, Body};
 use super::delta::{Delta, Narrowing, Part, Removal};
@@ -21,6 +21,8 @@ use lacks::{Lacks, Pending};
 pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// How long an unacknowledged response holds up the next one.
 pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
+/// What a waypoint must know of a service's requests before it knows the service.
+pub(super) const OF_REQUESTS: [&str; 2] = [REQUEST_POLICY_TYPE, ROUTE_TYPE];
 const WILDCARD: &str = "*";
 /// Longest kept message of a refusal, characters.
 const MAX_WORDS: usize = 4096;
@@ -253,7 +255,8 @@ impl TypeState {
 
     pub(super) fn ack_grace(&self) -> Duration {
         // Workloads wait for policies only that long, and must not overtake unsent policies.
-        if &*self.type_url == AUTHORIZATION_TYPE { POLICY_GRACE } else { ACK_GRACE }
+        let waited_for = &*self.type_url == AUTHORIZATION_TYPE || OF_REQUESTS.contains(&&*self.type_url);
+        if waited_for { POLICY_GRACE } else { ACK_GRACE }
     }
 
     pub(super) fn in_sync(&self) -> bool {

@@ -1,0 +1,319 @@
+//! Translates an AuthorizationPolicy that is attached to something (`targetRefs`) into what waypoints enforce, and says where
+//! it is enforced.
+//!
+//! A policy that can't be enforced to the letter is sent all the same: its waypoints then let nobody into what it is attached
+//! to.
+
+use std::collections::BTreeSet;
+
+use leno_model::http::{
+    Attribute, AttributeTest, Policy, PolicyAction as Action, PolicyClause, PolicyRule, PolicyTarget,
+};
+use leno_model::{Mesh, Name};
+use leno_objects::{
+    AuthorizationPolicy, Gateway, GatewayClass, IpBlock, Operation, PolicyAction, PolicyTargetReference, Service,
+    Source, When,
+};
+
+use super::authorization::{is_dry_run, policy_name};
+use super::index::Known;
+use super::policy_refs::{GATEWAY_API, references};
+use super::service_name::service_name;
+use super::waypoint::waypoints_of;
+
+/// What becomes of a policy.
+#[derive(Debug, Default)]
+pub(super) struct Translated {
+    /// The policy; `None` if it is attached to nothing.
+    pub(super) policy: Option<Policy>,
+    /// The waypoints that enforce it, as discovery knows them: `namespace/service account`.
+    pub(super) readers: BTreeSet<Name>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Translates a policy that is attached to something.
+pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &AuthorizationPolicy) -> Translated {
+    let mut out = Translated::default();
+    let mut attached = Vec::new();
+    for reference in references(policy) {
+        match attach(known, mesh, policy, reference) {
+            Ok((targets, readers)) => {
+                attached.extend(targets);
+                out.readers.extend(readers);
+            }
+            Err(Nowhere { targets, why }) => {
+                attached.extend(targets);
+                out.warnings.push(format!("targetRefs: {why}: NOT enforced there"));
+            }
+        }
+    }
+    attached.sort();
+    attached.dedup();
+    if attached.is_empty() {
+        return out;
+    }
+    let mut translated = Policy {
+        id: policy_name(policy),
+        action: match policy.spec.action {
+            PolicyAction::Allow => Action::Allow,
+            PolicyAction::Deny => Action::Deny,
+            PolicyAction::Audit => Action::Audit,
+            PolicyAction::Custom => {
+                out.warnings.push(
+                    "action CUSTOM needs an external authoriser, which Leno does not have yet: what matches is DENIED"
+                        .to_owned(),
+                );
+                Action::Deny
+            }
+        },
+        targets: attached,
+        rules: Vec::new(),
+        dry_run: is_dry_run(policy),
+        not_understood: None,
+    };
+    let mut unknowable = BTreeSet::new();
+    let rules = policy.spec.rules.iter().enumerate();
+    let rules = rules
+        .map(|(index, one)| rule(policy, one, &mut unknowable).map_err(|why| format!("spec.rules[{index}]: {why}")));
+    let problem = match rules.collect::<Result<Vec<_>, _>>() {
+        _ if !policy.not_understood.is_empty() => Some(policy.not_understood.join("; ")),
+        Err(why) => Some(why),
+        Ok(rules) => {
+            translated.rules = rules;
+            let checked = leno_policy::http::check_policy(&translated);
+            checked.err().map(|(index, error)| format!("spec.rules[{index}]: {error}"))
+        }
+    };
+    if let Some(problem) = problem {
+        out.warnings.push(if translated.dry_run || translated.action == Action::Audit {
+            format!("not understood by this version of Leno, so it is not even logged: {problem}")
+        } else {
+            format!("not understood by this version of Leno, so every request it may be about is DENIED: {problem}")
+        });
+        translated.rules.clear();
+        translated.not_understood = Some(problem.into());
+    }
+    for attribute in unknowable {
+        out.warnings.push(format!(
+            "{attribute} can't be checked by this version of Leno: an ALLOW rule that asks for it never matches, and a DENY \
+             rule matches whatever it is"
+        ));
+    }
+    out.warnings.extend(foreign_ports(known, policy));
+    out.policy = Some(translated);
+    out
+}
+
+/// Why a policy is enforced nowhere for one of its targets, which it may have all the same later.
+struct Nowhere {
+    targets: Vec<PolicyTarget>,
+    why: String,
+}
+
+impl Nowhere {
+    fn new(why: impl Into<String>) -> Self {
+        Self { targets: Vec::new(), why: why.into() }
+    }
+}
+
+/// The targets in the mesh that a reference stands for, and their waypoints.
+fn attach(
+    known: Known<'_>,
+    mesh: &Mesh,
+    policy: &AuthorizationPolicy,
+    reference: &PolicyTargetReference,
+) -> Result<(Vec<PolicyTarget>, Vec<Name>), Nowhere> {
+    let own = &policy.metadata.namespace;
+    let PolicyTargetReference { group, kind, name, namespace } = reference;
+    if !namespace.is_empty() && **namespace != **own {
+        return Err(Nowhere::new(format!("{kind} {namespace}/{name} is in another namespace than the policy")));
+    }
+    let of_gateway = |gateway: &Gateway| {
+        let metadata = &gateway.metadata;
+        let target = PolicyTarget::Waypoint(service_name(known.options, &metadata.namespace, &metadata.name));
+        (target, Name::from(format!("{}/{}", metadata.namespace, metadata.name)))
+    };
+    let class_of = |gateway: &Gateway| GatewayClass::get(known.store, "", &gateway.spec.gateway_class_name);
+    match (&**group, &**kind) {
+        ("" | "core", "Service") => {
+            let id = service_name(known.options, own, name);
+            let targets = vec![PolicyTarget::Service(id.clone())];
+            let why = format!("there is no Service {own}/{name} in the mesh");
+            let Some(service) = mesh.service(&id) else { return Err(Nowhere { targets, why }) };
+            let readers: Vec<Name> = waypoints_of(service).collect();
+            if readers.is_empty() {
+                let why = format!(
+                    "no waypoint stands before Service {own}/{name}; give it or its Namespace the label \
+                     istio.io/use-waypoint"
+                );
+                return Err(Nowhere { targets, why });
+            }
+            Ok((targets, readers))
+        }
+        (GATEWAY_API, "Gateway") => match Gateway::get(known.store, own, name) {
+            None => Err(Nowhere::new(format!("there is no Gateway {own}/{name}"))),
+            Some(gateway) if !gateway.is_waypoint(class_of(gateway)) => {
+                Err(Nowhere::new(format!("Gateway {own}/{name} is not a waypoint of Leno")))
+            }
+            Some(gateway) => {
+                let (target, reader) = of_gateway(gateway);
+                Ok((vec![target], vec![reader]))
+            }
+        },
+        (GATEWAY_API, "GatewayClass") if **own != *known.options.root_namespace => Err(Nowhere::new(format!(
+            "a policy for GatewayClass {name} has to be in the root namespace ({})",
+            known.options.root_namespace
+        ))),
+        (GATEWAY_API, "GatewayClass") => {
+            let of_class = known.store.gateways().filter(|it| *it.spec.gateway_class_name == **name);
+            let all: Vec<_> = of_class.filter(|it| it.is_waypoint(class_of(it))).map(of_gateway).collect();
+            if all.is_empty() {
+                return Err(Nowhere::new(format!("no waypoint has the class {name}")));
+            }
+            Ok(all.into_iter().unzip())
+        }
+        _ => Err(Nowhere::new(format!(
+            "{kind} {name} is not a Service, a Gateway or a GatewayClass ({group:?} is the group)"
+        ))),
+    }
+}
+
+fn names(texts: &[String]) -> Vec<Name> {
+    texts.iter().map(|text| (**text).into()).collect()
+}
+
+fn blocks(blocks: &[IpBlock]) -> Vec<Name> {
+    blocks.iter().map(|block| block.0.to_string().into()).collect()
+}
+
+fn rule(
+    policy: &AuthorizationPolicy,
+    rule: &leno_objects::Rule,
+    unknowable: &mut BTreeSet<String>,
+) -> Result<PolicyRule, String> {
+    let mut clauses = Vec::new();
+    if !rule.from.is_empty() {
+        let alternatives = rule.from.iter().map(|from| source(policy, &from.source)).collect();
+        clauses.push(PolicyClause { alternatives });
+    }
+    if !rule.to.is_empty() {
+        clauses.push(PolicyClause { alternatives: rule.to.iter().map(|to| operation(&to.operation)).collect() });
+    }
+    for when in &rule.when {
+        clauses.push(PolicyClause { alternatives: vec![vec![condition(policy, when)?]] });
+    }
+    for test in clauses.iter().flat_map(|clause| clause.alternatives.iter().flatten()) {
+        if matches!(
+            test.attribute,
+            Attribute::Sni
+                | Attribute::RequestPrincipal
+                | Attribute::Audience
+                | Attribute::Presenter
+                | Attribute::Claim(_)
+        ) {
+            unknowable.insert(test.attribute.to_string());
+        }
+    }
+    Ok(PolicyRule { clauses })
+}
+
+/// A test, if it asks for anything.
+fn test(attribute: Attribute, values: Vec<Name>, not_values: Vec<Name>) -> Option<AttributeTest> {
+    (!values.is_empty() || !not_values.is_empty()).then_some(AttributeTest { attribute, values, not_values })
+}
+
+fn source(policy: &AuthorizationPolicy, it: &Source) -> Vec<AttributeTest> {
+    let tests = [
+        test(Attribute::Principal, names(&it.principals), names(&it.not_principals)),
+        test(Attribute::Namespace, names(&it.namespaces), names(&it.not_namespaces)),
+        test(
+            Attribute::ServiceAccount,
+            accounts(policy, &it.service_accounts),
+            accounts(policy, &it.not_service_accounts),
+        ),
+        test(Attribute::SourceIp, blocks(&it.ip_blocks), blocks(&it.not_ip_blocks)),
+        test(Attribute::RemoteIp, blocks(&it.remote_ip_blocks), blocks(&it.not_remote_ip_blocks)),
+        test(Attribute::RequestPrincipal, names(&it.request_principals), names(&it.not_request_principals)),
+    ];
+    tests.into_iter().flatten().collect()
+}
+
+/// Service accounts with their namespace, which is the policy's own if none is named.
+fn accounts(policy: &AuthorizationPolicy, accounts: &[String]) -> Vec<Name> {
+    let own = &policy.metadata.namespace;
+    let whole = |account: &String| match account.contains('/') {
+        true => (**account).into(),
+        false => format!("{own}/{account}").into(),
+    };
+    accounts.iter().map(whole).collect()
+}
+
+fn operation(it: &Operation) -> Vec<AttributeTest> {
+    let tests = [
+        test(Attribute::Host, names(&it.hosts), names(&it.not_hosts)),
+        test(Attribute::DestinationPort, names(&it.ports), names(&it.not_ports)),
+        test(Attribute::Method, names(&it.methods), names(&it.not_methods)),
+        test(Attribute::Path, names(&it.paths), names(&it.not_paths)),
+    ];
+    tests.into_iter().flatten().collect()
+}
+
+fn condition(policy: &AuthorizationPolicy, when: &When) -> Result<AttributeTest, String> {
+    let in_brackets = |rest: &str| rest.strip_suffix(']').filter(|name| !name.is_empty()).map(Name::from);
+    let attribute = match &*when.key {
+        "source.ip" => Attribute::SourceIp,
+        "remote.ip" => Attribute::RemoteIp,
+        "source.namespace" => Attribute::Namespace,
+        "source.principal" => Attribute::Principal,
+        "source.serviceAccount" => {
+            return Ok(AttributeTest {
+                attribute: Attribute::ServiceAccount,
+                values: accounts(policy, &when.values),
+                not_values: accounts(policy, &when.not_values),
+            });
+        }
+        "destination.ip" => Attribute::DestinationIp,
+        "destination.port" => Attribute::DestinationPort,
+        "connection.sni" => Attribute::Sni,
+        "request.auth.principal" => Attribute::RequestPrincipal,
+        "request.auth.audiences" => Attribute::Audience,
+        "request.auth.presenter" => Attribute::Presenter,
+        key => {
+            let header = key.strip_prefix("request.headers[").and_then(in_brackets).map(Attribute::Header);
+            let claim = || {
+                let names = key.strip_prefix("request.auth.claims[")?.strip_suffix(']')?.split("][");
+                let names: Vec<Name> = names.map(Name::from).collect();
+                names.iter().all(|name| !name.is_empty()).then_some(Attribute::Claim(names))
+            };
+            let known = header.or_else(claim);
+            known.ok_or_else(|| format!("this version of Leno knows no attribute {key:?}"))?
+        }
+    };
+    Ok(AttributeTest { attribute, values: names(&when.values), not_values: names(&when.not_values) })
+}
+
+/// Ports of rules that no Service has to which the policy is attached: whoever writes the port of a pod there waits for a match
+/// in vain.
+fn foreign_ports(known: Known<'_>, policy: &AuthorizationPolicy) -> Vec<String> {
+    let services = references(policy).map(|reference| match &*reference.kind {
+        "Service" => Service::get(known.store, &policy.metadata.namespace, &reference.name),
+        _ => None,
+    });
+    let Some(services) = services.collect::<Option<Vec<_>>>() else { return Vec::new() };
+    let operations = policy.spec.rules.iter().flat_map(|rule| &rule.to);
+    let of_operations = operations.flat_map(|to| to.operation.ports.iter().chain(&to.operation.not_ports));
+    let whens = policy.spec.rules.iter().flat_map(|rule| &rule.when).filter(|when| when.key == "destination.port");
+    let named: BTreeSet<&String> =
+        of_operations.chain(whens.flat_map(|when| when.values.iter().chain(&when.not_values))).collect();
+    let has =
+        |port: &str| services.iter().any(|service| service.spec.ports.iter().any(|it| it.port.0.to_string() == port));
+    let foreign = named.into_iter().filter(|port| !has(port));
+    foreign
+        .map(|port| {
+            format!(
+                "port {port} is none of the Services that the policy is attached to; at a waypoint a port is the Service's, \
+                 not its pods'"
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,206 @@
+use leno_model::http::{Attribute, PolicyAction, PolicyTarget};
+use leno_objects::Kind;
+
+use super::*;
+use crate::testing::upserts;
+
+const SHOP: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {istio.io/use-waypoint: waypoint}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}], selector: {app: web}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: plain, namespace: shop, labels: {istio.io/use-waypoint: none}}
+spec: {clusterIP: 10.0.0.2, ports: [{port: 80}], selector: {app: plain}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: waypoint, namespace: shop}
+spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: ingress, namespace: shop}
+spec: {gatewayClassName: nginx, listeners: [{name: http, port: 80, protocol: HTTP}]}
+";
+
+fn object(namespace: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: {namespace}}}\nspec: {spec}\n"
+    )
+}
+
+fn shop() -> Translator {
+    let mut translator = Translator::new(Options::default());
+    translator.apply(upserts(SHOP));
+    translator
+}
+
+fn id(namespace: &str) -> PolicyName {
+    PolicyName { namespace: namespace.into(), name: "p".into() }
+}
+
+fn readers(translator: &Translator, namespace: &str) -> Vec<String> {
+    translator.readers_of_policy(&id(namespace)).map(ToString::to_string).collect()
+}
+
+fn warnings(translator: &Translator, namespace: &str) -> String {
+    let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, "p");
+    translator.warnings().get(&key).map(|all| all.join("\n")).unwrap_or_default()
+}
+
+fn service(name: &str) -> ServiceName {
+    service_name::service_name(&Options::default(), "shop", name)
+}
+
+const TO_WEB: &str = "targetRefs: [{kind: Service, group: '', name: web}]";
+
+#[test]
+fn a_policy_goes_to_the_waypoint_of_its_service_and_to_no_node() {
+    let mut translator = shop();
+    let spec = format!("{{{TO_WEB}, action: DENY, rules: [{{to: [{{operation: {{methods: [DELETE]}}}}]}}]}}");
+    let delta = translator.apply(upserts(&object("shop", &spec)));
+    assert_eq!(delta.request_policies.keys().collect::<Vec<_>>(), [&id("shop")]);
+    assert!(delta.policies.is_empty() && delta.workloads.is_empty() && delta.services.is_empty());
+    assert_eq!(readers(&translator, "shop"), ["shop/waypoint"]);
+    assert_eq!(warnings(&translator, "shop"), "");
+    let key = ObjectKey::new(Kind::AuthorizationPolicy, "shop", "p");
+    assert_eq!(translator.enforced(&key), Some("enforced by waypoint shop/waypoint"));
+    let policy = translator.mesh().request_policy(&id("shop")).expect("a policy").clone();
+    assert_eq!(
+        (policy.action, &policy.targets[..]),
+        (PolicyAction::Deny, &[PolicyTarget::Service(service("web"))][..])
+    );
+    let test = &policy.rules[0].clauses[0].alternatives[0][0];
+    assert_eq!((&test.attribute, &*test.values[0]), (&Attribute::Method, "DELETE"));
+    // The service gets another waypoint. The one before serves it for a while, and keeps the policy.
+    translator.apply(upserts(&SHOP.replace("use-waypoint: waypoint", "use-waypoint: other")));
+    assert_eq!(readers(&translator, "shop"), ["shop/other", "shop/waypoint"]);
+    assert_eq!(translator.enforced(&key), Some("enforced by waypoint shop/other"));
+    // Another target: whoever served the one before has no more to do with it.
+    let spec = spec.replace("name: web", "name: plain");
+    let delta = translator.apply(upserts(&object("shop", &spec)));
+    assert_eq!(delta.request_policies[&id("shop")].len(), 2);
+    assert_eq!(readers(&translator, "shop"), [""; 0]);
+    translator.apply([Change::Remove(key.clone())]);
+    assert!(translator.mesh().request_policy(&id("shop")).is_none());
+    assert!(translator.enforced(&key).is_none() && translator.policy_readers.is_empty());
+}
+
+#[test]
+fn gateways_and_classes_are_targets_as_istio_has_it() {
+    let gateway =
+        |name: &str| format!("{{targetRefs: [{{kind: Gateway, group: gateway.networking.k8s.io, name: {name}}}]}}");
+    let class = "{targetRefs: [{kind: GatewayClass, group: gateway.networking.k8s.io, name: leno-waypoint}]}";
+    let all = [PolicyTarget::Waypoint(service("waypoint"))];
+    for (namespace, spec) in [("shop", gateway("waypoint")), ("istio-system", class.to_owned())] {
+        let mut translator = shop();
+        translator.apply(upserts(&object(namespace, &spec)));
+        assert_eq!(readers(&translator, namespace), ["shop/waypoint"], "{spec}");
+        assert_eq!(translator.mesh().request_policy(&id(namespace)).expect("a policy").targets, all);
+        // The order in which the objects come does not matter.
+        let mut other = Translator::new(Options::default());
+        other.apply(upserts(&object(namespace, &spec)));
+        assert!(other.mesh().request_policy(&id(namespace)).is_none());
+        other.apply(upserts(SHOP));
+        assert_eq!(other.mesh().request_policy(&id(namespace)), translator.mesh().request_policy(&id(namespace)));
+    }
+    let mut translator = shop();
+    for (namespace, spec, why) in [
+        ("shop", gateway("ingress"), "is not a waypoint"),
+        ("shop", gateway("gone"), "there is no Gateway"),
+        ("shop", class.to_owned(), "has to be in the root namespace"),
+        (
+            "shop",
+            "{targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: x}]}".to_owned(),
+            "ServiceEntry x",
+        ),
+        ("shop", "{targetRefs: [{kind: Service, name: web, namespace: bank}]}".to_owned(), "another namespace"),
+        ("shop", "{targetRefs: [{kind: Service, name: gone}]}".to_owned(), "there is no Service"),
+        ("shop", "{targetRefs: [{kind: Service, name: plain}]}".to_owned(), "no waypoint stands before"),
+    ] {
+        translator.apply(upserts(&object(namespace, &spec)));
+        let warnings = warnings(&translator, namespace);
+        assert!(warnings.contains(why) && warnings.contains("NOT enforced"), "{spec}: {warnings}");
+        assert_eq!(readers(&translator, namespace), [""; 0], "{spec}");
+    }
+}
+
+#[test]
+fn every_field_becomes_a_test() {
+    let mut translator = shop();
+    let rules = "
+  - from:
+    - source: {principals: [a], notPrincipals: [b], namespaces: [c], ipBlocks: [10.0.0.0/8], remoteIpBlocks: [192.0.2.1]}
+    - source: {serviceAccounts: [own, bank/theirs], requestPrincipals: ['*']}
+    to:
+    - operation: {hosts: [h], notHosts: [i], ports: ['80'], methods: [GET], notMethods: [PUT], paths: [/x, '/y/{*}']}
+    when:
+    - {key: 'request.headers[x-a]', values: [v], notValues: [w]}
+    - {key: source.serviceAccount, values: [own]}
+    - {key: 'request.auth.claims[realm][roles]', values: [admin]}
+    - {key: connection.sni, values: [s]}";
+    translator.apply(upserts(&object("shop", &format!("\n  {TO_WEB}\n  rules:{}", rules.replace('\n', "\n  ")))));
+    let policy = translator.mesh().request_policy(&id("shop")).expect("a policy").clone();
+    assert_eq!(policy.not_understood, None);
+    let shown = |test: &leno_model::http::AttributeTest| {
+        let list = |names: &[Name]| names.iter().map(|name| &**name).collect::<Vec<_>>().join("|");
+        format!("{}={}!{}", test.attribute, list(&test.values), list(&test.not_values))
+    };
+    let clauses: Vec<Vec<Vec<String>>> = policy.rules[0]
+        .clauses
+        .iter()
+        .map(|clause| clause.alternatives.iter().map(|all| all.iter().map(shown).collect()).collect())
+        .collect();
+    let expected: [&[&[&str]]; 6] = [
+        &[
+            &["source.principal=a!b", "source.namespace=c!", "source.ip=10.0.0.0/8!", "remote.ip=192.0.2.1/32!"],
+            &["source.serviceAccount=shop/own|bank/theirs!", "request.auth.principal=*!"],
+        ],
+        &[&["hosts=h!i", "destination.port=80!", "methods=GET!PUT", "paths=/x|/y/{*}!"]],
+        &[&["request.headers[x-a]=v!w"]],
+        &[&["source.serviceAccount=shop/own!"]],
+        &[&["request.auth.claims[realm][roles]=admin!"]],
+        &[&["connection.sni=s!"]],
+    ];
+    assert_eq!(clauses, expected);
+    let warnings = warnings(&translator, "shop");
+    for attribute in ["connection.sni", "request.auth.principal", "request.auth.claims[realm][roles]"] {
+        assert!(warnings.contains(&format!("{attribute} can't be checked")), "{warnings}");
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_sent_closed() {
+    for (rule, why) in [
+        ("{to: [{operation: {paths: ['/a;b']}}]}", "spec.rules[0]"),
+        ("{to: [{operation: {paths: ['/{*}/{x}']}}]}", "whole segments"),
+        ("{when: [{key: experimental.envoy.filters.x, values: [a]}]}", "no attribute"),
+    ] {
+        let mut translator = shop();
+        translator.apply(upserts(&object("shop", &format!("{{{TO_WEB}, rules: [{rule}]}}"))));
+        let policy = translator.mesh().request_policy(&id("shop")).expect("a policy").clone();
+        assert!(policy.not_understood.is_some() && policy.rules.is_empty(), "{rule}");
+        let warnings = warnings(&translator, "shop");
+        assert!(warnings.contains(why) && warnings.contains("DENIED"), "{warnings}");
+    }
+    let mut translator = shop();
+    let spec = format!("{{{TO_WEB}, action: CUSTOM, provider: {{name: x}}, rules: [{{}}]}}");
+    translator.apply(upserts(&object("shop", &spec)));
+    assert_eq!(translator.mesh().request_policy(&id("shop")).expect("a policy").action, PolicyAction::Deny);
+}
+
+#[test]
+fn a_port_that_no_service_has_is_pointed_out() {
+    let mut translator = shop();
+    let spec = format!("{{{TO_WEB}, action: DENY, rules: [{{to: [{{operation: {{ports: ['80', '8080']}}}}]}}]}}");
+    translator.apply(upserts(&object("shop", &spec)));
+    let warnings = warnings(&translator, "shop");
+    assert!(warnings.contains("port 8080 is none of") && !warnings.contains("port 80 "), "{warnings}");
+}

@@ -1,0 +1,281 @@
+//! May this request, or this connection, pass the waypoint?
+
+use std::fmt;
+
+use leno_model::http::{Policy, PolicyAction, PolicyRule};
+use leno_model::{Name, PolicyName};
+
+use super::attribute_test::Test;
+use super::error::RuleError;
+use super::subject::Subject;
+use crate::Peer;
+
+/// The policies of a service at its waypoint, compiled once.
+#[derive(Debug, Default)]
+pub struct Guard {
+    /// Those that can't be enforced, with the reason. They let nobody in.
+    not_understood: Vec<(PolicyName, Name)>,
+    deny: Vec<Compiled>,
+    allow: Vec<Compiled>,
+    audit: Vec<Compiled>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    id: PolicyName,
+    dry_run: bool,
+    rules: Vec<Rule>,
+}
+
+/// All clauses, each of which has alternatives, each of which is a list of tests.
+#[derive(Debug)]
+struct Rule(Vec<Vec<Vec<Test>>>);
+
+/// A policy and its rule, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matched<'g> {
+    /// The policy.
+    pub policy: &'g PolicyName,
+    /// The rule.
+    pub rule: usize,
+}
+
+/// What is decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judgement<'g> {
+    /// The rule that allows it (`None` if no ALLOW policy applies), or why it is refused.
+    pub verdict: Result<Option<Matched<'g>>, Denied>,
+    /// What policies say that are only logged.
+    pub notes: Vec<Note<'g>>,
+}
+
+/// What a policy says that is only logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note<'g> {
+    /// The policy.
+    pub policy: &'g PolicyName,
+    /// What it says.
+    pub says: Says,
+}
+
+/// What a policy says that is only logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Says {
+    /// Its action is AUDIT, and it matches.
+    Audit,
+    /// A dry run that would deny.
+    WouldDeny,
+    /// A dry run that would allow.
+    WouldAllow,
+    /// A dry run with action ALLOW that does not match, and no enforced one does either.
+    WouldNotAllow,
+}
+
+/// Why a request or connection is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// A DENY policy matches.
+    #[error("denied by rule {} of policy {policy}: {peer}", rule + 1)]
+    Policy {
+        /// The policy.
+        policy: PolicyName,
+        /// Its rule, counted from 0.
+        rule: usize,
+        /// Who is refused.
+        peer: Peer,
+    },
+    /// ALLOW policies apply, and none matches.
+    #[error("not allowed: no ALLOW policy matches ({}): {peer}", List(checked))]
+    NoAllowMatched {
+        /// The enforced ALLOW policies.
+        checked: Vec<PolicyName>,
+        /// Who is refused.
+        peer: Peer,
+    },
+    /// A policy can't be enforced, so nobody gets in.
+    #[error("denied: policy {policy} can't be enforced, so it lets nobody in ({reason}): {peer}")]
+    NotUnderstood {
+        /// The policy.
+        policy: PolicyName,
+        /// Why.
+        reason: Name,
+        /// Who is refused.
+        peer: Peer,
+    },
+}
+
+impl Denied {
+    /// What Istio's users expect to read in the response's body. It names no policy: that is in the log.
+    pub const TEXT: &'static str = "RBAC: access denied";
+
+    /// Whether the same request may pass later without a change of policies. It may not.
+    pub fn is_retryable(&self) -> bool {
+        false
+    }
+}
+
+impl Guard {
+    /// Compiles policies. One that can't be compiled lets nobody in.
+    pub fn new<'p>(policies: impl IntoIterator<Item = &'p Policy>) -> Self {
+        let mut guard = Self::default();
+        for policy in policies {
+            let compiled = match &policy.not_understood {
+                Some(reason) => Err(reason.clone()),
+                None => Compiled::new(policy).map_err(|(_, error)| error.to_string().into()),
+            };
+            match (compiled, policy.action) {
+                (Ok(compiled), PolicyAction::Deny) => guard.deny.push(compiled),
+                (Ok(compiled), PolicyAction::Allow) => guard.allow.push(compiled),
+                (Ok(compiled), PolicyAction::Audit) => guard.audit.push(compiled),
+                // It would refuse nobody either.
+                (Err(_), PolicyAction::Audit) => {}
+                (Err(_), _) if policy.dry_run => {}
+                (Err(reason), _) => guard.not_understood.push((policy.id.clone(), reason)),
+            }
+        }
+        guard
+    }
+
+    /// Whether no policy applies.
+    pub fn is_empty(&self) -> bool {
+        let Self { not_understood, deny, allow, audit } = self;
+        not_understood.is_empty() && deny.is_empty() && allow.is_empty() && audit.is_empty()
+    }
+
+    /// Decides in Istio's order: what a DENY policy matches is refused; without ALLOW policies everything else passes; else one
+    /// of them has to match.
+    ///
+    /// A connection that is passed on unread has no request. What an ALLOW rule says of requests then never matches, and what
+    /// a DENY rule says of them always does.
+    pub fn judge(&self, subject: &Subject<'_>) -> Judgement<'_> {
+        let mut notes = Vec::new();
+        let audits = self.audit.iter().filter(|policy| policy.matching(subject, true).is_some());
+        notes.extend(audits.map(|policy| Note { policy: &policy.id, says: Says::Audit }));
+        let denied = |verdict, notes| Judgement { verdict: Err(verdict), notes };
+        let peer = || Peer(subject.connection.source.cloned());
+        let mut by = None;
+        for policy in &self.deny {
+            let Some(rule) = policy.matching(subject, true) else { continue };
+            if policy.dry_run {
+                notes.push(Note { policy: &policy.id, says: Says::WouldDeny });
+            } else {
+                by.get_or_insert((&policy.id, rule));
+            }
+        }
+        if let Some((policy, rule)) = by {
+            return denied(Denied::Policy { policy: policy.clone(), rule, peer: peer() }, notes);
+        }
+        if let Some((policy, reason)) = self.not_understood.first() {
+            let (policy, reason) = (policy.clone(), reason.clone());
+            return denied(Denied::NotUnderstood { policy, reason, peer: peer() }, notes);
+        }
+        let mut allowed = None;
+        let mut enforced = false;
+        for policy in self.allow.iter().filter(|policy| !policy.dry_run) {
+            enforced = true;
+            if let Some(rule) = policy.matching(subject, false) {
+                allowed = Some(Matched { policy: &policy.id, rule });
+                break;
+            }
+        }
+        for policy in self.allow.iter().filter(|policy| policy.dry_run) {
+            match (policy.matching(subject, false), allowed) {
+                (Some(_), _) => notes.push(Note { policy: &policy.id, says: Says::WouldAllow }),
+                (None, None) => notes.push(Note { policy: &policy.id, says: Says::WouldNotAllow }),
+                (None, Some(_)) => {}
+            }
+        }
+        if enforced && allowed.is_none() {
+            let all = self.allow.iter().filter(|policy| !policy.dry_run);
+            return denied(
+                Denied::NoAllowMatched { checked: all.map(|it| it.id.clone()).collect(), peer: peer() },
+                notes,
+            );
+        }
+        Judgement { verdict: Ok(allowed), notes }
+    }
+
+    /// Each policy with its action and the rule that matches, for those who ask why.
+    pub fn examine<'g>(
+        &'g self,
+        subject: &'g Subject<'_>,
+    ) -> impl Iterator<Item = (PolicyAction, &'g PolicyName, bool, Option<usize>)> {
+        let of = |action, policies: &'g [Compiled], strict| {
+            policies.iter().map(move |it| (action, &it.id, it.dry_run, it.matching(subject, strict)))
+        };
+        of(PolicyAction::Audit, &self.audit, true).chain(of(PolicyAction::Deny, &self.deny, true)).chain(of(
+            PolicyAction::Allow,
+            &self.allow,
+            false,
+        ))
+    }
+}
+
+impl Compiled {
+    fn new(policy: &Policy) -> Result<Self, (usize, RuleError)> {
+        let rule = |(index, rule): (usize, &PolicyRule)| Rule::new(rule).map_err(|error| (index, error));
+        let rules = policy.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { id: policy.id.clone(), dry_run: policy.dry_run, rules })
+    }
+
+    fn matching(&self, subject: &Subject<'_>, strict: bool) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.matches(subject, strict))
+    }
+}
+
+impl Rule {
+    fn new(rule: &PolicyRule) -> Result<Self, RuleError> {
+        let mut clauses = Vec::new();
+        for clause in &rule.clauses {
+            let tests = |tests: &Vec<_>| tests.iter().map(Test::new).collect::<Result<Vec<_>, _>>();
+            clauses.push(clause.alternatives.iter().map(tests).collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(Self(clauses))
+    }
+
+    fn matches(&self, subject: &Subject<'_>, strict: bool) -> bool {
+        let passes = |tests: &Vec<Test>| tests.iter().all(|test| test.passes(subject, strict));
+        // A list without alternatives says nothing that could be known.
+        self.0.iter().all(|all| if all.is_empty() { strict } else { all.iter().any(passes) })
+    }
+}
+
+/// Whether the policy can be enforced to the letter.
+///
+/// # Errors
+/// The rule that can't, counted from 0, and why.
+pub fn check_policy(policy: &Policy) -> Result<(), (usize, RuleError)> {
+    Compiled::new(policy).map(drop)
+}
+
+impl fmt::Display for Says {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Audit => "matches (AUDIT)",
+            Self::WouldDeny => "would deny (dry run)",
+            Self::WouldAllow => "would allow (dry run)",
+            Self::WouldNotAllow => "would not allow (dry run)",
+        })
+    }
+}
+
+/// A message lists at most this many policies.
+const LISTED: usize = 5;
+
+struct List<'a>(&'a [PolicyName]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, policy) in self.0.iter().take(LISTED).enumerate() {
+            write!(f, "{}{policy}", if index == 0 { "checked " } else { ", " })?;
+        }
+        if self.0.len() > LISTED {
+            write!(f, " and {} more", self.0.len() - LISTED)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

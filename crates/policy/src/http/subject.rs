@@ -1,0 +1,83 @@
+//! What a policy looks at: a connection, and a request if it has one that can be read.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use http::HeaderName;
+use http::header::HOST;
+
+use super::request::Request;
+use crate::Connection;
+
+/// A connection and, where HTTP is spoken, the request.
+pub struct Subject<'a> {
+    pub(super) connection: Connection<'a>,
+    /// `None` if the connection is passed on unread.
+    pub(super) request: Option<&'a Request<'a>>,
+    // Computed on demand: building it costs an allocation.
+    principal: OnceCell<Option<String>>,
+}
+
+/// The values of an attribute.
+pub(super) enum Values<'v> {
+    /// They can't be known here.
+    Unknown,
+    /// None.
+    Absent,
+    One(&'v [u8]),
+    /// A program may take any of them.
+    Several(Vec<Cow<'v, [u8]>>),
+}
+
+impl<'a> Subject<'a> {
+    /// Addresses that are claimed in headers don't count in `connection`; its destination is what was asked for, with the
+    /// port of the service.
+    pub fn new(connection: Connection<'a>, request: Option<&'a Request<'a>>) -> Self {
+        Self { connection, request, principal: OnceCell::new() }
+    }
+
+    pub(super) fn principal(&self) -> Values<'_> {
+        let principal = self.principal.get_or_init(|| self.connection.source.map(leno_model::Identity::principal));
+        principal.as_ref().map_or(Values::Absent, |text| Values::One(text.as_bytes()))
+    }
+
+    pub(super) fn namespace(&self) -> Values<'_> {
+        self.connection.source.map_or(Values::Absent, |identity| Values::One(identity.namespace().as_bytes()))
+    }
+
+    pub(super) fn method(&self) -> Values<'_> {
+        self.request.map_or(Values::Unknown, |request| Values::One(request.method.as_bytes()))
+    }
+
+    /// The host; with its port for a pattern that names one.
+    pub(super) fn host(&self, with_port: bool) -> Values<'_> {
+        let Some(request) = self.request else { return Values::Unknown };
+        if !with_port {
+            return Values::One(request.host.as_bytes());
+        }
+        let port = request.host_port.unwrap_or(self.connection.destination.port());
+        Values::Several(vec![format!("{}:{port}", request.host).into_bytes().into()])
+    }
+
+    pub(super) fn header(&self, name: &HeaderName) -> Values<'_> {
+        let Some(request) = self.request else { return Values::Unknown };
+        if *name == HOST {
+            return self.host(false);
+        }
+        let mut all = request.headers.get_all(name).iter();
+        match (all.next(), all.next()) {
+            (None, _) => Values::Absent,
+            (Some(one), None) => Values::One(one.as_bytes()),
+            (Some(_), Some(_)) => {
+                let each = request.headers.get_all(name).iter().map(|value| Cow::Borrowed(value.as_bytes()));
+                Values::Several(each.chain(request.header(name)).collect())
+            }
+        }
+    }
+
+    /// Whether a proxy in between says that the request comes from elsewhere. Nobody can prove that.
+    pub(super) fn is_forwarded(&self) -> bool {
+        let named = ["x-forwarded-for", "forwarded"];
+        self.request.is_some_and(|request| named.iter().any(|name| request.headers.contains_key(*name)))
+    }
+}

@@ -1,0 +1,77 @@
+use super::*;
+
+fn service(name: &str) -> model::ServiceName {
+    model::ServiceName { namespace: "shop".into(), hostname: format!("{name}.shop.svc.cluster.local").into() }
+}
+
+fn policy() -> http::Policy {
+    let header = http::Attribute::Header("x-role".into());
+    let claim = http::Attribute::Claim(vec!["realm".into(), "roles".into()]);
+    let plain = [
+        http::Attribute::Principal,
+        http::Attribute::Namespace,
+        http::Attribute::ServiceAccount,
+        http::Attribute::SourceIp,
+        http::Attribute::RemoteIp,
+        http::Attribute::DestinationIp,
+        http::Attribute::DestinationPort,
+        http::Attribute::Host,
+        http::Attribute::Method,
+        http::Attribute::Path,
+        http::Attribute::Sni,
+        http::Attribute::RequestPrincipal,
+        http::Attribute::Audience,
+        http::Attribute::Presenter,
+        header,
+        claim,
+    ];
+    let test = |attribute| http::AttributeTest { attribute, values: vec!["a*".into()], not_values: vec!["b".into()] };
+    let clause = http::PolicyClause { alternatives: vec![plain.into_iter().map(test).collect(), Vec::new()] };
+    http::Policy {
+        id: model::PolicyName { namespace: "shop".into(), name: "rule".into() },
+        action: http::PolicyAction::Audit,
+        targets: vec![http::PolicyTarget::Service(service("web")), http::PolicyTarget::Waypoint(service("waypoint"))],
+        rules: vec![http::PolicyRule { clauses: vec![clause] }, http::PolicyRule::default()],
+        dry_run: true,
+        not_understood: Some("why".into()),
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for action in [http::PolicyAction::Allow, http::PolicyAction::Deny, http::PolicyAction::Audit] {
+        let policy = http::Policy { action, ..policy() };
+        assert_eq!(request_policy_from_proto(request_policy_to_proto(&policy)).unwrap(), policy);
+    }
+}
+
+#[test]
+fn one_unknown_part_refuses_the_policy() {
+    let changes: [fn(&mut wire::AuthorizationPolicy); 5] = [
+        |it| it.action = 77,
+        |it| it.action = 0,
+        |it| it.name.clear(),
+        |it| it.targets[0].target = None,
+        |it| it.rules[0].clauses[0].alternatives[0].tests[0].attribute = 77,
+    ];
+    for change in changes {
+        let mut message = request_policy_to_proto(&policy());
+        change(&mut message);
+        assert!(request_policy_from_proto(message).is_err());
+    }
+}
+
+#[test]
+fn a_stand_in_closes_what_can_be_read_or_everything() {
+    let message = request_policy_to_proto(&policy());
+    let stand_in = request_policy_stand_in("shop/rule", Some(message.clone()), "new").expect("a name");
+    assert_eq!(stand_in.targets, policy().targets);
+    assert!(stand_in.dry_run && stand_in.not_understood.is_some());
+    let mut strange = message;
+    strange.targets[1].target = None;
+    for message in [None, Some(strange), Some(wire::AuthorizationPolicy::default())] {
+        let stand_in = request_policy_stand_in("shop/rule", message, "new").expect("a name");
+        assert_eq!(stand_in.targets, [http::PolicyTarget::All]);
+    }
+    assert!(request_policy_stand_in("nameless", None, "new").is_none());
+}

@@ -1,0 +1,66 @@
+//! Policies about requests as discovery describes them.
+
+use std::sync::Arc;
+
+use leno_model::http::Policy;
+use leno_model::{Mesh, Name};
+use leno_proto::{request_policy_from_proto, request_policy_of_resource, request_policy_stand_in, waypoint};
+use leno_xds::client::Update;
+use prost::Message;
+
+/// Applies the changes of one message. Returns the resources that were refused, each with the reason; nobody gets into what
+/// they are attached to from then on.
+pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
+    let mut refused = Vec::new();
+    for update in updates {
+        match update {
+            Update::Remove { name } => {
+                if let Some(id) = request_policy_of_resource(&name) {
+                    mesh.remove_request_policy(&id);
+                }
+            }
+            Update::Upsert { name, body } => {
+                let message = waypoint::AuthorizationPolicy::decode(body)
+                    .map_err(|error| format!("not an AuthorizationPolicy: {error}"));
+                match message.clone().and_then(|message| read(&name, message)) {
+                    Ok(policy) => {
+                        if mesh.request_policy(&policy.id).is_none_or(|held| **held != policy) {
+                            mesh.upsert_request_policy(Arc::new(policy));
+                        }
+                    }
+                    Err(reason) => {
+                        close(mesh, &name, message.ok(), &reason);
+                        refused.push((name, reason));
+                    }
+                }
+            }
+            Update::Unreadable { name, reason } => {
+                close(mesh, &name, None, &reason);
+                refused.push((name, reason));
+            }
+        }
+    }
+    refused
+}
+
+fn read(name: &str, message: waypoint::AuthorizationPolicy) -> Result<Policy, String> {
+    let policy = request_policy_from_proto(message).map_err(|error| error.to_string())?;
+    let own = policy.id.to_string();
+    if own == name { Ok(policy) } else { Err(format!("the resource is named {name:?} but is {own:?}")) }
+}
+
+/// Closes what a refused policy is attached to: as far as its last version says, and as far as the new one can be read. The
+/// last version does not stay in force, because the new one may be stricter.
+fn close(mesh: &mut Mesh, name: &str, message: Option<waypoint::AuthorizationPolicy>, reason: &str) {
+    let Some(mut stand_in) = request_policy_stand_in(name, message, reason) else { return };
+    for target in mesh.request_policy(&stand_in.id).iter().flat_map(|before| &before.targets) {
+        if !stand_in.targets.contains(target) {
+            stand_in.targets.push(target.clone());
+        }
+    }
+    mesh.upsert_request_policy(Arc::new(stand_in));
+}
+
+#[cfg(test)]
+#[path = "request_policies_tests.rs"]
+mod tests;

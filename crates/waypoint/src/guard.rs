@@ -1,0 +1,66 @@
+//! May a connection or a request pass? What policies are asked about it, and which ones.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leno_model::Mesh;
+use leno_model::Workload;
+use leno_policy::http::{Denied, Guard, Request, Subject};
+use leno_policy::{Connection, Verdict, WaypointTarget, authorize_selected};
+use leno_proxy::tunnels::Tunnel;
+
+use crate::asked::{Asked, service_port};
+use crate::failure::Failure;
+use crate::gate::Gate;
+
+/// The policies of what was asked for.
+pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Arc<Guard> {
+    let service = match target {
+        WaypointTarget::Service { service, .. } => Some(service),
+        WaypointTarget::Pod { service, .. } => service.as_ref(),
+    };
+    gate.guards.of(mesh, own, service.map(|service| &service.id))
+}
+
+/// What policies see as the destination: what was asked for, with the port of the service if it is one's.
+fn destination(target: &WaypointTarget) -> SocketAddr {
+    match target {
+        WaypointTarget::Service { port, address, .. } => SocketAddr::new(*address, *port),
+        WaypointTarget::Pod { workload, service, address } => {
+            let port = service.as_ref().and_then(|service| service_port(workload, service, address.port()));
+            SocketAddr::new(address.ip(), port.unwrap_or(address.port()))
+        }
+    }
+}
+
+/// Decides about a request, or about a connection that is passed on unread. `note` gets what is only logged.
+pub(crate) fn judge(
+    guard: &Guard,
+    tunnel: &Tunnel,
+    target: &WaypointTarget,
+    request: Option<&Request<'_>>,
+    mut note: impl FnMut(String),
+) -> Result<(), Denied> {
+    if guard.is_empty() {
+        return Ok(());
+    }
+    let connection =
+        Connection { source: Some(&tunnel.identity), source_ip: tunnel.peer.ip(), destination: destination(target) };
+    let subject = Subject::new(connection, request);
+    let judgement = guard.judge(&subject);
+    for one in &judgement.notes {
+        note(format!("policy {} {}", one.policy, one.says));
+    }
+    judgement.verdict.map(drop)
+}
+
+/// Asks the policies that select the waypoint's own pods.
+pub(crate) fn own(gate: &Gate, tunnel: &Tunnel, asked: &Asked) -> Result<(), Failure> {
+    let own = &asked.own;
+    let destination = SocketAddr::new(tunnel.local.ip(), gate.config.listen.port());
+    let connection = Connection { source: Some(&tunnel.identity), source_ip: tunnel.peer.ip(), destination };
+    match authorize_selected(&asked.mesh, own, &connection).verdict {
+        Verdict::Allow(_) => Ok(()),
+        Verdict::Deny(reason) => Err(Failure::OwnDenied(Arc::new(reason))),
+    }
+}
