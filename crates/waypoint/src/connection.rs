@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, Method};
 use leno_model::AppProtocol;
@@ -22,6 +22,9 @@ use crate::pass;
 use crate::report::Report;
 use crate::stream::Stream;
 use crate::wire::Wire;
+
+/// How long a connection of a waypoint that drains may say nothing.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Answers one request for a connection, and carries it to its end.
 pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: InboundConnect) {
@@ -97,9 +100,14 @@ async fn ask(gate: &Gate, method: &Method, authority: String) -> Result<Asked, F
 
 /// HTTP was declared; its version shows. Anything else is for the HTTP library to refuse.
 async fn declared_http(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, mut stream: TunnelStream, report: Report) {
+    // Peers open connections here until they have learnt that the waypoint drains, and those bring a request, too.
+    let silent = async {
+        gate.draining.cancelled().await;
+        timers::sleep(FAREWELL).await;
+    };
     let first = tokio::select! {
         first = hear(&mut stream) => first,
-        () = gate.draining.cancelled() => return,
+        () = silent => Heard::End,
     };
     let is_http2 = matches!(protocol(&asked.target), AppProtocol::Http2 | AppProtocol::Grpc);
     let rest = async {

@@ -139,13 +139,17 @@ where
         if Pin::new(&mut stopped).poll(cx).is_ready() {
             return Poll::Ready(Ended::Stopped);
         }
-        if draining.as_mut().is_some_and(|draining| Pin::new(draining).poll(cx).is_ready()) {
-            draining = None;
-            end_soon(connection.as_mut());
-        }
         match connection.as_mut().poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ended::Well),
             Poll::Ready(Err(error)) => Poll::Ready(Ended::Broken(error)),
+            // Later than the connection's own turn: the library ends one at once of which it has read nothing yet.
+            Poll::Pending if draining.as_mut().is_some_and(|draining| Pin::new(draining).poll(cx).is_ready()) => {
+                draining = None;
+                end_soon(connection.as_mut());
+                // The connection is to hear of it at once.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             Poll::Pending if idle.poll(cx).is_ready() => {
                 if ending {
                     return Poll::Ready(Ended::Well);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod clear;
+mod drained;
 mod h2spec;
 mod http1;
 mod http2;

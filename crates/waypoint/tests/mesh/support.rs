@@ -128,6 +128,11 @@ impl Mesh {
         workload
     }
 
+    /// Begins the waypoint's end.
+    pub(crate) fn drain(&self) {
+        self.proxy.drain();
+    }
+
     /// What a Prometheus would scrape.
     pub(crate) async fn metrics(&self) -> String {
         self.own_page(self.proxy.endpoints().metrics, "/metrics").await
