@@ -175,7 +175,6 @@ impl Subject {
             Self::Traefik(_) if hop.pair => Some("its proxies would have to accept any certificate of each other"),
             Self::Traefik(_) => None,
             Self::Leno(_) if hop.pair => Some("its pair has a waypoint in between, which path/waypoint measures"),
-            Self::Leno(_) if hop.rule => Some("this version's waypoint applies no rules of authorisation"),
             Self::Leno(_) => None,
             _ => Some("it is no hop by itself"),
         }
