@@ -20,6 +20,8 @@ const NAMESPACES: [&str; 2] = ["gateway-conformance-mesh", "gateway-conformance-
 const LABELS: &str = "istio.io/dataplane-mode=ambient,istio.io/use-waypoint=waypoint";
 const PROFILES: &str = "MESH-HTTP,MESH-GRPC";
 
+/// The core of these profiles. Named because the suite asks the GatewayClass of a gateway where nothing is named.
+const CORE: [&str; 3] = ["Mesh", "HTTPRoute", "GRPCRoute"];
 /// All that a test of these profiles may ask for, beside the core of the profiles.
 const FEATURES: [&str; 15] = [
     "MeshClusterIPMatching",
@@ -169,9 +171,8 @@ fn judged(field: &Field<'_>, suite: &Path, arguments: &Arguments) -> Result<bool
         // The namespaces are deleted as a whole afterwards.
         "--cleanup-base-resources=false",
     ]);
-    if arguments.scope == Scope::All {
-        command.arg(format!("--supported-features={}", FEATURES.join(",")));
-    }
+    let more: &[&str] = if arguments.scope == Scope::All { &FEATURES } else { &[] };
+    command.arg(format!("--supported-features={}", [&CORE, more].concat().join(",")));
     match &arguments.test {
         Some(test) => drop(command.arg(format!("--run-test={test}"))),
         None => drop(command.arg(format!("--report-output={}", report.display()))),
