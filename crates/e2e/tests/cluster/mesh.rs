@@ -26,12 +26,13 @@ pub(crate) struct Stand {
 type Chapter = (&'static str, fn(&Stand));
 
 /// In this order. None relies on another.
-const CHAPTERS: [Chapter; 32] = [
+const CHAPTERS: [Chapter; 33] = [
     ("traffic in and out of the mesh", traffic::in_and_out),
     ("policies", policies::decide),
     ("a user's commands", day_two::commands_tell_how_things_are),
     ("accounts are refused what they do not need", day_two::accounts_are_refused_the_rest),
     ("waypoints are passed by all that must pass them", waypoints::are_passed),
+    ("waypoints change under load", waypoints::change_under_load),
     ("probes of pods that take nothing but mutual TLS", probes_under_strict),
     ("pods of every kind", kinds::talk_from_their_first_moment),
     ("pods of the mesh start as fast as others", starting::beside_others),

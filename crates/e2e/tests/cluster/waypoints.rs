@@ -1,6 +1,8 @@
-//! Waypoints: made out of a Gateway, passed by everything that must pass them, and gone with it.
+//! Waypoints: made out of a Gateway, passed by everything that must pass them, and replaced under load.
 
-use leno_e2e::{Answer, Namespace, Pod};
+use std::time::Duration;
+
+use leno_e2e::{Answer, Load, Namespace, Pod};
 use serde_json::Value;
 
 use crate::mesh::{AMBIENT, SYSTEM, Stand};
@@ -89,6 +91,12 @@ impl<'a> Shop<'a> {
             pods["items"].as_array().unwrap().iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         pods.map(|pod| (text(&pod["metadata"]["name"]), text(&pod["spec"]["nodeName"]))).collect()
+    }
+
+    fn scale(&self, replicas: usize) {
+        self.kubectl(&["scale", "deployment", NAME, "--replicas", &replicas.to_string()]);
+        self.settled();
+        comes_true("surplus pods are told to end", || self.pods().len() == replicas);
     }
 
     fn settled(&self) {
@@ -257,4 +265,89 @@ fn assert_refused(shop: &Shop<'_>, reason: &str, more: &str) {
         let logs = shop.namespace.kubectl().run(&logs).unwrap();
         logs.lines().any(|line| line.contains(reason) && line.contains(more))
     });
+}
+
+/// Requests all the time, from both nodes.
+struct Rush {
+    loads: Vec<Load>,
+}
+
+impl Rush {
+    fn begin(shop: &Shop<'_>) -> Self {
+        let load = |pod: &str| shop.namespace.load(pod, Duration::from_millis(20), &[WEB]).unwrap();
+        let mut rush = Self { loads: vec![load("client"), load("near")] };
+        rush.go_on(50);
+        rush
+    }
+
+    fn go_on(&mut self, answers: usize) {
+        self.loads.iter_mut().for_each(|load| load.await_more(answers).unwrap());
+    }
+
+    /// How many came, and what was said by those that are not an application's answer.
+    fn end(mut self, when: &str) -> Vec<String> {
+        self.go_on(50);
+        let answers: Vec<_> = self.loads.into_iter().flat_map(|load| load.stop().unwrap()).collect();
+        let fault = |answer: &Answer| match &answer.outcome {
+            Ok(said) if said.starts_with("200 v") => None,
+            Ok(said) | Err(said) => Some(said.clone()),
+        };
+        let failed: Vec<_> = answers.iter().filter_map(fault).collect();
+        eprintln!("{when}: {} of {} requests failed", failed.len(), answers.len());
+        failed
+    }
+}
+
+/// Prints what proxies and waypoints say of connections that failed.
+fn tell_faults(shop: &Shop<'_>, failed: &[String]) {
+    if failed.is_empty() {
+        return;
+    }
+    let of_gateway = format!("gateway.networking.k8s.io/gateway-name={NAME}");
+    for (namespace, selector) in [(SYSTEM, "app.kubernetes.io/name=leno-node"), (shop.namespace.name(), &*of_gateway)] {
+        let logs = ["logs", "--namespace", namespace, "--selector", selector, "--prefix", "--tail=4000"];
+        let logs = shop.namespace.kubectl().run(&[&logs[..], &["--max-log-requests=20"]].concat()).unwrap_or_default();
+        let faults: Vec<_> = logs.lines().filter(|line| line.contains("error") || line.contains("WARN")).collect();
+        for line in faults.iter().rev().take(20) {
+            eprintln!("{line}");
+        }
+    }
+}
+
+pub(crate) fn change_under_load(stand: &Stand) {
+    let shop = Shop::open(stand, "e2e-waypoint-load");
+    shop.namespace.apply(ROUTE).unwrap();
+
+    let mut rush = Rush::begin(&shop);
+    shop.scale(3);
+    rush.go_on(50);
+    shop.scale(1);
+    rush.go_on(100);
+    let failed = rush.end("while a waypoint grew to three pods and shrank to one");
+    tell_faults(&shop, &failed);
+    assert!(failed.is_empty(), "{failed:#?}");
+
+    let mut rush = Rush::begin(&shop);
+    shop.kubectl(&["rollout", "restart", "deployment", NAME]);
+    shop.settled();
+    rush.go_on(100);
+    let failed = rush.end("while a waypoint was updated");
+    tell_faults(&shop, &failed);
+    assert!(failed.is_empty(), "{failed:#?}");
+
+    shop.scale(2);
+    let pods = shop.pods();
+    if pods[0].1 == pods[1].1 {
+        // Killing is by node.
+        eprintln!("both pods of the waypoint are on {}: neither is killed", pods[0].1);
+        return;
+    }
+    let mut rush = Rush::begin(&shop);
+    assert!(stand.hosts.kill(&pods[0].1, &["/leno", "waypoint"]).unwrap(), "no waypoint runs on {}", pods[0].1);
+    rush.go_on(100);
+    let loads = rush.loads.len();
+    let failed = rush.end("while one of two pods of a waypoint was killed");
+    tell_faults(&shop, &failed);
+    // What was in its hand may fail: one request of each load.
+    assert!(failed.len() <= loads, "{failed:#?}");
 }
