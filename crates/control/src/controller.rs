@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Moment};
 
-use leno_model::{Mesh, Scope};
+use leno_model::{Mesh, Name, Scope};
 use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
 use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
 use leno_xds::{Resource, Resources};
@@ -294,30 +294,35 @@ impl Controller {
 fn encode_routes(translator: &Translator, delta: &Delta, resources: &mut Resources) {
     for (id, no_more) in &delta.routes {
         let name = leno_proto::route_resource_name(id);
-        for reader in no_more {
-            resources.remove_for(reader, ROUTE_TYPE, &name);
-        }
-        if let Some(route) = translator.mesh().route(id) {
-            let body = Resource::new(leno_proto::route_to_proto(route).encode_to_vec());
-            for reader in translator.readers_of(id) {
-                resources.upsert_for(reader, ROUTE_TYPE, &*name, &body);
-            }
-        }
+        let body = translator.mesh().route(id).map(|route| leno_proto::route_to_proto(route).encode_to_vec());
+        tell_readers(resources, ROUTE_TYPE, &name, no_more, body, translator.readers_of(id));
     }
 }
 
 /// As [`encode_routes`], for policies about requests.
 fn encode_request_policies(translator: &Translator, delta: &Delta, resources: &mut Resources) {
     for (id, no_more) in &delta.request_policies {
-        let name = id.to_string();
-        for reader in no_more {
-            resources.remove_for(reader, REQUEST_POLICY_TYPE, &name);
-        }
-        if let Some(policy) = translator.mesh().request_policy(id) {
-            let body = Resource::new(leno_proto::request_policy_to_proto(policy).encode_to_vec());
-            for reader in translator.readers_of_policy(id) {
-                resources.upsert_for(reader, REQUEST_POLICY_TYPE, &*name, &body);
-            }
+        let policy = translator.mesh().request_policy(id);
+        let body = policy.map(|policy| leno_proto::request_policy_to_proto(policy).encode_to_vec());
+        tell_readers(resources, REQUEST_POLICY_TYPE, &id.to_string(), no_more, body, translator.readers_of_policy(id));
+    }
+}
+
+/// Takes a resource from waypoints whose business it is no more, and gives it, if it exists, to those whose it is.
+fn tell_readers<'a>(
+    resources: &mut Resources,
+    type_url: &str,
+    name: &str,
+    no_more: &BTreeSet<Name>,
+    body: Option<Vec<u8>>,
+    readers: impl Iterator<Item = &'a Name>,
+) {
+    for reader in no_more {
+        resources.remove_for(reader, type_url, name);
+    }
+    if let Some(body) = body.map(Resource::new) {
+        for reader in readers {
+            resources.upsert_for(reader, type_url, name, &body);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
 use leno_model::AppProtocol;
@@ -22,9 +22,6 @@ use crate::pass;
 use crate::report::Report;
 use crate::stream::Stream;
 use crate::wire::Wire;
-
-/// How long a connection of a waypoint that drains may say nothing.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Answers one request for a connection, and carries it to its end.
 pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: InboundConnect) {
@@ -103,7 +100,7 @@ async fn declared_http(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, mut
     // Peers open connections here until they have learnt that the waypoint drains, and those bring a request, too.
     let silent = async {
         gate.draining.cancelled().await;
-        timers::sleep(FAREWELL).await;
+        timers::sleep(requests::FAREWELL).await;
     };
     let first = tokio::select! {
         first = hear(&mut stream) => first,

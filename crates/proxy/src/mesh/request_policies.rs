@@ -6,41 +6,27 @@ use leno_model::http::Policy;
 use leno_model::{Mesh, Name};
 use leno_proto::{request_policy_from_proto, request_policy_of_resource, request_policy_stand_in, waypoint};
 use leno_xds::client::Update;
-use prost::Message;
+
+use super::of_requests::{self, Steps};
 
 /// Applies the changes of one message. Returns the resources that were refused, each with the reason; nobody gets into what
 /// they are attached to from then on.
 pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
-    let mut refused = Vec::new();
-    for update in updates {
-        match update {
-            Update::Remove { name } => {
-                if let Some(id) = request_policy_of_resource(&name) {
-                    mesh.remove_request_policy(&id);
-                }
-            }
-            Update::Upsert { name, body } => {
-                let message = waypoint::AuthorizationPolicy::decode(body)
-                    .map_err(|error| format!("not an AuthorizationPolicy: {error}"));
-                match message.clone().and_then(|message| read(&name, message)) {
-                    Ok(policy) => {
-                        if mesh.request_policy(&policy.id).is_none_or(|held| **held != policy) {
-                            mesh.upsert_request_policy(Arc::new(policy));
-                        }
-                    }
-                    Err(reason) => {
-                        close(mesh, &name, message.ok(), &reason);
-                        refused.push((name, reason));
-                    }
-                }
-            }
-            Update::Unreadable { name, reason } => {
-                close(mesh, &name, None, &reason);
-                refused.push((name, reason));
-            }
-        }
+    of_requests::apply(mesh, updates, &Steps { what: "an AuthorizationPolicy", remove, take, close })
+}
+
+fn remove(mesh: &mut Mesh, name: &str) {
+    if let Some(id) = request_policy_of_resource(name) {
+        mesh.remove_request_policy(&id);
     }
-    refused
+}
+
+fn take(mesh: &mut Mesh, name: &str, message: waypoint::AuthorizationPolicy) -> Result<(), String> {
+    let policy = read(name, message)?;
+    if mesh.request_policy(&policy.id).is_none_or(|held| **held != policy) {
+        mesh.upsert_request_policy(Arc::new(policy));
+    }
+    Ok(())
 }
 
 fn read(name: &str, message: waypoint::AuthorizationPolicy) -> Result<Policy, String> {

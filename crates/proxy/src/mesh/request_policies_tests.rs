@@ -1,6 +1,7 @@
 use leno_model::http::{PolicyAction, PolicyRule, PolicyTarget};
 use leno_model::{PolicyName, ServiceName};
 use leno_proto::request_policy_to_proto;
+use prost::Message;
 
 use super::*;
 

@@ -6,40 +6,27 @@ use leno_model::http::Route;
 use leno_model::{Mesh, Name};
 use leno_proto::{route_from_proto, route_of_resource, route_resource_name, route_stand_in, waypoint};
 use leno_xds::client::Update;
-use prost::Message;
+
+use super::of_requests::{self, Steps};
 
 /// Applies the changes of one message. Returns the resources that were refused, each with the reason; the requests to the
 /// services that they name as parents are refused from then on.
 pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
-    let mut refused = Vec::new();
-    for update in updates {
-        match update {
-            Update::Remove { name } => {
-                if let Some(id) = route_of_resource(&name) {
-                    mesh.remove_route(&id);
-                }
-            }
-            Update::Upsert { name, body } => {
-                let message = waypoint::Route::decode(body).map_err(|error| format!("not a Route: {error}"));
-                match message.clone().and_then(|message| read(&name, message)) {
-                    Ok(route) => {
-                        if mesh.route(&route.id).is_none_or(|held| **held != route) {
-                            mesh.upsert_route(Arc::new(route));
-                        }
-                    }
-                    Err(reason) => {
-                        close(mesh, &name, message.ok(), &reason);
-                        refused.push((name, reason));
-                    }
-                }
-            }
-            Update::Unreadable { name, reason } => {
-                close(mesh, &name, None, &reason);
-                refused.push((name, reason));
-            }
-        }
+    of_requests::apply(mesh, updates, &Steps { what: "a Route", remove, take, close })
+}
+
+fn remove(mesh: &mut Mesh, name: &str) {
+    if let Some(id) = route_of_resource(name) {
+        mesh.remove_route(&id);
     }
-    refused
+}
+
+fn take(mesh: &mut Mesh, name: &str, message: waypoint::Route) -> Result<(), String> {
+    let route = read(name, message)?;
+    if mesh.route(&route.id).is_none_or(|held| **held != route) {
+        mesh.upsert_route(Arc::new(route));
+    }
+    Ok(())
 }
 
 fn read(name: &str, message: waypoint::Route) -> Result<Route, String> {

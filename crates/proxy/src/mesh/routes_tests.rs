@@ -1,6 +1,7 @@
 use leno_model::ServiceName;
 use leno_model::http::{Parent, RouteKind, RouteName};
 use leno_proto::route_to_proto;
+use prost::Message;
 
 use super::*;
 

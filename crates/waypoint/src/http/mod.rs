@@ -30,4 +30,4 @@ mod trace;
 mod upgrade;
 
 pub(crate) use client::Client;
-pub(crate) use serve::serve;
+pub(crate) use serve::{FAREWELL, serve};

@@ -25,8 +25,9 @@ use crate::wire::{Signs, Wire};
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// How long a client without requests may take to end its connection, once it was asked to.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a client without requests may take: to end its connection, once it was asked to; to begin one, once the
+/// waypoint drains.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How much is buffered for a client that does not read, bytes per request.
 const SEND_BUFFER: usize = 64 << 10;

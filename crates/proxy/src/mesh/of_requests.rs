@@ -1,0 +1,44 @@
+//! How changes of what concerns requests are taken in: whatever is refused closes what it was for.
+
+use leno_model::{Mesh, Name};
+use leno_xds::client::Update;
+use prost::Message;
+
+/// What is done with the resources of one type.
+pub(super) struct Steps<M> {
+    /// What a resource is, with its article.
+    pub(super) what: &'static str,
+    pub(super) remove: fn(&mut Mesh, &str),
+    /// Takes one in, or says why not.
+    pub(super) take: fn(&mut Mesh, &str, M) -> Result<(), String>,
+    /// Closes what a refused one is for, as far as its message can be read.
+    pub(super) close: fn(&mut Mesh, &str, Option<M>, &str),
+}
+
+/// Applies the changes of one message. Returns the resources that were refused, each with the reason.
+pub(super) fn apply<M: Message + Default + Clone>(
+    mesh: &mut Mesh,
+    updates: Vec<Update>,
+    steps: &Steps<M>,
+) -> Vec<(Name, String)> {
+    let mut refused = Vec::new();
+    for update in updates {
+        let (name, message, reason) = match update {
+            Update::Remove { name } => {
+                (steps.remove)(mesh, &name);
+                continue;
+            }
+            Update::Upsert { name, body } => {
+                let message = M::decode(body).map_err(|error| format!("not {}: {error}", steps.what));
+                match message.clone().and_then(|message| (steps.take)(mesh, &name, message)) {
+                    Ok(()) => continue,
+                    Err(reason) => (name, message.ok(), reason),
+                }
+            }
+            Update::Unreadable { name, reason } => (name, None, reason),
+        };
+        (steps.close)(mesh, &name, message, &reason);
+        refused.push((name, reason));
+    }
+    refused
+}
