@@ -14,6 +14,14 @@ pub(crate) struct Asked {
     pub(crate) own: Arc<Workload>,
 }
 
+/// The service that was asked for: by its own address, or by that of one of its pods.
+pub(crate) fn service(target: &WaypointTarget) -> Option<&Arc<Service>> {
+    match target {
+        WaypointTarget::Service { service, .. } => Some(service),
+        WaypointTarget::Pod { service, .. } => service.as_ref(),
+    }
+}
+
 /// The declared protocol of the port.
 pub(crate) fn protocol(target: &WaypointTarget) -> AppProtocol {
     let port = match target {

@@ -9,17 +9,13 @@ use leno_policy::http::{Denied, Guard, Request, Subject};
 use leno_policy::{Connection, Verdict, WaypointTarget, authorize_selected};
 use leno_proxy::tunnels::Tunnel;
 
-use crate::asked::{Asked, service_port};
+use crate::asked::{Asked, service, service_port};
 use crate::failure::Failure;
 use crate::gate::Gate;
 
 /// The policies of what was asked for.
 pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Arc<Guard> {
-    let service = match target {
-        WaypointTarget::Service { service, .. } => Some(service),
-        WaypointTarget::Pod { service, .. } => service.as_ref(),
-    };
-    gate.guards.of(mesh, own, service.map(|service| &service.id))
+    gate.guards.of(mesh, own, service(target).map(|service| &service.id))
 }
 
 /// What policies see as the destination: what was asked for, with the port of the service if it is one's.

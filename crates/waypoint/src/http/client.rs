@@ -11,7 +11,7 @@ use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
 use parking_lot::Mutex;
 
 use super::pending::{AllPending, protocol};
-use crate::asked::{Asked, source};
+use crate::asked::{self, Asked, source};
 use crate::gate::Gate;
 use crate::guard;
 use crate::lane::Lane;
@@ -119,10 +119,7 @@ impl Client {
 impl View {
     /// The service that was asked for.
     pub(crate) fn service(&self) -> Option<&Arc<Service>> {
-        match &self.target {
-            WaypointTarget::Service { service, .. } => Some(service),
-            WaypointTarget::Pod { service, .. } => service.as_ref(),
-        }
+        asked::service(&self.target)
     }
 }
 

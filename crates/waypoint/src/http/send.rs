@@ -1,6 +1,5 @@
 //! A request is sent to one endpoint after the other, until one has it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 use super::client::{Client, View};
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
+use crate::asked::service;
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, UpstreamKey};
 use crate::request_body::RequestBody;
@@ -170,7 +170,7 @@ async fn ask(
 ) -> Result<(Response<Incoming>, Leased), Unanswered> {
     let (gate, lane) = (&client.gate, client.lane());
     let key = UpstreamKey::new(route, kind);
-    let caller = Caller { own: &to.view.own, from: client.tunnel.local, service: service_of(to.target) };
+    let caller = Caller { own: &to.view.own, from: client.tunnel.local, service: service(to.target) };
     let connect = async || upstream::open(gate, lane, &caller, route, others).await.map_err(Lack::Failure);
     let mut fresh = false;
     loop {
@@ -238,13 +238,6 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
     *copy.version_mut() = request.version();
     *copy.headers_mut() = request.headers().clone();
     copy
-}
-
-fn service_of(target: &WaypointTarget) -> Option<&Arc<leno_model::Service>> {
-    match target {
-        WaypointTarget::Service { service, .. } => Some(service),
-        WaypointTarget::Pod { service, .. } => service.as_ref(),
-    }
 }
 
 fn broken(error: &dyn std::fmt::Display) -> Refusal {
