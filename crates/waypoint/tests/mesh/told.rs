@@ -115,11 +115,19 @@ async fn passed_bytes_are_listed_while_they_pass() {
     let mut stream = TcpStream::connect(mesh.bridged().await).await.unwrap();
     let mut greeting = [0; 13];
     soon("the greeting", tokio::io::AsyncReadExt::read_exact(&mut stream, &mut greeting)).await.unwrap();
-    let page = mesh.connections().await;
-    let events = page.lines().filter_map(|line| serde_json::from_str::<Event>(line).ok()).collect::<Vec<_>>();
-    let Some(Event::Open(open)) = events.iter().find(|event| matches!(event, Event::Open(_))) else {
-        panic!("{page}");
-    };
+    // The bytes are counted once they are written, which the reader may see first.
+    let open = soon("the count", async {
+        loop {
+            let page = mesh.connections().await;
+            let mut events = page.lines().filter_map(|line| serde_json::from_str::<Event>(line).ok());
+            if let Some(Event::Open(open)) = events.find(|event| matches!(event, Event::Open(_)))
+                && open.bytes_received > 0
+            {
+                return open;
+            }
+        }
+    });
+    let open = open.await;
     assert_eq!(
         (open.bytes_received, open.request.is_none(), open.destination.pod.as_deref()),
         (13, true, Some("web-0"))
