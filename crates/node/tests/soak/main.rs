@@ -20,6 +20,7 @@ mod changes;
 mod configuration;
 mod half_open;
 mod neighbour;
+mod others;
 mod process;
 mod size;
 mod stalled;
