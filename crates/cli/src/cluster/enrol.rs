@@ -1,5 +1,6 @@
 //! `leno enrol` and `leno unenrol`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -19,17 +20,16 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Sets the label or removes it.
 pub(super) async fn run(args: EnrolArgs, into: bool) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
+    let namespaces = distinct(&args.namespaces);
     // All or nothing: a name that is mistyped changes no other.
-    for namespace in &args.namespaces {
-        let found = client.find::<Value>(&path(namespace)).await;
-        if found.with_context(|| format!("looking for the namespace {namespace}"))?.is_none() {
-            bail!("there is no namespace {namespace}; `kubectl get namespaces` lists those that there are");
-        }
+    let missing = missing(&client, &namespaces).await?;
+    if !missing.is_empty() {
+        bail!("there is no namespace {}; `kubectl get namespaces` lists those that there are", missing.join(", "));
     }
     if into && installer(&client).await?.is_none() {
         eprintln!("Leno is not installed in this cluster: the label has no effect until `leno install`");
     }
-    for namespace in &args.namespaces {
+    for namespace in &namespaces {
         let mode = if into { json!("ambient") } else { Value::Null };
         let patch = json!({"metadata": {"labels": {MODE: mode}}});
         let patched = client.patch(&path(namespace), Patch::Merge, &patch).await;
@@ -39,11 +39,29 @@ pub(super) async fn run(args: EnrolArgs, into: bool) -> anyhow::Result<()> {
     }
     if args.wait.wait {
         let deadline = Instant::now() + args.wait.timeout;
-        for namespace in &args.namespaces {
+        for namespace in &namespaces {
             wait(&client, namespace, into, deadline).await?;
         }
     }
     Ok(())
+}
+
+/// Each name once, in the order in which they were given.
+fn distinct(names: &[String]) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    names.iter().map(String::as_str).filter(|name| seen.insert(*name)).collect()
+}
+
+/// The namespaces that the cluster does not have.
+async fn missing<'n>(client: &Client, namespaces: &[&'n str]) -> anyhow::Result<Vec<&'n str>> {
+    let mut missing = Vec::new();
+    for namespace in namespaces {
+        let found = client.find::<Value>(&path(namespace)).await;
+        if found.with_context(|| format!("looking for the namespace {namespace}"))?.is_none() {
+            missing.push(*namespace);
+        }
+    }
+    Ok(missing)
 }
 
 fn path(namespace: &str) -> String {
@@ -87,7 +105,20 @@ fn sides(list: &Value, into: bool) -> (usize, Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    use leno_testkit::api_server::ApiServer;
+
     use super::*;
+
+    #[tokio::test]
+    async fn each_namespace_that_is_missing_is_named_once() {
+        let server = ApiServer::start().await;
+        let client = Client::anonymous(&server.url()).unwrap();
+        server.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+        let names = ["shop", "sop", "shop", "sop", "bank"].map(str::to_owned);
+        let namespaces = distinct(&names);
+        assert_eq!(namespaces, ["shop", "sop", "bank"]);
+        assert_eq!(missing(&client, &namespaces).await.unwrap(), ["sop", "bank"]);
+    }
 
     #[test]
     fn pods_that_can_be_in_a_mesh_are_counted() {
