@@ -72,7 +72,7 @@ fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "; is this program's token or certificate still valid?",
         StatusCode::FORBIDDEN => {
-            "; whoever asks needs that right (a part of Leno has it from its role, which `leno install` binds)"
+            "; whoever asks needs that right: a person gets it from a cluster administrator, a part of Leno by `leno upgrade`"
         }
         StatusCode::TOO_MANY_REQUESTS => "; this resolves itself",
         _ => "",
