@@ -340,6 +340,19 @@ impl Mesh {
         self.by_pod.at(hash((node, namespace, name, service_account))).iter().find(is_it)
     }
 
+    /// A workload of the mesh on `node` with this service account, whichever it is; its certificate is every such workload's.
+    /// Looks at all of them.
+    pub fn peer_on_node(&self, node: &str, namespace: &str, service_account: &str) -> Option<&Arc<Workload>> {
+        let is_it = |w: &&Arc<Workload>| {
+            &*w.node == node
+                && &*w.namespace == namespace
+                && &*w.service_account == service_account
+                && w.takes_hbone()
+                && w.not_understood.is_none()
+        };
+        self.workloads().find(is_it)
+    }
+
     /// All workloads, in no particular order.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.workloads.values()

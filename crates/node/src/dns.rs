@@ -122,7 +122,7 @@ async fn local_answer(pod: &Pod, question: &Question, transport: Transport) -> O
         RecordType::AAAA => Family::V6,
         _ => return None,
     };
-    let Ok((mesh, client)) = pod.workload().await else {
+    let Ok((mesh, client)) = pod.caller().await else {
         // The meaning of a name depends on the client. A guess could send the pod to another namespace's service.
         return Some(question.error(ResponseCode::ServFail));
     };

@@ -29,6 +29,16 @@ pub(crate) enum Failure {
         "pod {pod} is not known to the control plane after {waited:?}; is discovery connected (see /healthz/ready on 15021)?"
     )]
     UnknownWorkload { pod: String, waited: Duration },
+    #[error(
+        "no control plane can be reached, and none has told which policies guard pod {pod}, which started since; nobody is let in until \
+         one answers (`leno check` says what is away)"
+    )]
+    UntoldPolicies { pod: String },
+    #[error(
+        "no control plane can be reached, so nobody signs a certificate for pod {pod}, and no other pod of its service account {account} \
+         is on this node, whose certificate would do; what it opens is refused until one answers (`leno check` says what is away)"
+    )]
+    UntoldAccount { pod: String, account: String },
     #[error(transparent)]
     NotUnderstood(Arc<NotUnderstood>),
     #[error(transparent)]
@@ -150,7 +160,10 @@ impl Failure {
             | Self::RestIsKept { .. }
             | Self::TooManyTunnels { .. }
             | Self::TooManyTunnelsOfNetwork { .. } => ResponseFlags::ResourceLimit,
-            Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => ResponseFlags::Identity,
+            Self::UnknownWorkload { .. }
+            | Self::UntoldPolicies { .. }
+            | Self::UntoldAccount { .. }
+            | Self::NotUnderstood(_) => ResponseFlags::Identity,
             _ => ResponseFlags::Connect,
         }
     }

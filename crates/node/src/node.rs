@@ -104,6 +104,14 @@ impl Carrier for Node {
         }
     }
 
+    fn untold(&self) -> Vec<String> {
+        let running = self.pods.running();
+        let mut untold: Vec<_> =
+            running.into_iter().filter(|(_, pod)| pod.is_untold()).map(|(_, pod)| pod.name()).collect();
+        untold.sort();
+        untold
+    }
+
     fn open(&self) -> Box<dyn Iterator<Item = Record>> {
         Box::new(self.pods.open().into_iter().filter_map(|traffic| Some(traffic.upgrade()?.record())))
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Carries something from one place to another: a node's pods' connections, a waypoint's requests.
 /// Everything else a proxy does is done for it ([`crate::run`]).
 ///
-/// All of it is called on the control thread, but for [`Self::open`] and [`Self::volume`].
+/// All of it is called on the control thread, but for [`Self::open`], [`Self::volume`] and [`Self::untold`].
 pub trait Carrier: Send + Sync + 'static {
     /// Istio's name for this kind of proxy, used in metrics.
     const COMPONENT: &'static str;
@@ -41,6 +41,12 @@ pub trait Carrier: Send + Sync + 'static {
 
     /// How much it carries at this moment, for `/status`. May be called on any thread.
     fn volume(&self) -> Volume;
+
+    /// The workloads that it serves although the control plane has told of everything but them, as `namespace/name`, for `/status`.
+    /// May be called on any thread.
+    fn untold(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// What it carries at this moment, one by one: each connection or request as it would stand in the access log. Called
     /// on a thread that may wait, not on the control thread.

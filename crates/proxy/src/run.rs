@@ -189,6 +189,7 @@ fn ask_discovery(core: &Arc<Core>, node: Option<String>, client: Client, saved: 
     }
     let status = client.status();
     tokio::spawn(core.state.clone().end_in_time());
+    tokio::spawn(core.state.clone().follow(client.status()));
     let feed = Feed::new(core.state.clone(), core.certificates.clone(), node);
     tokio::spawn(client.run(feed));
     tokio::spawn(discovery_readiness(status, core.readiness.clone()));

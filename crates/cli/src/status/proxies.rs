@@ -20,6 +20,8 @@ pub(crate) struct Proxy {
     pub(super) pods: Option<u64>,
     /// Pods that it was handed and can't serve yet.
     pub(super) pending_pods: Option<u64>,
+    /// Pods that it serves and that no control plane has told it of.
+    pub(super) untold_pods: Option<Vec<String>>,
     /// Connections that stand in it.
     pub(super) connections: Option<u64>,
     /// Connections that the proxies before it still wait for.
@@ -67,6 +69,11 @@ impl Proxy {
             let reason = link["reason"].as_str().unwrap_or_default();
             format!("not connected to the control plane ({reason}); what it knew stays in force")
         });
+        let untold = told["untoldPods"].as_array().map(|pods| pods.iter().filter_map(&text).collect::<Vec<_>>());
+        let strangers = untold.as_ref().filter(|pods| !pods.is_empty()).map(|pods| {
+            format!("it has not been told of {}, so nobody is let in there (`leno check`)", pods.join(", "))
+        });
+        let problem = [away.clone(), strangers].into_iter().flatten().collect::<Vec<_>>().join("; ");
         let certificates = &told["certificates"];
         let draining = told["draining"].as_array().map(Vec::as_slice).unwrap_or_default();
         Self {
@@ -80,12 +87,13 @@ impl Proxy {
             }),
             pods: told["pods"].as_u64(),
             pending_pods: told["pendingPods"].as_u64(),
+            untold_pods: untold,
             connections: told["connections"].as_u64(),
             draining_connections: told["draining"]
                 .is_array()
                 .then(|| draining.iter().filter_map(|one| one["connections"].as_u64()).sum()),
             draining: draining.len(),
-            problem: away,
+            problem: (!problem.is_empty()).then_some(problem),
         }
     }
 

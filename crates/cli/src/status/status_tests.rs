@@ -4,11 +4,15 @@ use serde_json::json;
 use super::*;
 
 fn page(connected: bool) -> String {
+    page_with(connected, &[])
+}
+
+fn page_with(connected: bool, untold: &[&str]) -> String {
     json!({
         "node": "n1", "version": "0.1.0",
         "controlPlane": {"connected": connected, "reason": "refused: the token has ended"},
         "certificates": {"held": 3, "missing": 1, "firstEnds": "2026-11-26T19:00:00Z", "lastEnds": "2026-11-26T20:00:00Z"},
-        "pods": 4, "pendingPods": 0, "connections": 12,
+        "pods": 4, "pendingPods": 0, "untoldPods": untold, "connections": 12,
         "draining": [{"connections": 2, "until": null}, {"connections": 5, "until": null}],
     })
     .to_string()
@@ -61,6 +65,8 @@ fn what_is_wrong_with_a_proxy_is_told() {
     assert_eq!(unknown.in_sync, None);
     let node = Node { proxy: unknown, ..Node::default() };
     assert_eq!(row("n1", &node)[4], "?");
+    let strangers = Proxy::of(Ok(page_with(true, &["shop/web-2"])));
+    assert!(strangers.problem.as_ref().is_some_and(|why| why.contains("not been told of shop/web-2")), "{strangers:?}");
     let silent = Proxy::of(Err(anyhow::anyhow!("nobody listens")));
     assert_eq!(silent.problem.as_deref(), Some("nobody listens"));
 }

@@ -158,3 +158,24 @@ fn an_image_that_no_node_has_is_found() {
     }
     assert!(installed::hint("CrashLoopBackOff", "leno-system", "leno-node").contains("`kubectl logs"));
 }
+
+#[test]
+fn a_control_plane_that_is_scaled_to_nothing_is_found() {
+    let rollout = |name: &str, count: u64| crate::cluster::Rollout {
+        name: name.to_owned(),
+        wanted: count,
+        ready: count,
+        done: true,
+        because: None,
+        version: String::new(),
+    };
+    let found = |replicas: u64| {
+        let rollouts = Ok(vec![rollout("leno-control", replicas), rollout("leno-node", 0)]);
+        installed::running(&rollouts, "leno-system", &["leno-control", "leno-node"])
+    };
+    assert!(found(1).iter().all(|finding| finding.outcome == Outcome::Ok));
+    let findings = found(0);
+    assert_eq!(findings[0].found.as_deref(), Some("it is scaled to 0"));
+    assert!(findings[0].hint.as_ref().is_some_and(|hint| hint.contains("kubectl scale deployment leno-control")));
+    assert_eq!(findings[1].outcome, Outcome::Ok, "a cluster without a node for a proxy is another thing");
+}

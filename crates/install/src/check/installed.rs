@@ -86,7 +86,7 @@ pub(super) async fn roles(client: &Client, namespace: &str) -> Finding {
     check.unless(&refused, Outcome::Failed, hint)
 }
 
-fn running(rollouts: &Result<Vec<Rollout>, ClusterError>, namespace: &str, parts: &[&str]) -> Vec<Finding> {
+pub(super) fn running(rollouts: &Result<Vec<Rollout>, ClusterError>, namespace: &str, parts: &[&str]) -> Vec<Finding> {
     let rollouts = match rollouts {
         Ok(rollouts) => rollouts,
         Err(error) => {
@@ -98,6 +98,14 @@ fn running(rollouts: &Result<Vec<Rollout>, ClusterError>, namespace: &str, parts
         let check = Finding::ok(CATEGORY, format!("{name} runs"));
         match rollouts.iter().find(|rollout| rollout.name == name) {
             None => check.but(Outcome::Failed, "it is missing", "`leno upgrade` restores it"),
+            // Nobody would scale it to nothing and leave it so.
+            Some(rollout) if name == "leno-control" && rollout.wanted == 0 => {
+                let hint = format!(
+                    "`kubectl scale deployment leno-control -n {namespace} --replicas=1`; meanwhile proxies go on with what they know, \
+                     no change arrives, no certificate is issued, and pods that start are refused"
+                );
+                check.but(Outcome::Failed, "it is scaled to 0", hint)
+            }
             Some(rollout) if rollout.done => check,
             Some(rollout) => {
                 let because = rollout.because.as_deref().unwrap_or("nothing is said about the others");

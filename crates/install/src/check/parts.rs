@@ -19,6 +19,7 @@ const WAYPOINTS: &str = "/api/v1/pods?labelSelector=gateway.istio.io%2Fmanaged%3
 
 /// Ports of the parts' pages.
 const AGENT: u16 = 15014;
+const ADMIN: u16 = 15000;
 const METRICS: u16 = 15020;
 const READINESS: u16 = 15021;
 
@@ -77,6 +78,7 @@ async fn within(patience: Duration, client: &Client, namespace: &str) -> Vec<Fin
         Err(_) => 0,
     };
     findings.extend(asking.control_planes(&of("leno-control"), of("leno-node").len() + waypoints).await);
+    findings.extend(asking.untold(&of("leno-node")).await);
     findings
 }
 
@@ -142,6 +144,43 @@ impl Asking<'_> {
             tokio::time::sleep(LOOK).await;
         }
     }
+}
+
+impl Asking<'_> {
+    /// Whether the proxies know the pods that they were handed. A pod that starts while no control plane answers is unknown.
+    async fn untold(&self, proxies: &[Part]) -> Option<Finding> {
+        let end = tokio::time::Instant::now() + self.patience;
+        loop {
+            let finding = untold(&self.all(proxies, ADMIN, "/status").await)?;
+            // A pod that has just started is told of in a moment.
+            if finding.outcome == Outcome::Ok || tokio::time::Instant::now() >= end {
+                return Some(finding);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// Which pods proxies carry that no control plane has told them of; `None` if no proxy tells, as a ztunnel doesn't.
+fn untold(proxies: &[Answer]) -> Option<Finding> {
+    let check = Finding::ok(CATEGORY, "every proxy has been told of its pods");
+    let mut found = Vec::new();
+    let mut asked = false;
+    for (part, answer) in proxies {
+        let Ok(page) = answer else { continue };
+        let Ok(told) = serde_json::from_str::<Value>(&page.body) else { continue };
+        let Some(pods) = told["untoldPods"].as_array() else { continue };
+        asked = true;
+        if !pods.is_empty() {
+            let pods: Vec<_> = pods.iter().filter_map(Value::as_str).collect();
+            let away = if told["controlPlane"]["connected"] == false { "has no control plane and " } else { "" };
+            found.push(format!("{} on {} {away}does not know {}", part.pod, part.node, pods.join(", ")));
+        }
+    }
+    let hint = "nobody is let in to these pods, and what they open is refused too, but for pods whose service account has another pod on \
+                the node: bring the control plane back (`leno logs control` and `kubectl get deployment leno-control` show more); \
+                then they work without a restart";
+    asked.then(|| check.unless(&found, Outcome::Failed, hint))
 }
 
 /// Why a part can't be asked, as a finding.

@@ -157,6 +157,21 @@ async fn certificates_that_end_soon_are_found() {
 }
 
 #[tokio::test]
+async fn pods_that_no_control_plane_has_told_of_are_found() {
+    let played = Played::new().await;
+    let status = |connected: bool, pods: &[&str]| {
+        json!({"node": "n1", "controlPlane": {"connected": connected}, "untoldPods": pods}).to_string()
+    };
+    played.says("leno-node", ADMIN, "/status", &status(true, &[])).await;
+    assert_eq!(played.troubles().await, []);
+    played.says("leno-node", ADMIN, "/status", &status(false, &["shop/web-2", "shop/web-3"])).await;
+    let (outcome, found, hint) = played.trouble().await;
+    assert_eq!(outcome, Outcome::Failed);
+    assert_eq!(found, "leno-node-n1 on n1 has no control plane and does not know shop/web-2, shop/web-3");
+    assert!(hint.contains("leno-control"), "{hint}");
+}
+
+#[tokio::test]
 async fn who_may_not_ask_the_parts_is_told_which_right_is_missing() {
     let played = Played::new().await;
     played.server.forbid("/api/v1/namespaces/leno-system/pods/leno-control-n1/portforward");

@@ -134,7 +134,7 @@ impl Captured<'_> {
     async fn connect(&self, report: &mut Report) -> Result<(Upstream, SocketAddr), Failure> {
         let Self { pod, original, .. } = *self;
         loop {
-            let (mesh, workload) = pod.workload().await?;
+            let (mesh, workload) = pod.caller().await?;
             report.source_workload(&workload);
             let mut random = rand::random::<u64>;
             let silent = |address| pod.silent().is_avoided(address);
@@ -305,7 +305,7 @@ fn is_tunnel(route: &Route) -> bool {
 /// Whether a plaintext connection to `address` that was opened according to `then` may be used now. A connect can take
 /// seconds, and may end at a pod or service that was unknown or outside the mesh when it began.
 async fn may_stay_in_the_clear(pod: &Pod, then: &Arc<Mesh>, address: SocketAddr) -> Result<bool, Failure> {
-    let (now, workload) = pod.workload().await?;
+    let (now, workload) = pod.caller().await?;
     if Arc::ptr_eq(then, &now) {
         return Ok(true);
     }

@@ -4,6 +4,7 @@ pub(crate) mod connections;
 mod phase;
 #[cfg(test)]
 mod policy_order_tests;
+mod untold;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,15 @@ pub(crate) struct Footing {
     pub(crate) listeners: Listeners,
 }
 
+/// What a pod lacks that nobody has told of.
+#[derive(Clone, Copy)]
+enum Lack {
+    /// What guards it, for those who come to it.
+    Policies,
+    /// What proves who it is, for what it opens.
+    Certificate,
+}
+
 /// One enrolled pod.
 pub(crate) struct Pod {
     info: PodInfo,
@@ -59,6 +69,8 @@ pub(crate) struct Pod {
     footing: Footing,
     /// The UID of this pod's workload, so that it need not be searched again.
     uid: Mutex<Option<WorkloadUid>>,
+    /// What stands for its workload towards others while nobody can tell of it.
+    stand_in: Mutex<Option<Arc<Workload>>>,
     /// The latest description for peers, with the workload it was made from.
     baggage: Mutex<Option<(Arc<Workload>, Option<HeaderValue>)>>,
 }
@@ -76,6 +88,7 @@ impl Pod {
             silent: Silent::default(),
             footing,
             uid: Mutex::new(None),
+            stand_in: Mutex::new(None),
             baggage: Mutex::new(None),
             context,
         })
@@ -131,27 +144,77 @@ impl Pod {
     /// The current mesh and this pod's workload in it. Waits for discovery to deliver the workload, because a pod may
     /// open connections before that.
     pub(crate) async fn workload(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
-        let found = match self.workload_now() {
+        self.known(|| self.workload_now(), Lack::Policies).await
+    }
+
+    /// As [`Self::workload`], for what the pod itself opens and asks for: while no control plane can be reached that could
+    /// tell of it, it goes by its service account, if the node has another pod of that.
+    pub(crate) async fn caller(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+        self.known(|| self.workload_now().or_else(|| self.stand_in_now()), Lack::Certificate).await
+    }
+
+    async fn known(
+        &self,
+        now: impl Fn() -> Option<(Arc<Mesh>, Arc<Workload>)>,
+        lack: Lack,
+    ) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+        let found = match now() {
             Some(found) => found,
-            None => self.workload_soon().await?,
+            None => self.known_soon(now, lack).await?,
         };
         // It is unknown what applies to such a pod, so it can't make or accept connections.
         NotUnderstood::workload(&found.1).map_err(|error| Failure::NotUnderstood(Arc::new(error)))?;
         Ok(found)
     }
 
-    async fn workload_soon(&self) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+    async fn known_soon(
+        &self,
+        now: impl Fn() -> Option<(Arc<Mesh>, Arc<Workload>)>,
+        lack: Lack,
+    ) -> Result<(Arc<Mesh>, Arc<Workload>), Failure> {
+        let state = &self.context.core.state;
         let wait = self.context.core.config.workload_timeout;
-        let mut changes = self.context.core.state.subscribe();
+        let mut changes = state.subscribe();
         let found = timers::timeout(wait, async {
             loop {
-                if let Some(found) = self.workload_now() {
+                if let Some(found) = now() {
                     return Some(found);
                 }
                 changes.changed().await.ok()?;
             }
         });
-        found.await.ok().flatten().ok_or_else(|| Failure::UnknownWorkload { pod: self.name(), waited: wait })
+        found.await.ok().flatten().ok_or_else(|| match (state.is_away() && state.is_complete(), lack) {
+            (false, _) => Failure::UnknownWorkload { pod: self.name(), waited: wait },
+            (true, Lack::Policies) => Failure::UntoldPolicies { pod: self.name() },
+            (true, Lack::Certificate) => {
+                Failure::UntoldAccount { pod: self.name(), account: self.info.service_account.clone() }
+            }
+        })
+    }
+
+    fn stand_in_now(&self) -> Option<(Arc<Mesh>, Arc<Workload>)> {
+        let state = &self.context.core.state;
+        let mesh = state.load();
+        if !state.is_away() || !state.is_complete() {
+            return None;
+        }
+        if let Some(stand_in) = self.stand_in.lock().clone() {
+            return Some((mesh, stand_in));
+        }
+        let stand_in = Arc::new(untold::stand_in(&mesh, &self.info, &self.context.core.config.node)?);
+        tracing::warn!(
+            pod = %self.name(),
+            account = %self.info.service_account,
+            "no control plane can tell of this pod: what it opens is carried with the certificate of its service account, and nobody is \
+             let in"
+        );
+        *self.stand_in.lock() = Some(stand_in.clone());
+        Some((mesh, stand_in))
+    }
+
+    /// Whether the control plane has told of everything, but not of this pod.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.context.core.state.is_complete() && self.workload_now().is_none()
     }
 
     /// The current mesh and this pod's workload in it, if the workload is known, understood or not.
@@ -181,6 +244,7 @@ impl Pod {
             )?
             .clone();
         *self.uid.lock() = Some(workload.uid.clone());
+        *self.stand_in.lock() = None;
         Some((mesh, workload))
     }
 

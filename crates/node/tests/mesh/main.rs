@@ -15,3 +15,4 @@ mod silent;
 mod stalled;
 #[path = "../support/mod.rs"]
 mod support;
+mod untold;

@@ -13,14 +13,14 @@ use tokio::sync::watch;
 use crate::support::{Mesh, echo, eventually, exchange, refused, soon};
 
 /// The way to the control plane, which can be closed.
-struct Way {
-    address: SocketAddr,
-    open: watch::Sender<bool>,
-    to: Arc<Mutex<Option<SocketAddr>>>,
+pub(crate) struct Way {
+    pub(crate) address: SocketAddr,
+    pub(crate) open: watch::Sender<bool>,
+    pub(crate) to: Arc<Mutex<Option<SocketAddr>>>,
 }
 
 impl Way {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, to) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(None)));
         let (open, state) = watch::channel(true);

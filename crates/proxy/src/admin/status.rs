@@ -18,6 +18,7 @@ pub(crate) struct StatusPage {
     discovery: Status,
     certificates: Vec<CertificateStatus>,
     volume: Volume,
+    untold: Vec<String>,
     draining: Option<PathBuf>,
 }
 
@@ -28,6 +29,7 @@ impl StatusPage {
             discovery: discovery.borrow().clone(),
             certificates: core.certificates.statuses(),
             volume: carrier.volume(),
+            untold: carrier.untold(),
             draining: core.config.draining_dir().map(PathBuf::from),
         }
     }
@@ -42,6 +44,7 @@ impl StatusPage {
             "certificates": certificates(&self.certificates),
             "pods": self.volume.workloads,
             "pendingPods": self.volume.pending,
+            "untoldPods": self.untold,
             "connections": self.volume.connections,
             "draining": draining,
         })

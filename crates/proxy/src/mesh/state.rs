@@ -16,7 +16,7 @@ use leno_proto::{
     address_stand_in, authorization_from_proto, policy_stand_in, security, workload as wire,
 };
 use leno_tls::CertificateManager;
-use leno_xds::client::{Handler, Rejection, Update};
+use leno_xds::client::{ConnectionState, Handler, Rejection, Status, Update};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::watch;
@@ -49,6 +49,8 @@ pub struct Changes {
     answered: (bool, bool),
     /// Whether HTTP routes, and policies about requests, are to be waited for.
     awaits: (bool, bool),
+    /// Whether no control plane can be reached.
+    away: bool,
 }
 
 impl MeshState {
@@ -74,6 +76,25 @@ impl MeshState {
     pub fn is_complete(&self) -> bool {
         let changes = self.changes.borrow();
         changes.answered == (true, true) && changes.awaits == (false, false)
+    }
+
+    /// Whether no control plane can be reached, so that nobody tells of a pod that starts now. One that refuses this proxy is
+    /// not away.
+    pub fn is_away(&self) -> bool {
+        self.changes.borrow().away
+    }
+
+    /// Follows the link to the control plane. Returns when its client is gone.
+    pub(crate) async fn follow(self: Arc<Self>, mut status: watch::Receiver<Status>) {
+        loop {
+            let away = absent(&status.borrow_and_update().connection);
+            if let Some(away) = away {
+                self.changes.send_if_modified(|changes| std::mem::replace(&mut changes.away, away) != away);
+            }
+            if status.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     fn answered(&self, type_url: &str) {
@@ -138,6 +159,15 @@ impl MeshState {
                 changes.policies = generation;
             }
         });
+    }
+}
+
+/// Whether no control plane can be reached; `None` while that is being tried.
+fn absent(connection: &ConnectionState) -> Option<bool> {
+    match connection {
+        ConnectionState::Connecting => None,
+        ConnectionState::Connected { .. } => Some(false),
+        ConnectionState::Disconnected { retryable, .. } => Some(*retryable),
     }
 }
 
