@@ -12,6 +12,8 @@ pub struct Values {
     all: Value,
     /// What an operator changed in this profile.
     given: Value,
+    /// The files that were added, with their names.
+    files: Vec<(String, Value)>,
 }
 
 impl Values {
@@ -24,7 +26,7 @@ impl Values {
         let parse = |file, text| yaml::object(text).map_err(|reason| Error::Chart { file, reason });
         let mut all = parse("values.yaml", chart::LENO.values)?;
         merge(&mut all, parse("a profile", profile.values())?);
-        Ok(Self { all, given: Value::Object(Map::new()) })
+        Ok(Self { all, given: Value::Object(Map::new()), files: Vec::new() })
     }
 
     /// Adds a file of values; `origin` is its name, for errors.
@@ -38,6 +40,7 @@ impl Values {
         if !values.is_object() {
             return Err(wrong("it is no mapping; write for example `control: {replicas: 2}`".to_owned()));
         }
+        self.files.push((origin.to_owned(), values.clone()));
         self.add(values);
         Ok(())
     }
@@ -73,8 +76,18 @@ impl Values {
     ///
     /// The first value that is wrong.
     pub fn checked(&self) -> Result<&Value, Error> {
-        Schema::of_chart()?.check(&self.all)?;
+        Schema::of_chart()?.check(&self.all).map_err(|error| self.located(error))?;
         Ok(&self.all)
+    }
+
+    /// A wrong value with the name of the file that it is from.
+    fn located(&self, error: Error) -> Error {
+        let Error::Value { path, reason } = error else { return error };
+        let has = |values: &Value| path.split('.').try_fold(values, |here, part| here.get(part)).is_some();
+        match self.files.iter().rev().find(|(_, values)| has(values)) {
+            Some((origin, _)) => Error::Value { path: format!("{origin}: {path}"), reason },
+            None => Error::Value { path, reason },
+        }
     }
 
     /// What an operator changed in the profile, as YAML, for a later [`Values::file`].

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube_client::client::{Body, ConfigExt};
-use kube_client::config::{KubeConfigOptions, Kubeconfig};
+use kube_client::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube_client::{Config, Error as ClientError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -67,11 +67,11 @@ impl Client {
         let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let config = match &cluster.kubeconfig {
             Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(configuration)?;
-                Config::from_custom_kubeconfig(file, &options).await.map_err(configuration)?
+                let file = Kubeconfig::read_from(path).map_err(unusable)?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(unusable)?
             }
             None if in_pod && cluster.context.is_none() => Config::incluster().map_err(configuration)?,
-            None => Config::from_kubeconfig(&options).await.map_err(configuration)?,
+            None => Config::from_kubeconfig(&options).await.map_err(unusable)?,
         };
         Self::with(config)
     }
@@ -284,6 +284,24 @@ fn configuration(error: impl Into<BoxError>) -> Error {
     Error::Configuration(error.into())
 }
 
+/// What is wrong with a kubeconfig, in words for whoever named it.
+fn unusable(error: KubeconfigError) -> Error {
+    let text = match &error {
+        KubeconfigError::ReadConfig(reason, path) => format!("{} can't be read ({reason})", path.display()),
+        KubeconfigError::Parse(reason) => {
+            format!("the kubeconfig is no kubeconfig ({})", reason.to_string().lines().next().unwrap_or_default())
+        }
+        KubeconfigError::LoadContext(name) => {
+            format!("the kubeconfig has no context {name} (`kubectl config get-contexts` lists those that it has)")
+        }
+        KubeconfigError::CurrentContextNotSet => {
+            "the kubeconfig has no current context (--context names one)".to_owned()
+        }
+        _ => return configuration(error),
+    };
+    configuration(text)
+}
+
 /// What an API server says when it refuses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -315,4 +333,29 @@ fn reason(status: StatusCode) -> String {
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_kubeconfig_is_told() {
+        let path = std::env::temp_dir().join(format!("leno-kubeconfig-{}", std::process::id()));
+        let told = async |context: Option<&str>| {
+            let cluster = Cluster { kubeconfig: Some(path.clone()), context: context.map(str::to_owned) };
+            Client::new(&cluster).await.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let said = told(None).await;
+        assert!(said.contains(&format!("{} can't be read (No such file", path.display())), "{said}");
+        assert!(said.ends_with("name a file with --kubeconfig"), "{said}");
+        std::fs::write(&path, "junk: [\n").unwrap();
+        let said = told(None).await;
+        assert!(said.contains("is no kubeconfig") && !said.contains('\n'), "{said}");
+        std::fs::write(&path, "apiVersion: v1\nkind: Config\n").unwrap();
+        assert!(told(Some("other")).await.contains("has no context other (`kubectl config get-contexts`"));
+        let said = told(None).await;
+        std::fs::remove_file(&path).unwrap();
+        assert!(said.contains("--context names one"), "{said}");
+    }
 }

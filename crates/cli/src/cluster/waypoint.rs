@@ -78,7 +78,8 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
     }
     let (client, namespace) = login(&args.place).await?;
     let around = format!("/api/v1/namespaces/{namespace}");
-    let found: Option<Value> = client.find(&around).await.context("looking for the namespace")?;
+    let found: Option<Value> =
+        client.find(&around).await.with_context(|| format!("looking for the namespace {namespace}"))?;
     let Some(found) = found else { bail!("there is no namespace {namespace}; `kubectl create namespace {namespace}`") };
     let used = found["metadata"]["labels"][USE_WAYPOINT].as_str();
     if args.enroll_namespace
