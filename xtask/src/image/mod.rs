@@ -11,11 +11,12 @@ use anyhow::{Context as _, Result, bail};
 use crate::archive::{Content, Image};
 use build::Profile;
 
-const USAGE: &str = "usage: cargo xtask image [--profile dist|release|dev] [--output FILE] [--binary FILE]\n\n  \
+const USAGE: &str = "usage: cargo xtask image [--profile dist|release|dev] [--output FILE] [--binary FILE] [--same-as ARCHIVE]\n\n  \
     --profile   how to build the program; `dist`, the default, is what is shipped: slow to build, and the same bytes from\n              \
                 any directory. `release` and `dev` share what other builds have compiled\n  \
     --output    the archive [default: target/image/leno.tar]\n  \
-    --binary    take this static program instead of building one";
+    --binary    take this static program instead of building one\n  \
+    --same-as   fail unless the archive is, byte for byte, this one: a build of the same commit in another directory";
 
 /// The file in the image, and what it starts.
 const PROGRAM: &str = "leno";
@@ -33,6 +34,7 @@ struct Request {
     profile: Profile,
     output: PathBuf,
     binary: Option<PathBuf>,
+    same_as: Option<PathBuf>,
 }
 
 /// Builds the program, writes the archive and says what is in it.
@@ -61,13 +63,40 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<()> {
         image.digest(),
         size as f64 / f64::from(1 << 20),
     )?;
-    Ok(())
+    match request.same_as {
+        Some(other) => same(&request.output, &other),
+        None => Ok(()),
+    }
+}
+
+/// Two builds of one commit, with one compiler and the profile `dist`, give the same archive.
+fn same(built: &Path, other: &Path) -> Result<()> {
+    let [ours, theirs] =
+        [built, other].map(|path| fs::read(path).with_context(|| format!("reading {}", path.display())));
+    let (ours, theirs) = (ours?, theirs?);
+    if ours == theirs {
+        writeln!(std::io::stdout(), "the same as {}", other.display())?;
+        return Ok(());
+    }
+    let at = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs).unwrap_or(ours.len().min(theirs.len()));
+    bail!(
+        "{} ({} bytes) differs from {} ({} bytes), first at byte {at}: are both of the same commit, compiler and C library, and of \
+         the profile dist?",
+        built.display(),
+        ours.len(),
+        other.display(),
+        theirs.len(),
+    )
 }
 
 /// `None` asks for help.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Request>> {
-    let mut request =
-        Request { profile: Profile::Dist, output: workspace().join("target/image/leno.tar"), binary: None };
+    let mut request = Request {
+        profile: Profile::Dist,
+        output: workspace().join("target/image/leno.tar"),
+        binary: None,
+        same_as: None,
+    };
     while let Some(argument) = arguments.next() {
         let (flag, attached) = match argument.split_once('=') {
             Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
@@ -84,6 +113,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Request>>
             "--profile" => request.profile = value()?.parse()?,
             "--output" => request.output = value()?.into(),
             "--binary" => request.binary = Some(value()?.into()),
+            "--same-as" => request.same_as = Some(value()?.into()),
             _ => bail!("unknown argument {flag:?}\n\n{USAGE}"),
         }
     }
@@ -115,6 +145,23 @@ mod tests {
         for bad in [&["--profile"][..], &["--profile", "fast"], &["--output="], &["leno.tar"]] {
             assert!(parsed(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn an_archive_is_compared_with_another_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let build = |machine: u8, name: &str, more: &[&str]| {
+            fs::write(at("program"), crate::elf::tests::program(machine, 1)).expect("writing the program");
+            let arguments = ["--binary".to_owned(), at("program"), "--output".to_owned(), at(name)];
+            run(arguments.into_iter().chain(more.iter().map(|word| (*word).to_owned())))
+        };
+        let first = at("first.tar");
+        build(62, "first.tar", &[]).expect("an image");
+        build(62, "second.tar", &["--same-as", &first]).expect("the same program gives the same archive");
+        let error = build(183, "third.tar", &["--same-as", &first]).expect_err("another program").to_string();
+        assert!(error.contains("third.tar") && error.contains("the same commit"), "{error}");
+        assert!(build(62, "fourth.tar", &["--same-as", &at("nowhere")]).is_err());
     }
 
     /// Who builds the image with a Dockerfile gets the same one.
