@@ -26,6 +26,8 @@ const STATIC_STRICT: &str = "istio_converted_static_strict";
 const CONVERTED: &str = "converted_peer_authentication_";
 /// Prefix of the policy names that keep connections from going around a waypoint.
 const THROUGH_WAYPOINT: &str = "through_waypoint_";
+/// Prefix of the policy names that stand in for policies about requests where there is no waypoint.
+const WITHOUT_WAYPOINT: &str = "without_waypoint_";
 
 impl PolicyName {
     /// The name under which Istio's control plane sends the policy "mutual TLS is required".
@@ -52,6 +54,17 @@ impl PolicyName {
     /// Whether this policy keeps connections from going around a waypoint.
     pub fn is_through_waypoint(&self) -> bool {
         self.name.starts_with(THROUGH_WAYPOINT)
+    }
+
+    /// The name of what stands in, at a service's pods, for the service's policies about requests while it has no waypoint.
+    /// `ports` says which ports of the pods; for one service, equal words are equal policies.
+    pub fn without_waypoint(namespace: Name, service: &str, ports: &str) -> Self {
+        Self { namespace, name: format!("{WITHOUT_WAYPOINT}{service}_{ports}").into() }
+    }
+
+    /// The name of the service for whose policies about requests this policy stands in; `None` for other policies.
+    pub fn stands_in_for(&self) -> Option<&str> {
+        self.name.strip_prefix(WITHOUT_WAYPOINT)?.split('_').next()
     }
 
     /// The name of the PeerAuthentication that this policy stands for; `None` for other policies and for

@@ -355,6 +355,13 @@ impl fmt::Display for Named<'_> {
             f.write_str(
                 " (its waypoint must be passed: use the Service's name or ClusterIP, not the pod's own address)",
             )
+        } else if let Some(service) = self.0.stands_in_for() {
+            let namespace = &self.0.namespace;
+            write!(
+                f,
+                " (stands in for the AuthorizationPolicies of Service {namespace}/{service}, which need a waypoint: label the \
+                 Service istio.io/use-waypoint)"
+            )
         } else {
             Ok(())
         }

@@ -266,7 +266,7 @@ fn operation(operation: &Operation) -> Entry {
 }
 
 /// `*` matches anything, `*x` a suffix and `x*` a prefix; everything else is exact.
-fn pattern(text: &str) -> StringMatch {
+pub(super) fn pattern(text: &str) -> StringMatch {
     let name = |text: &str| Name::from(text);
     match (text.strip_prefix('*'), text.strip_suffix('*')) {
         _ if text == "*" => StringMatch::Presence,

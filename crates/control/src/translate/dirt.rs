@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use leno_model::{Locality, Name};
 
 use super::index::{Known, Named, target_pods};
-use super::waypoint::default_of;
-use super::{authorization, route_refs, service, workload};
+use super::waypoint::{Addressed, default_of, required};
+use super::{authorization, policy_refs, route_refs, service, workload};
 use leno_objects::{
     AuthorizationPolicy, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node, Object, ObjectKey,
     ObjectMeta, PeerAuthentication, Pod, Service,
@@ -124,6 +124,11 @@ impl Dirt {
                         }
                     }
                 }
+                for policy in both().filter_map(AuthorizationPolicy::of) {
+                    for (_, service) in policy_refs::targets(policy).filter(|(kind, _)| *kind == Kind::Service) {
+                        self.mark_stand_ins(known, &service);
+                    }
+                }
                 self.policies.insert(me);
             }
             Kind::PeerAuthentication => {
@@ -163,6 +168,14 @@ impl Dirt {
             }
         }
         self.services.insert(me.clone());
+    }
+
+    /// Marks the pods at which something stands in for the policies of a service.
+    fn mark_stand_ins(&mut self, known: Known<'_>, me: &Named) {
+        let Some(service) = Service::get(known.store, &me.0, &me.1) else { return };
+        if required(known.options, known.store, &service.metadata, Addressed::Service).is_none() {
+            self.mark_service(known, me, std::iter::once(service));
+        }
     }
 
     /// Marks what names a Gateway as its waypoint.

@@ -17,12 +17,13 @@ mod service;
 mod service_name;
 mod through_waypoint;
 pub(crate) mod waypoint;
+mod without_waypoint;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leno_model::http::{RouteKind, RouteName};
+use leno_model::http::{PolicyTarget, RouteKind, RouteName};
 use leno_model::settings::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_CLUSTER_ID};
 use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceName, WorkloadUid};
 
@@ -118,10 +119,11 @@ pub struct Translator {
     names: Names,
     // Has no empty lists.
     warnings: BTreeMap<ObjectKey, Vec<String>>,
-    // The policies that keep connections from going around waypoints, with the number of pods that name each.
-    through_waypoints: BTreeMap<PolicyName, usize>,
-    // Which of them a pod names.
-    kept_to_waypoint: BTreeMap<Named, PolicyName>,
+    // The policies that were made for pods, with the number of pods that name each: they keep connections from going around
+    // waypoints, or stand in for policies that have no waypoint.
+    made: BTreeMap<PolicyName, usize>,
+    // Which of them a pod names; has no empty lists.
+    made_for: BTreeMap<Named, Vec<PolicyName>>,
     // Of routes that are in force: the waypoints that are told.
     route_readers: BTreeMap<RouteName, BTreeSet<Name>>,
     // Of policies about requests that are in force: the waypoints that are told.
@@ -259,13 +261,13 @@ impl Translator {
         for slice in &dirt.slices {
             self.refresh_slice(slice, &mut delta);
         }
+        let mut stand_ins = BTreeMap::new();
         for (namespace, name) in &dirt.pods {
-            self.refresh_pod(namespace, name, &mut delta);
+            self.refresh_pod(namespace, name, &mut stand_ins, &mut delta);
         }
         if !dirt.pods.is_empty() {
             // Not sooner: another pod may have come to name it.
-            let unnamed: Vec<PolicyName> =
-                self.through_waypoints.extract_if(.., |_, pods| *pods == 0).map(|(id, _)| id).collect();
+            let unnamed: Vec<PolicyName> = self.made.extract_if(.., |_, pods| *pods == 0).map(|(id, _)| id).collect();
             for id in unnamed {
                 self.put_policy(id, None, &mut delta);
             }
@@ -443,40 +445,70 @@ impl Translator {
         }
     }
 
-    fn refresh_pod(&mut self, namespace: &str, name: &str, delta: &mut Delta) {
+    /// `stand_ins` says of policies without a waypoint which are settled, and whether they are needed.
+    fn refresh_pod(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        stand_ins: &mut BTreeMap<PolicyName, bool>,
+        delta: &mut Delta,
+    ) {
         let pod = Pod::get(&self.store, namespace, name);
         let translated = pod.and_then(|pod| {
             let around = self.surroundings(pod);
-            let policy = workload::keeping_to_waypoint(&self.options, &self.store, pod, &around);
-            let mut workload = workload::pod(&self.options, pod, around)?;
-            workload.authorization_policies.extend(policy.as_ref().map(|policy| policy.id.clone()));
-            Some((workload, policy))
+            let keeping = workload::keeping_to_waypoint(&self.options, &self.store, pod, &around);
+            let bare = workload::without_waypoint(&self.options, &self.store, pod, &around);
+            Some((workload::pod(&self.options, pod, around)?, keeping, bare))
         });
-        let (workload, policy) = translated.unzip();
-        self.keep_to_waypoint((namespace.into(), name.into()), policy.flatten(), delta);
+        let (mut workload, mut named) = (None, Vec::new());
+        if let Some((found, keeping, bare)) = translated {
+            if let Some(policy) = keeping {
+                named.push(policy.id.clone());
+                self.put_policy(policy.id.clone(), Some(policy), delta);
+            }
+            for (service, ports) in bare {
+                named.extend(self.stand_in(&service, &ports, stand_ins, delta));
+            }
+            let found = workload.insert(found);
+            found.authorization_policies.extend(named.iter().cloned());
+        }
+        self.made_for((namespace.into(), name.into()), named);
         self.put_workload(workload::pod_uid(&self.options, namespace, name), workload, delta);
     }
 
-    /// Takes in which policy keeps connections to a pod from going around its waypoint.
-    fn keep_to_waypoint(&mut self, pod: Named, policy: Option<leno_model::Authorization>, delta: &mut Delta) {
-        let new = policy.as_ref().map(|policy| policy.id.clone());
-        let old = self.kept_to_waypoint.get(&pod).cloned();
-        if old == new {
-            return;
+    /// Settles what stands in for the policies of a service at pods with these ports, and returns its name.
+    fn stand_in(
+        &mut self,
+        service: &ServiceName,
+        ports: &without_waypoint::Ports,
+        settled: &mut BTreeMap<PolicyName, bool>,
+        delta: &mut Delta,
+    ) -> Option<PolicyName> {
+        let policies = self.mesh.request_policies_of(&PolicyTarget::Service(service.clone()))?;
+        let id = ports.name(&service.namespace, service.hostname.split('.').next().unwrap_or_default());
+        if let Some(needed) = settled.get(&id) {
+            return needed.then_some(id);
         }
-        match policy {
-            Some(policy) => {
-                self.kept_to_waypoint.insert(pod, policy.id.clone());
-                *self.through_waypoints.entry(policy.id.clone()).or_default() += 1;
-                // What it says follows from its name.
-                self.put_policy(policy.id.clone(), Some(policy), delta);
+        let policy = without_waypoint::stand_in(id.clone(), ports, policies.values().map(|policy| &**policy));
+        settled.insert(id.clone(), policy.is_some());
+        let policy = policy?;
+        self.put_policy(id.clone(), Some(policy), delta);
+        Some(id)
+    }
+
+    /// Takes in which policies that were made for pods a pod names.
+    fn made_for(&mut self, pod: Named, new: Vec<PolicyName>) {
+        let old = match new.is_empty() {
+            true => self.made_for.remove(&pod),
+            false => self.made_for.insert(pod, new.clone()),
+        };
+        for id in new {
+            *self.made.entry(id).or_default() += 1;
+        }
+        for id in old.into_iter().flatten() {
+            if let Some(pods) = self.made.get_mut(&id) {
+                *pods -= 1;
             }
-            None => drop(self.kept_to_waypoint.remove(&pod)),
-        }
-        if let Some(old) = old
-            && let Some(pods) = self.through_waypoints.get_mut(&old)
-        {
-            *pods -= 1;
         }
     }
 

@@ -41,9 +41,9 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &Authorizati
                 attached.extend(targets);
                 out.readers.extend(readers);
             }
-            Err(Nowhere { targets, why }) => {
+            Err(Nowhere { targets, why, instead }) => {
                 attached.extend(targets);
-                out.warnings.push(format!("targetRefs: {why}: NOT enforced there"));
+                out.warnings.push(format!("targetRefs: {why}: {instead}"));
             }
         }
     }
@@ -104,15 +104,21 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &Authorizati
     out
 }
 
-/// Why a policy is enforced nowhere for one of its targets, which it may have all the same later.
+/// Why no waypoint enforces a policy for one of its targets, which it may have all the same later.
 struct Nowhere {
     targets: Vec<PolicyTarget>,
     why: String,
+    /// What follows.
+    instead: &'static str,
 }
+
+/// What follows for a service without a waypoint.
+const AT_PODS: &str = "until then the node proxies of its pods stand in: what they can't check of a request is not allowed by \
+                       an ALLOW rule and DENIED by a DENY rule, also on connections by other Services to the same ports";
 
 impl Nowhere {
     fn new(why: impl Into<String>) -> Self {
-        Self { targets: Vec::new(), why: why.into() }
+        Self { targets: Vec::new(), why: why.into(), instead: "NOT enforced there" }
     }
 }
 
@@ -139,14 +145,20 @@ fn attach(
             let id = service_name(known.options, own, name);
             let targets = vec![PolicyTarget::Service(id.clone())];
             let why = format!("there is no Service {own}/{name} in the mesh");
-            let Some(service) = mesh.service(&id) else { return Err(Nowhere { targets, why }) };
+            let Some(service) = mesh.service(&id) else {
+                return Err(Nowhere { targets, why, instead: "NOT enforced there" });
+            };
             let readers: Vec<Name> = waypoints_of(service).collect();
+            if readers.is_empty() && service.waypoint.is_some() {
+                let why = format!("the waypoint of Service {own}/{name} does not admit its Namespace");
+                return Err(Nowhere { targets, why, instead: "connections to the Service are refused" });
+            }
             if readers.is_empty() {
                 let why = format!(
                     "no waypoint stands before Service {own}/{name}; give it or its Namespace the label \
                      istio.io/use-waypoint"
                 );
-                return Err(Nowhere { targets, why });
+                return Err(Nowhere { targets, why, instead: AT_PODS });
             }
             Ok((targets, readers))
         }

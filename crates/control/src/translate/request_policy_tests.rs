@@ -123,7 +123,6 @@ fn gateways_and_classes_are_targets_as_istio_has_it() {
         ),
         ("shop", "{targetRefs: [{kind: Service, name: web, namespace: bank}]}".to_owned(), "another namespace"),
         ("shop", "{targetRefs: [{kind: Service, name: gone}]}".to_owned(), "there is no Service"),
-        ("shop", "{targetRefs: [{kind: Service, name: plain}]}".to_owned(), "no waypoint stands before"),
     ] {
         translator.apply(upserts(&object(namespace, &spec)));
         let warnings = warnings(&translator, namespace);
@@ -203,4 +202,69 @@ fn a_port_that_no_service_has_is_pointed_out() {
     translator.apply(upserts(&object("shop", &spec)));
     let warnings = warnings(&translator, "shop");
     assert!(warnings.contains("port 8080 is none of") && !warnings.contains("port 80 "), "{warnings}");
+}
+
+/// Whether a pod lets a connection in.
+fn lets_in(translator: &Translator, account: &str, port: u16) -> bool {
+    let mesh = translator.mesh();
+    let pod = mesh.workload("Kubernetes//Pod/shop/plain-1").expect("a pod").clone();
+    for policy in &pod.authorization_policies {
+        assert!(mesh.policy(policy).is_some(), "{policy} is named and not there");
+    }
+    let source = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().expect("an id");
+    let connection = leno_policy::Connection {
+        source: Some(&source),
+        source_ip: [10, 1, 0, 9].into(),
+        destination: ([10, 1, 0, 1], port).into(),
+    };
+    leno_policy::authorize(mesh, &pod, &connection).is_allowed()
+}
+
+const PLAIN_POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: plain-1, namespace: shop, labels: {app: plain}, annotations: {ambient.istio.io/redirection: enabled}}
+spec: {containers: [{name: c}]}
+status: {podIP: 10.1.0.1, phase: Running}
+";
+
+#[test]
+fn where_no_waypoint_stands_the_pods_stand_in() {
+    let mut translator = shop();
+    translator.apply(upserts(PLAIN_POD));
+    assert!(lets_in(&translator, "web", 80));
+    let spec = "{targetRefs: [{kind: Service, group: '', name: plain}], action: DENY, rules: [{from: [{source: {notPrincipals: \
+                ['*/sa/ops']}}], to: [{operation: {paths: [/admin]}}]}]}";
+    let delta = translator.apply(upserts(&object("shop", spec)));
+    assert!(delta.workloads.len() == 1 && delta.policies.len() == 1, "{delta:?}");
+    assert!(!lets_in(&translator, "web", 80) && lets_in(&translator, "ops", 80) && lets_in(&translator, "web", 81));
+    let said = warnings(&translator, "shop");
+    assert!(said.contains("no waypoint stands before Service shop/plain") && said.contains("DENIED"), "{said}");
+    // Stricter: the pods hear of it under the same name.
+    let delta = translator.apply(upserts(&object("shop", &spec.replace("ops", "nobody"))));
+    assert!(delta.workloads.is_empty() && delta.policies.len() == 1, "{delta:?}");
+    assert!(!lets_in(&translator, "ops", 80));
+    // The service gets a waypoint: in one step, the pod lets in the waypoint only, and the stand-in is gone.
+    let with = SHOP.replace("use-waypoint: none", "use-waypoint: waypoint");
+    let delta = translator.apply(upserts(&with));
+    assert!(delta.workloads.len() == 1 && delta.policies.len() == 2, "{delta:?}");
+    assert!(lets_in(&translator, "waypoint", 80) && !lets_in(&translator, "web", 80));
+    assert_eq!(readers(&translator, "shop"), ["shop/waypoint"]);
+    assert_eq!(translator.mesh().policies().filter(|policy| policy.id.stands_in_for().is_some()).count(), 0);
+    // Its Gateway goes: the service asks for it all the same, so nobody gets in.
+    translator.apply([Change::Remove(ObjectKey::new(Kind::Gateway, "shop", "waypoint"))]);
+    assert!(!lets_in(&translator, "web", 80) && !lets_in(&translator, "ops", 80));
+    // Unless it says that it may be reached without: then the pods stand in.
+    let around = with
+        .split("---\napiVersion: gateway")
+        .next()
+        .expect("some")
+        .replace("metadata: {name: shop,", "metadata: {name: shop, annotations: {leno.mesh/waypoint-bypass: allowed},");
+    translator.apply(upserts(&around));
+    assert!(!lets_in(&translator, "web", 80) && !lets_in(&translator, "waypoint", 80));
+    assert!(lets_in(&translator, "web", 81));
+    // The policy goes.
+    translator.apply([Change::Remove(ObjectKey::new(Kind::AuthorizationPolicy, "shop", "p"))]);
+    assert!(lets_in(&translator, "web", 80));
+    assert!(translator.made.is_empty() && translator.made_for.is_empty());
 }

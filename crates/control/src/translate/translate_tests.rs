@@ -673,6 +673,8 @@ fn pool() -> Vec<Object> {
         "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: leno-waypoint, labels: {istio.io/waypoint-for: all}}\nspec: {controllerName: leno.mesh/waypoint-controller}\n".to_owned(),
         security("AuthorizationPolicy", "default", "a", selector),
         security("AuthorizationPolicy", "default", "a", "action: AUDIT"),
+        security("AuthorizationPolicy", "default", "a", "targetRefs: [{kind: Service, name: web}], rules: [{from: [{source: {principals: [x]}}]}]"),
+        security("AuthorizationPolicy", "default", "b", "targetRefs: [{kind: Service, name: web}, {kind: Service, name: db}], action: DENY, rules: [{to: [{operation: {paths: [/x], ports: ['82']}}]}]"),
         security("AuthorizationPolicy", "default", "a", ""),
         security("AuthorizationPolicy", "istio-system", "a", selector),
         security("AuthorizationPolicy", "istio-system", "a", ""),

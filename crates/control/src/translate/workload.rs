@@ -11,6 +11,7 @@ use leno_model::{
 use super::service::{app_protocol, has_manual_endpoints, is_in_mesh, ports};
 use super::service_name::service_name;
 use super::waypoint::{Addressed, GATEWAY_NAME, Required, required};
+use super::without_waypoint::Ports;
 use super::{Options, through_waypoint};
 use leno_objects::{
     AddressType, EndpointSlice, IntOrString, Node, ObjectMeta, ObjectStore, Pod, PodPhase, Service, ServicePort,
@@ -101,6 +102,29 @@ pub(super) fn keeping_to_waypoint(
         .iter()
         .filter_map(|(id, ports)| Some((&ports[..], required(options, store, all.get(id)?, Addressed::Service))));
     through_waypoint::policy(options, &pod.metadata.namespace, services, around.waypoint.as_ref())
+}
+
+/// The services of a pod that have no waypoint, with the pod's ports to which each leads. Policies about requests that are
+/// attached to such a service are the pod's proxy's to enforce, as far as it can.
+pub(super) fn without_waypoint(
+    options: &Options,
+    store: &ObjectStore,
+    pod: &Pod,
+    around: &Surroundings<'_>,
+) -> Vec<(ServiceName, Ports)> {
+    let all = around.services.iter().copied().chain(around.slices.iter().map(|(_, service)| *service));
+    let bare = all.filter(|service| required(options, store, &service.metadata, Addressed::Service).is_none());
+    let bare: BTreeMap<ServiceName, bool> = bare
+        .map(|service| {
+            let metadata = &service.metadata;
+            let has_ports = !service.spec.ports.is_empty();
+            (service_name(options, &metadata.namespace, &metadata.name), has_ports)
+        })
+        .collect();
+    let of_pod = services(options, pod, around).into_iter();
+    of_pod
+        .filter_map(|(id, ports)| bare.get(&id).map(|has_ports| (id.clone(), Ports::new(*has_ports, &ports))))
+        .collect()
 }
 
 /// The location of a node.
