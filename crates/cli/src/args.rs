@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use leno_control::explained::Asked;
 use leno_local::Publish;
 use leno_local::names::{DEFAULT_STAGE, StageName};
 
@@ -127,7 +128,10 @@ pub(crate) enum Command<N: Args, W: Args> {
     #[command(after_help = concat!("Examples:\n  \
         leno explain emojivoto/web emojivoto/voting-svc:8080\n  \
         leno explain emojivoto/snoop emojivoto/voting-svc:8080 -o json\n  \
-        leno explain --context prod shop/web shop/db:5432\n\n\
+        leno explain --context prod shop/web shop/db:5432\n  \
+        leno explain shop/web shop/cart:80 --method POST --path /checkout --header x-user=ann\n\n\
+        With --method, --path or --header it tells what becomes of a request: which policies, rule of a route and endpoints \
+        decide at the waypoint.\n\n\
         Exit status 0 also when the answer is \"denied\".\n\n", target::rule!()))]
     Explain(ExplainArgs),
 
@@ -472,10 +476,57 @@ pub(crate) struct ExplainArgs {
     pub(crate) destination: String,
 
     #[command(flatten)]
+    pub(crate) request: RequestArgs,
+
+    #[command(flatten)]
     pub(crate) installed: InstalledArgs,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct RequestArgs {
+    /// Ask about a request with this method (GET unless given)
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) method: Option<String>,
+
+    /// Ask about a request for this path, with a query or without (/ unless given)
+    #[arg(long, value_name = "PATH", value_parser = path)]
+    pub(crate) path: Option<String>,
+
+    /// Ask about a request with this header, once for each; host=NAME asks for another host than the Service's
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    pub(crate) header: Vec<(String, String)>,
+}
+
+impl ExplainArgs {
+    /// The request that is asked about; `None` if it is only a connection.
+    pub(crate) fn asked(&self) -> Option<Asked> {
+        let RequestArgs { method, path, header } = &self.request;
+        if method.is_none() && path.is_none() && header.is_empty() {
+            return None;
+        }
+        Some(Asked {
+            method: method.clone().unwrap_or_else(|| "GET".to_owned()),
+            path: path.clone().unwrap_or_else(|| "/".to_owned()),
+            headers: header.clone(),
+        })
+    }
+}
+
+fn path(text: &str) -> Result<String, String> {
+    match text.starts_with('/') || text == "*" {
+        true => Ok(text.to_owned()),
+        false => Err("expected a path that begins with /".to_owned()),
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
 }
 
 /// Namespace and name of an object.

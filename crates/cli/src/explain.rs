@@ -32,7 +32,8 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         let answer = match &target {
             Target::Stage(name) => {
                 let mut stage = Client::connect(name).await?;
-                let explained = stage.explain(&args.source.to_string(), &args.destination).await?;
+                let explained =
+                    stage.explain(&args.source.to_string(), &args.destination, args.asked().as_ref()).await?;
                 let passed_over = serde_json::to_value(&explained.passed_over)?;
                 Answer { text: explained.text, explanations: explained.json, passed_over }
             }
@@ -58,7 +59,7 @@ async fn of_cluster(nodes: &ClusterNodes, args: &ExplainArgs) -> anyhow::Result<
     read.context("reading the objects that the control plane reads; `explain` needs the right to list them")?;
     controller.lint();
     let mesh = controller.mesh().borrow().clone();
-    let explained = explained(&mesh, &found.all(), &args.source.to_string(), &args.destination)?;
+    let explained = explained(&mesh, &found.all(), &args.source.to_string(), &args.destination, args.asked().as_ref())?;
     Ok(Answer {
         text: explained.text() + &explained.not_in_force(),
         explanations: serde_json::to_value(&explained.explanations)?,
@@ -91,7 +92,7 @@ mod tests {
     use leno_testkit::api_server::ApiServer;
 
     use super::*;
-    use crate::args::{InstalledArgs, ObjectName, OutputArgs};
+    use crate::args::{InstalledArgs, ObjectName, OutputArgs, RequestArgs};
 
     fn pod(name: &str, address: &str) -> Value {
         json!({
@@ -132,6 +133,7 @@ mod tests {
         let args = |source: &str, destination: &str| ExplainArgs {
             source: named(source),
             destination: destination.to_owned(),
+            request: RequestArgs::default(),
             installed: InstalledArgs::default(),
             output: OutputArgs { output: Format::Text },
         };

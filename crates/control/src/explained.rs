@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leno_model::{Mesh, Transport};
+use leno_model::http::PolicyTarget;
+use leno_model::{Mesh, PolicyName, Transport};
 use leno_objects::{Kind, ObjectKey};
-use leno_policy::explain::{Explanation, explain};
+use leno_policy::explain::{EndpointExplanation, Explanation, explain_request};
 use leno_policy::explain_groups;
+pub use leno_policy::explain_request::Asked;
 use leno_policy::explain_udp::explain_udp;
 
 use crate::lookup;
@@ -24,8 +26,8 @@ pub struct Explained {
     never: Vec<(String, String)>,
 }
 
-/// Explains a connection from `source` (`NAMESPACE/NAME`) to `destination` (`NAME:PORT`) in a mesh about whose objects this was
-/// found.
+/// Explains a connection from `source` (`NAMESPACE/NAME`) to `destination` (`NAME:PORT`), and a request on it if one is asked
+/// about, in a mesh about whose objects this was found.
 ///
 /// # Errors
 /// If source or destination mean nothing.
@@ -34,15 +36,16 @@ pub fn explained(
     findings: &BTreeMap<ObjectKey, Status>,
     source: &str,
     destination: &str,
+    asked: Option<&Asked>,
 ) -> Result<Explained, lookup::Error> {
     let source = lookup::source(mesh, source)?;
     let target = lookup::destination(mesh, &source, destination)?;
     let one = |to| match target.transport {
-        Transport::Tcp => explain(mesh, &source, to),
+        Transport::Tcp => explain_request(mesh, &source, to, asked),
         Transport::Udp => explain_udp(mesh, &source, to),
     };
     let mut explanations: Vec<_> = target.destinations.iter().cloned().map(one).collect();
-    explanations.iter_mut().for_each(|explanation| unchecked_rules(explanation, findings));
+    explanations.iter_mut().for_each(|explanation| unchecked_rules(mesh, explanation, findings));
     let never = never_enforced(&explanations, findings);
     Ok(Explained { explanations, never })
 }
@@ -62,19 +65,45 @@ impl Explained {
 }
 
 /// Notes at each policy that was asked which of its rules were dropped, and what follows.
-fn unchecked_rules(explanation: &mut Explanation, findings: &BTreeMap<ObjectKey, Status>) {
-    for endpoint in &mut explanation.endpoints {
+fn unchecked_rules(mesh: &Mesh, explanation: &mut Explanation, findings: &BTreeMap<ObjectKey, Status>) {
+    let said_of = |namespace: &str, name: &str| {
+        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, name);
+        findings.get(&key).into_iter().flat_map(Status::findings).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let behind = explanation.at_waypoint.iter_mut().flat_map(|at| &mut at.backends);
+    let behind = behind.flat_map(|backend| &mut backend.endpoints);
+    for endpoint in explanation.endpoints.iter_mut().chain(behind) {
         for check in endpoint.arrival.iter_mut().flat_map(|arrival| &mut arrival.policies) {
             let Some((namespace, name)) = check.policy.split_once('/') else { continue };
-            let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, name);
-            let said = findings.get(&key).into_iter().flat_map(Status::findings).map(|finding| finding.to_string());
-            check.notes.extend(said.filter(|finding| UNCHECKED.iter().any(|words| finding.contains(words))));
+            let id = PolicyName { namespace: namespace.into(), name: name.into() };
+            let said = said_of(namespace, name).into_iter();
+            let unchecked: Vec<_> =
+                said.filter(|finding| UNCHECKED.iter().any(|words| finding.contains(words))).collect();
+            check.notes.extend(unchecked);
+            let Some(service) = id.stands_in_for() else { continue };
+            for policy in attached(mesh, namespace, service) {
+                check.notes.push(format!("it stands in for {policy}"));
+                check.notes.extend(said_of(&policy.namespace, &policy.name));
+            }
         }
     }
 }
 
+/// The policies that are attached to a service.
+fn attached<'m>(mesh: &'m Mesh, namespace: &str, service: &str) -> impl Iterator<Item = &'m PolicyName> {
+    let services = mesh.services().find(|it| *it.id.namespace == *namespace && *it.name == *service);
+    let attached = services.and_then(|it| mesh.request_policies_of(&PolicyTarget::Service(it.id.clone())));
+    attached.into_iter().flat_map(|policies| policies.keys())
+}
+
+/// All endpoints of an explanation, also those behind a waypoint.
+fn endpoints(explanation: &Explanation) -> impl Iterator<Item = &EndpointExplanation> {
+    let behind = explanation.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
+    explanation.endpoints.iter().chain(behind)
+}
+
 fn never_enforced(explanations: &[Explanation], findings: &BTreeMap<ObjectKey, Status>) -> Vec<(String, String)> {
-    let pods = explanations.iter().flat_map(|one| &one.endpoints).filter_map(|endpoint| endpoint.workload.as_ref());
+    let pods = explanations.iter().flat_map(endpoints).filter_map(|endpoint| endpoint.workload.as_ref());
     let namespaces: BTreeSet<&str> = pods.filter_map(|pod| Some(pod.workload.split_once('/')?.0)).collect();
     let mut found = Vec::new();
     for (key, status) in findings {

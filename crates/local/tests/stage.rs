@@ -562,7 +562,7 @@ async fn commands() {
     let error = elsewhere.client().await.logs("default", "pair", Some("three")).await.unwrap_err().to_string();
     assert!(error.contains("it has: one, two"), "{error}");
 
-    let explained = elsewhere.client().await.explain("default/client", "default/web:80").await.unwrap();
+    let explained = elsewhere.client().await.explain("default/client", "default/web:80", None).await.unwrap();
     assert!(explained.text.contains("web"), "{}", explained.text);
     elsewhere.client().await.scale("default", "web", 1).await.unwrap();
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::authorization::{AllowReason, Connection, Named, Verdict, examine};
 use crate::endpoints::{self, Candidate, Candidates, EndpointCounts, Purpose};
+use crate::explain_request::{self, Asked, AtWaypoint};
 use crate::find::Destination;
 use crate::inbound::InboundRefusal;
 use crate::routing::{self, Addressed, Route, RouteError, Way};
@@ -31,6 +32,9 @@ pub struct Explanation {
     pub refused: Option<String>,
     /// Each endpoint that may be chosen, the preferred one first.
     pub endpoints: Vec<EndpointExplanation>,
+    /// What its waypoint makes of it, if it is sent through one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_waypoint: Option<Box<AtWaypoint>>,
 }
 
 /// One workload in an explanation.
@@ -59,8 +63,12 @@ pub enum Outcome {
     /// A proxy refuses it, whatever the policies say: the source's proxy does not send it, or no endpoint's proxy takes
     /// it.
     Refused,
-    /// The mesh does not decide: a waypoint chooses the endpoint, or nobody checks.
+    /// The mesh does not decide: it passes in the clear, and nobody checks.
     Undecided,
+    /// Its waypoint decides about each of its requests.
+    AtWaypoint,
+    /// A route answers the request, and no endpoint is asked.
+    AnsweredByRoute,
     /// UDP: nothing encrypts it and no policy is asked.
     PassesBy,
     /// A DNS query, which the source's own proxy answers.
@@ -150,6 +158,16 @@ pub struct PolicyCheck {
 /// A source outside the mesh connects in plaintext, to an endpoint chosen by the node's service routing. It passes no
 /// waypoint.
 pub fn explain(mesh: &Mesh, source: &Workload, destination: impl Into<Destination>) -> Explanation {
+    explain_request(mesh, source, destination, None)
+}
+
+/// As [`explain`], and what becomes of a request, if one is asked about.
+pub fn explain_request(
+    mesh: &Mesh,
+    source: &Workload,
+    destination: impl Into<Destination>,
+    asked: Option<&Asked>,
+) -> Explanation {
     let mut explanation = Explanation {
         source: party(source),
         destination: destination.into(),
@@ -158,19 +176,24 @@ pub fn explain(mesh: &Mesh, source: &Workload, destination: impl Into<Destinatio
         steps: Vec::new(),
         refused: None,
         endpoints: Vec::new(),
+        at_waypoint: None,
     };
     match explanation.destination.clone() {
-        Destination::Address(destination) => to_address(mesh, source, destination, &mut explanation),
+        Destination::Address(destination) => to_address(mesh, source, destination, asked, &mut explanation),
         Destination::Unaddressed { service, port } => to_nowhere(mesh, source, &service, port, &mut explanation),
+    }
+    if asked.is_some() && explanation.at_waypoint.is_none() && explanation.refused.is_none() {
+        let why = "it passes no waypoint, so nobody looks at its requests: what is said below is about the connection";
+        explanation.steps.push(why.to_owned());
     }
     explanation.outcome = outcome(&explanation);
     explanation
 }
 
-fn to_address(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
+fn to_address(mesh: &Mesh, source: &Workload, destination: SocketAddr, asked: Option<&Asked>, out: &mut Explanation) {
     describe(mesh, source, destination, &mut out.steps);
     if source.may_be_in_mesh() {
-        from_mesh(mesh, source, destination, out);
+        from_mesh(mesh, source, destination, asked, out);
     } else {
         out.steps.push(format!(
             "{}/{} is not in the mesh: it connects in plaintext and proves no identity",
@@ -191,7 +214,7 @@ fn to_nowhere(mesh: &Mesh, source: &Workload, id: &ServiceName, port: u16, out: 
 }
 
 /// Why a service without candidates refuses the connection.
-fn no_endpoint(service: &Service, port: u16, counts: EndpointCounts) -> RouteError {
+pub(crate) fn no_endpoint(service: &Service, port: u16, counts: EndpointCounts) -> RouteError {
     if let Err(error) = NotUnderstood::service(service) {
         return error.into();
     }
@@ -215,7 +238,7 @@ pub(crate) fn describe(mesh: &Mesh, source: &Workload, destination: SocketAddr, 
     });
 }
 
-fn from_mesh(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut Explanation) {
+fn from_mesh(mesh: &Mesh, source: &Workload, destination: SocketAddr, asked: Option<&Asked>, out: &mut Explanation) {
     // The first waypoint with a positive weight stands for all: they differ in version, not in kind.
     let way = match routing::way(mesh, source, destination, &mut || 0) {
         Ok(way) => way,
@@ -243,7 +266,12 @@ fn from_mesh(mesh: &Mesh, source: &Workload, destination: SocketAddr, out: &mut 
                 out.steps.push("the waypoint is one of several that share its traffic by weight".to_owned());
             }
             for candidate in closest_first(candidates) {
-                push(mesh, source, routing::to_waypoint(service, waypoint, &candidate, destination), out);
+                let route = routing::to_waypoint(service, waypoint, &candidate, destination);
+                if let (Ok(Route::Hbone { workload, address, authority, .. }), None) = (&route, &out.at_waypoint) {
+                    let found = explain_request::explain(mesh, source, workload, *address, authority, asked);
+                    out.at_waypoint = Some(Box::new(found));
+                }
+                push(mesh, source, route, out);
             }
         }
     }
@@ -301,19 +329,20 @@ fn choice(service: &Service, candidates: &Candidates<'_>) -> String {
     text
 }
 
-fn closest_first(mut candidates: Candidates<'_>) -> Candidates<'_> {
+pub(crate) fn closest_first(mut candidates: Candidates<'_>) -> Candidates<'_> {
     candidates.sort_by(|a, b| b.rank.cmp(&a.rank).then_with(|| a.workload.uid.cmp(&b.workload.uid)));
     candidates
 }
 
 fn push(mesh: &Mesh, source: &Workload, route: Result<Route, RouteError>, out: &mut Explanation) {
     match route {
-        Ok(route) => out.endpoints.push(endpoint(mesh, source, route)),
+        Ok(route) => out.endpoints.push(of_endpoint(mesh, source, route)),
         Err(error) => refuse(&error, out),
     }
 }
 
-fn endpoint(mesh: &Mesh, source: &Workload, route: Route) -> EndpointExplanation {
+/// What is known of an endpoint.
+pub(crate) fn of_endpoint(mesh: &Mesh, source: &Workload, route: Route) -> EndpointExplanation {
     match route {
         Route::Passthrough { address } => unknown(address, "the mesh knows nothing of the destination"),
         Route::Plain { address, workload: Some(workload), .. } => {
@@ -444,7 +473,7 @@ fn arrive(mesh: &Mesh, source: &Workload, to: &Workload, address: SocketAddr, pr
 }
 
 /// The source address that the destination will see.
-fn address_of(source: &Workload, destination: IpAddr) -> IpAddr {
+pub(crate) fn address_of(source: &Workload, destination: IpAddr) -> IpAddr {
     let same = source.addresses.iter().find(|ip| ip.is_ipv4() == destination.is_ipv4());
     same.or(source.addresses.first()).copied().unwrap_or(match destination {
         IpAddr::V4(_) => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
@@ -463,11 +492,18 @@ pub(crate) fn party(workload: &Workload) -> Party {
 }
 
 fn outcome(explanation: &Explanation) -> Outcome {
-    if explanation.endpoints.iter().all(|endpoint| endpoint.refused.is_some()) {
+    match &explanation.at_waypoint {
+        Some(at_waypoint) => at_waypoint.outcome(),
+        None => of_endpoints(&explanation.endpoints),
+    }
+}
+
+/// What the answers of all endpoints come to.
+pub(crate) fn of_endpoints(endpoints: &[EndpointExplanation]) -> Outcome {
+    if endpoints.iter().all(|endpoint| endpoint.refused.is_some()) {
         return Outcome::Refused;
     }
-    let decided: Option<Vec<bool>> = explanation
-        .endpoints
+    let decided: Option<Vec<bool>> = endpoints
         .iter()
         .map(|e| if e.refused.is_some() { Some(false) } else { e.arrival.as_ref().map(|a| a.allowed) })
         .collect();

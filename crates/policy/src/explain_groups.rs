@@ -54,7 +54,8 @@ fn groups<T>(all: &[T], key: impl Fn(&T) -> String) -> Vec<Vec<&T>> {
 /// The text of an explanation without what names its destination.
 fn alike(explanation: &Explanation) -> String {
     let mut text = explanation.to_string();
-    for endpoint in &explanation.endpoints {
+    let beyond = explanation.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
+    for endpoint in explanation.endpoints.iter().chain(beyond) {
         text = endpoint_alike(endpoint, &text);
     }
     let destination = explanation.destination.to_string();

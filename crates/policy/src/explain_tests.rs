@@ -100,8 +100,9 @@ fn through_a_waypoint() {
     let gateway = endpoint("gateway", "10.0.2.1", &[&waypoint]);
     let server = endpoint("web-1", "10.0.1.1", &[&web]);
     let works = explain(&mesh(&[&web, &waypoint], &[&client, &gateway, &server]), &client, at("10.96.0.1:80"));
-    assert_eq!(works.outcome, Outcome::Undecided);
+    assert_eq!(works.outcome, Outcome::AtWaypoint);
     let text = works.to_string();
+    assert!(!text.contains("in the clear"), "{text}");
     assert!(text.contains("goes through waypoint default/waypoint.default.svc.cluster.local"), "{text}");
     assert!(text.contains("asking for 10.96.0.1:80; the waypoint must prove to be"), "{text}");
     let broken = explain(&mesh(&[&web, &waypoint], &[&client, &server]), &client, at("10.96.0.1:80"));

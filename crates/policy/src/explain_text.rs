@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::explain::{EndpointExplanation, Explanation, NOT_UNDERSTOOD, Outcome, Party, Path, PolicyCheck, UNKNOWN};
 use crate::explain_groups;
+use crate::explain_request::{AtWaypoint, Backend, Line, PolicyAsked, Refused, RuleFollowed};
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,6 +53,10 @@ impl fmt::Display for Outcome {
             Self::Mixed => "depends on the endpoint",
             Self::Refused => "refused",
             Self::Undecided => "passes in the clear, out of the mesh; no policy is asked",
+            Self::AtWaypoint => {
+                "its waypoint decides about each request, and it is encrypted up to there and from there on"
+            }
+            Self::AnsweredByRoute => "answered by a route, without an endpoint",
             Self::PassesBy => "passes by, unencrypted; no policy is asked",
             Self::Answered => "answered by the source's own proxy",
         })
@@ -67,6 +72,88 @@ impl fmt::Display for Explanation {
         }
         if let Some(reason) = &self.refused {
             writeln!(f, "  refused: {reason}")?;
+        }
+        f.write_str(&explain_groups::endpoints(&self.endpoints))?;
+        match &self.at_waypoint {
+            Some(at_waypoint) => at_waypoint.fmt(f),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for AtWaypoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.request {
+            Some(Line { method, host, path }) => writeln!(f, "at the waypoint, {method} {path} of host {host}")?,
+            None => writeln!(f, "at the waypoint")?,
+        }
+        if let Some(refused) = &self.refused {
+            writeln!(f, "  {refused}")?;
+        }
+        if let Some(verdict) = &self.verdict {
+            writeln!(f, "  policies: {verdict}")?;
+        }
+        for policy in &self.policies {
+            writeln!(f, "    {policy}")?;
+        }
+        for logged in &self.logged {
+            writeln!(f, "    only logged: {logged}")?;
+        }
+        if let Some(RuleFollowed { rule, matched, .. }) = &self.rule {
+            writeln!(f, "  route: {rule}, match {matched}")?;
+        }
+        if let Some(answer) = &self.answer {
+            writeln!(f, "  the route answers with status {}", answer.status)?;
+            for (name, value) in &answer.headers {
+                writeln!(f, "    {name}: {value}")?;
+            }
+        }
+        for note in &self.notes {
+            writeln!(f, "  note: {note}")?;
+        }
+        for backend in &self.backends {
+            backend.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "refused with status {status}: {}", self.reason),
+            None => write!(f, "refused: {}", self.reason),
+        }
+    }
+}
+
+impl fmt::Display for PolicyAsked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, action, rule, dry_run } = self;
+        match rule {
+            Some(rule) => write!(f, "{action} {policy}: rule {rule} matches")?,
+            None => write!(f, "{action} {policy}: does not match")?,
+        }
+        if *dry_run { f.write_str(", dry run") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from the waypoint to {}", self.to)?;
+        let (weight, total) = self.share;
+        if weight < total {
+            write!(f, ", weight {weight} of {total}")?;
+        }
+        writeln!(f)?;
+        if let Some(path) = &self.path {
+            writeln!(f, "  with the path {path}")?;
+        }
+        if let Some(host) = &self.host {
+            writeln!(f, "  with the host {host}")?;
+        }
+        if let Some(refused) = &self.refused {
+            writeln!(f, "  {refused}")?;
         }
         f.write_str(&explain_groups::endpoints(&self.endpoints))
     }

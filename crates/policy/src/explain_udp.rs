@@ -23,6 +23,7 @@ pub fn explain_udp(mesh: &Mesh, source: &Workload, destination: impl Into<Destin
         steps: Vec::new(),
         refused: None,
         endpoints: Vec::new(),
+        at_waypoint: None,
     };
     match out.destination.clone() {
         Destination::Address(address) => {

@@ -5,6 +5,7 @@
 //! decision can be repeated. The proxy that enforces and the command that explains call the same functions and so print
 //! the same words.
 
+mod at_waypoint;
 pub mod authority;
 pub mod authorization;
 pub mod cluster_dns;
@@ -12,6 +13,7 @@ pub mod dns;
 mod endpoints;
 pub mod explain;
 pub mod explain_groups;
+pub mod explain_request;
 mod explain_text;
 pub mod explain_udp;
 pub mod find;
@@ -24,6 +26,7 @@ mod understood;
 mod waypoint;
 mod waypoint_target;
 
+pub use at_waypoint::policies_at;
 pub use authorization::{
     AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize,
     authorize_selected, examine,

@@ -12,7 +12,7 @@ use leno_proxy::tunnels::Tunnel;
 use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, timers};
 
-use crate::asked::{Asked, protocol};
+use crate::asked::Asked;
 use crate::detect::{Spoken, spoken};
 use crate::failure::Failure;
 use crate::gate::Gate;
@@ -57,7 +57,7 @@ pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: Inb
         report.failed(&failure);
         return;
     }
-    match protocol(&asked.target) {
+    match asked.target.protocol() {
         AppProtocol::Tcp | AppProtocol::Tls => pass::carry(&gate, &tunnel, asked, request, report).await,
         AppProtocol::Http11 | AppProtocol::Http2 | AppProtocol::Grpc => {
             if let Ok(stream) = request.accept(HeaderMap::new()) {
@@ -106,7 +106,7 @@ async fn declared_http(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, mut
         first = hear(&mut stream) => first,
         () = silent => Heard::End,
     };
-    let is_http2 = matches!(protocol(&asked.target), AppProtocol::Http2 | AppProtocol::Grpc);
+    let is_http2 = matches!(asked.target.protocol(), AppProtocol::Http2 | AppProtocol::Grpc);
     let rest = async {
         let mut heard = first;
         loop {

@@ -9,24 +9,13 @@ use leno_policy::http::{Denied, Guard, Request, Subject};
 use leno_policy::{Connection, Verdict, WaypointTarget, authorize_selected};
 use leno_proxy::tunnels::Tunnel;
 
-use crate::asked::{Asked, service, service_port};
+use crate::asked::Asked;
 use crate::failure::Failure;
 use crate::gate::Gate;
 
 /// The policies of what was asked for.
 pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Arc<Guard> {
-    gate.guards.of(mesh, own, service(target).map(|service| &service.id))
-}
-
-/// What policies see as the destination: what was asked for, with the port of the service if it is one's.
-fn destination(target: &WaypointTarget) -> SocketAddr {
-    match target {
-        WaypointTarget::Service { port, address, .. } => SocketAddr::new(*address, *port),
-        WaypointTarget::Pod { workload, service, address } => {
-            let port = service.as_ref().and_then(|service| service_port(workload, service, address.port()));
-            SocketAddr::new(address.ip(), port.unwrap_or(address.port()))
-        }
-    }
+    gate.guards.of(mesh, own, target.service().map(|service| &service.id))
 }
 
 /// Decides about a request, or about a connection that is passed on unread. `note` gets what is only logged.
@@ -40,8 +29,11 @@ pub(crate) fn judge(
     if guard.is_empty() {
         return Ok(());
     }
-    let connection =
-        Connection { source: Some(&tunnel.identity), source_ip: tunnel.peer.ip(), destination: destination(target) };
+    let connection = Connection {
+        source: Some(&tunnel.identity),
+        source_ip: tunnel.peer.ip(),
+        destination: target.seen_by_policies(),
+    };
     let subject = Subject::new(connection, request);
     let judgement = guard.judge(&subject);
     for one in &judgement.notes {

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use leno_model::http::{Policy, PolicyTarget};
+use leno_model::http::Policy;
 use leno_model::{Map, Mesh, PolicyName, ServiceName, Workload};
 use leno_policy::http::Guard;
+use leno_policy::policies_at;
 use parking_lot::Mutex;
 
 /// The policies that are attached to one target.
@@ -27,10 +28,7 @@ impl Guards {
     /// The guard of a service at the waypoint `own`: the policies that are attached to the service, to the waypoint, or to what
     /// was not understood.
     pub(crate) fn of(&self, mesh: &Mesh, own: &Workload, service: Option<&ServiceName>) -> Arc<Guard> {
-        let waypoints = own.services.keys().cloned().map(PolicyTarget::Waypoint);
-        let targets =
-            service.cloned().map(PolicyTarget::Service).into_iter().chain(waypoints).chain([PolicyTarget::All]);
-        let from: Vec<Attached> = targets.filter_map(|target| mesh.request_policies_of(&target).cloned()).collect();
+        let from: Vec<Attached> = policies_at(mesh, own, service).into_iter().cloned().collect();
         let key = service.cloned();
         if from.is_empty() {
             self.known.lock().remove(&key);

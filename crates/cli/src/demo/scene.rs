@@ -133,7 +133,7 @@ impl Scene {
     /// Why a connection would be denied, if it would, in the words of the policy that decides.
     pub(super) fn explain_denial(&self, source: &str, destination: &str) -> anyhow::Result<Option<String>> {
         let (source, destination) = (format!("{NAMESPACE}/{source}"), format!("{NAMESPACE}/{destination}"));
-        let explained = self.stage.explain(&source, &destination)?;
+        let explained = self.stage.explain(&source, &destination, None)?;
         let verdicts = explained.json.as_array().into_iter().flatten().flat_map(|explanation| {
             explanation["endpoints"].as_array().into_iter().flatten().map(|endpoint| &endpoint["arrival"])
         });

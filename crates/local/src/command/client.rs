@@ -21,6 +21,7 @@ pub use crate::stage::dial::{CONTROL_PLANE, NodePort};
 use crate::stage::listing::Listing;
 pub use crate::stage::plane::Explained;
 pub use crate::stage::proxy::Upgraded;
+use leno_policy::explain_request::Asked;
 
 /// A connection to a running stage.
 pub struct Client {
@@ -123,13 +124,19 @@ impl Client {
         }
     }
 
-    /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`).
+    /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`), and to a request on it if one is
+    /// asked about.
     ///
     /// # Errors
     /// If either is unknown.
-    pub async fn explain(&mut self, source: &str, destination: &str) -> Result<Explained, Error> {
-        let (source, destination) = (source.to_owned(), destination.to_owned());
-        match self.ask(&Request::Explain { source, destination }).await? {
+    pub async fn explain(
+        &mut self,
+        source: &str,
+        destination: &str,
+        asked: Option<&Asked>,
+    ) -> Result<Explained, Error> {
+        let (source, destination, asked) = (source.to_owned(), destination.to_owned(), asked.cloned());
+        match self.ask(&Request::Explain { source, destination, asked }).await? {
             Answer::Explained(explained) => Ok(explained),
             other => Err(unexpected(&other)),
         }

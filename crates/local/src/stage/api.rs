@@ -9,6 +9,7 @@ use crate::stage::dial::NodePort;
 use crate::stage::listing::Listing;
 use crate::stage::plane::Explained;
 use crate::stage::proxy::Upgraded;
+use leno_policy::explain_request::Asked;
 
 /// Longest line. The listing of a full stage is a few hundred kilobytes.
 pub(crate) const MAX_LINE: usize = 8 * 1024 * 1024;
@@ -54,6 +55,7 @@ pub(crate) enum Request {
     Explain {
         source: String,
         destination: String,
+        asked: Option<Asked>,
     },
     Down,
 }

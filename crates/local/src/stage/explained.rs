@@ -11,9 +11,9 @@ pub(crate) fn passed_over_for(explanations: &[Explanation], all: &[PassedOverLis
     let mut pods: BTreeSet<&str> = BTreeSet::new();
     for explanation in explanations {
         pods.insert(&explanation.source.workload);
-        pods.extend(
-            explanation.endpoints.iter().filter_map(|endpoint| Some(endpoint.workload.as_ref()?.workload.as_str())),
-        );
+        let behind = explanation.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
+        let all = explanation.endpoints.iter().chain(behind);
+        pods.extend(all.filter_map(|endpoint| Some(endpoint.workload.as_ref()?.workload.as_str())));
     }
     let mut found = Vec::new();
     for one in all {

@@ -21,6 +21,7 @@ use crate::stage::pod::report::Report;
 use crate::stage::pod::sandbox::Process;
 use crate::stage::proxy::{Upgrade, Upgraded};
 use crate::stage::request::{Request, StageEvent};
+use leno_policy::explain_request::Asked;
 
 /// A way to talk to a running stage. Cheap to clone.
 #[derive(Clone)]
@@ -187,12 +188,13 @@ impl StageHandle {
         self.down.send_replace(true);
     }
 
-    /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`).
+    /// What would happen to a connection from `source` (`NS/NAME`) to `destination` (`NAME:PORT`), and to a request on it if one is
+    /// asked about.
     ///
     /// # Errors
     /// If either is unknown.
-    pub fn explain(&self, source: &str, destination: &str) -> Result<Explained, Error> {
-        self.ctx.plane.explain(source, destination, &self.listing.borrow().passed_over)
+    pub fn explain(&self, source: &str, destination: &str, asked: Option<&Asked>) -> Result<Explained, Error> {
+        self.ctx.plane.explain(source, destination, asked, &self.listing.borrow().passed_over)
     }
 
     /// Connects to a port of a node's proxy, or of the control plane

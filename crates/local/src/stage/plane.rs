@@ -29,6 +29,7 @@ use crate::stage::listing::PassedOverListing;
 use crate::stage::network::Named;
 use crate::stage::options::StageOptions;
 use crate::stage::tasks::Tasks;
+use leno_policy::explain_request::Asked;
 
 /// File in the run directory with the root certificates that proxies trust.
 pub(crate) const ROOT_CERT: &str = "root-cert.pem";
@@ -179,7 +180,7 @@ impl Plane {
         self.server.settled().await;
     }
 
-    /// Explains a connection.
+    /// Explains a connection, and a request on it if one is asked about.
     ///
     /// # Errors
     /// [`Error::NotFound`] if source or destination mean nothing.
@@ -187,10 +188,11 @@ impl Plane {
         &self,
         source: &str,
         destination: &str,
+        asked: Option<&Asked>,
         passed_over: &[PassedOverListing],
     ) -> Result<Explained, Error> {
         let mesh = self.mesh().borrow().clone();
-        let answer = explained(&mesh, &self.findings(), source, destination)
+        let answer = explained(&mesh, &self.findings(), source, destination, asked)
             .map_err(|reason: lookup::Error| Error::NotFound(reason.to_string()))?;
         let mut text = answer.text();
         let concerned = passed_over_for(&answer.explanations, passed_over);

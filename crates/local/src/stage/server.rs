@@ -125,7 +125,9 @@ async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> 
             }))
         }
         Request::Upgrade { node, program } => Ok(Answer::Upgraded(stage.upgrade(&node, program).await?)),
-        Request::Explain { source, destination } => Ok(Answer::Explained(stage.explain(&source, &destination)?)),
+        Request::Explain { source, destination, asked } => {
+            Ok(Answer::Explained(stage.explain(&source, &destination, asked.as_ref())?))
+        }
         Request::Down => {
             stage.request_down();
             Ok(Answer::Done)

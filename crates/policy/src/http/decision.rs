@@ -96,6 +96,11 @@ impl Chosen {
         self.matched
     }
 
+    /// Its backends in order, each with its weight.
+    pub fn backends(&self) -> impl Iterator<Item = (u32, &BackendTarget)> {
+        self.rule.backends.iter().map(|backend| (backend.weight, &backend.target))
+    }
+
     /// How a log, a refusal and `leno explain` name the rule.
     pub fn label(&self) -> &Name {
         self.rule.label()

@@ -36,6 +36,11 @@ impl<'a> Subject<'a> {
         Self { connection, request, principal: OnceCell::new() }
     }
 
+    /// Whether there is a request that can be read.
+    pub fn has_request(&self) -> bool {
+        self.request.is_some()
+    }
+
     pub(super) fn principal(&self) -> Values<'_> {
         let principal = self.principal.get_or_init(|| self.connection.source.map(leno_model::Identity::principal));
         principal.as_ref().map_or(Values::Absent, |text| Values::One(text.as_bytes()))

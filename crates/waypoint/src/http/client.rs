@@ -11,7 +11,7 @@ use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
 use parking_lot::Mutex;
 
 use super::pending::{AllPending, protocol};
-use crate::asked::{self, Asked, source};
+use crate::asked::{Asked, source};
 use crate::gate::Gate;
 use crate::guard;
 use crate::lane::Lane;
@@ -119,7 +119,7 @@ impl Client {
 impl View {
     /// The service that was asked for.
     pub(crate) fn service(&self) -> Option<&Arc<Service>> {
-        asked::service(&self.target)
+        self.target.service()
     }
 }
 
@@ -150,9 +150,8 @@ impl Listed for Client {
     }
 }
 
-/// The routes of what was asked for. They belong to a service as it is addressed (Gateway API, GEP-1324): a request to a pod's
-/// own address follows none, though it passes the waypoint.
+/// The routes of what was asked for.
 fn table(gate: &Gate, mesh: &Mesh, target: &WaypointTarget) -> Option<Arc<Table>> {
-    let WaypointTarget::Service { service, port, .. } = target else { return None };
-    gate.tables.of(mesh, &service.id, *port).filter(|table| !table.is_empty())
+    let (service, port) = target.routed()?;
+    gate.tables.of(mesh, service, port).filter(|table| !table.is_empty())
 }

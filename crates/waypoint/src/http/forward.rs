@@ -19,7 +19,6 @@ use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::{identity, mirror, trace, upgrade};
-use crate::asked::protocol;
 use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
@@ -56,7 +55,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     let mirrors = routed.as_mut().map(|routed| std::mem::take(&mut routed.mirrors)).unwrap_or_default();
     let copies = mirror::begin(&client, &view, (&head, &asks), mirrors, has_body);
     let target = routed.as_ref().map_or(&view.target, |routed| &routed.target);
-    let kind = kind(protocol(target), &head, &asks);
+    let kind = kind(target.protocol(), &head, &asks);
     head::aim(&mut head, &asks, kind);
     let body = match has_body {
         true => RequestBody::Passing(Box::new(request_body::Passing::new(body, exchange.receives(), copies))),

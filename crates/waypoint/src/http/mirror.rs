@@ -13,7 +13,6 @@ use leno_tunnel::timers;
 use super::client::{Client, View};
 use super::head::{self, Asks};
 use super::send::{To, kind, send};
-use crate::asked::protocol;
 use crate::request_body::{CopyEnd, RequestBody, copy};
 
 /// How long a copy may take, with its answer.
@@ -40,7 +39,7 @@ pub(crate) fn begin(
         } else {
             RequestBody::Empty
         };
-        let kind = kind(protocol(&target), head, asks);
+        let kind = kind(target.protocol(), head, asks);
         let (mut own, body) = Request::new(body).into_parts();
         own.method = head.method.clone();
         own.version = head.version;

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use super::client::{Client, View};
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
-use crate::asked::service;
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, UpstreamKey};
 use crate::request_body::RequestBody;
@@ -170,7 +169,7 @@ async fn ask(
 ) -> Result<(Response<Incoming>, Leased), Unanswered> {
     let (gate, lane) = (&client.gate, client.lane());
     let key = UpstreamKey::new(route, kind);
-    let caller = Caller { own: &to.view.own, from: client.tunnel.local, service: service(to.target) };
+    let caller = Caller { own: &to.view.own, from: client.tunnel.local, service: to.target.service() };
     let connect = async || upstream::open(gate, lane, &caller, route, others).await.map_err(Lack::Failure);
     let mut fresh = false;
     loop {

@@ -1,0 +1,182 @@
+use std::sync::Arc;
+
+use leno_model::http::{
+    Attribute, AttributeTest, Backend as RouteBackend, Filter, Match, Parent, PathMatch, Policy, PolicyClause,
+    PolicyRule, PolicyTarget, Redirect, Route, RouteKind, RouteName, Rule, Timeouts,
+};
+use leno_model::{Action, Authorization, Name, Scope};
+
+use super::*;
+use crate::explain::{Explanation, explain_request};
+use crate::test_support::{at, endpoint, mesh, pod, policy_name, port, rule, service, waypoint_by_name};
+
+fn asks(attribute: Attribute, value: &str) -> AttributeTest {
+    AttributeTest { attribute, values: vec![value.into()], not_values: Vec::new() }
+}
+
+fn policy(name: &str, action: PolicyAction, target: &Service, tests: Vec<AttributeTest>) -> Policy {
+    Policy {
+        id: policy_name(name),
+        action,
+        targets: vec![PolicyTarget::Service(target.id.clone())],
+        rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![tests] }] }],
+        dry_run: false,
+        not_understood: None,
+    }
+}
+
+fn get(path: &str) -> Asked {
+    Asked { method: "GET".to_owned(), path: path.to_owned(), headers: Vec::new() }
+}
+
+struct Shop {
+    mesh: Mesh,
+    client: Workload,
+    web: Service,
+    canary: Service,
+}
+
+/// A client, and a service behind a waypoint.
+fn shop() -> Shop {
+    let mut waypoint = service("waypoint", &["10.96.0.2"]);
+    waypoint.ports = vec![port(15008, 15008)];
+    let mut web = service("web", &["10.96.0.1"]);
+    web.waypoint = Some(waypoint_by_name(&waypoint));
+    let canary = service("canary", &["10.96.0.3"]);
+    let client = pod("client", "10.0.0.1");
+    let gateway = endpoint("gateway", "10.0.2.1", &[&waypoint]);
+    let server = endpoint("web-1", "10.0.1.1", &[&web]);
+    let other = endpoint("canary-1", "10.0.1.2", &[&canary]);
+    let mesh = mesh(&[&web, &waypoint, &canary], &[&client, &gateway, &server, &other]);
+    Shop { mesh, client, web, canary }
+}
+
+impl Shop {
+    fn asked(&self, asked: &Asked) -> (Explanation, AtWaypoint) {
+        let explanation = explain_request(&self.mesh, &self.client, at("10.96.0.1:80"), Some(asked));
+        let at_waypoint = *explanation.at_waypoint.clone().expect("a waypoint");
+        (explanation, at_waypoint)
+    }
+}
+
+#[test]
+fn a_request_is_judged_by_the_policies_of_its_service() {
+    let mut shop = shop();
+    let get_only = vec![asks(Attribute::Method, "GET")];
+    shop.mesh.upsert_request_policy(Arc::new(policy("default/get", PolicyAction::Allow, &shop.web, get_only)));
+    let admin = vec![asks(Attribute::Path, "/admin*")];
+    shop.mesh.upsert_request_policy(Arc::new(policy("default/admin", PolicyAction::Deny, &shop.web, admin)));
+    let (explanation, found) = shop.asked(&get("/a/../b?x=1"));
+    assert_eq!(explanation.outcome, Outcome::Allowed, "{explanation}");
+    let line = found.request.expect("a request");
+    assert_eq!((&*line.host, &*line.path), ("web.default.svc.cluster.local", "/b"));
+    assert_eq!(found.verdict.as_deref(), Some("allowed by rule 1 of policy default/get"));
+    let asked: Vec<_> = found.policies.iter().map(|it| (&*it.policy, it.action, it.rule)).collect();
+    assert_eq!(asked, [("default/admin", "DENY", None), ("default/get", "ALLOW", Some(1))]);
+    assert_eq!(found.backends[0].to, "default/web.default.svc.cluster.local:80");
+    let arrival = found.backends[0].endpoints[0].arrival.as_ref().expect("a decision");
+    assert_eq!(arrival.source_identity.as_deref(), Some("spiffe://cluster.local/ns/default/sa/gateway"));
+
+    let (denied, found) = shop.asked(&get("/%61dmin"));
+    assert_eq!(denied.outcome, Outcome::Denied);
+    assert!(found.verdict.is_some_and(|verdict| verdict.starts_with("denied by rule 1 of policy default/admin")));
+    assert!(found.backends.is_empty() && denied.to_string().contains("DENY default/admin: rule 1 matches"), "{denied}");
+
+    let (refused, found) = shop.asked(&get("/a%2fb"));
+    assert_eq!((refused.outcome, found.refused.and_then(|it| it.status)), (Outcome::Refused, Some(400)));
+
+    let unasked = explain_request(&shop.mesh, &shop.client, at("10.96.0.1:80"), None);
+    assert_eq!(unasked.outcome, Outcome::AtWaypoint);
+    assert!(unasked.to_string().contains("each request is asked DENY default/admin, ALLOW default/get"), "{unasked}");
+}
+
+#[test]
+fn the_pods_own_policies_see_the_waypoint() {
+    let mut shop = shop();
+    let others = leno_model::Match {
+        not_principals: vec![leno_model::StringMatch::Suffix("/sa/nobody".into())],
+        ..leno_model::Match::default()
+    };
+    shop.mesh.upsert_policy(Arc::new(Authorization {
+        id: policy_name("default/closed"),
+        scope: Scope::WorkloadSelector,
+        action: Action::Deny,
+        rules: vec![rule(vec![others])],
+        dry_run: false,
+        not_understood: None,
+    }));
+    let mut server = (**shop.mesh.endpoints(&shop.web.id).map(|it| &it.workload).next().expect("one")).clone();
+    server.authorization_policies.push(policy_name("default/closed"));
+    shop.mesh.upsert_workload(Arc::new(server));
+    let (explanation, _) = shop.asked(&get("/"));
+    assert_eq!(explanation.outcome, Outcome::Denied);
+    let text = explanation.to_string();
+    assert!(text.contains("denied by policy default/closed: peer is cluster.local/ns/default/sa/gateway"), "{text}");
+}
+
+fn route(shop: &Shop, rules: Vec<Rule>) -> Route {
+    Route {
+        id: RouteName { kind: RouteKind::Http, namespace: "default".into(), name: "r".into() },
+        created: 0,
+        parents: vec![Parent { service: shop.web.id.clone(), port: None, consumer: None }],
+        hostnames: Vec::new(),
+        rules,
+        not_understood: None,
+    }
+}
+
+fn to(path: &str, backends: Vec<RouteBackend>, filters: Vec<Filter>) -> Rule {
+    Rule {
+        name: Some(Name::from(path.trim_start_matches('/'))),
+        matches: vec![Match { path: PathMatch::Prefix(path.into()), ..Match::all() }],
+        filters,
+        backends,
+        timeouts: Timeouts::default(),
+        retry: None,
+        session: None,
+    }
+}
+
+#[test]
+fn a_request_follows_its_route() {
+    let mut shop = shop();
+    let backend = |service: &Service, weight| RouteBackend {
+        weight,
+        target: BackendTarget::Service { service: service.id.clone(), port: 80 },
+        filters: Vec::new(),
+    };
+    let both = vec![backend(&shop.web, 3), backend(&shop.canary, 1)];
+    let gone = vec![RouteBackend { weight: 1, target: BackendTarget::Invalid("gone".into()), filters: Vec::new() }];
+    let rules = vec![
+        to("/both", both, Vec::new()),
+        to(
+            "/old",
+            Vec::new(),
+            vec![Filter::Redirect(Redirect { scheme: None, hostname: None, path: None, port: None, status: 301 })],
+        ),
+        to("/gone", gone, Vec::new()),
+    ];
+    shop.mesh.upsert_route(Arc::new(route(&shop, rules)));
+    let (explanation, found) = shop.asked(&get("/both/x"));
+    assert_eq!(explanation.outcome, Outcome::Allowed, "{explanation}");
+    assert_eq!(found.rule.expect("a rule").rule, "rule both of HTTPRoute default/r");
+    let shares: Vec<_> = found.backends.iter().map(|it| (it.share, it.endpoints.len())).collect();
+    assert_eq!(shares, [((3, 4), 1), ((1, 4), 1)]);
+    let (explanation, found) = shop.asked(&get("/old"));
+    assert_eq!(explanation.outcome, Outcome::AnsweredByRoute, "{explanation}");
+    assert_eq!(found.answer.map(|it| it.status), Some(301));
+    let (explanation, found) = shop.asked(&get("/gone"));
+    assert_eq!(explanation.outcome, Outcome::Refused, "{explanation}");
+    assert_eq!(found.backends[0].refused.as_ref().map(|it| &*it.reason), Some("gone"));
+    let (explanation, found) = shop.asked(&get("/other"));
+    assert_eq!((explanation.outcome, found.refused.and_then(|it| it.status)), (Outcome::Refused, Some(404)));
+}
+
+#[test]
+fn a_request_that_passes_no_waypoint_is_only_a_connection() {
+    let shop = shop();
+    let explanation = explain_request(&shop.mesh, &shop.client, at("10.96.0.3:80"), Some(&get("/")));
+    assert_eq!(explanation.outcome, Outcome::Allowed);
+    assert!(explanation.at_waypoint.is_none());
+    assert!(explanation.to_string().contains("nobody looks at its requests"), "{explanation}");
+}
