@@ -8,6 +8,7 @@
 mod at_waypoint;
 pub mod authority;
 pub mod authorization;
+pub mod balance;
 pub mod cluster_dns;
 pub mod dns;
 mod endpoints;
@@ -32,7 +33,9 @@ pub use authorization::{
     authorize_selected, examine,
 };
 pub use endpoints::{EndpointCounts, ready, ready_for_node};
-pub use routing::{Identities, Route, RouteError, RoutePlan, route, route_around, route_to_service};
+pub use routing::{
+    Identities, Reachable, Route, RouteError, RoutePlan, reachable, route, route_around, route_to_reachable,
+};
 pub use understood::NotUnderstood;
 pub use waypoint::WaypointProblem;
 pub use waypoint_target::{WaypointRefusal, WaypointTarget, waypoint_target};

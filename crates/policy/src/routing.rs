@@ -190,23 +190,45 @@ pub fn route_around(
     plan(way(mesh, source, destination, random)?, destination, silent, random)
 }
 
-/// The endpoints of `service` for a request that `source`, a waypoint of it or of a service whose requests are sent there,
-/// passes on. `destination` has the port of the service, and an address of the family that is preferred: the one that the client
-/// asked for, for instance.
+/// An endpoint of a service, for who chooses among them.
+#[derive(Debug, Clone, Copy)]
+pub struct Reachable<'m> {
+    /// The workload.
+    pub workload: &'m Arc<Workload>,
+    /// The address and port where it listens.
+    pub target: SocketAddr,
+    /// How close it is to the source, as the service's load balancing has it; higher is closer.
+    pub rank: usize,
+}
+
+/// The endpoints of `service` for requests that `source`, a waypoint of it or of a service whose requests are sent there,
+/// passes on; in no particular order, never none. `destination` has the port of the service, and an address of the family that
+/// is preferred: the one that the client asked for, for instance.
 ///
 /// # Errors
 /// As [`route`].
-pub fn route_to_service(
-    mesh: &Mesh,
+pub fn reachable<'m>(
+    mesh: &'m Mesh,
     source: &Workload,
-    service: &Arc<Service>,
+    service: &'m Arc<Service>,
     destination: SocketAddr,
-    silent: &dyn Fn(SocketAddr) -> bool,
-    random: &mut dyn FnMut() -> u64,
-) -> Result<RoutePlan, RouteError> {
+) -> Result<Vec<Reachable<'m>>, RouteError> {
     NotUnderstood::workload(source)?;
     NotUnderstood::service(service)?;
-    plan(way_to_endpoints(mesh, source, service, destination.port(), destination.ip())?, destination, silent, random)
+    let of = |one: &Candidate<'m>| Reachable { workload: one.workload, target: one.target, rank: one.rank };
+    match way_to_endpoints(mesh, source, service, destination.port(), destination.ip())? {
+        Way::Endpoints { candidates, .. } => Ok(candidates.iter().map(of).collect()),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The route to one of the [`reachable`] endpoints.
+///
+/// # Errors
+/// If it has no identity that it could prove.
+pub fn route_to_reachable(service: &Arc<Service>, to: Reachable<'_>) -> Result<Route, RouteError> {
+    let Reachable { workload, target, rank } = to;
+    to_candidate(Some(service), &Candidate { workload, target, rank, silent: false })
 }
 
 /// The ways to try, in order.

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::balance::Balancers;
 use crate::config::WaypointConfig;
 use crate::guards::Guards;
 use crate::lane::Lane;
@@ -27,6 +28,8 @@ pub(crate) struct Gate {
     pub(crate) tables: Tables,
     pub(crate) guards: Guards,
     pub(crate) lanes: Vec<Lane>,
+    /// What is known of the endpoints of services.
+    pub(crate) balancers: Balancers,
     pub(crate) relay: RelayOptions,
     /// Where spans of requests are told, if anybody takes them.
     pub(crate) spans: Option<Spans>,

@@ -14,6 +14,7 @@ use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
 use leno_policy::Route;
 use parking_lot::Mutex;
 
+use crate::balance::InFlight;
 use crate::request_body::RequestBody;
 use crate::stream::Stream;
 use crate::timer::{Here, Timer};
@@ -129,6 +130,8 @@ pub(crate) struct Leased {
     pool: HttpPool,
     key: UpstreamKey,
     shared: Option<Arc<Use>>,
+    /// Counts the request at its endpoint.
+    in_flight: Option<InFlight>,
 }
 
 impl Drop for Leased {
@@ -166,7 +169,7 @@ impl HttpPool {
         let mut places = self.places.lock();
         let place = places.get_mut(key)?;
         let leased = |sender, shared| {
-            Some(Leased { sender: Some(sender), reused: true, pool: self.clone(), key: key.clone(), shared })
+            Some(Leased { sender: Some(sender), reused: true, pool: self.clone(), key: key.clone(), shared, in_flight: None })
         };
         match key.kind {
             Kind::Http1 => {
@@ -222,7 +225,14 @@ impl HttpPool {
             Stream::Tunnel(stream) => Wire::tunnel(stream),
             Stream::Tcp(stream) => Wire::tcp(stream),
         };
-        let mut leased = Leased { sender: None, reused: false, pool: self.clone(), key: key.clone(), shared: None };
+        let mut leased = Leased {
+            sender: None,
+            reused: false,
+            pool: self.clone(),
+            key: key.clone(),
+            shared: None,
+            in_flight: None,
+        };
         match key.kind {
             Kind::Http1 => {
                 let mut builder = http1::Builder::new();
@@ -295,6 +305,11 @@ impl HttpPool {
 pub(crate) struct HandshakeError(#[source] pub(crate) hyper::Error);
 
 impl Leased {
+    /// The request counts at its endpoint until this is given back.
+    pub(crate) fn counted(&mut self, in_flight: Option<InFlight>) {
+        self.in_flight = in_flight;
+    }
+
     /// The connection's sender.
     pub(crate) fn sender(&mut self) -> Option<&mut Sender> {
         self.sender.as_mut().filter(|sender| !sender.is_closed())

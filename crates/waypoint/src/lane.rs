@@ -7,6 +7,7 @@ use leno_proxy::peers::{Failure, TunnelKey};
 use leno_proxy::threads::Worker;
 use leno_tunnel::Pool;
 
+use crate::balance::Clusters;
 use crate::http_pool::HttpPool;
 use crate::open::Open;
 use crate::series::Series;
@@ -18,6 +19,8 @@ pub(crate) struct Lane {
     pub(crate) tunnels: Pool<TunnelKey, Failure>,
     /// The HTTP connections opened on this thread.
     pub(crate) http: HttpPool,
+    /// The endpoints of services that it has used.
+    pub(crate) clusters: Clusters,
     /// The metrics of the requests that it has carried.
     pub(crate) series: Series,
     /// What is open on this thread.
@@ -32,6 +35,7 @@ pub(crate) fn lanes(workers: &[Worker], tunnel: &leno_tunnel::Settings) -> Vec<L
         worker: worker.clone(),
         tunnels: Pool::new(tunnel.clone()),
         http: HttpPool::default(),
+        clusters: Clusters::default(),
         series: Series::default(),
         open: Arc::default(),
         served: Arc::default(),

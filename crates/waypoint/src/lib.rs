@@ -18,7 +18,8 @@
 //!  pass        bytes passed on unread
 //!  http        requests: what they ask for, where they go, what is answered
 //!  routes      the routes of services, compiled; guards: their policies; guard: what those are asked
-//!  upstream    endpoints: which there are, and how they are reached
+//!  balance     endpoints of services: what is known of each, and which takes the next request
+//!  upstream    how endpoints are reached
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
 //!  request_body  bodies on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
@@ -32,6 +33,7 @@
 
 mod accept;
 mod asked;
+mod balance;
 mod clear;
 mod config;
 mod connection;

@@ -10,6 +10,7 @@ use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, relay};
 
 use crate::asked::Asked;
+use crate::balance::{InFlight, Tried};
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::guard;
@@ -52,17 +53,20 @@ pub(crate) async fn connect(
     report: &mut Report,
 ) -> Result<Stream, Failure> {
     permit(gate, tunnel, asked, report)?;
-    let plan = upstream::plan(gate, &asked.mesh, &asked.own, &asked.target)?;
-    let service = plan.service();
-    let caller = Caller { own: &asked.own, from: tunnel.peer, service };
-    let mut last = None;
-    let count = plan.attempts().len();
-    for (index, route) in plan.attempts().iter().enumerate() {
-        report.attempt(route);
-        match upstream::open(gate, gate.lane(tunnel), &caller, route, index + 1 < count).await {
-            Ok(stream) => return Ok(stream),
+    let plan = upstream::plan(gate, gate.lane(tunnel), &asked.mesh, &asked.own, &asked.target)?;
+    let caller = Caller { own: &asked.own, from: tunnel.peer, service: plan.service() };
+    let (mut tried, mut last) = (Tried::default(), None);
+    while let Some(mut next) = plan.next(gate, &mut tried) {
+        report.attempt(next.route);
+        match upstream::open(gate, gate.lane(tunnel), &caller, next.route, next.others).await {
+            Ok(stream) => {
+                next.in_flight.iter_mut().for_each(InFlight::connected);
+                report.at(next.in_flight);
+                return Ok(stream);
+            }
             Err(failure) if failure.may_try_another_endpoint() => {
                 tracing::debug!(%failure, "connect failed; trying another endpoint");
+                next.in_flight.iter_mut().for_each(InFlight::unreachable);
                 last = Some(failure);
             }
             Err(failure) => return Err(failure),

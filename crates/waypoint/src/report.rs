@@ -17,6 +17,7 @@ use leno_telemetry::metrics::{
 use leno_tunnel::{Counters, Meter, RelayError};
 
 use crate::asked::{Asked, source};
+use crate::balance::InFlight;
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::open::{Listed, Place};
@@ -27,6 +28,8 @@ pub(crate) struct Report {
     facts: Facts,
     /// The thread that carries it.
     worker: usize,
+    /// Counts it at its endpoint.
+    at: Option<InFlight>,
     _socket: OpenSocket,
 }
 
@@ -107,7 +110,7 @@ impl Report {
             trace: None,
             notes: Vec::new(),
         };
-        Self { _socket: gate.core.metrics.socket(Reporter::Waypoint), gate: gate.clone(), facts, worker: 0 }
+        Self { _socket: gate.core.metrics.socket(Reporter::Waypoint), gate: gate.clone(), facts, worker: 0, at: None }
     }
 
     pub(crate) fn trace(&mut self, trace: u128) {
@@ -136,6 +139,11 @@ impl Report {
     /// The endpoint that is being tried.
     pub(crate) fn attempt(&mut self, route: &Route) {
         (self.facts.destination, self.facts.destination_workload) = endpoint(route);
+    }
+
+    /// The endpoint that was connected to.
+    pub(crate) fn at(&mut self, at: Option<InFlight>) {
+        self.at = at;
     }
 
     /// The connection stands.

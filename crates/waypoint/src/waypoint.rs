@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::balance::Balancers;
 use crate::clear;
 use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
@@ -107,6 +108,7 @@ impl Waypoint {
             own: Own::new(core.state.clone(), config),
             tables: Tables::default(),
             guards: Guards::default(),
+            balancers: Balancers::default(),
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),
             lanes,

@@ -44,6 +44,11 @@ struct Endpoint {
 }
 
 impl Silent {
+    /// Whether there are any endpoints that did not answer.
+    pub fn is_any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
     /// Whether the endpoint is tried last.
     pub fn is_avoided(&self, address: SocketAddr) -> bool {
         self.any.load(Relaxed) && self.until(address).is_some_and(|until| until > Instant::now())

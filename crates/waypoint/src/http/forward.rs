@@ -19,6 +19,7 @@ use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::{identity, mirror, trace, upgrade};
+use crate::balance::Seat;
 use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
@@ -61,7 +62,8 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         true => RequestBody::Passing(Box::new(request_body::Passing::new(body, exchange.receives(), copies))),
         false => RequestBody::Empty,
     };
-    let to = To { view: &view, target };
+    let seat = Seat::default();
+    let to = To { view: &view, target, seat: &seat };
     let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();
     // A client of gRPC says how long it waits, and the endpoint is told, too: the header stays.
     let patience = if asks.grpc { head::grpc_timeout(&head.headers) } else { None };

@@ -13,6 +13,7 @@ use leno_tunnel::timers;
 use super::client::{Client, View};
 use super::head::{self, Asks};
 use super::send::{To, kind, send};
+use crate::balance::Seat;
 use crate::request_body::{CopyEnd, RequestBody, copy};
 
 /// How long a copy may take, with its answer.
@@ -48,7 +49,7 @@ pub(crate) fn begin(
         let (client, view) = (client.clone(), view.clone());
         tokio::spawn(async move {
             let _place = place;
-            let to = To { view: &view, target: &target };
+            let to = To { view: &view, target: &target, seat: &Seat::default() };
             let sending = async {
                 let request = Request::from_parts(own, body);
                 match send(&client, &to, request, kind, &mut |_| ()).await {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::client::{Client, View};
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
+use crate::balance::{Seat, Tried};
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, UpstreamKey};
 use crate::request_body::RequestBody;
@@ -39,6 +40,8 @@ pub(super) struct To<'a> {
     pub(super) view: &'a View,
     /// What its connection was asked for, or what a route says instead.
     pub(super) target: &'a WaypointTarget,
+    /// The endpoint that is asked at the moment.
+    pub(super) seat: &'a Seat,
 }
 
 /// Why a connection could not be had.
@@ -133,20 +136,36 @@ pub(super) async fn send(
     kind: Kind,
     told: Told<'_>,
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
-    let plan = upstream::plan(&client.gate, &to.view.mesh, &to.view.own, to.target)?;
-    let attempts = plan.attempts();
+    let plan = upstream::plan(&client.gate, client.lane(), &to.view.mesh, &to.view.own, to.target)?;
+    let (mut tried, mut last) = (Tried::default(), None);
     let mut pending = Some(request);
-    let mut last = None;
-    for (index, route) in attempts.iter().enumerate() {
-        told(route);
-        let others = index + 1 < attempts.len();
-        match ask(client, to, route, others, kind, &mut pending).await {
-            Ok(answered) => return Ok(answered),
-            Err(refusal) if pending.is_some() && refusal.again => {
-                tracing::debug!(reason = %refusal.refusal.reason, "an endpoint could not be asked; trying another");
-                last = Some(refusal.refusal);
+    while let Some(next) = plan.next(&client.gate, &mut tried) {
+        told(next.route);
+        to.seat.sit(next.in_flight);
+        let asked = ask(client, to, next.route, next.others, kind, &mut pending).await;
+        let mut in_flight = to.seat.leave();
+        match asked {
+            Ok((response, mut leased)) => {
+                if let Some(in_flight) = &mut in_flight {
+                    in_flight.answered(response.status(), response.headers());
+                }
+                leased.counted(in_flight);
+                return Ok((response, leased));
             }
-            Err(refusal) => return Err(refusal.refusal),
+            Err(Unanswered { refusal, again }) => {
+                if let Some(in_flight) = &mut in_flight {
+                    match refusal.flag {
+                        Flag::UpstreamTermination => in_flight.broken(),
+                        Flag::UpstreamFailure => in_flight.unreachable(),
+                        _ => {}
+                    }
+                }
+                if pending.is_none() || !again {
+                    return Err(refusal);
+                }
+                tracing::debug!(reason = %refusal.reason, "an endpoint could not be asked; trying another");
+                last = Some(refusal);
+            }
         }
     }
     Err(last.unwrap_or_else(|| Failure::NoRoute.into()))

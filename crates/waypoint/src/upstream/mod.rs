@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_model::{Mesh, Service, Workload};
-use leno_policy::{Route, RoutePlan, WaypointTarget, route_around, route_to_service};
+use leno_policy::{Route, RoutePlan, WaypointTarget, route_around};
 use leno_proxy::peers::headers::{self, TraceId};
 use leno_proxy::peers::{self, TunnelKey};
 use leno_tunnel::{ConnectRequest, timers};
 
+use crate::balance::{Cluster, InFlight, Tried};
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::lane::Lane;
@@ -23,17 +24,68 @@ const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a thread remembers the metrics of workloads that may be gone by now.
 const SERIES_AGE: Duration = Duration::from_secs(60);
 
-/// The endpoints to try for what was asked for, the best first.
-pub(crate) fn plan(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Result<RoutePlan, Failure> {
-    let silent = |address| gate.silent.is_avoided(address);
-    let mut random = rand::random::<u64>;
-    let plan = match target {
+/// The endpoints for what was asked for.
+pub(crate) enum Plan {
+    /// Those of a service, with what is known of them.
+    Balanced(Arc<Cluster>),
+    /// The one way to a pod.
+    Fixed(RoutePlan),
+}
+
+/// The next endpoint to try.
+pub(crate) struct Next<'p> {
+    pub(crate) route: &'p Route,
+    /// Whether there are others, if it does not answer.
+    pub(crate) others: bool,
+    /// Counts the request there, if it is one of a service's endpoints.
+    pub(crate) in_flight: Option<InFlight>,
+}
+
+/// The endpoints for what was asked for.
+pub(crate) fn plan(
+    gate: &Gate,
+    lane: &Lane,
+    mesh: &Arc<Mesh>,
+    own: &Workload,
+    target: &WaypointTarget,
+) -> Result<Plan, Failure> {
+    match target {
         WaypointTarget::Service { service, port, address } => {
-            route_to_service(mesh, own, service, SocketAddr::new(*address, *port), &silent, &mut random)
+            let destination = SocketAddr::new(*address, *port);
+            Ok(Plan::Balanced(lane.clusters.of(&gate.balancers, mesh, own, service, destination)?))
         }
-        WaypointTarget::Pod { address, .. } => route_around(mesh, own, *address, &silent, &mut random),
-    };
-    Ok(plan?)
+        WaypointTarget::Pod { address, .. } => {
+            let silent = |address| gate.silent.is_avoided(address);
+            Ok(Plan::Fixed(route_around(mesh, own, *address, &silent, &mut rand::random::<u64>)?))
+        }
+    }
+}
+
+impl Plan {
+    /// The next endpoint to try, after those that were `tried`; `None` if enough were.
+    pub(crate) fn next(&self, gate: &Gate, tried: &mut Tried) -> Option<Next<'_>> {
+        match self {
+            Self::Balanced(cluster) => {
+                let chosen = cluster.choose(&gate.silent, tried)?;
+                let in_flight = Some(chosen.begin());
+                Some(Next { route: &chosen.endpoint.route, others: chosen.others, in_flight })
+            }
+            Self::Fixed(plan) => {
+                let place = tried.count();
+                let route = plan.attempts().get(place)?;
+                tried.add(place);
+                Some(Next { route, others: place + 1 < plan.attempts().len(), in_flight: None })
+            }
+        }
+    }
+
+    /// The service whose endpoints these are.
+    pub(crate) fn service(&self) -> Option<&Arc<Service>> {
+        match self {
+            Self::Balanced(cluster) => Some(cluster.service()),
+            Self::Fixed(plan) => plan.service(),
+        }
+    }
 }
 
 /// Who connects, for the endpoint's own telemetry.
@@ -123,7 +175,9 @@ pub(crate) async fn forget_peers(gate: Arc<Gate>) {
         let changed = gate.core.state.changed_since(generation);
         generation = now;
         let mesh = gate.core.state.load();
+        gate.balancers.forget(&mesh);
         for lane in &gate.lanes {
+            lane.clusters.forget(&mesh);
             lane.tunnels.evict(|key| changed.concerns(&key.peer) && key.is_obsolete(&mesh));
             lane.http.evict(|key| key.is_obsolete(&mesh), idle);
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
+mod balance;
 mod clear;
 mod drained;
 mod h2spec;
