@@ -7,7 +7,10 @@ use std::time::{Duration, Instant as Moment};
 
 use leno_model::{Mesh, Name, Scope};
 use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle};
+use leno_proto::{
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
+    TrustBundle,
+};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
 use prost::Message;
@@ -196,6 +199,7 @@ impl Controller {
             let State { translator, resources, .. } = &mut *state;
             encode_routes(translator, &delta, resources);
             encode_request_policies(translator, &delta, resources);
+            encode_endpoint_policies(translator, &delta, resources);
             state.resources.next_generation(changed_at);
             tracing::debug!(
                 generation = state.resources.generation(),
@@ -305,6 +309,16 @@ fn encode_request_policies(translator: &Translator, delta: &Delta, resources: &m
         let policy = translator.mesh().request_policy(id);
         let body = policy.map(|policy| leno_proto::request_policy_to_proto(policy).encode_to_vec());
         tell_readers(resources, REQUEST_POLICY_TYPE, &id.to_string(), no_more, body, translator.readers_of_policy(id));
+    }
+}
+
+/// As [`encode_routes`], for what is said of services' endpoints.
+fn encode_endpoint_policies(translator: &Translator, delta: &Delta, resources: &mut Resources) {
+    for (id, no_more) in &delta.endpoint_policies {
+        let policy = translator.mesh().endpoint_policy(id);
+        let body = policy.map(|policy| leno_proto::endpoint_policy_to_proto(policy).encode_to_vec());
+        let readers = translator.readers_of_endpoint_policy(id);
+        tell_readers(resources, ENDPOINT_POLICY_TYPE, &id.to_string(), no_more, body, readers);
     }
 }
 

@@ -28,6 +28,7 @@ pub const CLUSTER: &[Rule] = &[
     rule("", &["namespaces", "nodes", "pods", "serviceaccounts", "services"], &[], &["list", "watch"]),
     rule("discovery.k8s.io", &["endpointslices"], &[], &["list", "watch"]),
     rule("security.istio.io", &["authorizationpolicies", "peerauthentications"], &[], &["get", "list", "watch"]),
+    rule("networking.istio.io", &["destinationrules"], &[], &["list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways", "gatewayclasses"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "referencegrants"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways/status", "gatewayclasses/status"], &[], &["patch"]),

@@ -21,6 +21,7 @@ pub const KINDS: &[Kind] = &[
     Kind::GatewayClass,
     Kind::HTTPRoute,
     Kind::GRPCRoute,
+    Kind::DestinationRule,
     Kind::ReferenceGrant,
 ];
 
@@ -51,6 +52,8 @@ impl Resource {
             Kind::Gateway | Kind::GatewayClass | Kind::HTTPRoute | Kind::ReferenceGrant => {
                 &["gateway.networking.k8s.io/v1beta1"]
             }
+            // What Istio before 1.22 has.
+            Kind::DestinationRule => &["networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"],
             _ => &[],
         };
         std::iter::once(kind.api_version()).chain(older.iter().copied()).map(move |version| Self { kind, version })
@@ -157,6 +160,7 @@ mod tests {
                 Kind::GatewayClass,
                 Kind::HTTPRoute,
                 Kind::GRPCRoute,
+                Kind::DestinationRule,
                 Kind::ReferenceGrant,
             ];
             assert_eq!(Resource::is_optional(*kind), of_others.contains(kind), "{kind}");

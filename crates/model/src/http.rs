@@ -6,12 +6,14 @@
 
 mod authorization;
 mod backend_target;
+mod endpoints;
 mod filter;
 mod matching;
 mod route;
 
 pub use authorization::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
 pub use backend_target::BackendTarget;
+pub use endpoints::{Balancing, Ejection, EndpointPolicy, EndpointRules, HashOf, RetryBudget};
 pub use filter::{Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};
 pub use matching::{Match, PathMatch, ValueMatch, ValueTest};
 pub use route::{

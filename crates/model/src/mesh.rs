@@ -3,15 +3,17 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::http::{Policy, PolicyTarget, Route, RouteName};
+use crate::http::{EndpointPolicy, Policy, PolicyTarget, Route, RouteName};
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
 
+mod endpoint_policies;
 mod kept;
 mod policies;
 mod request_policies;
 mod routes;
 
+use endpoint_policies::EndpointPolicies;
 pub use kept::{Kept, KeptFor, PolicyChange, Release};
 use policies::Policies;
 use request_policies::RequestPolicies;
@@ -60,6 +62,7 @@ pub struct Mesh {
     policies: Policies,
     routes: Routes,
     request_policies: RequestPolicies,
+    endpoint_policies: EndpointPolicies,
 }
 
 /// The endpoints of one service.
@@ -276,6 +279,31 @@ impl Mesh {
     /// [`Self::routes_of`], versions of a mesh share what is equal.
     pub fn request_policies_of(&self, target: &PolicyTarget) -> Option<&Map<PolicyName, Arc<Policy>>> {
         self.request_policies.of(target)
+    }
+
+    /// Adds or replaces what is said of services' endpoints.
+    pub fn upsert_endpoint_policy(&mut self, policy: Arc<EndpointPolicy>) {
+        self.endpoint_policies.upsert(policy);
+    }
+
+    /// Removes what is said of services' endpoints. Returns whether there was anything.
+    pub fn remove_endpoint_policy(&mut self, id: &PolicyName) -> bool {
+        self.endpoint_policies.remove(id)
+    }
+
+    /// What is said of services' endpoints, by name.
+    pub fn endpoint_policy(&self, id: &PolicyName) -> Option<&Arc<EndpointPolicy>> {
+        self.endpoint_policies.get(id)
+    }
+
+    /// All that is said of services' endpoints, by name.
+    pub fn endpoint_policies(&self) -> impl Iterator<Item = &Arc<EndpointPolicy>> {
+        self.endpoint_policies.all()
+    }
+
+    /// What is said of a service's endpoints; `None` if nothing is.
+    pub fn endpoint_policy_of(&self, service: &ServiceName) -> Option<&Arc<EndpointPolicy>> {
+        self.endpoint_policies.of(service)
     }
 
     /// Adds or replaces a policy.

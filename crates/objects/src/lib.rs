@@ -14,6 +14,7 @@ mod enrolment;
 mod gateway;
 mod meta;
 mod network;
+mod networking;
 mod routes;
 mod scalars;
 mod security;
@@ -50,6 +51,12 @@ pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels,
 pub use network::{
     AddressType, EndpointConditions, EndpointSlice, HEADLESS, IpFamily, IpFamilyPolicy, ObjectReference,
     SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TrafficPolicy,
+};
+pub use networking::{
+    Anything, ClientTlsMode, ClientTlsSettings, ConnectionPoolSettings, ConsistentHash, DestinationRule,
+    DestinationRuleSpec, DestinationSubset, DestinationTrafficPolicy, GoDuration, HashCookie, HttpSettings,
+    LoadBalancerSettings, LocalityLoadBalancer, OutlierDetection, Percent, PortSelector, PortTrafficPolicy,
+    RetryBudget, SimpleLoadBalancer, TcpSettings,
 };
 pub use routes::{
     BackendReference, CookieConfig, CookieLifetime, Fraction, GRPCMethodMatch, GRPCRoute, GRPCRouteMatch,
@@ -195,6 +202,8 @@ kinds! {
     HTTPRoute: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", namespaced: true;
     /// Where gRPC calls go.
     GRPCRoute: ["gateway.networking.k8s.io/v1"], "grpcroutes", namespaced: true;
+    /// How requests are spread over the endpoints of a service.
+    DestinationRule: ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "destinationrules", namespaced: true;
     /// Who may refer to objects of a namespace.
     ReferenceGrant: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "referencegrants", namespaced: true;
 }
@@ -218,6 +227,7 @@ impl Kind {
         Self::GatewayClass,
         Self::HTTPRoute,
         Self::GRPCRoute,
+        Self::DestinationRule,
         Self::ReferenceGrant,
     ];
 }
@@ -314,6 +324,7 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
         Object::AuthorizationPolicy(policy) => policy.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::HTTPRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::GRPCRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::DestinationRule(rule) => rule.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
         _ => {}
     }

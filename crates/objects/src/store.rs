@@ -6,9 +6,9 @@ use std::sync::Arc;
 use leno_model::Map;
 
 use crate::{
-    AuthorizationPolicy, ConfigMap, Deployment, EndpointSlice, GRPCRoute, Gateway, GatewayClass, HTTPRoute, Job, Kind,
-    Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod, ReferenceGrant, Secret, Service, ServiceAccount,
-    StatefulSet,
+    AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, EndpointSlice, GRPCRoute, Gateway, GatewayClass,
+    HTTPRoute, Job, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod, ReferenceGrant, Secret, Service,
+    ServiceAccount, StatefulSet,
 };
 
 /// A change to one object.
@@ -174,6 +174,7 @@ typed! {
     GatewayClass: gateway_classes;
     HTTPRoute: http_routes;
     GRPCRoute: grpc_routes;
+    DestinationRule: destination_rules;
     ReferenceGrant: reference_grants;
 }
 

@@ -1,5 +1,6 @@
 //! Conversion between the model's types and their protobuf messages.
 
+mod endpoint_policy;
 mod fields;
 mod policy;
 mod request_policy;
@@ -12,6 +13,7 @@ use leno_model as model;
 use crate::ConvertError;
 use crate::workload as wire;
 
+pub use endpoint_policy::{endpoint_policy_from_proto, endpoint_policy_to_proto};
 pub(crate) use fields::{DEFAULT_CLUSTER, DEFAULT_SERVICE_ACCOUNT, ip, or, range, service_name};
 pub use policy::{authorization_from_proto, authorization_to_proto};
 pub use request_policy::{

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_model::Workload;
-use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 pub use connection::{ConnectionMetrics, OpenSocket};
@@ -165,6 +165,21 @@ impl Metrics {
     /// Spans that found no place, or that the collector did not take.
     pub fn spans_dropped(&self) -> &Counter {
         &self.families.spans_dropped
+    }
+
+    /// Endpoints that were left out for a while because they failed too often.
+    pub fn endpoint_ejections(&self) -> &Counter {
+        &self.families.ejections
+    }
+
+    /// Requests and connections that were refused because a rule permits no more.
+    pub fn connection_pool_overflows(&self) -> &Counter {
+        &self.families.overflows
+    }
+
+    /// Requests that were not sent again because too many were.
+    pub fn retries_refused(&self) -> &Counter {
+        &self.families.retries_refused
     }
 
     /// Access log lines that found no place and were dropped.

@@ -10,9 +10,9 @@ use futures_util::future::BoxFuture;
 use leno_model::http::Route;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE, TrustBundle,
-    authorization_to_proto, request_policy_to_proto, route_resource_name, route_to_proto, service_to_address,
-    workload_to_address,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
+    TrustBundle, authorization_to_proto, endpoint_policy_to_proto, request_policy_to_proto, route_resource_name,
+    route_to_proto, service_to_address, workload_to_address,
 };
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
@@ -174,6 +174,12 @@ impl ControlPlane {
     pub fn publish_request_policy(&self, policy: &leno_model::http::Policy) {
         let body = request_policy_to_proto(policy).encode_to_vec();
         self.change(|r| r.upsert(REQUEST_POLICY_TYPE, policy.id.to_string(), Resource::new(body)));
+    }
+
+    /// Publishes what is said of services' endpoints, or a change of it.
+    pub fn publish_endpoint_policy(&self, policy: &leno_model::http::EndpointPolicy) {
+        let body = endpoint_policy_to_proto(policy).encode_to_vec();
+        self.change(|r| r.upsert(ENDPOINT_POLICY_TYPE, policy.id.to_string(), Resource::new(body)));
     }
 
     /// Publishes a resource as it is, such as one that this version does not understand.

@@ -11,6 +11,8 @@ use leno_policy::{DenyReason, NotUnderstood, RouteError, WaypointRefusal};
 use leno_proxy::peers;
 use leno_telemetry::metrics::ResponseFlags;
 
+use crate::balance::Overflow;
+
 /// Why a connection was not carried. Cheap to clone.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Failure {
@@ -51,6 +53,8 @@ pub(crate) enum Failure {
     TooManyTunnels { address: SocketAddr, most: usize },
     #[error("the head of a request took longer than {0:?} (LENO_HEAD_TIMEOUT)")]
     SlowHead(Duration),
+    #[error(transparent)]
+    Overflow(#[from] Overflow),
     #[error("the waypoint is shutting down")]
     Stopped,
 }
@@ -66,7 +70,7 @@ impl Failure {
         match self {
             Self::Peer(failure) => failure.response_flags(),
             Self::Denied(_) | Self::OwnDenied(_) => ResponseFlags::Deny,
-            Self::TooManyTunnels { .. } => ResponseFlags::ResourceLimit,
+            Self::TooManyTunnels { .. } | Self::Overflow(_) => ResponseFlags::ResourceLimit,
             Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => ResponseFlags::Identity,
             _ => ResponseFlags::Connect,
         }

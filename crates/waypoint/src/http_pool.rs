@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -14,7 +14,7 @@ use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
 use leno_policy::Route;
 use parking_lot::Mutex;
 
-use crate::balance::InFlight;
+use crate::balance::{Counted, InFlight, Shared};
 use crate::request_body::RequestBody;
 use crate::stream::Stream;
 use crate::timer::{Here, Timer};
@@ -48,6 +48,11 @@ impl UpstreamKey {
             Route::Passthrough { address } => (*address, None, false),
         };
         Self { target, peer, tunnel, kind }
+    }
+
+    /// Whether requests share connections.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.kind == Kind::Http2
     }
 
     /// Whether the endpoint is gone, or is reached in another way.
@@ -101,6 +106,22 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// How much is buffered towards an endpoint that does not read, bytes.
 const SEND_BUFFER: usize = 64 << 10;
 
+/// What rules say of the connections to an endpoint.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// How long one is kept without a request; `None` for the waypoint's own time.
+    pub(crate) idle: Option<Duration>,
+    /// Requests that it carries at most, one after the other.
+    pub(crate) uses: Option<u32>,
+}
+
+impl Terms {
+    /// Whether a connection that has carried so many requests gets no more.
+    fn is_spent(self, uses: u32) -> bool {
+        self.uses.is_some_and(|most| uses >= most)
+    }
+}
+
 /// The connections of one thread.
 #[derive(Default, Clone)]
 pub(crate) struct HttpPool {
@@ -109,15 +130,26 @@ pub(crate) struct HttpPool {
 
 #[derive(Default)]
 struct Place {
-    idle: Vec<(http1::SendRequest<RequestBody>, Instant)>,
+    idle: Vec<Idle>,
     shared: Vec<(http2::SendRequest<RequestBody>, Arc<Use>)>,
+    terms: Terms,
     /// Held while an HTTP/2 connection is made: others wait for it instead of making their own.
     making: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// An HTTP/1.1 connection without a request.
+struct Idle {
+    sender: http1::SendRequest<RequestBody>,
+    since: Instant,
+    uses: u32,
+    counted: Option<Counted>,
 }
 
 /// How an HTTP/2 connection is used.
 struct Use {
     active: AtomicUsize,
+    uses: AtomicU32,
+    _counted: Option<Counted>,
     /// When the last request ended.
     since: Mutex<Instant>,
 }
@@ -130,6 +162,11 @@ pub(crate) struct Leased {
     pool: HttpPool,
     key: UpstreamKey,
     shared: Option<Arc<Use>>,
+    /// Requests that it has carried with this one.
+    uses: u32,
+    terms: Terms,
+    /// Counts the connection, if nothing else does.
+    counted: Option<Counted>,
     /// Counts the request at its endpoint.
     in_flight: Option<InFlight>,
 }
@@ -142,7 +179,7 @@ impl Drop for Leased {
             *shared.since.lock() = Instant::now();
         }
         let Some(Sender::Http1(sender)) = self.sender.take() else { return };
-        if sender.is_closed() {
+        if sender.is_closed() || self.terms.is_spent(self.uses) {
             return;
         }
         let mut places = self.pool.places.lock();
@@ -150,66 +187,115 @@ impl Drop for Leased {
             Some(place) => place,
             None => places.entry(self.key.clone()).or_default(),
         };
+        place.terms = self.terms;
         if place.idle.len() < IDLE_MOST {
-            place.idle.push((sender, Instant::now()));
+            if let Some(counted) = &self.counted {
+                counted.is_free();
+            }
+            place.idle.push(Idle { sender, since: Instant::now(), uses: self.uses, counted: self.counted.take() });
         }
     }
 }
 
 impl Leased {
-    /// Keeps the connection out of the pool: its bytes are no longer HTTP.
-    pub(crate) fn take_out(mut self) {
+    /// Keeps the connection out of the pool: its bytes are no longer HTTP. Returns what counts it until it is dropped.
+    pub(crate) fn take_out(mut self) -> (Option<Counted>, Option<InFlight>) {
         self.sender = None;
+        (self.counted.take(), self.in_flight.take())
     }
+}
+
+/// What a new connection is made with.
+pub(crate) struct New {
+    /// Bytes that the head of a response may have.
+    pub(crate) max_head: usize,
+    pub(crate) terms: Terms,
+    /// Counts the connection.
+    pub(crate) counted: Option<Counted>,
 }
 
 impl HttpPool {
     /// A connection that is kept for `key` and takes a request now.
     pub(crate) fn kept(&self, key: &UpstreamKey) -> Option<Leased> {
+        self.kept_with(key, STREAMS)
+    }
+
+    /// As [`Self::kept`], but however many requests share it.
+    pub(crate) fn crowded(&self, key: &UpstreamKey) -> Option<Leased> {
+        self.kept_with(key, usize::MAX)
+    }
+
+    fn kept_with(&self, key: &UpstreamKey, streams: usize) -> Option<Leased> {
         let mut places = self.places.lock();
         let place = places.get_mut(key)?;
-        let leased = |sender, shared| {
-            Some(Leased { sender: Some(sender), reused: true, pool: self.clone(), key: key.clone(), shared, in_flight: None })
+        let terms = place.terms;
+        let leased = |sender, shared, uses, counted| {
+            let pool = self.clone();
+            let key = key.clone();
+            let sender = Some(sender);
+            Some(Leased { sender, reused: true, pool, key, shared, uses, terms, counted, in_flight: None })
         };
         match key.kind {
             Kind::Http1 => {
-                place.idle.retain(|(sender, _)| !sender.is_closed());
+                place.idle.retain(|idle| !idle.sender.is_closed());
                 // The latest first: others get old and are closed.
-                let ready = place.idle.iter().rposition(|(sender, _)| sender.is_ready())?;
-                let (sender, _) = place.idle.remove(ready);
-                leased(Sender::Http1(sender), None)
+                let ready = place.idle.iter().rposition(|idle| idle.sender.is_ready())?;
+                let Idle { sender, uses, counted, .. } = place.idle.remove(ready);
+                leased(Sender::Http1(sender), None, uses + 1, counted)
             }
             Kind::Http2 => {
-                place.shared.retain(|(sender, _)| !sender.is_closed());
+                // What is spent is closed after its last response.
+                place
+                    .shared
+                    .retain(|(sender, shared)| !sender.is_closed() && !terms.is_spent(shared.uses.load(Relaxed)));
                 let (sender, shared) = place.shared.iter().min_by_key(|(_, shared)| shared.active.load(Relaxed))?;
-                if shared.active.load(Relaxed) >= STREAMS {
+                if shared.active.load(Relaxed) >= streams {
                     return None;
                 }
                 shared.active.fetch_add(1, Relaxed);
-                leased(Sender::Http2(sender.clone()), Some(shared.clone()))
+                shared.uses.fetch_add(1, Relaxed);
+                leased(Sender::Http2(sender.clone()), Some(shared.clone()), 0, None)
             }
         }
+    }
+
+    /// Lets go of one connection without a request, among those that `shared` counts. Returns whether there was one.
+    pub(crate) fn let_go(&self, shared: &Arc<Shared>) -> bool {
+        let is_of = |idle: &Idle| idle.counted.as_ref().is_some_and(|counted| counted.is_of(shared));
+        let mut places = self.places.lock();
+        let found = places.values_mut().find_map(|place| {
+            let found = place.idle.iter().position(is_of)?;
+            Some(place.idle.remove(found))
+        });
+        drop(places);
+        // After the lock is released: dropping wakes the connection's task.
+        found.is_some()
+    }
+
+    /// The shortest time for which rules keep a connection without a request.
+    pub(crate) fn shortest_idle(&self) -> Option<Duration> {
+        self.places.lock().values().filter_map(|place| place.terms.idle).min()
     }
 
     /// A connection for `key`: one that is kept, or else a new one over what `open` connects.
     pub(crate) async fn lease<E: From<HandshakeError>>(
         &self,
         key: &UpstreamKey,
-        max_head: usize,
+        new: New,
         open: impl AsyncFnOnce() -> Result<Stream, E>,
     ) -> Result<Leased, E> {
         if let Some(kept) = self.kept(key) {
             return Ok(kept);
         }
         match key.kind {
-            Kind::Http1 => self.make(key, max_head, open().await?).await.map_err(E::from),
+            Kind::Http1 => self.make(key, new, open().await?).await.map_err(E::from),
             Kind::Http2 => {
                 let making = self.places.lock().entry(key.clone()).or_default().making.clone();
                 let _making = making.lock().await;
                 if let Some(kept) = self.kept(key) {
                     return Ok(kept);
                 }
-                self.make(key, max_head, open().await?).await.map_err(E::from)
+                self.make(key, new, open().await?).await.map_err(E::from)
             }
         }
     }
@@ -218,7 +304,7 @@ impl HttpPool {
     pub(crate) async fn make(
         &self,
         key: &UpstreamKey,
-        max_head: usize,
+        New { max_head, terms, counted }: New,
         stream: Stream,
     ) -> Result<Leased, HandshakeError> {
         let wire = match stream {
@@ -231,6 +317,9 @@ impl HttpPool {
             pool: self.clone(),
             key: key.clone(),
             shared: None,
+            uses: 1,
+            terms,
+            counted,
             in_flight: None,
         };
         match key.kind {
@@ -260,9 +349,16 @@ impl HttpPool {
                         tracing::debug!(%error, "an HTTP/2 connection to an endpoint ended with an error");
                     }
                 });
-                let shared = Arc::new(Use { active: AtomicUsize::new(1), since: Mutex::new(Instant::now()) });
+                let shared = Arc::new(Use {
+                    active: AtomicUsize::new(1),
+                    uses: AtomicU32::new(1),
+                    _counted: leased.counted.take(),
+                    since: Mutex::new(Instant::now()),
+                });
                 let mut places = self.places.lock();
-                places.entry(key.clone()).or_default().shared.push((sender.clone(), shared.clone()));
+                let place = places.entry(key.clone()).or_default();
+                place.terms = terms;
+                place.shared.push((sender.clone(), shared.clone()));
                 drop(places);
                 leased.sender = Some(Sender::Http2(sender));
                 leased.shared = Some(shared);
@@ -281,7 +377,8 @@ impl HttpPool {
                 dropped.push(std::mem::take(place));
                 return false;
             }
-            place.idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < idle);
+            let idle = place.terms.idle.unwrap_or(idle);
+            place.idle.retain(|kept| !kept.sender.is_closed() && kept.since.elapsed() < idle);
             place.shared.retain(|(sender, shared)| {
                 let used = shared.active.load(Relaxed) > 0 || shared.since.lock().elapsed() < idle;
                 !sender.is_closed() && used

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
+use leno_model::http::HashOf;
 use leno_policy::waypoint_target;
 use leno_proxy::peers;
 use leno_proxy::tunnels::Tunnel;
@@ -10,7 +11,7 @@ use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, relay};
 
 use crate::asked::Asked;
-use crate::balance::{InFlight, Tried};
+use crate::balance::{InFlight, Limit, Tried, hash};
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::guard;
@@ -54,9 +55,12 @@ pub(crate) async fn connect(
 ) -> Result<Stream, Failure> {
     permit(gate, tunnel, asked, report)?;
     let plan = upstream::plan(gate, gate.lane(tunnel), &asked.mesh, &asked.own, &asked.target)?;
-    let caller = Caller { own: &asked.own, from: tunnel.peer, service: plan.service() };
     let (mut tried, mut last) = (Tried::default(), None);
-    while let Some(mut next) = plan.next(gate, &mut tried) {
+    // A rule that goes by the client's address is for connections, too.
+    let hash = matches!(plan.hash_of(), Some(HashOf::SourceIp)).then(|| hash::of_address(tunnel.peer.ip()));
+    while let Some(mut next) = plan.next(gate, &mut tried, Limit::Connections, hash)? {
+        let connect_timeout = next.of.and_then(|of| of.rules.connect_timeout);
+        let caller = Caller { own: &asked.own, from: tunnel.peer, service: plan.service(), connect_timeout };
         report.attempt(next.route);
         match upstream::open(gate, gate.lane(tunnel), &caller, next.route, next.others).await {
             Ok(stream) => {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::Balancers;
+use crate::balance::{Balancers, Totals};
 use crate::clear;
 use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
@@ -108,7 +108,11 @@ impl Waypoint {
             own: Own::new(core.state.clone(), config),
             tables: Tables::default(),
             guards: Guards::default(),
-            balancers: Balancers::default(),
+            balancers: Balancers::new(Totals {
+                ejections: core.metrics.endpoint_ejections().clone(),
+                overflows: core.metrics.connection_pool_overflows().clone(),
+                retries_refused: core.metrics.retries_refused().clone(),
+            }),
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),
             lanes,

@@ -24,6 +24,8 @@ pub(super) struct Dirt {
     pub(super) policies: BTreeSet<Named>,
     pub(super) peers: BTreeSet<Named>,
     pub(super) routes: BTreeSet<ObjectKey>,
+    /// Namespaces whose DestinationRules changed.
+    pub(super) rules: BTreeSet<Name>,
 }
 
 impl Dirt {
@@ -50,6 +52,7 @@ impl Dirt {
                     }
                 }
             }
+            Kind::DestinationRule => drop(self.rules.insert(key.namespace.clone())),
             Kind::ReferenceGrant => self.routes.extend(index.routes_into(&key.namespace).cloned()),
             Kind::Gateway => {
                 self.mark_users(known, &me);

@@ -5,6 +5,7 @@
 //! decide what an object becomes.
 
 mod authorization;
+mod destination_rule;
 mod dirt;
 mod index;
 mod peer_authentication;
@@ -31,8 +32,8 @@ use crate::status::ParentStatus;
 use dirt::Dirt;
 use index::{Index, Known, Named};
 use leno_objects::{
-    AuthorizationPolicy, Change, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore, PeerAuthentication, Pod,
-    Service, Sharing,
+    AuthorizationPolicy, Change, DestinationRule, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore,
+    PeerAuthentication, Pod, Service, Sharing,
 };
 use peer_authentication::Peers;
 use workload::Surroundings;
@@ -79,6 +80,8 @@ pub struct Delta {
     pub routes: BTreeMap<RouteName, BTreeSet<Name>>,
     /// Policies about requests by name, each with the waypoints that it is no longer for.
     pub request_policies: BTreeMap<PolicyName, BTreeSet<Name>>,
+    /// What is said of services' endpoints by name, each with the waypoints that it is no longer for.
+    pub endpoint_policies: BTreeMap<PolicyName, BTreeSet<Name>>,
     /// Objects whose warnings changed.
     pub warned: BTreeSet<ObjectKey>,
 }
@@ -86,8 +89,8 @@ pub struct Delta {
 impl Delta {
     /// Whether nothing changed in the mesh.
     pub fn is_empty(&self) -> bool {
-        let Self { workloads, services, policies, routes, request_policies, warned: _ } = self;
-        let of_requests = routes.is_empty() && request_policies.is_empty();
+        let Self { workloads, services, policies, routes, request_policies, endpoint_policies, warned: _ } = self;
+        let of_requests = routes.is_empty() && request_policies.is_empty() && endpoint_policies.is_empty();
         workloads.is_empty() && services.is_empty() && policies.is_empty() && of_requests
     }
 
@@ -101,6 +104,9 @@ impl Delta {
         }
         for (policy, no_more) in later.request_policies {
             self.request_policies.entry(policy).or_default().extend(no_more);
+        }
+        for (policy, no_more) in later.endpoint_policies {
+            self.endpoint_policies.entry(policy).or_default().extend(no_more);
         }
         self.warned.extend(later.warned);
     }
@@ -128,6 +134,8 @@ pub struct Translator {
     route_readers: BTreeMap<RouteName, BTreeSet<Name>>,
     // Of policies about requests that are in force: the waypoints that are told.
     policy_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
+    // Of what is said of services' endpoints: the waypoints that are told.
+    endpoint_policy_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
     // Where each of them is enforced.
     enforced: BTreeMap<ObjectKey, String>,
     // What is said of routes' parents.
@@ -194,6 +202,11 @@ impl Translator {
         self.policy_readers.get(policy).into_iter().flatten()
     }
 
+    /// The waypoints that are told of what is said of services' endpoints, each as `namespace/service account`.
+    pub fn readers_of_endpoint_policy(&self, policy: &PolicyName) -> impl Iterator<Item = &Name> {
+        self.endpoint_policy_readers.get(policy).into_iter().flatten()
+    }
+
     /// Where a policy about requests is enforced, in words.
     pub fn enforced(&self, policy: &ObjectKey) -> Option<&str> {
         self.enforced.get(policy).map(String::as_str)
@@ -249,6 +262,7 @@ impl Translator {
         for route in &routes {
             self.refresh_route(route, &mut delta);
         }
+        self.refresh_destination_rules(dirt, &routes, &mut delta);
         let mut policies = dirt.policies.clone();
         for service in &delta.services {
             let name = service.hostname.split('.').next().unwrap_or_default();
@@ -329,6 +343,101 @@ impl Translator {
             None => {
                 self.mesh.remove_request_policy(&id);
                 self.policy_readers.remove(&id);
+            }
+        }
+    }
+
+    /// Which rule counts for a service depends on all rules of its namespace and of the root namespace, and who is told of it on
+    /// the routes that lead there.
+    fn refresh_destination_rules(&mut self, dirt: &Dirt, routes: &BTreeSet<ObjectKey>, delta: &mut Delta) {
+        if dirt.rules.is_empty() && self.store.destination_rules().next().is_none() {
+            return;
+        }
+        let mut namespaces = dirt.rules.clone();
+        let referred = routes.iter().filter_map(|key| route::route_name(key)).flat_map(|id| self.destinations_of(&id));
+        namespaces.extend(referred.map(|service| service.namespace));
+        // What is no longer led to by a route is known from who was told.
+        if !routes.is_empty() {
+            namespaces.extend(self.endpoint_policy_readers.keys().map(|id| id.namespace.clone()));
+        }
+        let root = &self.options.root_namespace;
+        // A rule of any namespace may be about any service, if only to be told that it does not count.
+        if dirt.rules.contains(root) || !delta.services.is_empty() {
+            namespaces.extend(self.store.destination_rules().map(|rule| rule.metadata.namespace.clone()));
+        }
+        if namespaces.is_empty() {
+            return;
+        }
+        namespaces.insert(root.clone());
+        let gone = self.endpoint_policy_readers.keys().filter(|id| namespaces.contains(&id.namespace)).cloned();
+        let mut wanted: BTreeMap<PolicyName, _> = gone.map(|id| (id, Default::default())).collect();
+        let rules = destination_rule::Rules::of(&self.options, &self.store);
+        let mut warnings = Vec::new();
+        for namespace in &namespaces {
+            for rule in DestinationRule::list(&self.store, namespace) {
+                let translated = destination_rule::destination_rule(&rules, &self.mesh, rule);
+                let key = ObjectKey::new(Kind::DestinationRule, namespace.clone(), rule.metadata.name.clone());
+                warnings.push((key, translated.warnings));
+                let id = PolicyName { namespace: namespace.clone(), name: rule.metadata.name.clone() };
+                wanted.insert(id, translated.policy);
+            }
+        }
+        let told = |key: &&ObjectKey| key.kind == Kind::DestinationRule && namespaces.contains(&key.namespace);
+        let silenced = self.warnings.keys().filter(told).filter(|key| self.store.get(key).is_none()).cloned();
+        warnings.extend(silenced.map(|key| (key, Vec::new())).collect::<Vec<_>>());
+        for (key, warnings) in warnings {
+            self.warn(key, warnings, delta);
+        }
+        let leading = self.leading_to();
+        for (id, policy) in wanted {
+            self.put_endpoint_policy(id, policy, &leading, delta);
+        }
+    }
+
+    /// The services to which a route leads.
+    fn destinations_of(&self, id: &RouteName) -> BTreeSet<ServiceName> {
+        self.mesh.route(id).map(|route| route.destinations().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The waypoints that send requests to a service by a route.
+    fn leading_to(&self) -> BTreeMap<ServiceName, BTreeSet<Name>> {
+        let mut leading = BTreeMap::<_, BTreeSet<Name>>::new();
+        for (id, readers) in &self.route_readers {
+            for service in self.destinations_of(id) {
+                leading.entry(service).or_default().extend(readers.iter().cloned());
+            }
+        }
+        leading
+    }
+
+    fn put_endpoint_policy(
+        &mut self,
+        id: PolicyName,
+        wanted: Option<leno_model::http::EndpointPolicy>,
+        leading: &BTreeMap<ServiceName, BTreeSet<Name>>,
+        delta: &mut Delta,
+    ) {
+        let mut readers = BTreeSet::new();
+        for service in wanted.iter().flat_map(|policy| &policy.services) {
+            readers.extend(self.mesh.service(service).into_iter().flat_map(|service| waypoint::waypoints_of(service)));
+            readers.extend(leading.get(service).into_iter().flatten().cloned());
+        }
+        let held = self.mesh.endpoint_policy(&id).cloned();
+        let before = self.endpoint_policy_readers.get(&id).cloned().unwrap_or_default();
+        if held.as_deref() == wanted.as_ref() && readers == before {
+            return;
+        }
+        delta.endpoint_policies.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
+        match wanted {
+            Some(policy) => {
+                if held.as_deref() != Some(&policy) {
+                    self.mesh.upsert_endpoint_policy(Arc::new(policy));
+                }
+                self.endpoint_policy_readers.insert(id, readers);
+            }
+            None => {
+                self.mesh.remove_endpoint_policy(&id);
+                self.endpoint_policy_readers.remove(&id);
             }
         }
     }
@@ -585,6 +694,10 @@ mod authorization_tests;
 #[cfg(test)]
 #[path = "route_tests.rs"]
 mod route_tests;
+
+#[cfg(test)]
+#[path = "destination_rule_tests.rs"]
+mod destination_rule_tests;
 
 #[cfg(test)]
 #[path = "request_policy_tests.rs"]

@@ -629,6 +629,12 @@ fn a_change_touches_only_what_it_must() {
     );
 }
 
+fn rule(namespace: &str, name: &str, spec: &str) -> String {
+    format!(
+        "\n---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{spec}}}\n"
+    )
+}
+
 /// Objects that refer to each other in every way translation knows.
 fn pool() -> Vec<Object> {
     let pod = |ns: &str, name: &str, app: &str, ip: u8, node: &str| {
@@ -684,6 +690,12 @@ fn pool() -> Vec<Object> {
         security("PeerAuthentication", "default", "q", &format!("{selector}, portLevelMtls: {{80: {{mode: PERMISSIVE}}}}")),
         security("PeerAuthentication", "istio-system", "p", "mtls: {mode: STRICT}"),
         security("PeerAuthentication", "istio-system", "p", selector),
+        rule("default", "r", "host: web"),
+        rule("default", "r", "host: '*.default.svc.cluster.local', trafficPolicy: {loadBalancer: {simple: RANDOM}}"),
+        rule("default", "s", "host: web.default.svc.cluster.local, subsets: [{name: v1}]"),
+        rule("other", "r", "host: web.default.svc.cluster.local"),
+        rule("istio-system", "r", "host: '*', trafficPolicy: {loadBalancer: {simple: RANDOM}}"),
+        rule("istio-system", "r", "host: web.default.svc.cluster.local"),
     ]
     .concat();
     load(&yaml)
@@ -693,6 +705,8 @@ fn assert_same_mesh(got: &Mesh, wanted: &Mesh) {
     let workloads = |mesh: &Mesh| mesh.workloads().map(|w| (w.uid.clone(), w.clone())).collect::<BTreeMap<_, _>>();
     let services = |mesh: &Mesh| mesh.services().map(|s| (s.id.clone(), s.clone())).collect::<BTreeMap<_, _>>();
     let policies = |mesh: &Mesh| mesh.policies().map(|p| (p.id.clone(), p.clone())).collect::<BTreeMap<_, _>>();
+    let rules = |mesh: &Mesh| mesh.endpoint_policies().cloned().collect::<Vec<_>>();
+    assert_eq!(rules(got), rules(wanted));
     assert_eq!(workloads(got), workloads(wanted));
     assert_eq!(services(got), services(wanted));
     assert_eq!(policies(got), policies(wanted));
@@ -717,6 +731,10 @@ proptest! {
             fresh.apply(translator.store().iter().map(|(_, object)| Change::Upsert(object.clone())));
             assert_same_mesh(translator.mesh(), fresh.mesh());
             prop_assert_eq!(translator.warnings(), fresh.warnings());
+            for policy in fresh.mesh().endpoint_policies() {
+                let readers = |of: &Translator| of.readers_of_endpoint_policy(&policy.id).cloned().collect::<Vec<_>>();
+                prop_assert_eq!(readers(&translator), readers(&fresh));
+            }
             let after = translator.mesh();
             for workload in before.workloads().chain(after.workloads()) {
                 let differs = before.workload(&workload.uid) != after.workload(&workload.uid);
@@ -724,6 +742,10 @@ proptest! {
             }
             for service in before.services().chain(after.services()) {
                 prop_assert_eq!(before.service(&service.id) != after.service(&service.id), delta.services.contains(&service.id));
+            }
+            for policy in before.endpoint_policies().chain(after.endpoint_policies()) {
+                let differs = before.endpoint_policy(&policy.id) != after.endpoint_policy(&policy.id);
+                prop_assert!(!differs || delta.endpoint_policies.contains_key(&policy.id));
             }
             for policy in before.policies().chain(after.policies()) {
                 prop_assert_eq!(before.policy(&policy.id) != after.policy(&policy.id), delta.policies.contains(&policy.id));

@@ -124,7 +124,6 @@ fn effect(version: &str, kind: &str) -> Option<&'static str> {
         "RequestAuthentication" => "tokens of requests are NOT checked",
         "VirtualService" => "traffic is NOT routed by it; write an HTTPRoute",
         "TCPRoute" | "TLSRoute" | "UDPRoute" => "traffic is NOT routed by it",
-        "DestinationRule" => "its subsets, load balancing and TLS settings are NOT applied",
         "Gateway" | "Ingress" => NOT_LED_IN,
         "ServiceEntry" | "WorkloadEntry" | "WorkloadGroup" => "what it describes is NOT known to the mesh",
         "Sidecar" | "EnvoyFilter" | "WasmPlugin" | "ProxyConfig" | "Telemetry" => "it configures NOTHING here",

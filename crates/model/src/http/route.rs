@@ -63,6 +63,16 @@ pub struct Route {
     pub not_understood: Option<Name>,
 }
 
+impl Route {
+    /// The services to which its requests are sent, or copies of them; one may stand here several times.
+    pub fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
+        self.rules.iter().flat_map(Rule::targets).filter_map(|target| match target {
+            BackendTarget::Service { service, .. } => Some(service),
+            BackendTarget::Invalid(_) => None,
+        })
+    }
+}
+
 /// A service that a route belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Parent {
@@ -92,6 +102,18 @@ pub struct Rule {
     pub retry: Option<Retry>,
     /// How the requests of a session stay at one endpoint.
     pub session: Option<SessionPersistence>,
+}
+
+impl Rule {
+    /// Where its requests go, and copies of them.
+    fn targets(&self) -> impl Iterator<Item = &BackendTarget> {
+        let filters = self.backends.iter().flat_map(|one| &one.filters).chain(&self.filters);
+        let mirrors = filters.filter_map(|filter| match filter {
+            Filter::Mirror(mirror) => Some(&mirror.target),
+            _ => None,
+        });
+        self.backends.iter().map(|one| &one.target).chain(mirrors)
+    }
 }
 
 /// A destination of a rule and its share.

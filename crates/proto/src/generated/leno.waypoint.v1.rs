@@ -262,6 +262,234 @@ impl ::prost::Name for PolicyTest {
         "type.googleapis.com/leno.waypoint.v1.PolicyTest".into()
     }
 }
+/// How the endpoints of services are treated: a DestinationRule of Istio, for the services that it counts for. The resource's
+/// name is "<namespace>/<name>".
+///
+/// Nothing here lets anybody in. So a waypoint that does not understand a version keeps the one before, and says so.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndpointPolicy {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Each "<namespace>/<hostname>".
+    #[prost(string, repeated, tag = "3")]
+    pub services: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// For all ports that have no rules of their own.
+    #[prost(message, optional, tag = "4")]
+    pub rules: ::core::option::Option<EndpointRules>,
+    #[prost(message, repeated, tag = "5")]
+    pub ports: ::prost::alloc::vec::Vec<PortRules>,
+}
+impl ::prost::Name for EndpointPolicy {
+    const NAME: &'static str = "EndpointPolicy";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.EndpointPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.EndpointPolicy".into()
+    }
+}
+/// What these leave out is not taken from the rules of all ports.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PortRules {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(message, optional, tag = "2")]
+    pub rules: ::core::option::Option<EndpointRules>,
+}
+impl ::prost::Name for PortRules {
+    const NAME: &'static str = "PortRules";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.PortRules".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.PortRules".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndpointRules {
+    /// Endpoints that are near don't come first.
+    #[prost(bool, tag = "3")]
+    pub anywhere: bool,
+    #[prost(uint32, optional, tag = "4")]
+    pub max_connections: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    pub connect_timeout_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub idle_timeout_ms: ::core::option::Option<u64>,
+    #[prost(uint32, optional, tag = "7")]
+    pub max_pending: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "8")]
+    pub max_requests: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "9")]
+    pub max_requests_per_connection: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "10")]
+    pub max_retries: ::core::option::Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    pub ejection: ::core::option::Option<Ejection>,
+    #[prost(message, optional, tag = "12")]
+    pub retry_budget: ::core::option::Option<RetryBudget>,
+    #[prost(oneof = "endpoint_rules::Balancing", tags = "1, 2")]
+    pub balancing: ::core::option::Option<endpoint_rules::Balancing>,
+}
+/// Nested message and enum types in `EndpointRules`.
+pub mod endpoint_rules {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Balancing {
+        #[prost(message, tag = "1")]
+        Simple(super::SimpleBalancing),
+        #[prost(message, tag = "2")]
+        Hash(super::HashOf),
+    }
+}
+impl ::prost::Name for EndpointRules {
+    const NAME: &'static str = "EndpointRules";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.EndpointRules".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.EndpointRules".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SimpleBalancing {
+    #[prost(enumeration = "simple_balancing::By", tag = "1")]
+    pub by: i32,
+}
+/// Nested message and enum types in `SimpleBalancing`.
+pub mod simple_balancing {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum By {
+        Unspecified = 0,
+        LeastRequest = 1,
+        RoundRobin = 2,
+        Random = 3,
+    }
+    impl By {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "BY_UNSPECIFIED",
+                Self::LeastRequest => "LEAST_REQUEST",
+                Self::RoundRobin => "ROUND_ROBIN",
+                Self::Random => "RANDOM",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "BY_UNSPECIFIED" => Some(Self::Unspecified),
+                "LEAST_REQUEST" => Some(Self::LeastRequest),
+                "ROUND_ROBIN" => Some(Self::RoundRobin),
+                "RANDOM" => Some(Self::Random),
+                _ => None,
+            }
+        }
+    }
+}
+impl ::prost::Name for SimpleBalancing {
+    const NAME: &'static str = "SimpleBalancing";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.SimpleBalancing".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.SimpleBalancing".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HashOf {
+    #[prost(oneof = "hash_of::Of", tags = "1, 2, 3, 4")]
+    pub of: ::core::option::Option<hash_of::Of>,
+}
+/// Nested message and enum types in `HashOf`.
+pub mod hash_of {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Of {
+        #[prost(string, tag = "1")]
+        Header(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Cookie(::prost::alloc::string::String),
+        #[prost(bool, tag = "3")]
+        SourceIp(bool),
+        #[prost(string, tag = "4")]
+        Query(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for HashOf {
+    const NAME: &'static str = "HashOf";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.HashOf".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.HashOf".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ejection {
+    #[prost(uint32, optional, tag = "1")]
+    pub consecutive_5xx: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub consecutive_gateway: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub consecutive_local: ::core::option::Option<u32>,
+    #[prost(bool, tag = "4")]
+    pub split_local: bool,
+    #[prost(uint64, tag = "5")]
+    pub interval_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub base_ms: u64,
+    #[prost(uint32, tag = "7")]
+    pub max_percent: u32,
+    #[prost(uint32, tag = "8")]
+    pub min_health_percent: u32,
+}
+impl ::prost::Name for Ejection {
+    const NAME: &'static str = "Ejection";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.Ejection".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.Ejection".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetryBudget {
+    #[prost(uint32, tag = "1")]
+    pub per_million: u32,
+    #[prost(uint32, tag = "2")]
+    pub at_least: u32,
+}
+impl ::prost::Name for RetryBudget {
+    const NAME: &'static str = "RetryBudget";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.RetryBudget".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.RetryBudget".into()
+    }
+}
 /// An HTTPRoute or GRPCRoute of the Gateway API. The resource's name is "<kind>/<namespace>/<name>", with the kind as the
 /// Gateway API writes it.
 #[derive(Clone, PartialEq, ::prost::Message)]

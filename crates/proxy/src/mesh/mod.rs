@@ -1,6 +1,7 @@
 //! The proxy's knowledge of the mesh: the current snapshot, and the feed that updates it.
 
 mod departed;
+mod endpoint_policies;
 mod of_requests;
 mod overlaps;
 mod recent;

@@ -80,6 +80,9 @@ pub(super) struct Families {
     pub(super) access_log_dropped: Counter,
     pub(super) spans_dropped: Counter,
     pub(super) series_overflow: Counter,
+    pub(super) ejections: Counter,
+    pub(super) overflows: Counter,
+    pub(super) retries_refused: Counter,
 }
 
 impl Default for Families {
@@ -103,6 +106,9 @@ impl Default for Families {
             access_log_dropped: Counter::default(),
             spans_dropped: Counter::default(),
             series_overflow: Counter::default(),
+            ejections: Counter::default(),
+            overflows: Counter::default(),
+            retries_refused: Counter::default(),
         }
     }
 }
@@ -148,6 +154,21 @@ impl Families {
             "metric_series_overflow",
             "Look-ups of label sets of connections and requests beyond the limit, counted together",
             self.series_overflow.clone(),
+        );
+        leno.register(
+            "endpoint_ejections",
+            "Endpoints that were left out for a while because they failed too often",
+            self.ejections.clone(),
+        );
+        leno.register(
+            "connection_pool_overflows",
+            "Requests and connections that were refused because a DestinationRule permits no more",
+            self.overflows.clone(),
+        );
+        leno.register(
+            "retries_refused",
+            "Requests that were not sent again because too many were",
+            self.retries_refused.clone(),
         );
     }
 

@@ -7,36 +7,28 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
+use leno_model::http::{Balancing, HashOf};
 use leno_model::{Mesh, Service, Workload};
-use leno_policy::balance::{self, By, START, Seen, State, mix};
-use leno_policy::{Reachable, Route, RouteError, reachable, route_to_reachable};
+use leno_policy::balance::{self, By, START, Seen, State};
+use leno_policy::{RouteError, reachable, route_to_reachable};
 use leno_proxy::peers::Silent;
 
-use super::Shared;
+use super::endpoint::{Common, Endpoint};
 use super::in_flight::InFlight;
-use super::vital::{Vital, ticks};
+use super::shared::{Limit, Overflow, Shared};
+use super::vital::{Vital, milliseconds, ticks};
 
 /// Endpoints that a request is sent to at most, one after the other, while none of them can be reached.
 const MOST_TRIED: usize = 3;
 
-/// Of a hundred endpoints, as many must be well for ejections to count.
+/// Of a hundred endpoints, as many must be well for the others to be left out, where no rule says otherwise.
 const PANIC: u32 = 50;
-
-/// An endpoint.
-pub(crate) struct Endpoint {
-    pub(crate) route: Route,
-    pub(super) vital: Arc<Vital>,
-    rank: usize,
-    target: SocketAddr,
-    /// Where it is connected to.
-    address: SocketAddr,
-}
 
 /// The endpoints of a service's port in one snapshot of the mesh.
 pub(crate) struct Cluster {
     // Weak, because a cluster must not keep an old snapshot.
     mesh: Weak<Mesh>,
-    service: Arc<Service>,
+    of: Arc<Common>,
     endpoints: Vec<Arc<Endpoint>>,
     places: balance::Endpoints,
 }
@@ -75,7 +67,7 @@ impl Tried {
 impl Cluster {
     /// The endpoints as `mesh` has them. What `before` has of the same is taken from there.
     pub(super) fn new(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         mesh: &Arc<Mesh>,
         own: &Workload,
         service: &Arc<Service>,
@@ -83,9 +75,20 @@ impl Cluster {
         before: Option<&Self>,
     ) -> Result<Self, RouteError> {
         let mut found = reachable(mesh, own, service, destination)?;
+        let policy = mesh.endpoint_policy_of(&service.id);
+        let rules = policy.map(|policy| policy.of_port(destination.port()).clone()).unwrap_or_default();
+        if rules.anywhere {
+            found.iter_mut().for_each(|one| one.rank = 0);
+        }
         // In an order of its own, so that turns and hashes mean the same for every snapshot and waypoint.
-        found.sort_by(|one, other| (Reverse(one.rank), &one.workload.uid).cmp(&(Reverse(other.rank), &other.workload.uid)));
-        let before = before.filter(|before| Arc::ptr_eq(&before.service, service));
+        found.sort_by(|one, other| {
+            (Reverse(one.rank), &one.workload.uid).cmp(&(Reverse(other.rank), &other.workload.uid))
+        });
+        let before = before.filter(|before| Arc::ptr_eq(&before.of.service, service) && before.of.rules == rules);
+        let of = match before {
+            Some(before) => before.of.clone(),
+            None => Arc::new(Common { service: service.clone(), shared: shared.clone(), rules }),
+        };
         let known: HashMap<&str, &Arc<Endpoint>, RandomState> =
             before.iter().flat_map(|before| &before.endpoints).filter_map(|one| Some((one.uid()?, one))).collect();
         let mut vitals = shared.vitals.lock();
@@ -103,7 +106,7 @@ impl Cluster {
                         }
                     };
                     let vital = vitals.entry(one.workload.uid.clone()).or_insert_with(|| Arc::new(Vital::new(mean)));
-                    endpoints.push(Arc::new(Endpoint::new(one, route, vital.clone())));
+                    endpoints.push(Arc::new(Endpoint::new(one, route, vital.clone(), of.clone())));
                 }
             }
         }
@@ -117,7 +120,7 @@ impl Cluster {
         }
         let place = |one: &Arc<Endpoint>| balance::Endpoint { rank: one.rank, weight: one.weight(), id: one.id() };
         let places = balance::Endpoints::new(endpoints.iter().map(place));
-        Ok(Self { mesh: Arc::downgrade(mesh), service: service.clone(), endpoints, places })
+        Ok(Self { mesh: Arc::downgrade(mesh), of, endpoints, places })
     }
 
     /// Whether it is of this snapshot.
@@ -127,16 +130,33 @@ impl Cluster {
     }
 
     pub(crate) fn service(&self) -> &Arc<Service> {
-        &self.service
+        &self.of.service
     }
 
-    /// The endpoint for a request that these were tried for; `None` if there is no other, or enough were tried.
-    pub(crate) fn choose(&self, silent: &Silent, tried: &mut Tried) -> Option<Chosen<'_>> {
+    /// What of a request decides about its endpoint, if anything does.
+    pub(crate) fn hash_of(&self) -> Option<&HashOf> {
+        match &self.of.rules.balancing {
+            Some(Balancing::Hash(of)) => Some(of),
+            _ => None,
+        }
+    }
+
+    /// The endpoint for a request that these were tried for; `None` if there is no other, or enough were tried. `hash` is of
+    /// what decides, if the request has it.
+    pub(crate) fn choose(&self, silent: &Silent, tried: &mut Tried, hash: Option<u64>) -> Option<Chosen<'_>> {
         if tried.count == MOST_TRIED {
             return None;
         }
-        let seen = Moment { cluster: self, silent, at: ticks(Instant::now()) };
-        let place = self.places.choose(By::Cost, &seen, tried.all(), PANIC, &mut rand::random::<u64>)?;
+        let (now, rules) = (Instant::now(), &self.of.rules);
+        let seen = Moment { cluster: self, silent, at: ticks(now), now: milliseconds(now) };
+        let by = match &rules.balancing {
+            None | Some(Balancing::LeastRequest) => By::Cost,
+            Some(Balancing::RoundRobin) => By::Turn(self.of.shared.turn()),
+            Some(Balancing::Random) => By::Random,
+            Some(Balancing::Hash(_)) => hash.map_or(By::Cost, By::Hash),
+        };
+        let panic = rules.ejection.as_ref().map_or(PANIC, |ejection| ejection.min_health_percent);
+        let place = self.places.choose(by, &seen, tried.all(), panic, &mut rand::random::<u64>)?;
         tried.add(place);
         let others = tried.count < self.endpoints.len().min(MOST_TRIED);
         Some(Chosen { endpoint: &self.endpoints[place], others })
@@ -144,46 +164,9 @@ impl Cluster {
 }
 
 impl Chosen<'_> {
-    /// Counts a request there.
-    pub(crate) fn begin(&self) -> InFlight {
-        InFlight::new(self.endpoint)
-    }
-}
-
-impl Endpoint {
-    fn new(one: Reachable<'_>, route: Route, vital: Arc<Vital>) -> Self {
-        let address = match &route {
-            Route::Hbone { address, .. } | Route::Plain { address, .. } | Route::Passthrough { address } => *address,
-        };
-        Self { route, vital, rank: one.rank, target: one.target, address }
-    }
-
-    fn workload(&self) -> Option<&Arc<Workload>> {
-        match &self.route {
-            Route::Hbone { workload, .. } => Some(workload),
-            Route::Plain { workload, .. } => workload.as_ref(),
-            Route::Passthrough { .. } => None,
-        }
-    }
-
-    fn uid(&self) -> Option<&str> {
-        self.workload().map(|workload| &*workload.uid)
-    }
-
-    fn is(&self, one: Reachable<'_>) -> bool {
-        self.workload().is_some_and(|own| Arc::ptr_eq(own, one.workload))
-            && (self.target, self.rank) == (one.target, one.rank)
-    }
-
-    fn weight(&self) -> u32 {
-        self.workload().map_or(1, |workload| workload.capacity)
-    }
-
-    /// The same wherever it is asked for.
-    fn id(&self) -> u64 {
-        // FNV-1a: a hash of the standard library may change.
-        let bytes = self.uid().unwrap_or_default().bytes();
-        mix(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+    /// Counts a request or a connection there.
+    pub(crate) fn begin(&self, limit: Limit) -> Result<InFlight, Overflow> {
+        InFlight::new(self.endpoint, limit)
     }
 }
 
@@ -203,17 +186,22 @@ struct Moment<'m> {
     cluster: &'m Cluster,
     silent: &'m Silent,
     at: u32,
+    now: u64,
 }
 
 impl Seen for Moment<'_> {
     fn all_well(&self) -> bool {
-        !self.silent.is_any()
+        !self.silent.is_any() && self.cluster.of.shared.all_in(self.now)
     }
 
     fn state(&self, place: usize) -> State {
-        match self.silent.is_avoided(self.cluster.endpoints[place].address) {
-            true => State::Silent,
-            false => State::Well,
+        let endpoint = &self.cluster.endpoints[place];
+        if self.silent.is_avoided(endpoint.address) {
+            State::Silent
+        } else if endpoint.of.rules.ejection.is_some() && endpoint.vital.is_out(self.now) {
+            State::Ejected
+        } else {
+            State::Well
         }
     }
 

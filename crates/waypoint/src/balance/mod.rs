@@ -1,46 +1,52 @@
 //! Endpoints of services: what is known of each, and which one takes the next request.
 //!
 //! ```text
-//!  cluster   the endpoints of a service's port in one snapshot of the mesh
-//!  vital     what is known of an endpoint; in_flight: one request there
+//!  cluster    the endpoints of a service's port in one snapshot of the mesh
+//!  endpoint   one of them; in_flight: one request there; hash: what of a request may decide about its endpoint
+//!  shared     what is counted for all of a service's port
+//!  vital      what is known of an endpoint; ejection: when it is left out
 //! ```
 //!
 //! All threads share what is known of an endpoint. Each keeps the clusters that it has used.
 
 mod cluster;
+mod ejection;
+mod endpoint;
+pub(crate) mod hash;
 mod in_flight;
+mod shared;
 mod vital;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use leno_model::{Mesh, Service, ServiceName, Workload, WorkloadUid};
+use leno_model::{Mesh, Service, ServiceName, Workload};
 use leno_policy::RouteError;
 use parking_lot::Mutex;
 
-pub(crate) use cluster::{Chosen, Cluster, Tried};
+pub(crate) use cluster::{Cluster, Tried};
+pub(crate) use endpoint::Common;
 pub(crate) use in_flight::{InFlight, Seat};
-use vital::Vital;
-
-/// What all threads know of the endpoints of a service's port.
-#[derive(Default)]
-pub(crate) struct Shared {
-    vitals: Mutex<HashMap<WorkloadUid, Arc<Vital>, RandomState>>,
-}
+pub(crate) use shared::{Counted, Limit, Overflow, Shared, Totals};
 
 /// A port of a service.
 type Of = (ServiceName, u16);
 
 /// What all threads know of endpoints.
-#[derive(Default)]
 pub(crate) struct Balancers {
     known: Mutex<HashMap<Of, Arc<Shared>, RandomState>>,
+    totals: Totals,
 }
 
 impl Balancers {
+    pub(crate) fn new(totals: Totals) -> Self {
+        Self { known: Mutex::default(), totals }
+    }
+
     fn of(&self, service: &ServiceName, port: u16) -> Arc<Shared> {
-        self.known.lock().entry((service.clone(), port)).or_default().clone()
+        let new = || Arc::new(Shared::new(&self.totals));
+        self.known.lock().entry((service.clone(), port)).or_insert_with(new).clone()
     }
 
     /// Forgets services that are gone.
@@ -67,7 +73,8 @@ impl Clusters {
     ) -> Result<Arc<Cluster>, RouteError> {
         let (port, is_ipv4) = (destination.port(), destination.is_ipv4());
         let is_it = |(at, v4, _): &&(u16, bool, Arc<Cluster>)| *at == port && *v4 == is_ipv4;
-        let known = self.known.lock().get(&service.id).and_then(|all| all.iter().find(is_it)).map(|found| found.2.clone());
+        let known =
+            self.known.lock().get(&service.id).and_then(|all| all.iter().find(is_it)).map(|found| found.2.clone());
         if let Some(known) = &known
             && known.is_of(mesh)
         {

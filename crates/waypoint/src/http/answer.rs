@@ -10,9 +10,14 @@ use super::refusal::{Flag, Refusal};
 impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.
     pub(crate) fn response(&self, grpc: bool) -> Response<Body> {
-        if grpc {
-            return self.grpc_response();
+        let mut response = if grpc { self.grpc_response() } else { self.plain_response() };
+        if self.flag == Flag::Overflow {
+            response.headers_mut().insert(OVERLOADED, HeaderValue::from_static("true"));
         }
+        response
+    }
+
+    fn plain_response(&self) -> Response<Body> {
         let mut response = Response::new(Body::Text(Some(self.text())));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -45,6 +50,9 @@ impl Refusal {
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// What clients of Istio look for, to tell this 503 from others.
+const OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
 
 const DEADLINE_EXCEEDED: u16 = 4;
 

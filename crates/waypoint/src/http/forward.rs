@@ -63,13 +63,13 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         false => RequestBody::Empty,
     };
     let seat = Seat::default();
-    let to = To { view: &view, target, seat: &seat };
     let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();
     // A client of gRPC says how long it waits, and the endpoint is told, too: the header stays.
     let patience = if asks.grpc { head::grpc_timeout(&head.headers) } else { None };
     let limit = [limits.request.filter(|limit| !limit.is_zero()), patience].into_iter().flatten().min();
     let deadline = limit.map(|limit| (Instant::now() + limit, limit));
     let retry = routed.as_ref().and_then(|routed| routed.forward.retry()).filter(|retry| !retry.codes.is_empty());
+    let to = To { view: &view, target, seat: &seat, again: retry.is_some() };
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);
     let again = Again { retry, limit: limits.backend_request.filter(|limit| !limit.is_zero()) };
@@ -79,7 +79,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         Some((deadline, limit)) => {
             tokio::select! {
                 sent = sending => sent,
-                () = timers::sleep_until(deadline) => Err(late(limit)),
+                () = timers::sleep_until(deadline) => {
+                    seat.gave_up();
+                    Err(late(limit))
+                }
             }
         }
     };
@@ -135,13 +138,13 @@ fn pass_back(
                 Flag::UpstreamTermination,
                 "the endpoint changed to another protocol unasked",
             );
-            leased.take_out();
+            drop(leased.take_out());
             return refuse(exchange, &refusal, false);
         };
-        leased.take_out();
+        let counted = leased.take_out();
         head::strip(&mut head.headers, true);
         head.version = Version::HTTP_11;
-        upgrade::carry(on_client, on_endpoint, exchange);
+        upgrade::carry(on_client, on_endpoint, counted, exchange);
         return Response::from_parts(head, Body::Empty);
     }
     head::strip(&mut head.headers, false);

@@ -31,6 +31,8 @@ pub(crate) enum Flag {
     Denied,
     /// It took too long.
     Timeout,
+    /// A rule permits no more requests or connections.
+    Overflow,
     /// What the routes say, in their own letters.
     Routes(&'static str),
 }
@@ -49,6 +51,7 @@ impl Flag {
             Self::Stopped => "LR",
             Self::Denied => "DENY",
             Self::Timeout => "UT",
+            Self::Overflow => "UO",
             Self::Routes(letters) => letters,
         }
     }
@@ -91,6 +94,7 @@ impl From<Failure> for Refusal {
             },
             Failure::NoRoute | Failure::Outside(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
             Failure::Denied(denied) => return Self::denied(denied),
+            Failure::Overflow(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::Overflow),
             Failure::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Flag::Stopped),
             _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure),
         };

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use super::client::{Client, View};
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
-use crate::balance::{Seat, Tried};
+use crate::balance::{Limit, Seat, Tried, hash};
 use crate::failure::Failure;
-use crate::http_pool::{HandshakeError, Kind, Leased, UpstreamKey};
+use crate::http_pool::{HandshakeError, Kind, Leased, New, Terms, UpstreamKey};
 use crate::request_body::RequestBody;
-use crate::upstream::{self, Caller};
+use crate::upstream::{self, Caller, Next, Room};
 
 /// The HTTP version for the endpoint: what its port declares, or else what the client speaks.
 pub(super) fn kind(declared: AppProtocol, head: &Parts, asks: &Asks) -> Kind {
@@ -42,6 +42,8 @@ pub(super) struct To<'a> {
     pub(super) target: &'a WaypointTarget,
     /// The endpoint that is asked at the moment.
     pub(super) seat: &'a Seat,
+    /// Whether it may be sent again, for what is answered.
+    pub(super) again: bool,
 }
 
 /// Why a connection could not be had.
@@ -91,6 +93,8 @@ pub(super) async fn send_again(
         return attempt(client, to, request, kind, told, again.limit).await;
     };
     let mut backoff = retry.backoff.unwrap_or(BACKOFF);
+    // Counts that it is sent again, until it is answered.
+    let mut _again = None;
     for _ in 0..retry.attempts.unwrap_or(RETRIES) {
         let answered = attempt(client, to, copy(&request), kind, told, again.limit).await;
         let status = match &answered {
@@ -101,6 +105,11 @@ pub(super) async fn send_again(
         if !retry.codes.contains(&status) {
             return answered;
         }
+        let Some(counted) = to.seat.again() else {
+            tracing::debug!(status, "a request is not sent again: too many are");
+            return answered;
+        };
+        _again = counted;
         drop(answered);
         timers::sleep(backoff).await;
         backoff *= 2;
@@ -124,7 +133,10 @@ async fn attempt(
     let deadline = Instant::now() + limit;
     tokio::select! {
         sent = sending => sent.map(|(response, leased)| (response, leased, Some(deadline))),
-        () = timers::sleep_until(deadline) => Err(late(limit)),
+        () = timers::sleep_until(deadline) => {
+            to.seat.gave_up();
+            Err(late(limit))
+        }
     }
 }
 
@@ -138,16 +150,20 @@ pub(super) async fn send(
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
     let plan = upstream::plan(&client.gate, client.lane(), &to.view.mesh, &to.view.own, to.target)?;
     let (mut tried, mut last) = (Tried::default(), None);
+    let hash = plan.hash_of().and_then(|of| hash::of(of, request.uri(), request.headers(), client.address().ip()));
     let mut pending = Some(request);
-    while let Some(next) = plan.next(&client.gate, &mut tried) {
+    while let Some(mut next) = plan.next(&client.gate, &mut tried, Limit::Requests, hash).map_err(Failure::from)? {
         told(next.route);
-        to.seat.sit(next.in_flight);
-        let asked = ask(client, to, next.route, next.others, kind, &mut pending).await;
+        to.seat.sit(next.in_flight.take());
+        let asked = ask(client, to, &next, kind, &mut pending).await;
         let mut in_flight = to.seat.leave();
         match asked {
             Ok((response, mut leased)) => {
                 if let Some(in_flight) = &mut in_flight {
                     in_flight.answered(response.status(), response.headers());
+                }
+                if to.again {
+                    to.seat.remember(in_flight.as_ref());
                 }
                 leased.counted(in_flight);
                 return Ok((response, leased));
@@ -181,24 +197,21 @@ struct Unanswered {
 async fn ask(
     client: &Client,
     to: &To<'_>,
-    route: &Route,
-    others: bool,
+    next: &Next<'_>,
     kind: Kind,
     pending: &mut Option<Request<RequestBody>>,
 ) -> Result<(Response<Incoming>, Leased), Unanswered> {
-    let (gate, lane) = (&client.gate, client.lane());
-    let key = UpstreamKey::new(route, kind);
-    let caller = Caller { own: &to.view.own, from: client.tunnel.local, service: to.target.service() };
-    let connect = async || upstream::open(gate, lane, &caller, route, others).await.map_err(Lack::Failure);
+    let lane = client.lane();
+    let key = UpstreamKey::new(next.route, kind);
+    let connect_timeout = next.of.and_then(|of| of.rules.connect_timeout);
+    let (service, from) = (to.target.service(), client.tunnel.local);
+    let caller = Caller { own: &to.view.own, from, service, connect_timeout };
     let mut fresh = false;
     loop {
-        let leased = if fresh {
-            match connect().await {
-                Ok(stream) => lane.http.make(&key, gate.config.max_head, stream).await.map_err(Lack::Handshake),
-                Err(lack) => Err(lack),
-            }
-        } else {
-            lane.http.lease(&key, gate.config.max_head, connect).await
+        let kept = if fresh { None } else { lane.http.kept(&key) };
+        let leased = match kept {
+            Some(kept) => Ok(kept),
+            None => connected(client, &key, &caller, next, fresh).await,
         };
         let mut leased = match leased {
             Ok(leased) => leased,
@@ -241,6 +254,36 @@ async fn ask(
         }
         return Err(Unanswered { refusal: terminated(error.error()), again: false });
     }
+}
+
+/// A connection that is not among those that are ready: a new one, or one that becomes free, as the rules permit.
+async fn connected(
+    client: &Client,
+    key: &UpstreamKey,
+    caller: &Caller<'_>,
+    next: &Next<'_>,
+    fresh: bool,
+) -> Result<Leased, Lack> {
+    let (gate, lane) = (&client.gate, client.lane());
+    let connect = async || upstream::open(gate, lane, caller, next.route, next.others).await.map_err(Lack::Failure);
+    let (mut terms, mut counted, mut pending) = (Terms::default(), None, None);
+    if let Some(of) = next.of {
+        terms = Terms { idle: of.rules.idle_timeout, uses: of.rules.max_requests_per_connection };
+        pending = Some(of.count(Limit::Pending).map_err(|overflow| Lack::Failure(overflow.into()))?);
+        match upstream::room(gate, lane, key, of).await {
+            Room::Kept(kept) if !fresh => return Ok(kept),
+            Room::Kept(kept) => drop(kept),
+            Room::New(new) => counted = Some(new),
+        }
+    }
+    let new = New { max_head: gate.config.max_head, terms, counted };
+    let leased = if fresh {
+        lane.http.make(key, new, connect().await?).await.map_err(Lack::Handshake)
+    } else {
+        lane.http.lease(key, new, connect).await
+    };
+    drop(pending);
+    leased
 }
 
 /// Whether asking twice is as good as asking once (RFC 9110 §9.2.2), and possible.

@@ -8,11 +8,13 @@ use super::exchange::Exchange;
 use super::refusal::Flag;
 
 /// Carries bytes both ways, once both ends have changed, until both have ended.
-pub(crate) fn carry(client: OnUpgrade, endpoint: OnUpgrade, mut exchange: Exchange) {
+///
+/// `counted` is what counts the connection until then.
+pub(crate) fn carry(client: OnUpgrade, endpoint: OnUpgrade, counted: impl Send + 'static, mut exchange: Exchange) {
     let gate = exchange.gate().clone();
     let carried = gate.carried.token();
     tokio::spawn(async move {
-        let _carried = carried;
+        let _counted = (carried, counted);
         let relayed = async {
             let (client, endpoint) =
                 (client.await.map_err(|e| e.to_string())?, endpoint.await.map_err(|e| e.to_string())?);

@@ -12,9 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::gate::Gate;
 
-/// Connects.
-pub(super) async fn tcp(gate: &Gate, address: SocketAddr) -> Result<TcpStream, Failure> {
-    let waited = gate.core.config.connect_timeout;
+/// Connects, within `waited`.
+pub(super) async fn tcp(address: SocketAddr, waited: Duration) -> Result<TcpStream, Failure> {
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -33,7 +32,8 @@ pub(super) async fn tls(
     identity: &leno_tls::MeshIdentity,
     address: SocketAddr,
     expected: &[Identity],
+    waited: Duration,
 ) -> Result<Link, Failure> {
-    let stream = tcp(gate, address).await?;
+    let stream = tcp(address, waited).await?;
     peers::connect(identity, stream, address, expected, &gate.core.config).await
 }

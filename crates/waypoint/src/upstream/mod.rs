@@ -1,22 +1,26 @@
 //! Endpoints: which there are, and how they are reached.
 
 mod dial;
+mod room;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leno_model::http::HashOf;
 use leno_model::{Mesh, Service, Workload};
 use leno_policy::{Route, RoutePlan, WaypointTarget, route_around};
 use leno_proxy::peers::headers::{self, TraceId};
 use leno_proxy::peers::{self, TunnelKey};
 use leno_tunnel::{ConnectRequest, timers};
 
-use crate::balance::{Cluster, InFlight, Tried};
+use crate::balance::{Cluster, Common, InFlight, Limit, Overflow, Tried};
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::lane::Lane;
 use crate::stream::Stream;
+
+pub(crate) use room::{Room, room};
 
 /// Shortest time between two looks for idle connections.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -35,6 +39,8 @@ pub(crate) enum Plan {
 /// The next endpoint to try.
 pub(crate) struct Next<'p> {
     pub(crate) route: &'p Route,
+    /// What it has in common with the other endpoints of its service.
+    pub(crate) of: Option<&'p Arc<Common>>,
     /// Whether there are others, if it does not answer.
     pub(crate) others: bool,
     /// Counts the request there, if it is one of a service's endpoints.
@@ -62,19 +68,35 @@ pub(crate) fn plan(
 }
 
 impl Plan {
-    /// The next endpoint to try, after those that were `tried`; `None` if enough were.
-    pub(crate) fn next(&self, gate: &Gate, tried: &mut Tried) -> Option<Next<'_>> {
+    /// What of a request decides about its endpoint, if anything does.
+    pub(crate) fn hash_of(&self) -> Option<&HashOf> {
+        match self {
+            Self::Balanced(cluster) => cluster.hash_of(),
+            Self::Fixed(_) => None,
+        }
+    }
+
+    /// The next endpoint to try for a request or a connection (`limit`), after those that were `tried`; `None` if enough were.
+    /// `hash` is of what decides, if the request has it.
+    pub(crate) fn next(
+        &self,
+        gate: &Gate,
+        tried: &mut Tried,
+        limit: Limit,
+        hash: Option<u64>,
+    ) -> Result<Option<Next<'_>>, Overflow> {
         match self {
             Self::Balanced(cluster) => {
-                let chosen = cluster.choose(&gate.silent, tried)?;
-                let in_flight = Some(chosen.begin());
-                Some(Next { route: &chosen.endpoint.route, others: chosen.others, in_flight })
+                let Some(chosen) = cluster.choose(&gate.silent, tried, hash) else { return Ok(None) };
+                let in_flight = Some(chosen.begin(limit)?);
+                let (route, of) = (&chosen.endpoint.route, Some(&chosen.endpoint.of));
+                Ok(Some(Next { route, of, others: chosen.others, in_flight }))
             }
             Self::Fixed(plan) => {
                 let place = tried.count();
-                let route = plan.attempts().get(place)?;
+                let Some(route) = plan.attempts().get(place) else { return Ok(None) };
                 tried.add(place);
-                Some(Next { route, others: place + 1 < plan.attempts().len(), in_flight: None })
+                Ok(Some(Next { route, of: None, others: place + 1 < plan.attempts().len(), in_flight: None }))
             }
         }
     }
@@ -94,6 +116,8 @@ pub(crate) struct Caller<'a> {
     /// The client's address, or the waypoint's own if many clients share the connection.
     pub(crate) from: SocketAddr,
     pub(crate) service: Option<&'a Arc<Service>>,
+    /// How long a connect may take, if a rule says so.
+    pub(crate) connect_timeout: Option<Duration>,
 }
 
 /// Connects to an endpoint. If there are `others`, one that did not answer before is not waited for long.
@@ -104,10 +128,11 @@ pub(crate) async fn open(
     route: &Route,
     others: bool,
 ) -> Result<Stream, Failure> {
+    let connect = caller.connect_timeout.unwrap_or(gate.core.config.connect_timeout);
     match route {
         Route::Passthrough { address } => Err(Failure::Outside(*address)),
         Route::Plain { address, .. } => {
-            Ok(Stream::Tcp(gate.silent.dial(*address, others, dial::tcp(gate, *address)).await?))
+            Ok(Stream::Tcp(gate.silent.dial(*address, others, dial::tcp(*address, connect)).await?))
         }
         Route::Hbone { workload: peer, address, authority, expected, .. } => {
             let identity = gate.core.identity(caller.own).await?;
@@ -128,10 +153,10 @@ pub(crate) async fn open(
                     &trace,
                 ),
             };
-            let dial = || gate.silent.dial(*address, others, dial::tls(gate, &identity, *address, expected));
+            let dial = || gate.silent.dial(*address, others, dial::tls(gate, &identity, *address, expected, connect));
             // This covers our connect and handshake, and the peer's own connect.
             let config = &gate.core.config;
-            let wait = config.connect_timeout * 2 + config.handshake_timeout;
+            let wait = connect + config.connect_timeout + config.handshake_timeout;
             let opened = timers::timeout(wait, lane.tunnels.open(&key, dial, request)).await;
             let opened = opened.map_err(|_| peers::Failure::ConnectTimeout { address: *address, waited: wait })?;
             let (stream, _) = opened.map_err(|error| {
@@ -158,7 +183,8 @@ pub(crate) async fn forget_peers(gate: Arc<Gate>) {
     loop {
         let kept = gate.lanes.iter().any(|lane| lane.http.count() > 0);
         // While nothing is kept, nothing wakes this thread up but news and this: at the next look, something may be.
-        let pause = if kept { idle / 2 } else { idle };
+        let shortest = gate.lanes.iter().filter_map(|lane| lane.http.shortest_idle()).min();
+        let pause = if kept { shortest.unwrap_or(idle).min(idle) / 2 } else { idle };
         if forgotten.elapsed() >= SERIES_AGE {
             gate.lanes.iter().for_each(|lane| lane.series.forget());
             forgotten = Instant::now();

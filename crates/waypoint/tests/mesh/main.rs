@@ -13,6 +13,7 @@ mod others;
 mod policies;
 mod refused;
 mod routes;
+mod rules;
 mod smuggling;
 mod support;
 mod told;

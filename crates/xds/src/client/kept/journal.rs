@@ -12,7 +12,9 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use leno_proto::{ADDRESS_TYPE, AUTHORIZATION_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE};
+use leno_proto::{
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
+};
 use prost::Message as _;
 use twox_hash::XxHash64;
 
@@ -21,7 +23,8 @@ use super::super::response::{Response, name_of};
 /// First bytes of a journal.
 pub(super) const MAGIC: &[u8] = b"leno mesh 1\n";
 /// The types that are kept.
-const TYPES: [&str; 5] = [ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, ROUTE_TYPE, REQUEST_POLICY_TYPE];
+const TYPES: [&str; 6] =
+    [ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, ROUTE_TYPE, REQUEST_POLICY_TYPE, ENDPOINT_POLICY_TYPE];
 /// Most resources of an entry.
 const ENTRY: usize = 256;
 /// Longest entry, bytes: more is no journal.
