@@ -11,6 +11,8 @@ pub mod certs;
 #[cfg(feature = "mesh")]
 pub mod control_plane;
 #[cfg(feature = "mesh")]
+pub mod endpoint;
+#[cfg(feature = "mesh")]
 pub mod flood;
 #[cfg(feature = "mesh")]
 pub mod frames;

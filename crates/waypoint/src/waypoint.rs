@@ -32,6 +32,7 @@ use crate::lane::lanes;
 use crate::own::Own;
 use crate::routes::Tables;
 use crate::tunnels::Tunnels;
+use crate::upstream;
 
 /// Connections that wait to be accepted; the kernel's limit is often lower.
 const BACKLOG: i32 = 1024;
@@ -164,7 +165,7 @@ impl Carrier for Waypoint {
             tokio::spawn(spans.clone().send(collector.clone(), format!("{}.{}", own.0, own.1)));
         }
         let gate = self.gate.clone();
-        tokio::spawn(crate::upstream::forget_peers(gate.clone()));
+        tokio::spawn(upstream::forget_peers(gate.clone()));
         let Some(first) = self.gate.lanes.first() else { return };
         for clear in &self.gate.config.clear_listeners {
             let (gate, authority) = (self.gate.clone(), Arc::from(clear.authority.as_str()));
@@ -228,6 +229,7 @@ impl Carrier for Waypoint {
         self.gate.stopped.cancel();
         self.gate.carried.close();
         let _ = tokio::time::timeout(FAREWELL, self.gate.carried.wait()).await;
+        let _ = tokio::time::timeout(FAREWELL, upstream::close(&self.gate)).await;
     }
 
     fn carried(&self) -> Open {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use leno_model::http::HashOf;
 use leno_model::{Mesh, Service, Workload};
 use leno_policy::{Route, RoutePlan, WaypointTarget, route_around};
@@ -170,6 +171,15 @@ pub(crate) async fn open(
             Ok(Stream::Tunnel(stream))
         }
     }
+}
+
+/// Ends all connections to endpoints, and waits until their peers have been told: one whose peer is told nothing is an error
+/// there. It also waits for those that are in use, so use it with a time limit.
+pub(crate) async fn close(gate: &Gate) {
+    for lane in &gate.lanes {
+        lane.http.evict(|_| true, Duration::ZERO);
+    }
+    join_all(gate.lanes.iter().map(|lane| lane.tunnels.close())).await;
 }
 
 /// Stops using tunnels and connections to peers that are gone or have changed since they were made, and connections that

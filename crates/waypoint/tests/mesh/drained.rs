@@ -1,12 +1,15 @@
 //! A waypoint that drains goes on serving those who have not learnt of it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use leno_model::AppProtocol;
+use leno_model::{AppProtocol, HBONE_PORT, TunnelProtocol};
+use leno_testkit::certs::Leaf;
+use leno_testkit::endpoint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::http1::mirror;
-use crate::support::{Mesh, VIP, soon};
+use crate::support::{Mesh, VIP, raw, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_come_meanwhile_bring_their_requests() {
@@ -31,4 +34,35 @@ async fn connections_that_come_meanwhile_bring_their_requests() {
     soon("an answer and the end", late.read_to_string(&mut answer)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("GET /late"), "{answer}");
     assert!(answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_are_told_of_the_end() {
+    let config = |config: &mut leno_waypoint::Config| config.proxy.drain_deadline = Duration::from_secs(60);
+    let ways = [(AppProtocol::Http11, true), (AppProtocol::Http2, true), (AppProtocol::Http11, false)];
+    for (index, (protocol, drained)) in ways.into_iter().enumerate() {
+        let mesh = Mesh::with(config).await;
+        let certificate = mesh.control.lax_authority.issue(&Leaf::uri("spiffe://cluster.local/ns/default/sa/web"));
+        let program = match protocol {
+            AppProtocol::Http2 => crate::http2::echo().await,
+            _ => mirror().await,
+        };
+        // An address of its own, because the port is always the same.
+        let pod = SocketAddr::from(([127, 0, 7, 1 + index as u8], program.port()));
+        let mut ends = endpoint::serve((pod.ip(), HBONE_PORT).into(), &certificate, program).await;
+        let service = mesh.service(protocol, &[]).await;
+        mesh.endpoint(&service, 0, pod, TunnelProtocol::Hbone);
+        mesh.control.synced(1).await;
+        let get = b"GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
+        let answer = raw(mesh.bridged().await, get).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        // The tunnel lies idle now. It is ended in good order, also where nothing waits for connections to end.
+        if drained {
+            mesh.drain();
+        } else {
+            drop(mesh);
+        }
+        let end = soon("the end of the tunnel", ends.recv()).await.unwrap();
+        assert!(end.is_ok(), "{protocol:?}, drained: {drained}: {end:?}");
+    }
 }
