@@ -31,6 +31,9 @@ pub(crate) fn spoken(bytes: &[u8]) -> Spoken {
         return if common == PREFACE.len() { Spoken::Http2 } else { Spoken::Unclear };
     }
     // Robust servers ignore an empty line before a request (RFC 9112 §2.2).
+    if bytes == b"\r" {
+        return Spoken::Unclear;
+    }
     let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
     let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     let method = line.iter().take(METHOD_MAX + 1).take_while(|b| is_token(b)).count();
@@ -62,6 +65,8 @@ mod tests {
         for (bytes, expected) in [
             (&b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..], Spoken::Http1),
             (b"\r\nGET / HTTP/1.0\r\n", Spoken::Http1),
+            (b"\r", Spoken::Unclear),
+            (b"\rGET / HTTP/1.0\r\n", Spoken::Other),
             (b"M-SEARCH * HTTP/1.1\r\n", Spoken::Http1),
             (b"GET / HTTP/1.1\n", Spoken::Http1),
             (PREFACE, Spoken::Http2),

@@ -1,6 +1,7 @@
 //! What all connections of a waypoint share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_capture::NamespaceId;
 use leno_proxy::Core;
@@ -17,8 +18,12 @@ use crate::config::WaypointConfig;
 use crate::guards::Guards;
 use crate::lane::Lane;
 use crate::own::Own;
+use crate::pressure::{Level, Pressure};
 use crate::routes::Tables;
 use crate::tunnels::Tunnels;
+
+/// How long a client may take nothing of what waits for it, when memory is short.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// What all connections of a waypoint share.
 pub(crate) struct Gate {
@@ -33,6 +38,7 @@ pub(crate) struct Gate {
     pub(crate) relay: RelayOptions,
     /// Where spans of requests are told, if anybody takes them.
     pub(crate) spans: Option<Spans>,
+    pub(crate) pressure: Pressure,
     /// Copies of requests that may be on their way.
     pub(crate) copies: Arc<Semaphore>,
     /// Endpoints that don't answer.
@@ -55,6 +61,16 @@ impl Gate {
     /// The part of new traces whose spans are told; `None` if nobody takes any.
     pub(crate) fn trace_share(&self) -> Option<f64> {
         self.spans.as_ref().map(|_| self.config.trace_sampling / 100.0)
+    }
+
+    /// Whether there is room for one request more. If memory is short, clients that don't read are let go.
+    pub(crate) fn has_room(&self) -> bool {
+        let (level, is_news) = self.pressure.look(self.core.trim);
+        if is_news {
+            let open = self.lanes.iter().flat_map(|lane| lane.open.all());
+            open.filter_map(|one| one.upgrade()).for_each(|one| one.let_go(STALLED));
+        }
+        level < Level::Full
     }
 
     /// The lane of a tunnel.

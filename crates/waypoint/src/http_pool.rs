@@ -99,9 +99,10 @@ const STREAMS: usize = 100;
 /// HTTP/1.1 connections that one endpoint's place keeps without a request.
 const IDLE_MOST: usize = 256;
 
-/// How much of a body waits here for a reader, bytes: per request, and per connection.
+/// How much of a body waits here for a reader, bytes: per request, and per connection. Clients share a connection, so those
+/// that don't read must not use up its window: it is for as many as it carries.
 const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS as u32;
 
 /// How much is buffered towards an endpoint that does not read, bytes.
 const SEND_BUFFER: usize = 64 << 10;

@@ -23,7 +23,9 @@
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
 //!  request_body  bodies on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
+//!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2
 //!  report      what is told of a connection; failure: why it was not carried; open: those that are open
+//!  pressure    how much memory there is for all of this
 //!  series      the metrics of requests; messages: what is counted of their bodies
 //! ```
 //!
@@ -39,6 +41,8 @@ mod config;
 mod connection;
 mod detect;
 mod failure;
+mod frames;
+mod framing;
 mod gate;
 mod guard;
 mod guards;
@@ -49,6 +53,7 @@ mod messages;
 mod open;
 mod own;
 mod pass;
+mod pressure;
 mod report;
 mod request_body;
 mod routes;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use leno_telemetry::access_log::Record;
@@ -12,6 +13,9 @@ use parking_lot::Mutex;
 pub(crate) trait Listed: Send + Sync {
     /// What would stand in the access log, if it ended now: one record of a connection, or one for each request.
     fn records(&self) -> Vec<Record>;
+
+    /// Memory is short. Ends the connection if it may hold much, and its client has taken nothing for `age`.
+    fn let_go(&self, _age: Duration) {}
 }
 
 /// The connections of one thread.

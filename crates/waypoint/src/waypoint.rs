@@ -30,6 +30,7 @@ use crate::gate::Gate;
 use crate::guards::Guards;
 use crate::lane::lanes;
 use crate::own::Own;
+use crate::pressure::Pressure;
 use crate::routes::Tables;
 use crate::tunnels::Tunnels;
 use crate::upstream;
@@ -118,6 +119,7 @@ impl Waypoint {
             config: config.waypoint.clone(),
             lanes,
             spans: config.waypoint.collector.is_some().then(|| Spans::new(core.metrics.spans_dropped().clone())),
+            pressure: Pressure::new(config.waypoint.max_memory),
             copies: Arc::new(Semaphore::new(COPIES)),
             relay: RelayOptions::default(),
             silent: Silent::default(),
@@ -252,6 +254,7 @@ impl Carrier for Waypoint {
             ("detectionTimeoutMs", json!(u64::try_from(config.detection_timeout.as_millis()).unwrap_or(u64::MAX))),
             ("forwardClientCert", json!(config.forward_client_cert)),
             ("maxHead", json!(config.max_head)),
+            ("maxMemory", json!(config.max_memory)),
         ];
         settings.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
     }

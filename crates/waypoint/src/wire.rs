@@ -14,9 +14,21 @@ use hyper_util::rt::TokioIo;
 use leno_tunnel::{TunnelStream, timers};
 use tokio::net::TcpStream;
 
+use crate::frames::Frames;
+use crate::framing::{Doubt, Framing};
+
 /// How long the peer of a connection that this side has ended may take to end its half. A stream that is dropped before
 /// is reset, and the reset may overtake what was sent last.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// Bytes that are read before others of the thread have their turn. As many frames of nothing as fit in take less than a
+/// millisecond.
+const TURN: usize = 64 << 10;
+
+/// A client sends too many HTTP/2 frames that bring nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("the client floods its connection with HTTP/2 frames that bring nothing (ENHANCE_YOUR_CALM)")]
+struct Flood;
 
 /// The bytes of an HTTP connection.
 pub(crate) struct Wire {
@@ -24,6 +36,20 @@ pub(crate) struct Wire {
     inner: Option<Inner>,
     /// What others know of it.
     signs: Option<Arc<Signs>>,
+    /// Follows what a client sends.
+    watch: Watch,
+    /// Bytes that have been read without a break.
+    read: usize,
+}
+
+/// What is looked for in a client's bytes.
+enum Watch {
+    /// It is no client, or one in the clear.
+    Nothing,
+    /// Requests in HTTP/1.1 that may be read in two ways.
+    Framing(Box<Framing>),
+    /// Floods of HTTP/2 frames.
+    Frames(Box<Frames>),
 }
 
 /// What a connection tells those who watch it, and they tell it.
@@ -33,6 +59,8 @@ pub(crate) struct Signs {
     pub(crate) heard: AtomicBool,
     /// If it is dropped unfinished, what was sent is to arrive, and looks complete. Otherwise it looks cut.
     pub(crate) complete: AtomicBool,
+    /// A request that may be read in two ways.
+    pub(crate) doubt: Doubt,
 }
 
 enum Inner {
@@ -42,11 +70,11 @@ enum Inner {
 
 impl Wire {
     pub(crate) fn tunnel(stream: TunnelStream) -> Self {
-        Self { inner: Some(Inner::Tunnel(stream)), signs: None }
+        Self { inner: Some(Inner::Tunnel(stream)), signs: None, watch: Watch::Nothing, read: 0 }
     }
 
     pub(crate) fn tcp(stream: TcpStream) -> Self {
-        Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None }
+        Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None, watch: Watch::Nothing, read: 0 }
     }
 
     /// Whether bytes have come that nobody has read.
@@ -58,10 +86,48 @@ impl Wire {
         }
     }
 
-    /// Lets others watch it.
-    pub(crate) fn watched(mut self, signs: Arc<Signs>) -> Self {
+    /// A client's that speaks HTTP/1.1. Others may watch it.
+    pub(crate) fn http1(mut self, signs: Arc<Signs>) -> Self {
         self.signs = Some(signs);
+        self.watch = Watch::Framing(Box::default());
         self
+    }
+
+    /// A client's that speaks HTTP/2.
+    pub(crate) fn http2(mut self) -> Self {
+        self.watch = Watch::Frames(Box::default());
+        self
+    }
+
+    /// Bytes have come.
+    fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !matches!(self.watch, Watch::Nothing) {
+            self.read += bytes.len();
+        }
+        if let Some(signs) = &self.signs {
+            signs.heard.store(true, Relaxed);
+        }
+        match (&mut self.watch, &self.signs) {
+            (Watch::Framing(framing), Some(signs)) => {
+                if let Err(what) = framing.look(bytes) {
+                    signs.doubt.tell(framing.requests(), what);
+                }
+            }
+            (Watch::Frames(frames), _) => {
+                if !frames.look(bytes) {
+                    return Err(io::Error::other(Flood));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let (Watch::Frames(frames), Poll::Ready(Ok(bytes))) = (&mut self.watch, &written) {
+            frames.sent(*bytes);
+        }
+        written
     }
 
     fn parts(&mut self) -> io::Result<&mut Inner> {
@@ -72,20 +138,25 @@ impl Wire {
 impl Read for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         let before = buf.remaining();
+        let so_far = std::mem::take(&mut self.read);
+        if so_far >= TURN {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         match self.parts()? {
             Inner::Tcp(stream) => return Pin::new(stream).poll_read(cx, buf),
             Inner::Tunnel(stream) => {
                 let Some(mut chunk) = ready!(stream.poll_chunk(cx))? else { return Poll::Ready(Ok(())) };
                 let length = chunk.len().min(before);
-                buf.put_slice(&chunk.split_to(length));
+                let read = chunk.split_to(length);
+                buf.put_slice(&read);
                 stream.release(length);
                 if !chunk.is_empty() {
                     stream.unread(chunk);
                 }
+                self.read = so_far;
+                self.note(&read)?;
             }
-        }
-        if let Some(signs) = &self.signs {
-            signs.heard.store(true, Relaxed);
         }
         Poll::Ready(Ok(()))
     }
@@ -93,10 +164,11 @@ impl Read for Wire {
 
 impl Write for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.parts()? {
+        let written = match self.parts()? {
             Inner::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write(Pin::new(stream), cx, buf),
-        }
+        };
+        self.sent(written)
     }
 
     fn poll_write_vectored(
@@ -104,10 +176,11 @@ impl Write for Wire {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.parts()? {
+        let written = match self.parts()? {
             Inner::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write_vectored(Pin::new(stream), cx, slices),
-        }
+        };
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {

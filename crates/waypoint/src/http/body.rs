@@ -1,6 +1,7 @@
 //! Bodies on their way through.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
 use super::refusal::Flag;
+use super::unread::Unread;
 use crate::http_pool::Leased;
 
 /// The body of a response.
@@ -30,6 +32,9 @@ pub(crate) struct Passing {
     exchange: Option<Exchange>,
     /// When it must have ended, if a route says so.
     deadline: Option<Pin<Box<Sleep>>>,
+    unread: Arc<Unread>,
+    /// Whether bytes were handed over, and the next were not asked for.
+    waits: bool,
 }
 
 /// Why a response's body breaks off.
@@ -42,11 +47,22 @@ pub(crate) enum BodyError {
 }
 
 impl Passing {
-    pub(crate) fn new(incoming: Incoming, leased: Leased, exchange: Exchange, deadline: Option<Instant>) -> Self {
+    pub(crate) fn new(
+        incoming: Incoming,
+        leased: Leased,
+        exchange: Exchange,
+        (deadline, unread): (Option<Instant>, Arc<Unread>),
+    ) -> Self {
         // What has come with the head needs no timer.
         let deadline = deadline.filter(|_| !http_body::Body::is_end_stream(&incoming));
         let deadline = deadline.map(|deadline| Box::pin(timers::sleep_until(deadline)));
-        Self { incoming, leased: Some(leased), exchange: Some(exchange), deadline }
+        Self { incoming, leased: Some(leased), exchange: Some(exchange), deadline, unread, waits: false }
+    }
+
+    fn asked_for(&mut self) {
+        if std::mem::take(&mut self.waits) {
+            self.unread.asked_for();
+        }
     }
 
     fn end(&mut self) {
@@ -59,6 +75,7 @@ impl Passing {
 
 impl Drop for Passing {
     fn drop(&mut self) {
+        self.asked_for();
         if let Some(mut exchange) = self.exchange.take() {
             if !http_body::Body::is_end_stream(&self.incoming) {
                 exchange.broken(Flag::Downstream, "the client went away before it had the whole response".into());
@@ -77,6 +94,7 @@ impl http_body::Body for Body {
             Self::Empty => Poll::Ready(None),
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Response(passing) => {
+                passing.asked_for();
                 let Poll::Ready(frame) = Pin::new(&mut passing.incoming).poll_frame(cx) else {
                     let Some(deadline) = &mut passing.deadline else { return Poll::Pending };
                     ready!(deadline.as_mut().poll(cx));
@@ -88,6 +106,8 @@ impl http_body::Body for Body {
                 };
                 match &frame {
                     Some(Ok(frame)) => {
+                        passing.waits = true;
+                        passing.unread.handed_over();
                         if let Some(exchange) = &mut passing.exchange {
                             match (frame.data_ref(), frame.trailers_ref()) {
                                 (Some(data), _) => exchange.sent(data),

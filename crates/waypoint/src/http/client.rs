@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use leno_model::{Identity, Mesh, Service, Workload};
 use leno_policy::http::{Guard, Table};
@@ -11,6 +12,7 @@ use leno_telemetry::access_log::{Direction, Endpoint, Record, Request};
 use parking_lot::Mutex;
 
 use super::pending::{AllPending, protocol};
+use super::unread::Unread;
 use crate::asked::{Asked, source};
 use crate::gate::Gate;
 use crate::guard;
@@ -26,6 +28,8 @@ pub(crate) struct Client {
     pub(crate) report: Report,
     /// Its requests that are open.
     pub(crate) pending: AllPending,
+    /// What of their responses it does not read.
+    pub(crate) unread: Arc<Unread>,
     authority: String,
     view: Mutex<Arc<View>>,
     _place: Place,
@@ -64,6 +68,7 @@ impl Client {
             tunnel,
             report,
             pending: AllPending::default(),
+            unread: Arc::default(),
             authority,
             view: Mutex::new(view),
         })
@@ -124,6 +129,10 @@ impl View {
 }
 
 impl Listed for Client {
+    fn let_go(&self, age: Duration) {
+        self.unread.end_if_stalled(age, self.pending.idle());
+    }
+
     fn records(&self) -> Vec<Record> {
         let view = self.view.lock().clone();
         let of = |pending: super::pending::Pending| {

@@ -105,6 +105,10 @@ impl Exchange {
         &self.client.gate
     }
 
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     pub(crate) fn is_http2(&self) -> bool {
         self.version == Version::HTTP_2
     }

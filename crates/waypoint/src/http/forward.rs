@@ -18,9 +18,9 @@ use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
-use super::{identity, mirror, trace, upgrade};
+use super::upgrade::{self, Upgrade};
+use super::{identity, mirror, trace, websocket};
 use crate::balance::Seat;
-use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
 
@@ -35,7 +35,9 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         Err(refusal) => return Ok(refuse(exchange, &refusal, false)),
     };
     exchange.asks(&asks);
-    let on_client = asks.upgrade.then(|| head.extensions.remove::<OnUpgrade>()).flatten();
+    if !client.gate.has_room() {
+        return Ok(refuse(exchange, &Refusal::overload(), asks.grpc));
+    }
     let own_identity = client.gate.config.forward_client_cert.then(|| view.own.identity()).flatten();
     identity::client_cert(&mut head.headers, client.identity(), own_identity.as_ref());
     identity::forwarded_proto(&mut head.headers);
@@ -44,6 +46,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     if let Err(refusal) = permit(&client, &view, &head, &mut asks, &mut exchange) {
         return Ok(refuse(exchange, &refusal, asks.grpc));
     }
+    let upgrade = Upgrade::of(&mut head, &asks);
     let mut routed = match routing::follow(&view, &mut exchange, &mut head, &mut asks) {
         Ok(routed) => routed,
         Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),
@@ -94,18 +97,13 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     if let Some(routed) = &routed {
         routed.forward.change_response(response.headers_mut());
     }
-    Ok(pass_back(&view, response, (leased, ends), exchange, on_client))
+    Ok(pass_back(&view, response, (leased, ends), exchange, upgrade))
 }
 
 /// Gives the request its one form, and asks the policies whether it may pass.
 fn permit(client: &Client, view: &View, head: &Parts, asks: &mut Asks, exchange: &mut Exchange) -> Result<(), Refusal> {
     routing::normalise(asks)?;
-    let request = routing::seen(client.identity(), head, asks);
-    for guard in [Some(&view.guard), view.left_guard.as_ref()].into_iter().flatten() {
-        guard::judge(guard, &client.tunnel, &view.target, Some(&request), |note| exchange.note(note))
-            .map_err(|denied| Refusal::denied(&denied))?;
-    }
-    Ok(())
+    upgrade::judge(client, view, (head, asks), |note| exchange.note(note)).map_err(|denied| Refusal::denied(&denied))
 }
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {
@@ -126,13 +124,13 @@ fn pass_back(
     response: Response<Incoming>,
     (leased, deadline): (Leased, Option<Instant>),
     mut exchange: Exchange,
-    on_client: Option<OnUpgrade>,
+    upgrade: Option<Upgrade>,
 ) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     exchange.responded(head.status, &head.headers);
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let on_endpoint = head.extensions.remove::<OnUpgrade>();
-        let (Some(on_client), Some(on_endpoint)) = (on_client, on_endpoint) else {
+        let (Some(upgrade), Some(on_endpoint)) = (upgrade, on_endpoint) else {
             let refusal = Refusal::new(
                 StatusCode::BAD_GATEWAY,
                 Flag::UpstreamTermination,
@@ -142,10 +140,19 @@ fn pass_back(
             return refuse(exchange, &refusal, false);
         };
         let counted = leased.take_out();
-        head::strip(&mut head.headers, true);
+        head::strip(&mut head.headers, !upgrade.is_extended());
         head.version = Version::HTTP_11;
-        upgrade::carry(on_client, on_endpoint, counted, exchange);
+        if upgrade.is_extended() {
+            head.status = websocket::consent(&mut head.headers);
+        }
+        upgrade.carry(on_endpoint, counted, exchange);
         return Response::from_parts(head, Body::Empty);
+    }
+    if upgrade.is_some_and(|upgrade| upgrade.is_extended()) && head.status.is_success() {
+        // To its client, that would be consent.
+        let reason = format!("the endpoint answered {} where a WebSocket was asked for", head.status);
+        let refusal = Refusal::new(StatusCode::BAD_GATEWAY, Flag::UpstreamTermination, reason);
+        return refuse(exchange, &refusal, false);
     }
     head::strip(&mut head.headers, false);
     head.version = Version::HTTP_11;
@@ -153,7 +160,8 @@ fn pass_back(
         // The client's next connection goes where its service is now.
         head.headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
-    let body = Body::Response(Box::new(Passing::new(body, leased, exchange, deadline)));
+    let unread = exchange.client().unread.clone();
+    let body = Body::Response(Box::new(Passing::new(body, leased, exchange, (deadline, unread))));
     Response::from_parts(head, body)
 }
 

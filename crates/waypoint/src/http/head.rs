@@ -11,10 +11,12 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Uri, Version};
 
 use super::refusal::Refusal;
+use super::websocket;
+use crate::framing::Ambiguity;
 use crate::http_pool::Kind;
 
 /// What a request asks for, apart from its headers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Asks {
     /// The host it names, with its port if it names one.
     pub(crate) authority: Authority,
@@ -22,6 +24,8 @@ pub(crate) struct Asks {
     pub(crate) path: PathAndQuery,
     /// Whether it wants to cease to be HTTP.
     pub(crate) upgrade: bool,
+    /// Whether it wants that by a CONNECT of HTTP/2 (RFC 8441).
+    pub(crate) extended: bool,
     /// Whether it is gRPC.
     pub(crate) grpc: bool,
 }
@@ -37,8 +41,12 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 /// # Errors
 /// If it is to be refused.
 pub(crate) fn prepare(head: &mut Parts, default: impl FnOnce() -> Option<Authority>) -> Result<Asks, Refusal> {
-    if head.method == Method::CONNECT {
-        return Err(Refusal::malformed("a tunnel within a connection (CONNECT) is not carried"));
+    if let Some(ambiguity) = head.extensions.get::<Ambiguity>() {
+        return Err(Refusal::malformed(ambiguity.reason()));
+    }
+    let extended = head.method == Method::CONNECT;
+    if extended {
+        websocket::handshake(head)?;
     }
     let authority = authority(head)?;
     let authority = match authority {
@@ -57,12 +65,14 @@ pub(crate) fn prepare(head: &mut Parts, default: impl FnOnce() -> Option<Authori
         return Err(Refusal::malformed("only OPTIONS may ask for *"));
     }
     let headers = &mut head.headers;
-    let upgrade = head.version == Version::HTTP_11 && wants_upgrade(headers);
-    let grpc = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    let upgrade = extended || head.version == Version::HTTP_11 && wants_upgrade(headers);
+    // A refusal in the words of gRPC has the status 200, which would be consent here.
+    let grpc =
+        !extended && headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     strip(headers, upgrade);
     // The body is asked for, and 100 sent, when the endpoint is connected to.
     headers.remove(EXPECT);
-    Ok(Asks { authority, path, upgrade, grpc })
+    Ok(Asks { authority, path, upgrade, extended, grpc })
 }
 
 /// How long a client of gRPC waits (gRPC over HTTP/2, "Timeout": up to eight digits and a unit).
@@ -93,6 +103,14 @@ fn authority(head: &Parts) -> Result<Option<Authority>, Refusal> {
         }
         (Some(_), Some(_)) => return Err(Refusal::malformed("the request names several hosts")),
     };
+    // A target like `web:80` is for CONNECT alone (RFC 9112 §3.2.3).
+    let is_sound = match head.uri.scheme_str() {
+        Some(scheme) => scheme == "http" || scheme == "https",
+        None => head.uri.authority().is_none(),
+    };
+    if !is_sound {
+        return Err(Refusal::malformed("the target is neither a path nor a URL of HTTP"));
+    }
     let asked = head.uri.authority();
     // Of what RFC 3986 allows in a host, names in a mesh need only this. What is left out is read in different ways.
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);

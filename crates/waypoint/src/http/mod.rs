@@ -8,9 +8,9 @@
 //!  forward  one request and its response; send  to endpoints; mirror  copies of it
 //!  routing  the route that it follows
 //!  exchange what is told of them; pending  those that are open
-//!  upgrade  connections that cease to be HTTP
+//!  upgrade  connections that cease to be HTTP; websocket  those that are asked for in HTTP/2
 //!  refusal  why a request is not answered by an endpoint; answer: what its client is told
-//!  body     bodies on their way to the client
+//!  body     bodies on their way to the client; unread  what waits for one that does not read
 //! ```
 
 mod answer;
@@ -27,7 +27,9 @@ mod routing;
 mod send;
 mod serve;
 mod trace;
+mod unread;
 mod upgrade;
+mod websocket;
 
 pub(crate) use client::Client;
 pub(crate) use serve::{FAREWELL, serve};

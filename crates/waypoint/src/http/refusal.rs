@@ -33,6 +33,8 @@ pub(crate) enum Flag {
     Timeout,
     /// A rule permits no more requests or connections.
     Overflow,
+    /// There is no memory for it.
+    Overload,
     /// What the routes say, in their own letters.
     Routes(&'static str),
 }
@@ -52,6 +54,7 @@ impl Flag {
             Self::Denied => "DENY",
             Self::Timeout => "UT",
             Self::Overflow => "UO",
+            Self::Overload => "OM",
             Self::Routes(letters) => letters,
         }
     }
@@ -76,6 +79,12 @@ impl Refusal {
     pub(crate) fn denied(denied: &Denied) -> Self {
         let told = Some(Denied::TEXT);
         Self { told, ..Self::new(StatusCode::FORBIDDEN, Flag::Denied, denied.to_string()) }
+    }
+
+    /// For a request that there is no memory for.
+    pub(crate) fn overload() -> Self {
+        let reason = "the waypoint has as much memory as it may (LENO_MAX_MEMORY); it needs more, or replicas";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Flag::Overload, reason)
     }
 
     /// For a request that breaks the rules of HTTP.

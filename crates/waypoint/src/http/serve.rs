@@ -1,5 +1,6 @@
 //! Serves a client's HTTP connection.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -17,6 +18,7 @@ use leno_tunnel::{rarely, timers};
 
 use super::client::Client;
 use super::forward::forward;
+use super::unread::End;
 use crate::failure::Failure;
 use crate::timer::{Here, Timer};
 use crate::wire::{Signs, Wire};
@@ -44,12 +46,14 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
             .max_concurrent_streams(config.max_concurrent_requests)
+            // For WebSockets (RFC 8441).
+            .enable_connect_protocol()
             .max_header_list_size(u32::try_from(config.max_head).unwrap_or(u32::MAX));
         let service = {
             let client = client.clone();
             service_fn(move |request: Request<Incoming>| forward(client.clone(), request))
         };
-        let connection = pin!(builder.serve_connection(wire, service));
+        let connection = pin!(builder.serve_connection(wire.http2(), service));
         until_end(&client, connection, |connection| connection.graceful_shutdown(), None).await
     } else {
         let mut builder = http1::Builder::new();
@@ -61,8 +65,13 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
         let service = {
             let signs = signs.clone();
             let client = client.clone();
-            service_fn(move |request: Request<Incoming>| {
+            let requests = Cell::new(0);
+            service_fn(move |mut request: Request<Incoming>| {
                 signs.heard.store(false, Relaxed);
+                requests.set(requests.get() + 1);
+                if let Some(ambiguity) = signs.doubt.about(requests.get()) {
+                    request.extensions_mut().insert(ambiguity);
+                }
                 // It is refused, and the library then takes the connection for one that has ceased to be HTTP.
                 signs.complete.store(request.method() == Method::CONNECT, Relaxed);
                 let (client, signs) = (client.clone(), signs.clone());
@@ -74,7 +83,7 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
                 }
             })
         };
-        let connection = builder.serve_connection(wire.watched(signs.clone()), service);
+        let connection = builder.serve_connection(wire.http1(signs.clone()), service);
         let connection = pin!(connection.with_upgrades());
         let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), Some(slow)).await;
         if let Ended::Broken(error) = &ended {
@@ -94,6 +103,8 @@ enum Ended {
     Broken(hyper::Error),
     /// The head of a request took too long.
     SlowHead(Duration),
+    /// The client reads nothing, and memory is short.
+    Unread,
     /// The waypoint ends.
     Stopped,
 }
@@ -102,6 +113,10 @@ enum Ended {
 fn report_end(client: &Client, ended: Ended) {
     match ended {
         Ended::Well | Ended::Stopped => {}
+        Ended::Unread => {
+            let error = "the client reads nothing of its responses, and memory is short (LENO_MAX_MEMORY)";
+            client.report.failed_with(ResponseFlags::ResourceLimit, error.to_owned());
+        }
         Ended::SlowHead(limit) => {
             client.report.failed_with(ResponseFlags::Connect, Failure::SlowHead(limit).to_string());
         }
@@ -148,6 +163,14 @@ where
                 draining = None;
                 end_soon(connection.as_mut());
                 // The connection is to hear of it at once.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Pending if client.unread.ends(cx) == End::Now => Poll::Ready(Ended::Unread),
+            Poll::Pending if !ending && client.unread.ends(cx) == End::Soon => {
+                ending = true;
+                (idle.limit, idle.timer) = (FAREWELL, Box::pin(timers::sleep(FAREWELL)));
+                end_soon(connection.as_mut());
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

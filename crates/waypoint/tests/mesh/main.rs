@@ -15,5 +15,7 @@ mod refused;
 mod routes;
 mod rules;
 mod smuggling;
+mod smuggling_http2;
 mod support;
 mod told;
+mod websockets;

@@ -15,6 +15,54 @@ const SECOND: &str = "GET /smuggled HTTP/1.1\r\nhost: web\r\nconnection: close\r
 
 /// Name and bytes; what must not pass.
 const REFUSED: &[(&str, &str)] = &[
+    ("CL.TE", "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nX"),
+    (
+        "TE.CL",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n1\r\nX\r\n0\r\n\r\n",
+    ),
+    (
+        "chunks and a length that is none",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\ncontent-length: x\r\n\r\n0\r\n\r\n",
+    ),
+    ("bare LF after the request line", "GET / HTTP/1.1\nhost: web\r\n\r\n"),
+    ("bare LF after a header", "GET / HTTP/1.1\r\nhost: web\nx: y\r\n\r\n"),
+    ("bare LF ends the head", "GET / HTTP/1.1\r\nhost: web\r\n\n"),
+    ("bare LF before the request", "\nGET / HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("bare CR ends the head", "GET / HTTP/1.1\r\nhost: web\r\n\r"),
+    ("bare CR after the request line", "GET / HTTP/1.1\rhost: web\r\n\r\n"),
+    (
+        "TE with a space before the colon",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+    ),
+    ("TE in a folded line", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n"),
+    ("TE in quotes", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: \"chunked\"\r\n\r\n0\r\n\r\n"),
+    ("TE with a NUL", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\0\r\n\r\n0\r\n\r\n"),
+    ("folded length", "POST / HTTP/1.1\r\nhost: web\r\ncontent-length:\r\n 5\r\n\r\nhello"),
+    ("NUL in a name", "GET / HTTP/1.1\r\nhost: web\r\nx\0: a\r\n\r\n"),
+    ("CR in a name", "GET / HTTP/1.1\r\nhost: web\r\nx\ry: a\r\n\r\n"),
+    ("tab before the colon", "GET / HTTP/1.1\r\nhost: web\r\ncontent-length\t: 5\r\n\r\nhello"),
+    ("NUL in the target", "GET /a\0b HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("two targets", "GET / /admin HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("target without a slash", "GET a HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("target of another scheme", "GET ftp://web/ HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("absolute target with a user", "GET http://a@web/ HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("absolute target and two hosts", "GET http://web/ HTTP/1.1\r\nhost: web\r\nhost: web\r\n\r\n"),
+    ("the same host twice", "GET / HTTP/1.1\r\nhost: web\r\nhost: web\r\n\r\n"),
+    ("two hosts in one line", "GET / HTTP/1.1\r\nhost: web, other\r\n\r\n"),
+    ("empty host", "GET / HTTP/1.1\r\nhost:\r\n\r\n"),
+    ("asterisk for GET", "GET * HTTP/1.1\r\nhost: web\r\n\r\n"),
+    ("chunk without its CRLF", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello0\r\n\r\n"),
+    ("chunk with bare LF", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\nhello\n0\n\n"),
+    (
+        "space before a chunk's size",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n 5\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "CR in a chunk's extension",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n0\r\n\r\n",
+    ),
+    ("no chunk size", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n;a=b\r\nhello\r\n0\r\n\r\n"),
+    ("bare LF in the trailers", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: y\n\r\n"),
     ("TE.TE, identity last", "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
     (
         "TE twice",
@@ -70,7 +118,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// What passes, and the bodies that the program gets.
+/// What passes, and what the program gets: the body, or a header in its only form.
 const HARMLESS: &[(&str, &str, &str)] = &[
     (
         "the same length twice",
@@ -87,14 +135,17 @@ const HARMLESS: &[(&str, &str, &str)] = &[
         "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n",
         "hello",
     ),
-];
-
-/// With a length and chunks, the chunks count and the length goes (RFC 9112 §6.3): the program can't read it in another way.
-const TWO_LENGTHS: &[(&str, &str)] = &[
-    ("CL.TE", "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nX"),
     (
-        "TE.CL",
-        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n1\r\nX\r\n0\r\n\r\n",
+        "a target that names the host wins (RFC 9112 §3.2.2)",
+        "GET http://web/ HTTP/1.1\r\nhost: other\r\n\r\n",
+        "host: web\r\n",
+    ),
+    ("a fragment is nobody's", "GET /a#b HTTP/1.1\r\nhost: web\r\n\r\n", "GET /a HTTP/1.1\r\n"),
+    ("codings that are offered", "GET / HTTP/1.1\r\nhost: web\r\nte: trailers, deflate\r\n\r\n", "te: trailers\r\n"),
+    (
+        "a body that looks like a request",
+        "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 27\r\n\r\nTransfer-Encoding: chunked\n",
+        "chunked",
     ),
 ];
 
@@ -144,21 +195,18 @@ async fn nothing_is_smuggled() {
     let (at, seen) = recorder().await;
     mesh.service(AppProtocol::Http11, &[at]).await;
     let to = mesh.bridged().await;
+    let mut wrong = Vec::new();
     for (name, bytes) in REFUSED {
         let answer = exchange(to, &format!("{bytes}{SECOND}")).await;
-        let told = String::from_utf8_lossy(&seen.lock()).into_owned();
-        assert!(!told.contains("smuggled"), "{name}: the program got {told:?}");
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{name}: {answer:?}, program: {told:?}");
+        let told = std::mem::take(&mut *seen.lock());
+        let told = String::from_utf8_lossy(&told).into_owned();
         // A body that breaks off may have begun to go out; it must not be ended, for then it would count.
-        assert!(told.is_empty() || !told.ends_with("0\r\n\r\n"), "{name}: the program got {told:?}");
-        seen.lock().clear();
+        let sound = !told.contains("smuggled") && !told.ends_with("0\r\n\r\n");
+        if !sound || !(answer.is_empty() || answer.starts_with("HTTP/1.1 4")) {
+            wrong.push(format!("{name}: {answer:?}, program: {told:?}"));
+        }
     }
-    for (name, bytes) in TWO_LENGTHS {
-        let answer = exchange(to, &format!("{bytes}{SECOND}")).await;
-        let told = String::from_utf8_lossy(&seen.lock()).into_owned();
-        assert!(!answer.is_empty() && !told.contains("content-length"), "{name}: {told:?}");
-        seen.lock().clear();
-    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
     for (name, bytes, body) in HARMLESS {
         let answer = exchange(to, &format!("{bytes}{SECOND}")).await;
         let told = String::from_utf8_lossy(&seen.lock()).into_owned();
