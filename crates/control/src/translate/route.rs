@@ -88,19 +88,16 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn rules(self, refs: &mut dyn Refs) -> Result<Vec<Rule>, String> {
-        let at = |index: usize| move |error: String| format!("spec.rules[{index}]: {error}");
+    /// The rules, or what is wrong with each.
+    fn rules(self, refs: &mut dyn Refs) -> Vec<Result<Rule, String>> {
         match self {
             Self::Http(route) => {
                 // What the API's definition has as its default.
                 let one = [HTTPRouteRule::default()];
                 let rules = route.spec.rules.as_deref().unwrap_or(&one);
-                rules.iter().enumerate().map(|(index, rule)| http_rule(rule, refs).map_err(at(index))).collect()
+                rules.iter().map(|rule| http_rule(rule, refs)).collect()
             }
-            Self::Grpc(route) => {
-                let rules = route.spec.rules.iter().enumerate();
-                rules.map(|(index, rule)| grpc_rule(rule, refs).map_err(at(index))).collect()
-            }
+            Self::Grpc(route) => route.spec.rules.iter().map(|rule| grpc_rule(rule, refs)).collect(),
         }
     }
 }
@@ -223,13 +220,28 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
         rules: Vec::new(),
         not_understood: None,
     };
-    let refused = match (source.not_understood(), source.rules(&mut refs)) {
-        ([], Ok(rules)) => {
-            route.rules = rules;
-            leno_policy::http::check(&route).err().map(|problems| refusal(&problems))
+    let mut problems = Vec::new();
+    for (index, rule) in source.rules(&mut refs).into_iter().enumerate() {
+        match rule {
+            Ok(rule) => route.rules.push(rule),
+            Err(problem) => problems.push((index, problem)),
         }
-        ([], Err(problem)) => Some(("UnsupportedValue", problem)),
-        (missing, _) => {
+    }
+    // Whether some of its rules could be followed, if others can't.
+    let mut partly = !route.rules.is_empty() && !problems.is_empty();
+    let refused = match source.not_understood() {
+        [] if problems.is_empty() => leno_policy::http::check(&route).err().map(|problems| {
+            let wrong: BTreeSet<usize> = problems.iter().map(|(index, _)| *index).collect();
+            partly = wrong.len() < route.rules.len();
+            refusal(&problems)
+        }),
+        [] => {
+            let texts: Vec<String> =
+                problems.iter().map(|(index, problem)| format!("spec.rules[{index}]: {problem}")).collect();
+            Some(("UnsupportedValue", texts.join("; ")))
+        }
+        missing => {
+            partly = false;
             Some(("UnsupportedValue", format!("not understood by this version of Leno: {}", missing.join("; "))))
         }
     };
@@ -270,7 +282,13 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
             }
             Err((reason, message)) => Condition::new("Accepted", false, reason, message),
         };
-        out.parents.push(ParentStatus { parent: reference.clone(), conditions: vec![accepted, resolved.clone()] });
+        let mut conditions = vec![accepted, resolved.clone()];
+        if let Some((_, problem)) = refused.as_ref().filter(|_| partly) {
+            // The Gateway API wants these words at the beginning.
+            let message = format!("Fall Back to the version before, if there is one: {problem}");
+            conditions.push(Condition::new("PartiallyInvalid", true, "UnsupportedValue", message));
+        }
+        out.parents.push(ParentStatus { parent: reference.clone(), conditions });
     }
     for parent in &out.parents {
         let name = format!("parent {} {}", parent.parent.kind.as_deref().unwrap_or_default(), parent.parent.name);

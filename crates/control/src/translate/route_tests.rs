@@ -161,13 +161,15 @@ fn a_route_that_cannot_be_followed_leaves_the_last_version_in_force() {
         assert_eq!(translator.mesh().route(&http("web")).cloned(), before, "{bad}");
         let said = conditions(&translator, Kind::HTTPRoute, "shop", "web").concat();
         assert!(said.starts_with("Accepted false UnsupportedValue"), "{bad}: {said}");
+        // The other rule is sound.
+        assert!(said.ends_with("PartiallyInvalid true UnsupportedValue"), "{bad}: {said}");
         let key = ObjectKey::new(Kind::HTTPRoute, "shop", "web");
         assert!(translator.warnings()[&key][0].contains("spec.rules[1]"), "{:?}", translator.warnings());
     }
     let both = "filters: [{type: RequestRedirect, requestRedirect: {port: 81}}, {type: URLRewrite, urlRewrite: {hostname: a}}]";
     put(&mut translator, &route_object("HTTPRoute", "shop", "web", &format!("{{{TO_WEB}, rules: [{{{both}}}]}}")));
     let said = conditions(&translator, Kind::HTTPRoute, "shop", "web").concat();
-    assert!(said.starts_with("Accepted false IncompatibleFilters"), "{said}");
+    assert!(said.starts_with("Accepted false IncompatibleFilters") && !said.contains("PartiallyInvalid"), "{said}");
 }
 
 #[test]
@@ -177,13 +179,16 @@ fn a_rule_may_send_several_copies_each_by_its_share() {
         |more: &str| format!("{{type: RequestMirror, requestMirror: {{backendRef: {{name: v2, port: 80}}{more}}}}}");
     let all = ["", ", percent: 42", ", fraction: {numerator: 1, denominator: 1000}"].map(copy).join(", ");
     let spec = format!("{{{TO_WEB}, rules: [{{filters: [{all}], backendRefs: [{{name: web, port: 80}}]}}]}}");
-    put(&mut translator, &route_object("HTTPRoute", "shop", "web", &spec));
-    let route = translator.mesh().route(&http("web")).cloned().expect("a route");
-    let shares = route.rules[0].filters.iter().map(|filter| match filter {
-        leno_model::http::Filter::Mirror(mirror) => (mirror.numerator, mirror.denominator),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(shares.collect::<Vec<_>>(), [(1, 1), (42, 100), (1, 1000)]);
+    for (object, kind) in [("HTTPRoute", RouteKind::Http), ("GRPCRoute", RouteKind::Grpc)] {
+        put(&mut translator, &route_object(object, "shop", "web", &spec));
+        let name = RouteName { kind, ..http("web") };
+        let route = translator.mesh().route(&name).cloned().expect("a route");
+        let shares = route.rules[0].filters.iter().map(|filter| match filter {
+            leno_model::http::Filter::Mirror(mirror) => (mirror.numerator, mirror.denominator),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(shares.collect::<Vec<_>>(), [(1, 1), (42, 100), (1, 1000)]);
+    }
 }
 
 #[test]
