@@ -354,7 +354,7 @@ impl Translator {
             return;
         }
         let mut namespaces = dirt.rules.clone();
-        let referred = routes.iter().filter_map(|key| route::route_name(key)).flat_map(|id| self.destinations_of(&id));
+        let referred = routes.iter().filter_map(route::route_name).flat_map(|id| self.destinations_of(&id));
         namespaces.extend(referred.map(|service| service.namespace));
         // What is no longer led to by a route is known from who was told.
         if !routes.is_empty() {

@@ -55,10 +55,13 @@ impl Balancers {
     }
 }
 
-/// The clusters that a thread has used, each with whether it is for clients of IPv4.
+/// A cluster, with its port and whether it is for clients of IPv4.
+type Used = (u16, bool, Arc<Cluster>);
+
+/// The clusters that a thread has used.
 #[derive(Default)]
 pub(crate) struct Clusters {
-    known: Mutex<HashMap<ServiceName, Vec<(u16, bool, Arc<Cluster>)>, RandomState>>,
+    known: Mutex<HashMap<ServiceName, Vec<Used>, RandomState>>,
 }
 
 impl Clusters {
@@ -72,7 +75,7 @@ impl Clusters {
         destination: std::net::SocketAddr,
     ) -> Result<Arc<Cluster>, RouteError> {
         let (port, is_ipv4) = (destination.port(), destination.is_ipv4());
-        let is_it = |(at, v4, _): &&(u16, bool, Arc<Cluster>)| *at == port && *v4 == is_ipv4;
+        let is_it = |(at, v4, _): &&Used| *at == port && *v4 == is_ipv4;
         let known =
             self.known.lock().get(&service.id).and_then(|all| all.iter().find(is_it)).map(|found| found.2.clone());
         if let Some(known) = &known

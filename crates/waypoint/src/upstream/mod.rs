@@ -34,7 +34,7 @@ pub(crate) enum Plan {
     /// Those of a service, with what is known of them.
     Balanced(Arc<Cluster>),
     /// The one way to a pod.
-    Fixed(RoutePlan),
+    Fixed(Box<RoutePlan>),
 }
 
 /// The next endpoint to try.
@@ -63,7 +63,7 @@ pub(crate) fn plan(
         }
         WaypointTarget::Pod { address, .. } => {
             let silent = |address| gate.silent.is_avoided(address);
-            Ok(Plan::Fixed(route_around(mesh, own, *address, &silent, &mut rand::random::<u64>)?))
+            Ok(Plan::Fixed(Box::new(route_around(mesh, own, *address, &silent, &mut rand::random::<u64>)?)))
         }
     }
 }
