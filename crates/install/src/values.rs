@@ -7,7 +7,7 @@ use crate::schema::Schema;
 use crate::{Error, Profile, yaml};
 
 /// A full set of values. Later ones win, as with Helm: mappings are merged, everything else is replaced.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Values {
     all: Value,
     /// What an operator changed in this profile.
