@@ -26,4 +26,4 @@ pub use leno::{Leno, Ran};
 pub use load::Load;
 pub use namespace::Namespace;
 pub use snapshot::Snapshot;
-pub use toolbox::{Answer, Pod, TOOLBOX_IMAGE};
+pub use toolbox::{Answer, Pod, TOOLBOX_IMAGE, read};

@@ -164,8 +164,8 @@ impl Namespace {
     }
 }
 
-/// Reads what the toolbox printed.
-pub(crate) fn read(text: &str) -> Vec<Answer> {
+/// Reads what a toolbox that asks has printed.
+pub fn read(text: &str) -> Vec<Answer> {
     let answer = |line: &str| {
         let mut fields = line.splitn(4, ' ');
         let (verdict, url, _took) = (fields.next()?, fields.next()?, fields.next()?);

@@ -8,7 +8,7 @@ use crate::matrix::Server;
 use crate::mesh::{AMBIENT, SYSTEM, Stand};
 use crate::policies::STRICT;
 use crate::stand::comes_true;
-use crate::{losses, stand};
+use crate::{losses, stand, without_agents};
 
 const CONTROL: &str = "deployment/leno-control";
 const PROXIES: &str = "daemonset/leno-node";
@@ -85,6 +85,58 @@ pub(crate) fn proxies_that_start_go_on_with_what_was_known(stand: &Stand) {
     let members = || inside.ask("far", &urls).unwrap().into_iter().filter(|answer| answer.outcome.is_ok()).count();
     comes_true("what was changed meanwhile counts once there is a control plane", || members() == 0);
     kubectl(stand, &["rollout", "status", CONTROL, "--timeout=300s"]);
+}
+
+/// Nobody tells of it. What it opens goes by its account, which other pods of its node have; whoever comes to it is refused, and `leno
+/// check` says so. Once a control plane answers, it is a pod like others, without a restart.
+pub(crate) fn a_pod_that_starts(stand: &Stand) {
+    let (here, there) = stand::two_nodes(&stand.cluster);
+    let inside = Namespace::new(&stand.cluster, "e2e-untold", &[AMBIENT]).unwrap();
+    let server = Server::new(Pod::new("server", &here));
+    inside.apply(&server.services()).unwrap();
+    inside.start(&[server.pod.clone(), Pod::new("far", &there)]).unwrap();
+    let url = ["http://server:8080/".to_owned()];
+    server.await_known(&inside, "far", &url);
+
+    let replicas = kubectl(stand, &["get", CONTROL, "--output", "jsonpath={.spec.replicas}"]);
+    kubectl(stand, &["scale", CONTROL, "--replicas", "0"]);
+    let away = Away { stand, replicas };
+    let gone = ["wait", "--for=delete", "pod", "--selector", "app.kubernetes.io/name=leno-control", "--timeout=120s"];
+    kubectl(stand, &gone);
+    let late = Server::new(Pod::new("late", &there));
+    inside.start(std::slice::from_ref(&late.pod)).unwrap();
+    server.await_known(&inside, "late", &url);
+    let to_late = [format!("tcp://{}:9000", inside.addresses("late").unwrap().remove(0))];
+    let reached = inside.ask("far", &to_late).unwrap();
+    assert!(reached[0].outcome.is_err(), "somebody is let in although no policies are known: {reached:?}");
+    let found = without_agents::findings(stand);
+    let of =
+        |check: &str| found.iter().find(|[name, ..]| name == check).unwrap_or_else(|| panic!("{check}: {found:?}"));
+    let [_, untold, hint] = of("every proxy has been told of its pods");
+    assert!(untold.contains(&format!("{}/late", inside.name())), "{untold}");
+    assert!(hint.contains("bring the control plane back"), "{hint}");
+    assert_eq!(of("leno-control runs")[1], "it is scaled to 0");
+
+    drop(away);
+    late.await_known(&inside, "far", &to_late);
+    comes_true("check finds nothing", || without_agents::findings(stand).is_empty());
+}
+
+/// No control plane, as long as this lives.
+struct Away<'a> {
+    stand: &'a Stand,
+    replicas: String,
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        let kubectl = self.stand.cluster.kubectl();
+        let back = ["scale", CONTROL, "--replicas", self.replicas.trim(), "--namespace", SYSTEM];
+        let ready = ["rollout", "status", CONTROL, "--timeout=300s", "--namespace", SYSTEM];
+        if let Err(error) = kubectl.run(&back).and_then(|_| kubectl.run(&ready)) {
+            eprintln!("the control plane is not back: {error}");
+        }
+    }
 }
 
 fn kubectl(stand: &Stand, arguments: &[&str]) -> String {

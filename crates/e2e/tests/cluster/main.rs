@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on must panic")]
 #![allow(clippy::print_stderr, reason = "how long things took and what was lost is for whoever runs the tests")]
 
+mod addresses;
 mod away;
 mod bare;
 mod churn;
@@ -30,3 +31,4 @@ mod surviving;
 mod traffic;
 mod upgrading;
 mod waypoints;
+mod without_agents;
