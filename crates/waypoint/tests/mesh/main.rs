@@ -10,6 +10,7 @@ mod http1;
 mod http2;
 mod limits;
 mod others;
+mod paths;
 mod policies;
 mod refused;
 mod routes;
