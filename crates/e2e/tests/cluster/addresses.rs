@@ -97,7 +97,7 @@ pub(crate) fn an_address_that_is_given_away(stand: &Stand) {
     if Hands::find(&stand.cluster).is_none() {
         skip(
             "an address is given away at once",
-            "this cluster's network plugin is another one, which can't be made to wait",
+            "this cluster is not this machine's, and its network plugin can't be made to wait",
         );
         return;
     }

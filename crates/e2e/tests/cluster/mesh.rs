@@ -26,7 +26,7 @@ pub(crate) struct Stand {
 type Chapter = (&'static str, fn(&Stand));
 
 /// In this order. None relies on another.
-const CHAPTERS: [Chapter; 33] = [
+const CHAPTERS: [Chapter; 36] = [
     ("traffic in and out of the mesh", traffic::in_and_out),
     ("policies", policies::decide),
     ("a user's commands", day_two::commands_tell_how_things_are),
@@ -40,7 +40,9 @@ const CHAPTERS: [Chapter; 33] = [
     ("a hundred pods at once", churn::a_hundred_pods),
     ("an application is updated, and its node drained", churn::an_update_and_a_drained_node),
     ("a namespace is deleted while it is used", churn::a_namespace_that_is_deleted),
-    ("an address goes from one pod to the next", churn::an_address_that_is_given_away),
+    ("an address goes from one pod to the next", addresses::an_address_that_is_given_away),
+    ("a pod joins while its agent is down", without_agents::a_pod_that_joins_meanwhile),
+    ("the agents' DaemonSet is deleted", without_agents::their_daemonset_is_deleted),
     ("the agents are killed", surviving::a_killed_agent),
     ("the control plane is killed", surviving::a_killed_control_plane),
     ("a node's proxy is killed", surviving::a_killed_proxy),
@@ -50,6 +52,7 @@ const CHAPTERS: [Chapter; 33] = [
     ("proxies are upgraded and rolled back under load", upgrading::nothing_new_is_lost),
     ("a new proxy crashes half-way", upgrading::a_crash_of_the_new_proxy_half_way),
     ("long connections have until the drain deadline", upgrading::long_connections_have_until_the_deadline),
+    ("a pod starts without a control plane", away::a_pod_that_starts),
     ("proxies start without a control plane", away::proxies_that_start_go_on_with_what_was_known),
     ("nothing of the mesh can be read on the nodes' links", clear::nothing_of_the_mesh_is_readable),
     ("the API server is restarted", outage::an_api_server_that_is_restarted),
@@ -60,14 +63,6 @@ const CHAPTERS: [Chapter; 33] = [
     ("Istio's CNI agent hands pods to Leno's proxies", istio_cni::hands_over),
     ("each part works beside the others' next version", skew::each_part_beside_the_next_version_of_the_others),
     ("an istiod drives Leno's agents and proxies", interop::an_istiod_drives),
-];
-
-/// Only if `LENO_E2E_CHAPTER` names them: they have not passed on a cluster yet, and take their place above once they have.
-const ON_REQUEST: [Chapter; 4] = [
-    ("an address is given away at once", addresses::an_address_that_is_given_away),
-    ("a pod joins while its agent is down", without_agents::a_pod_that_joins_meanwhile),
-    ("the agents' DaemonSet is deleted", without_agents::their_daemonset_is_deleted),
-    ("a pod starts without a control plane", away::a_pod_that_starts),
 ];
 
 #[test]
@@ -90,10 +85,8 @@ fn leno_in_the_cluster() {
     let installation = Installation::new(&stand);
     stand.leno.run(&["enrol", witness.name(), "--wait"]).unwrap();
     let only = std::env::var("LENO_E2E_CHAPTER").unwrap_or_default();
-    let on_request = ON_REQUEST.into_iter().filter(|_| !only.is_empty());
     let mut failed: Vec<_> = CHAPTERS
         .into_iter()
-        .chain(on_request)
         .filter(|(name, _)| only.split(',').any(|word| name.contains(word)))
         .filter(|(name, chapter)| {
             let begin = Instant::now();
