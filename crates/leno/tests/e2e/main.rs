@@ -37,3 +37,4 @@ mod takeover;
 mod topology;
 mod waiting;
 mod waypoint;
+mod waypoint_policy;
