@@ -107,18 +107,15 @@ impl Wire {
         if let Some(signs) = &self.signs {
             signs.heard.store(true, Relaxed);
         }
-        match (&mut self.watch, &self.signs) {
-            (Watch::Framing(framing), Some(signs)) => {
-                if let Err(what) = framing.look(bytes) {
-                    signs.doubt.tell(framing.requests(), what);
-                }
-            }
-            (Watch::Frames(frames), _) => {
-                if !frames.look(bytes) {
-                    return Err(io::Error::other(Flood));
-                }
-            }
-            _ => {}
+        if let (Watch::Framing(framing), Some(signs)) = (&mut self.watch, &self.signs)
+            && let Err(what) = framing.look(bytes)
+        {
+            signs.doubt.tell(framing.requests(), what);
+        }
+        if let Watch::Frames(frames) = &mut self.watch
+            && !frames.look(bytes)
+        {
+            return Err(io::Error::other(Flood));
         }
         Ok(())
     }

@@ -210,7 +210,8 @@ async fn no_origin_serves_a_path_that_policy_closes() {
     let files = directory.join("files");
     write(&files.join("private/secret.html"), SECRET);
     write(&files.join("public/index.txt"), "open");
-    let origins: [(&str, fn(&Path, SocketAddr) -> Origin); 3] = [("nginx", nginx), ("go", go), ("python3", python)];
+    type Start = fn(&Path, SocketAddr) -> Origin;
+    let origins: [(&str, Start); 3] = [("nginx", nginx), ("go", go), ("python3", python)];
     for (name, start) in origins {
         if !has(name) {
             skip("no_origin_serves_a_path_that_policy_closes", &not_installed(name));
