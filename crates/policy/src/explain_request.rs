@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::at_waypoint::policies_at;
 use crate::authorization::{Connection, authorize_selected};
 use crate::endpoints::{self, Purpose};
-use crate::explain::{
+use crate::explain_endpoint::{
     EndpointExplanation, Outcome, Party, address_of, closest_first, no_endpoint, of_endpoint, of_endpoints, party,
 };
 use crate::http::{Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};

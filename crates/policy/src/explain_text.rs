@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::explain::{EndpointExplanation, Explanation, NOT_UNDERSTOOD, Outcome, Party, Path, PolicyCheck, UNKNOWN};
+use crate::explain::Explanation;
+use crate::explain_endpoint::{EndpointExplanation, NOT_UNDERSTOOD, Outcome, Party, Path, PolicyCheck, UNKNOWN};
 use crate::explain_groups;
 use crate::explain_request::{AtWaypoint, Backend, Line, PolicyAsked, Refused, RuleFollowed};
 

@@ -6,7 +6,8 @@ use leno_model::{Mesh, Service, ServiceName, Transport, Workload};
 
 use crate::authorization::Named;
 use crate::endpoints;
-use crate::explain::{EndpointExplanation, Explanation, Outcome, Path, describe, party};
+use crate::explain::{EndpointExplanation, Explanation, Outcome, Path, describe};
+use crate::explain_endpoint::party;
 use crate::find::Destination;
 use crate::routing::{self, Addressed};
 

@@ -13,6 +13,7 @@ pub mod cluster_dns;
 pub mod dns;
 mod endpoints;
 pub mod explain;
+mod explain_endpoint;
 pub mod explain_groups;
 pub mod explain_request;
 mod explain_text;
