@@ -1,7 +1,7 @@
-use leno_model::{Match, Rule, StringMatch};
+use leno_model::{Action, Match, Rule, StringMatch, TunnelProtocol};
 
 use super::*;
-use crate::authorization::authorize;
+use crate::authorization::{Connection, authorize};
 use crate::inbound::inbound_target;
 use crate::test_support::{
     at, endpoint, identity, ip, mesh, pod, policy, port, rule, service, waypoint_by_address, waypoint_by_name,
