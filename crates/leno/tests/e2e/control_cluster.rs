@@ -97,9 +97,7 @@ fn readiness_names_the_missing_permission() {
     let (_, port) = line.split_once(" readiness=").expect("it says where");
     let port: u16 = port.split_whitespace().next().unwrap().parse().unwrap();
     eventually("the reason", || match get(port, "/healthz/ready").map_err(|error| error.to_string())? {
-        answer if answer.contains("500") && answer.contains("pods") && answer.contains("`leno install` binds") => {
-            Ok(())
-        }
+        answer if answer.contains("500") && answer.contains("pods") && answer.contains("by `leno upgrade`") => Ok(()),
         answer => Err(answer),
     });
     assert_eq!(control.end(), Some(0));
