@@ -17,6 +17,7 @@ pub const KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::AuthorizationPolicy,
     Kind::PeerAuthentication,
+    Kind::RequestAuthentication,
     Kind::Gateway,
     Kind::GatewayClass,
     Kind::HTTPRoute,
@@ -48,7 +49,9 @@ impl Resource {
     pub(crate) fn versions(kind: Kind) -> impl Iterator<Item = Self> {
         let older: &[&str] = match kind {
             // What Istio before 1.22 has.
-            Kind::AuthorizationPolicy | Kind::PeerAuthentication => &["security.istio.io/v1beta1"],
+            Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::RequestAuthentication => {
+                &["security.istio.io/v1beta1"]
+            }
             Kind::Gateway | Kind::GatewayClass | Kind::HTTPRoute | Kind::ReferenceGrant => {
                 &["gateway.networking.k8s.io/v1beta1"]
             }
@@ -156,6 +159,7 @@ mod tests {
             let of_others = [
                 Kind::AuthorizationPolicy,
                 Kind::PeerAuthentication,
+                Kind::RequestAuthentication,
                 Kind::Gateway,
                 Kind::GatewayClass,
                 Kind::HTTPRoute,

@@ -10,6 +10,7 @@ mod endpoints;
 mod filter;
 mod matching;
 mod route;
+mod token;
 
 pub use authorization::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
 pub use backend_target::BackendTarget;
@@ -19,3 +20,4 @@ pub use matching::{Match, PathMatch, ValueMatch, ValueTest};
 pub use route::{
     Backend, Parent, Retry, Route, RouteKind, RouteName, Rule, SessionPersistence, SessionToken, Timeouts,
 };
+pub use token::{TokenKeys, TokenRule};

@@ -69,9 +69,9 @@ pub use routes::{
 };
 pub use scalars::{IntOrString, IpBlock, PortNumber, Timestamp};
 pub use security::{
-    AuthorizationPolicy, AuthorizationPolicySpec, ExtensionProvider, From, MutualTls, MutualTlsMode, Operation,
-    PeerAuthentication, PeerAuthenticationSpec, PolicyAction, PolicyTargetReference, Rule, Source, To, When,
-    WorkloadSelector,
+    AuthorizationPolicy, AuthorizationPolicySpec, ClaimToHeader, ExtensionProvider, From, JwtHeader, JwtRule,
+    MutualTls, MutualTlsMode, Operation, PeerAuthentication, PeerAuthenticationSpec, PolicyAction,
+    PolicyTargetReference, RequestAuthentication, RequestAuthenticationSpec, Rule, Source, To, When, WorkloadSelector,
 };
 pub use sharing::Sharing;
 pub use store::{Change, ObjectStore};
@@ -194,6 +194,8 @@ kinds! {
     AuthorizationPolicy: ["security.istio.io/v1", "security.istio.io/v1beta1"], "authorizationpolicies", namespaced: true;
     /// Whether plain connections are let in.
     PeerAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "peerauthentications", namespaced: true;
+    /// Which tokens requests may carry.
+    RequestAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "requestauthentications", namespaced: true;
     /// A gateway, such as a waypoint.
     Gateway: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gateways", namespaced: true;
     /// A class of gateways.
@@ -223,6 +225,7 @@ impl Kind {
         Self::EndpointSlice,
         Self::AuthorizationPolicy,
         Self::PeerAuthentication,
+        Self::RequestAuthentication,
         Self::Gateway,
         Self::GatewayClass,
         Self::HTTPRoute,
@@ -326,6 +329,7 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
         Object::GRPCRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::DestinationRule(rule) => rule.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::RequestAuthentication(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),
         _ => {}
     }
     let notes = cx.not_understood.into_iter().map(|what| what.message);

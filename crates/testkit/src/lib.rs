@@ -27,3 +27,5 @@ pub mod skips;
 pub mod steps;
 #[cfg(feature = "mesh")]
 pub mod syscalls;
+#[cfg(feature = "tokens")]
+pub mod tokens;

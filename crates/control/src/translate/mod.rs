@@ -36,6 +36,7 @@ use leno_objects::{
     PeerAuthentication, Pod, Service, Sharing,
 };
 use peer_authentication::Peers;
+use policy_refs::Attachable;
 use workload::Surroundings;
 
 /// The settings of a translation.
@@ -263,14 +264,14 @@ impl Translator {
             self.refresh_route(route, &mut delta);
         }
         self.refresh_destination_rules(dirt, &routes, &mut delta);
-        let mut policies = dirt.policies.clone();
+        let mut attached = dirt.attached.clone();
         for service in &delta.services {
             let name = service.hostname.split('.').next().unwrap_or_default();
             let service = (service.namespace.clone(), name.into());
-            policies.extend(self.index.attached_to(Kind::Service, service).cloned());
+            attached.extend(self.index.attached_to(Kind::Service, service).cloned());
         }
-        for (namespace, name) in &policies {
-            self.refresh_request_policy(namespace, name, &mut delta);
+        for (kind, name) in &attached {
+            self.refresh_request_policy(*kind, name, &mut delta);
         }
         for slice in &dirt.slices {
             self.refresh_slice(slice, &mut delta);
@@ -294,18 +295,22 @@ impl Translator {
         let policy = AuthorizationPolicy::get(&self.store, namespace, name);
         let (policy, warnings) =
             policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
-        if !AuthorizationPolicy::get(&self.store, namespace, name).is_some_and(policy_refs::is_attached) {
+        let object = AuthorizationPolicy::get(&self.store, namespace, name);
+        if !object.is_some_and(|policy| Attachable::Authorization(policy).is_attached()) {
             self.warn(key, warnings, delta);
         }
         self.put_policy(PolicyName { namespace: namespace.clone(), name: name.clone() }, policy, delta);
     }
 
-    fn refresh_request_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {
-        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace.clone(), name.clone());
-        let id = PolicyName { namespace: namespace.clone(), name: name.clone() };
+    fn refresh_request_policy(&mut self, kind: Kind, name: &Named, delta: &mut Delta) {
+        let key = ObjectKey::new(kind, name.0.clone(), name.1.clone());
+        let id = policy_refs::name_in_mesh(kind, name);
         let known = self.known();
-        let object = AuthorizationPolicy::get(&self.store, namespace, name).filter(|it| policy_refs::is_attached(it));
-        let is_attached = object.is_some();
+        let object = Attachable::get(&self.store, kind, name);
+        // Of an AuthorizationPolicy that is attached to nothing, what is said is about what node proxies make of it.
+        let only_here = kind == Kind::RequestAuthentication;
+        let object = object.filter(|it| it.is_attached() || only_here);
+        let is_attached = object.is_some() || only_here;
         let found = object.map(|policy| request_policy::request_policy(known, &self.mesh, policy));
         let request_policy::Translated { policy: wanted, readers: at, warnings } = found.unwrap_or_default();
         if is_attached {

@@ -31,7 +31,6 @@ fn what_is_passed_over_says_what_does_not_happen() {
             "{}",
             "traffic is NOT restricted by it; write an AuthorizationPolicy of security.istio.io/v1 to restrict it",
         ),
-        ("security.istio.io/v1", "RequestAuthentication", "{}", "tokens of requests are NOT checked"),
         ("gateway.networking.k8s.io/v1", "TLSRoute", "{}", "traffic is NOT routed by it"),
         ("networking.istio.io/v1", "VirtualService", "{}", "traffic is NOT routed by it; write an HTTPRoute"),
         (

@@ -1,7 +1,7 @@
 //! What the waypoint answers itself: a status, and one line that says why.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
 use super::body::Body;
@@ -21,6 +21,11 @@ impl Refusal {
         let mut response = Response::new(Body::Text(Some(self.text())));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 6750 §3.1.
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
         response
     }
 

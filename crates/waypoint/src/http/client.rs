@@ -122,6 +122,11 @@ impl Client {
 }
 
 impl View {
+    /// All guards that count.
+    pub(crate) fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        std::iter::once(&self.guard).chain(&self.left_guard)
+    }
+
     /// The service that was asked for.
     pub(crate) fn service(&self) -> Option<&Arc<Service>> {
         self.target.service()

@@ -23,6 +23,7 @@ use super::{identity, mirror, trace, websocket};
 use crate::balance::Seat;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
+use crate::tokens::{self, Callers};
 
 /// Answers a request: with what an endpoint says, or with why none could be asked.
 pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
@@ -43,10 +44,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
-    if let Err(refusal) = permit(&client, &view, &head, &mut asks, &mut exchange) {
-        return Ok(refuse(exchange, &refusal, asks.grpc));
-    }
-    let upgrade = Upgrade::of(&mut head, &asks);
+    let upgrade = match permit(&client, &view, (&mut head, &mut asks), &mut exchange).await {
+        Ok(upgrade) => upgrade,
+        Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
+    };
     let mut routed = match routing::follow(&view, &mut exchange, &mut head, &mut asks) {
         Ok(routed) => routed,
         Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),
@@ -100,10 +101,26 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     Ok(pass_back(&view, response, (leased, ends), exchange, upgrade))
 }
 
-/// Gives the request its one form, and asks the policies whether it may pass.
-fn permit(client: &Client, view: &View, head: &Parts, asks: &mut Asks, exchange: &mut Exchange) -> Result<(), Refusal> {
+/// Gives the request its one form, looks whose token it carries, and asks the policies whether it may pass. They see it as its
+/// program will, so a header that only a token may fill is never the client's. Returns the request's upgrade, if it asks for one.
+async fn permit(
+    client: &Arc<Client>,
+    view: &View,
+    (head, asks): (&mut Parts, &mut Asks),
+    exchange: &mut Exchange,
+) -> Result<Option<Upgrade>, Refusal> {
     routing::normalise(asks)?;
-    upgrade::judge(client, view, (head, asks), |note| exchange.note(note)).map_err(|denied| Refusal::denied(&denied))
+    if view.guards().any(|guard| guard.finds_tokens_in(asks.path.query())) {
+        exchange.hide_query();
+    }
+    let now = tokens::now();
+    let callers = Callers::of(client, view, (head, asks), &Callers::default(), now).await;
+    let callers = callers.map_err(|error| Refusal::token(&error))?;
+    let upgrade = Upgrade::of(head, asks, &callers, now);
+    callers.tell(head, asks)?;
+    upgrade::judge(client, view, (head, asks), &callers, |note| exchange.note(note))
+        .map_err(|denied| Refusal::denied(&denied))?;
+    Ok(upgrade)
 }
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {

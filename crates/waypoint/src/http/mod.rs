@@ -31,5 +31,8 @@ mod unread;
 mod upgrade;
 mod websocket;
 
-pub(crate) use client::Client;
+pub(crate) use client::{Client, View};
+pub(crate) use head::Asks;
+pub(crate) use refusal::Refusal;
+pub(crate) use routing::seen;
 pub(crate) use serve::{FAREWELL, serve};

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use http::StatusCode;
 use leno_policy::RouteError;
 use leno_policy::http::Denied;
+use leno_policy::http::token::TokenError;
 
 use crate::failure::Failure;
 
@@ -81,6 +82,12 @@ impl Refusal {
         Self { told, ..Self::new(StatusCode::FORBIDDEN, Flag::Denied, denied.to_string()) }
     }
 
+    /// For a request whose token is not accepted.
+    pub(crate) fn token(error: &TokenError) -> Self {
+        let told = Some("the request's token (JWT) is not accepted");
+        Self { told, ..Self::new(StatusCode::UNAUTHORIZED, Flag::Denied, format!("not authenticated: {error}")) }
+    }
+
     /// For a request that there is no memory for.
     pub(crate) fn overload() -> Self {
         let reason = "the waypoint has as much memory as it may (LENO_MAX_MEMORY); it needs more, or replicas";
@@ -88,7 +95,7 @@ impl Refusal {
     }
 
     /// For a request that breaks the rules of HTTP.
-    pub(crate) fn malformed(reason: &'static str) -> Self {
+    pub(crate) fn malformed(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Flag::ProtocolError, reason)
     }
 }
