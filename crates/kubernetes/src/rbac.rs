@@ -33,7 +33,7 @@ pub const CLUSTER: &[Rule] = &[
         &[],
         &["get", "list", "watch"],
     ),
-    rule("networking.istio.io", &["destinationrules"], &[], &["list", "watch"]),
+    rule("networking.istio.io", &["destinationrules", "virtualservices"], &[], &["list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways", "gatewayclasses"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "referencegrants"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways/status", "gatewayclasses/status"], &[], &["patch"]),

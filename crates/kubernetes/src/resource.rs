@@ -22,6 +22,7 @@ pub const KINDS: &[Kind] = &[
     Kind::GatewayClass,
     Kind::HTTPRoute,
     Kind::GRPCRoute,
+    Kind::VirtualService,
     Kind::DestinationRule,
     Kind::ReferenceGrant,
 ];
@@ -56,7 +57,9 @@ impl Resource {
                 &["gateway.networking.k8s.io/v1beta1"]
             }
             // What Istio before 1.22 has.
-            Kind::DestinationRule => &["networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"],
+            Kind::DestinationRule | Kind::VirtualService => {
+                &["networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"]
+            }
             _ => &[],
         };
         std::iter::once(kind.api_version()).chain(older.iter().copied()).map(move |version| Self { kind, version })
@@ -164,6 +167,7 @@ mod tests {
                 Kind::GatewayClass,
                 Kind::HTTPRoute,
                 Kind::GRPCRoute,
+                Kind::VirtualService,
                 Kind::DestinationRule,
                 Kind::ReferenceGrant,
             ];

@@ -22,6 +22,7 @@ mod sharing;
 mod store;
 mod suggest;
 mod validate;
+mod virtual_service;
 mod volumes;
 mod workload;
 
@@ -76,6 +77,10 @@ pub use security::{
 pub use sharing::Sharing;
 pub use store::{Change, ObjectStore};
 pub use suggest::did_you_mean;
+pub use virtual_service::{
+    FaultPercent, HttpFaultAbort, HttpFaultDelay, HttpFaultInjection, HttpRetry, VirtualDestination,
+    VirtualDestinationShare, VirtualHttpRoute, VirtualPort, VirtualService, VirtualServiceSpec,
+};
 pub use volumes::{
     ClaimVolume, ConfigMapVolume, EmptyDirVolume, HostPathVolume, KeyToPath, ProjectedReference, ProjectedSource,
     ProjectedVolume, SecretVolume, Volume, VolumeMount,
@@ -204,6 +209,8 @@ kinds! {
     HTTPRoute: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", namespaced: true;
     /// Where gRPC calls go.
     GRPCRoute: ["gateway.networking.k8s.io/v1"], "grpcroutes", namespaced: true;
+    /// What happens to the requests of services.
+    VirtualService: ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "virtualservices", namespaced: true;
     /// How requests are spread over the endpoints of a service.
     DestinationRule: ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "destinationrules", namespaced: true;
     /// Who may refer to objects of a namespace.
@@ -230,6 +237,7 @@ impl Kind {
         Self::GatewayClass,
         Self::HTTPRoute,
         Self::GRPCRoute,
+        Self::VirtualService,
         Self::DestinationRule,
         Self::ReferenceGrant,
     ];
@@ -327,6 +335,7 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
         Object::AuthorizationPolicy(policy) => policy.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::HTTPRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::GRPCRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::VirtualService(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::DestinationRule(rule) => rule.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::RequestAuthentication(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),

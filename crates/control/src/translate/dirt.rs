@@ -27,6 +27,8 @@ pub(super) struct Dirt {
     pub(super) attached: BTreeSet<(Kind, Named)>,
     pub(super) peers: BTreeSet<Named>,
     pub(super) routes: BTreeSet<ObjectKey>,
+    /// Whether a VirtualService changed.
+    pub(super) virtuals: bool,
     /// Namespaces whose DestinationRules changed.
     pub(super) rules: BTreeSet<Name>,
 }
@@ -55,6 +57,7 @@ impl Dirt {
                     }
                 }
             }
+            Kind::VirtualService => self.virtuals = true,
             Kind::DestinationRule => drop(self.rules.insert(key.namespace.clone())),
             Kind::ReferenceGrant => self.routes.extend(index.routes_into(&key.namespace).cloned()),
             Kind::Gateway => {

@@ -372,6 +372,105 @@ impl ::prost::Name for PolicyTest {
         "type.googleapis.com/leno.waypoint.v1.PolicyTest".into()
     }
 }
+/// What happens to requests of services that follow no route: a VirtualService of Istio, as far as it says something about all
+/// requests of a service. The resource's name is "<namespace>/<name>".
+///
+/// Nothing here lets anybody in. So a waypoint that does not understand a version keeps the one before, and says so.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RequestDefaults {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Each "<namespace>/<hostname>".
+    #[prost(string, repeated, tag = "3")]
+    pub services: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, optional, tag = "4")]
+    pub timeout_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub attempt_timeout_ms: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "6")]
+    pub retry: ::core::option::Option<DefaultRetry>,
+    #[prost(message, optional, tag = "7")]
+    pub delay: ::core::option::Option<Delay>,
+    #[prost(message, optional, tag = "8")]
+    pub abort: ::core::option::Option<Abort>,
+}
+impl ::prost::Name for RequestDefaults {
+    const NAME: &'static str = "RequestDefaults";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.RequestDefaults".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.RequestDefaults".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DefaultRetry {
+    #[prost(uint32, repeated, tag = "1")]
+    pub codes: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub attempts: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "3")]
+    pub backoff_ms: ::core::option::Option<u64>,
+}
+impl ::prost::Name for DefaultRetry {
+    const NAME: &'static str = "DefaultRetry";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.DefaultRetry".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.DefaultRetry".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Delay {
+    /// Of a million requests.
+    #[prost(uint32, tag = "1")]
+    pub share: u32,
+    #[prost(uint64, tag = "2")]
+    pub ms: u64,
+}
+impl ::prost::Name for Delay {
+    const NAME: &'static str = "Delay";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.Delay".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.Delay".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Abort {
+    /// Of a million requests.
+    #[prost(uint32, tag = "1")]
+    pub share: u32,
+    #[prost(oneof = "abort::Failure", tags = "2, 3")]
+    pub failure: ::core::option::Option<abort::Failure>,
+}
+/// Nested message and enum types in `Abort`.
+pub mod abort {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Failure {
+        #[prost(uint32, tag = "2")]
+        Status(u32),
+        #[prost(uint32, tag = "3")]
+        GrpcStatus(u32),
+    }
+}
+impl ::prost::Name for Abort {
+    const NAME: &'static str = "Abort";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.Abort".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.Abort".into()
+    }
+}
 /// How the endpoints of services are treated: a DestinationRule of Istio, for the services that it counts for. The resource's
 /// name is "<namespace>/<name>".
 ///

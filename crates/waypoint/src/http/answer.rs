@@ -10,7 +10,7 @@ use super::refusal::{Flag, Refusal};
 impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.
     pub(crate) fn response(&self, grpc: bool) -> Response<Body> {
-        let mut response = if grpc { self.grpc_response() } else { self.plain_response() };
+        let mut response = if grpc || self.grpc.is_some() { self.grpc_response() } else { self.plain_response() };
         if self.flag == Flag::Overflow {
             response.headers_mut().insert(OVERLOADED, HeaderValue::from_static("true"));
         }
@@ -44,7 +44,11 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(
             GRPC_STATUS,
-            HeaderValue::from(if self.flag == Flag::Timeout { DEADLINE_EXCEEDED } else { grpc_status(self.status) }),
+            HeaderValue::from(match (self.grpc, self.flag) {
+                (Some(status), _) => status,
+                (None, Flag::Timeout) => DEADLINE_EXCEEDED,
+                (None, _) => grpc_status(self.status),
+            }),
         );
         if let Ok(message) = HeaderValue::from_str(&percent_encoded(self.told.unwrap_or(&self.reason))) {
             headers.insert(GRPC_MESSAGE, message);

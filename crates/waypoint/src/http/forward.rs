@@ -7,6 +7,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
+use leno_model::http::Timeouts;
 use leno_policy::{Route, WaypointTarget};
 use leno_tunnel::timers;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::upgrade::{self, Upgrade};
-use super::{identity, mirror, trace, websocket};
+use super::{fault, identity, mirror, trace, websocket};
 use crate::balance::Seat;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
@@ -27,7 +28,7 @@ use crate::tokens::{self, Callers};
 
 /// Answers a request: with what an endpoint says, or with why none could be asked.
 pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let view = client.view();
+    let mut view = client.view();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::new(&client, &view, &head);
     let default = || default_host(&view.target).and_then(|host| host.parse().ok());
@@ -44,6 +45,11 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
+    if let Some(wait) = view.defaults.as_deref().and_then(fault::delay) {
+        Box::pin(timers::sleep(wait)).await;
+        // Policies and routes count as they are now.
+        view = client.view();
+    }
     let upgrade = match permit(&client, &view, (&mut head, &mut asks), &mut exchange).await {
         Ok(upgrade) => upgrade,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
@@ -56,6 +62,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     if let Some(routed) = &routed {
         exchange.aimed(&routed.target);
     }
+    let defaults = view.defaults.as_deref().filter(|_| routed.is_none());
+    if let Some(failure) = defaults.and_then(fault::abort) {
+        return Ok(refuse(exchange, &failure, asks.grpc));
+    }
     let has_body = !body.is_end_stream();
     let mirrors = routed.as_mut().map(|routed| std::mem::take(&mut routed.mirrors)).unwrap_or_default();
     let copies = mirror::begin(&client, &view, (&head, &asks), mirrors, has_body);
@@ -67,12 +77,18 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         false => RequestBody::Empty,
     };
     let seat = Seat::default();
-    let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();
+    let limits = match (&routed, defaults) {
+        (Some(routed), _) => routed.forward.timeouts(),
+        (None, Some(defaults)) => Timeouts { request: defaults.timeout, backend_request: defaults.attempt_timeout },
+        (None, None) => Timeouts::default(),
+    };
     // A client of gRPC says how long it waits, and the endpoint is told, too: the header stays.
     let patience = if asks.grpc { head::grpc_timeout(&head.headers) } else { None };
     let limit = [limits.request.filter(|limit| !limit.is_zero()), patience].into_iter().flatten().min();
     let deadline = limit.map(|limit| (Instant::now() + limit, limit));
-    let retry = routed.as_ref().and_then(|routed| routed.forward.retry()).filter(|retry| !retry.codes.is_empty());
+    let of_route = routed.as_ref().and_then(|routed| routed.forward.retry());
+    let retry = of_route.or(defaults.and_then(|defaults| defaults.retry.as_ref()));
+    let retry = retry.filter(|retry| !retry.codes.is_empty());
     let to = To { view: &view, target, seat: &seat, again: retry.is_some() };
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);

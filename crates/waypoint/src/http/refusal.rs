@@ -36,6 +36,8 @@ pub(crate) enum Flag {
     Overflow,
     /// There is no memory for it.
     Overload,
+    /// It fails on purpose.
+    Fault,
     /// What the routes say, in their own letters.
     Routes(&'static str),
 }
@@ -56,6 +58,7 @@ impl Flag {
             Self::Timeout => "UT",
             Self::Overflow => "UO",
             Self::Overload => "OM",
+            Self::Fault => "FI",
             Self::Routes(letters) => letters,
         }
     }
@@ -69,11 +72,13 @@ pub(crate) struct Refusal {
     pub(crate) reason: Cow<'static, str>,
     /// What the client is told instead of the reason.
     pub(crate) told: Option<&'static str>,
+    /// The gRPC status, if it is not the one for `status`.
+    pub(crate) grpc: Option<u16>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, flag: Flag, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, flag, reason: reason.into(), told: None }
+        Self { status, flag, reason: reason.into(), told: None, grpc: None }
     }
 
     /// For a request that a policy refuses. Its client learns no more than that.
