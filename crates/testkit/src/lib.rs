@@ -27,5 +27,3 @@ pub mod skips;
 pub mod steps;
 #[cfg(feature = "mesh")]
 pub mod syscalls;
-#[cfg(feature = "tokens")]
-pub mod tokens;

@@ -123,13 +123,6 @@ impl Exchange {
         self.grpc = asks.grpc;
     }
 
-    /// Its query holds a secret, and is told to nobody.
-    pub(crate) fn hide_query(&mut self) {
-        self.path = self.path.take().and_then(|path| path.path().parse().ok());
-        let path = self.path.clone();
-        self.client.pending.learn(self.place, |pending| pending.path = path);
-    }
-
     /// Its place in a trace.
     pub(crate) fn traced(&mut self, trace: Trace) {
         self.trace = Some(trace);

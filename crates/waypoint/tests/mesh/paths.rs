@@ -193,7 +193,6 @@ async fn closed(endpoint: SocketAddr) -> Mesh {
         targets: vec![PolicyTarget::Service(web.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
         dry_run: false,
-        tokens: Vec::new(),
         not_understood: None,
     });
     mesh.control.synced(1).await;
