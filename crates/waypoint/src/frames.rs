@@ -114,6 +114,7 @@ mod tests {
             frames.sent(17);
             frames.look(&frame(6, 0, 8))
         });
-        assert_eq!(answered.count(), 99, "a PING's answer earns nothing");
+        // The last two of the loop are spent already.
+        assert_eq!(answered.count(), 97, "a PING's answer earns nothing");
     }
 }

@@ -20,7 +20,7 @@ fn an_ambiguous_request_is_found_however_it_is_cut() {
             None,
         ),
         // What a body says is not a head.
-        ("POST /b HTTP/1.1\r\ncontent-length: 46\r\n\r\ntransfer-encoding: chunked\ncontent-length: 3\n\n\n", None),
+        ("POST /b HTTP/1.1\r\ncontent-length: 47\r\n\r\ntransfer-encoding: chunked\ncontent-length: 3\n\n\n", None),
         ("POST /b HTTP/1.1\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n", Some(Ambiguity::TwoLengths)),
         (
             "POST /b HTTP/1.1\r\nTransfer-Encoding:\tchunked\r\ncontent-length:   6  \r\n\r\n",
