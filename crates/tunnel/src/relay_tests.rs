@@ -436,7 +436,8 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
                 Err(_) => tokio::task::yield_now().await,
             }
         }
-        assert!(got + (1 << 20) < written, "{path:?}: {got} of {written} bytes were read, nothing is stalled");
+        // How much the kernels take beforehand differs between machines.
+        assert!(got + (512 << 10) < written, "{path:?}: {got} of {written} bytes were read, nothing is stalled");
         let (own, relays) = (client.local_addr().unwrap().port(), client.peer_addr().unwrap().port());
         let is_relays = |socket: &Vec<String>| ends_with_port(&socket[1], relays) && ends_with_port(&socket[2], own);
         reset(client);
