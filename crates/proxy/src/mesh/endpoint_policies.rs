@@ -12,7 +12,15 @@ use super::of_requests::{self, Steps};
 /// Applies the changes of one message. Returns the resources that were refused, each with the reason. The version before stays
 /// in force then: it lets nobody in who would not be let in otherwise.
 pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
-    of_requests::apply(mesh, updates, &Steps { what: "an EndpointPolicy", remove, take, close })
+    let steps = Steps {
+        what: "an EndpointPolicy",
+        remove,
+        read: endpoint_policy_from_proto,
+        name: |policy| policy.id.to_string(),
+        take,
+        close,
+    };
+    of_requests::apply(mesh, updates, &steps)
 }
 
 fn remove(mesh: &mut Mesh, name: &str) {
@@ -21,18 +29,10 @@ fn remove(mesh: &mut Mesh, name: &str) {
     }
 }
 
-fn take(mesh: &mut Mesh, name: &str, message: waypoint::EndpointPolicy) -> Result<(), String> {
-    let policy = read(name, message)?;
+fn take(mesh: &mut Mesh, policy: EndpointPolicy) {
     if mesh.endpoint_policy(&policy.id).is_none_or(|held| **held != policy) {
         mesh.upsert_endpoint_policy(Arc::new(policy));
     }
-    Ok(())
-}
-
-fn read(name: &str, message: waypoint::EndpointPolicy) -> Result<EndpointPolicy, String> {
-    let policy = endpoint_policy_from_proto(message).map_err(|error| error.to_string())?;
-    let own = policy.id.to_string();
-    if own == name { Ok(policy) } else { Err(format!("the resource is named {name:?} but is {own:?}")) }
 }
 
 fn close(_: &mut Mesh, _: &str, _: Option<waypoint::EndpointPolicy>, _: &str) {}

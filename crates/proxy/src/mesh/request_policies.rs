@@ -12,7 +12,15 @@ use super::of_requests::{self, Steps};
 /// Applies the changes of one message. Returns the resources that were refused, each with the reason; nobody gets into what
 /// they are attached to from then on.
 pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
-    of_requests::apply(mesh, updates, &Steps { what: "an AuthorizationPolicy", remove, take, close })
+    let steps = Steps {
+        what: "an AuthorizationPolicy",
+        remove,
+        read: request_policy_from_proto,
+        name: |policy| policy.id.to_string(),
+        take,
+        close,
+    };
+    of_requests::apply(mesh, updates, &steps)
 }
 
 fn remove(mesh: &mut Mesh, name: &str) {
@@ -21,18 +29,10 @@ fn remove(mesh: &mut Mesh, name: &str) {
     }
 }
 
-fn take(mesh: &mut Mesh, name: &str, message: waypoint::AuthorizationPolicy) -> Result<(), String> {
-    let policy = read(name, message)?;
+fn take(mesh: &mut Mesh, policy: Policy) {
     if mesh.request_policy(&policy.id).is_none_or(|held| **held != policy) {
         mesh.upsert_request_policy(Arc::new(policy));
     }
-    Ok(())
-}
-
-fn read(name: &str, message: waypoint::AuthorizationPolicy) -> Result<Policy, String> {
-    let policy = request_policy_from_proto(message).map_err(|error| error.to_string())?;
-    let own = policy.id.to_string();
-    if own == name { Ok(policy) } else { Err(format!("the resource is named {name:?} but is {own:?}")) }
 }
 
 /// Closes what a refused policy is attached to: as far as its last version says, and as far as the new one can be read. The

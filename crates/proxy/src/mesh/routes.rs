@@ -12,7 +12,15 @@ use super::of_requests::{self, Steps};
 /// Applies the changes of one message. Returns the resources that were refused, each with the reason; the requests to the
 /// services that they name as parents are refused from then on.
 pub(super) fn apply(mesh: &mut Mesh, updates: Vec<Update>) -> Vec<(Name, String)> {
-    of_requests::apply(mesh, updates, &Steps { what: "a Route", remove, take, close })
+    let steps = Steps {
+        what: "a Route",
+        remove,
+        read: route_from_proto,
+        name: |route| route_resource_name(&route.id),
+        take,
+        close,
+    };
+    of_requests::apply(mesh, updates, &steps)
 }
 
 fn remove(mesh: &mut Mesh, name: &str) {
@@ -21,18 +29,10 @@ fn remove(mesh: &mut Mesh, name: &str) {
     }
 }
 
-fn take(mesh: &mut Mesh, name: &str, message: waypoint::Route) -> Result<(), String> {
-    let route = read(name, message)?;
+fn take(mesh: &mut Mesh, route: Route) {
     if mesh.route(&route.id).is_none_or(|held| **held != route) {
         mesh.upsert_route(Arc::new(route));
     }
-    Ok(())
-}
-
-fn read(name: &str, message: waypoint::Route) -> Result<Route, String> {
-    let route = route_from_proto(message).map_err(|error| error.to_string())?;
-    let own = route_resource_name(&route.id);
-    if own == name { Ok(route) } else { Err(format!("the resource is named {name:?} but is {own:?}")) }
 }
 
 /// Closes the parents of a refused route: those of its last version, and those of the new one that can be read. The last
