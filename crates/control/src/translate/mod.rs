@@ -329,20 +329,15 @@ impl Translator {
             // A service that gets another waypoint is served by the one before for a while, and must not be open there.
             readers.extend(before.iter().cloned());
         }
-        if held.as_deref() == wanted.as_ref() && readers == before {
+        let change = Retold { is_there: wanted.is_some(), is_new: held.as_deref() != wanted.as_ref() };
+        if !retold(&mut self.policy_readers, &id, readers, &change, &mut delta.request_policies) {
             return;
         }
-        delta.request_policies.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
         match wanted {
-            Some(policy) => {
-                if held.as_deref() != Some(&policy) {
-                    self.mesh.upsert_request_policy(Arc::new(policy));
-                }
-                self.policy_readers.insert(id, readers);
-            }
+            Some(policy) if change.is_new => self.mesh.upsert_request_policy(Arc::new(policy)),
+            Some(_) => {}
             None => {
                 self.mesh.remove_request_policy(&id);
-                self.policy_readers.remove(&id);
             }
         }
     }
@@ -423,21 +418,15 @@ impl Translator {
             readers.extend(leading.get(service).into_iter().flatten().cloned());
         }
         let held = self.mesh.endpoint_policy(&id).cloned();
-        let before = self.endpoint_policy_readers.get(&id).cloned().unwrap_or_default();
-        if held.as_deref() == wanted.as_ref() && readers == before {
+        let change = Retold { is_there: wanted.is_some(), is_new: held.as_deref() != wanted.as_ref() };
+        if !retold(&mut self.endpoint_policy_readers, &id, readers, &change, &mut delta.endpoint_policies) {
             return;
         }
-        delta.endpoint_policies.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
         match wanted {
-            Some(policy) => {
-                if held.as_deref() != Some(&policy) {
-                    self.mesh.upsert_endpoint_policy(Arc::new(policy));
-                }
-                self.endpoint_policy_readers.insert(id, readers);
-            }
+            Some(policy) if change.is_new => self.mesh.upsert_endpoint_policy(Arc::new(policy)),
+            Some(_) => {}
             None => {
                 self.mesh.remove_endpoint_policy(&id);
-                self.endpoint_policy_readers.remove(&id);
             }
         }
     }
@@ -514,21 +503,15 @@ impl Translator {
         let held = self.mesh.route(&id).map(|held| (**held).clone());
         let wanted = if translated.keep_last { held.clone() } else { translated.route };
         let readers = wanted.as_ref().map(|route| route::readers(&self.mesh, route)).unwrap_or_default();
-        let before = self.route_readers.get(&id).cloned().unwrap_or_default();
-        if held == wanted && readers == before {
+        let change = Retold { is_there: wanted.is_some(), is_new: held != wanted };
+        if !retold(&mut self.route_readers, &id, readers, &change, &mut delta.routes) {
             return;
         }
-        delta.routes.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
         match wanted {
-            Some(route) => {
-                if held.as_ref() != Some(&route) {
-                    self.mesh.upsert_route(Arc::new(route));
-                }
-                self.route_readers.insert(id, readers);
-            }
+            Some(route) if change.is_new => self.mesh.upsert_route(Arc::new(route)),
+            Some(_) => {}
             None => {
                 self.mesh.remove_route(&id);
-                self.route_readers.remove(&id);
             }
         }
     }
@@ -681,6 +664,34 @@ impl Translator {
             self.warnings.insert(key, warnings);
         }
     }
+}
+
+/// What became of a resource that only some waypoints are told of.
+struct Retold {
+    is_there: bool,
+    /// Whether it says anything else than before.
+    is_new: bool,
+}
+
+/// Takes in who reads a resource, and notes who reads it no more. Returns whether anything changed.
+fn retold<K: Ord + Clone>(
+    readers_of: &mut BTreeMap<K, BTreeSet<Name>>,
+    id: &K,
+    readers: BTreeSet<Name>,
+    what: &Retold,
+    delta: &mut BTreeMap<K, BTreeSet<Name>>,
+) -> bool {
+    let before = readers_of.get(id).cloned().unwrap_or_default();
+    if !what.is_new && readers == before {
+        return false;
+    }
+    delta.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
+    if what.is_there {
+        readers_of.insert(id.clone(), readers);
+    } else {
+        readers_of.remove(id);
+    }
+    true
 }
 
 #[cfg(test)]
