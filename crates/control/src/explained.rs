@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leno_model::http::PolicyTarget;
 use leno_model::{Mesh, PolicyName, Transport};
 use leno_objects::{Kind, ObjectKey};
-use leno_policy::explain::{EndpointExplanation, Explanation, explain_request};
+use leno_policy::explain::{Explanation, explain_request};
 use leno_policy::explain_groups;
 pub use leno_policy::explain_request::Asked;
 use leno_policy::explain_udp::explain_udp;
@@ -70,9 +70,7 @@ fn unchecked_rules(mesh: &Mesh, explanation: &mut Explanation, findings: &BTreeM
         let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace, name);
         findings.get(&key).into_iter().flat_map(Status::findings).map(ToString::to_string).collect::<Vec<_>>()
     };
-    let behind = explanation.at_waypoint.iter_mut().flat_map(|at| &mut at.backends);
-    let behind = behind.flat_map(|backend| &mut backend.endpoints);
-    for endpoint in explanation.endpoints.iter_mut().chain(behind) {
+    for endpoint in explanation.all_endpoints_mut() {
         for check in endpoint.arrival.iter_mut().flat_map(|arrival| &mut arrival.policies) {
             let Some((namespace, name)) = check.policy.split_once('/') else { continue };
             let id = PolicyName { namespace: namespace.into(), name: name.into() };
@@ -96,14 +94,9 @@ fn attached<'m>(mesh: &'m Mesh, namespace: &str, service: &str) -> impl Iterator
     attached.into_iter().flat_map(|policies| policies.keys())
 }
 
-/// All endpoints of an explanation, also those behind a waypoint.
-fn endpoints(explanation: &Explanation) -> impl Iterator<Item = &EndpointExplanation> {
-    let behind = explanation.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
-    explanation.endpoints.iter().chain(behind)
-}
-
 fn never_enforced(explanations: &[Explanation], findings: &BTreeMap<ObjectKey, Status>) -> Vec<(String, String)> {
-    let pods = explanations.iter().flat_map(endpoints).filter_map(|endpoint| endpoint.workload.as_ref());
+    let pods =
+        explanations.iter().flat_map(Explanation::all_endpoints).filter_map(|endpoint| endpoint.workload.as_ref());
     let namespaces: BTreeSet<&str> = pods.filter_map(|pod| Some(pod.workload.split_once('/')?.0)).collect();
     let mut found = Vec::new();
     for (key, status) in findings {

@@ -35,6 +35,20 @@ pub struct Explanation {
     pub at_waypoint: Option<Box<AtWaypoint>>,
 }
 
+impl Explanation {
+    /// All endpoints, also those behind a waypoint.
+    pub fn all_endpoints(&self) -> impl Iterator<Item = &EndpointExplanation> {
+        let behind = self.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
+        self.endpoints.iter().chain(behind)
+    }
+
+    /// All endpoints, also those behind a waypoint.
+    pub fn all_endpoints_mut(&mut self) -> impl Iterator<Item = &mut EndpointExplanation> {
+        let backends = self.at_waypoint.iter_mut().flat_map(|at| &mut at.backends);
+        self.endpoints.iter_mut().chain(backends.flat_map(|backend| &mut backend.endpoints))
+    }
+}
+
 /// Explains a connection from `source` to `destination`.
 ///
 /// A source outside the mesh connects in plaintext, to an endpoint chosen by the node's service routing. It passes no

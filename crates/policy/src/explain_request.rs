@@ -41,6 +41,9 @@ pub struct AtWaypoint {
     pub refused: Option<Refused>,
     /// What the policies decide, in the words of the access log; `None` if they are not asked.
     pub verdict: Option<String>,
+    /// Whether that is a refusal.
+    #[serde(skip)]
+    pub denied: bool,
     /// The policies that are asked.
     pub policies: Vec<PolicyAsked>,
     /// What policies say that are only logged.
@@ -139,6 +142,7 @@ pub(crate) fn explain(
         request: None,
         refused: None,
         verdict: None,
+        denied: false,
         policies: Vec::new(),
         logged: Vec::new(),
         rule: None,
@@ -219,7 +223,7 @@ pub(crate) fn explain(
 
 impl AtWaypoint {
     fn is_allowed(&self) -> bool {
-        self.refused.is_none() && self.verdict.as_ref().is_none_or(|verdict| verdict.starts_with("allowed"))
+        self.refused.is_none() && !self.denied
     }
 
     /// What it comes to.
@@ -278,7 +282,8 @@ fn judged(guard: &Guard, subject: &Subject<'_>, out: &mut AtWaypoint) {
         Ok(None) => "allowed: no ALLOW policy is attached and no DENY policy matches".to_owned(),
         Err(denied) => denied.to_string(),
     });
-    if verdict.is_err() && subject.has_request() {
+    out.denied = verdict.is_err();
+    if out.denied && subject.has_request() {
         out.notes.push(format!("its client gets status 403 and the body {:?}", Denied::TEXT));
     }
     out.logged = notes.iter().map(|note| format!("policy {} {}", note.policy, note.says)).collect();

@@ -11,9 +11,8 @@ pub(crate) fn passed_over_for(explanations: &[Explanation], all: &[PassedOverLis
     let mut pods: BTreeSet<&str> = BTreeSet::new();
     for explanation in explanations {
         pods.insert(&explanation.source.workload);
-        let behind = explanation.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
-        let all = explanation.endpoints.iter().chain(behind);
-        pods.extend(all.filter_map(|endpoint| Some(endpoint.workload.as_ref()?.workload.as_str())));
+        let workloads = explanation.all_endpoints().filter_map(|endpoint| endpoint.workload.as_ref());
+        pods.extend(workloads.map(|workload| workload.workload.as_str()));
     }
     let mut found = Vec::new();
     for one in all {
