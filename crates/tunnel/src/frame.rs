@@ -14,7 +14,8 @@ pub const DATA: u8 = 0;
 /// Type of a frame: the beginning of a stream, or trailers.
 pub const HEADERS: u8 = 1;
 pub(crate) const PRIORITY: u8 = 2;
-pub(crate) const RST_STREAM: u8 = 3;
+/// Type of a frame: the sudden end of a stream.
+pub const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PUSH_PROMISE: u8 = 5;
 pub(crate) const PING: u8 = 6;
@@ -29,8 +30,8 @@ pub const END_STREAM: u8 = 0x1;
 pub(crate) const ACK: u8 = 0x1;
 /// Flag of HEADERS and CONTINUATION.
 pub(crate) const END_HEADERS: u8 = 0x4;
-/// Flag of DATA and HEADERS.
-pub(crate) const PADDED: u8 = 0x8;
+/// Flag of DATA and HEADERS: some of the payload is padding.
+pub const PADDED: u8 = 0x8;
 
 /// Parameter of SETTINGS: the initial window of a stream, bytes.
 pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;

@@ -4,12 +4,7 @@
 //! WINDOW_UPDATEs, PRIORITYs and kinds that it does not know it answers or skips without end.
 
 use leno_tunnel::calm::Calm;
-use leno_tunnel::frame::{CONTINUATION, DATA, HEADERS, PREFACE, Piece, Splitter};
-
-/// Type of a frame: the sudden end of a stream (RFC 9113 §6.4).
-const RST_STREAM: u8 = 3;
-/// Flag of DATA: some of the payload is padding (RFC 9113 §6.1).
-const PADDED: u8 = 0x8;
+use leno_tunnel::frame::{CONTINUATION, DATA, HEADERS, PADDED, PREFACE, Piece, RST_STREAM, Splitter};
 
 /// How many frames without use a client may send within ten seconds, besides those that it earns.
 const BORNE: u32 = 100_000;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use leno_model::http::EndpointRules;
 use leno_model::{Service, Workload};
-use leno_policy::balance::mix;
 use leno_policy::{Reachable, Route};
 
+use super::hash;
 use super::shared::{Counted, Limit, Overflow, Shared};
 use super::vital::Vital;
 
@@ -73,8 +73,6 @@ impl Endpoint {
 
     /// The same wherever it is asked for.
     pub(super) fn id(&self) -> u64 {
-        // FNV-1a: a hash of the standard library may change.
-        let bytes = self.uid().unwrap_or_default().bytes();
-        mix(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+        hash::of_bytes(self.uid().unwrap_or_default().as_bytes())
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> 
 }
 
 /// FNV-1a: the same in every waypoint, and in every version of the standard library.
-fn of_bytes(bytes: &[u8]) -> u64 {
+pub(super) fn of_bytes(bytes: &[u8]) -> u64 {
     mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)))
 }
 
