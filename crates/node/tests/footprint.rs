@@ -5,6 +5,7 @@
 
 mod support;
 
+use leno_testkit::own_memory::anonymous as memory;
 use std::time::{Duration, Instant};
 
 use leno_testkit::network::may_run;
@@ -39,13 +40,6 @@ fn trim() {
 /// Open descriptors of this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// Anonymous memory of this process, bytes.
-fn memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
 #[tokio::test]

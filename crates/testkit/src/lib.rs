@@ -18,9 +18,11 @@ pub mod flood;
 pub mod frames;
 #[cfg(feature = "mesh")]
 pub mod hbone;
+pub mod latencies;
 pub mod lines;
 #[cfg(feature = "mesh")]
 pub mod network;
+pub mod own_memory;
 pub mod page_text;
 pub mod skips;
 #[cfg(feature = "mesh")]

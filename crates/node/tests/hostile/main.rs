@@ -11,6 +11,7 @@ mod requests;
 #[path = "../support/mod.rs"]
 mod support;
 
+pub(crate) use leno_testkit::own_memory::anonymous as memory;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -122,11 +123,4 @@ impl Target {
 
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// Anonymous memory of this process, bytes.
-pub(crate) fn memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }

@@ -12,8 +12,8 @@ use leno_testkit::busy::Busy;
 use leno_testkit::certs::TestCertificate;
 use leno_testkit::frames::{Frames, kind};
 use leno_testkit::hbone::{self, Peer};
+use leno_testkit::latencies::Latencies;
 use leno_testkit::network::may_run;
-use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
@@ -86,13 +86,13 @@ impl Way {
 
 /// Sends messages to a program through one tunnel, and records the time of each answer.
 struct Neighbour {
-    latencies: Arc<Mutex<Vec<Duration>>>,
+    latencies: Latencies,
     _busy: Busy,
 }
 
 impl Neighbour {
     fn start(way: Way, program: String) -> Self {
-        let latencies = Arc::<Mutex<Vec<Duration>>>::default();
+        let latencies = Latencies::default();
         let kept = latencies.clone();
         let busy = Busy::with(move |stop| async move {
             let peer = Peer::start(way.tls().await.unwrap()).await.unwrap();
@@ -101,7 +101,7 @@ impl Neighbour {
                 let begun = Instant::now();
                 tunnel.send.send_data(Bytes::from_static(&PROGRAM), false).unwrap();
                 hbone::read(&mut tunnel.receive, PROGRAM.len()).await;
-                kept.lock().push(begun.elapsed());
+                kept.push(begun.elapsed());
                 tokio::time::sleep(PAUSE).await;
             }
         });
@@ -110,12 +110,8 @@ impl Neighbour {
 
     /// The 99th percentile of the latency during the next `time`.
     async fn p99(&self, time: Duration) -> Duration {
-        self.latencies.lock().clear();
-        tokio::time::sleep(time).await;
-        let mut latencies = std::mem::take(&mut *self.latencies.lock());
-        latencies.sort_unstable();
         // None at all: it waits for the first.
-        latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(Duration::MAX)
+        self.latencies.p99(time).await.unwrap_or(Duration::MAX)
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leno_capture::NetworkNamespace;
-use parking_lot::Mutex;
+use leno_testkit::latencies::Latencies;
 
 use crate::others::Taken;
 use crate::process::{MESSAGE, order};
@@ -26,7 +26,7 @@ const STANDS_STILL: u32 = 10;
 
 /// A request loop over one connection, on a thread of its own: what the test does must not count.
 pub(crate) struct Neighbour {
-    latencies: Arc<Mutex<Vec<Duration>>>,
+    latencies: Latencies,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Neighbour {
 impl Neighbour {
     /// Starts it; `to` echoes.
     pub(crate) fn start(from: &NetworkNamespace, to: SocketAddr) -> Self {
-        let latencies = Arc::<Mutex<Vec<Duration>>>::default();
+        let latencies = Latencies::default();
         let stop = Arc::<AtomicBool>::default();
         let (from, results, stopped) = (from.clone(), latencies.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
@@ -45,7 +45,7 @@ impl Neighbour {
                 let begun = Instant::now();
                 stream.write_all(&message).unwrap();
                 stream.read_exact(&mut message).unwrap();
-                results.lock().push(begun.elapsed());
+                results.push(begun.elapsed());
                 std::thread::sleep(PAUSE);
             }
         });
@@ -54,12 +54,8 @@ impl Neighbour {
 
     /// The latency that 99 of 100 requests stay below, over the coming `time`.
     async fn p99(&self, time: Duration) -> Duration {
-        self.latencies.lock().clear();
-        tokio::time::sleep(time).await;
-        let mut latencies = std::mem::take(&mut *self.latencies.lock());
-        latencies.sort_unstable();
-        assert!(!latencies.is_empty(), "the neighbour had no answer in {time:?}");
-        latencies[latencies.len() * 99 / 100]
+        let p99 = self.latencies.p99(time).await;
+        p99.unwrap_or_else(|| panic!("the neighbour had no answer in {time:?}"))
     }
 
     /// Its p99 while nothing else goes on. The median of several: on a virtual machine one alone may be a quarter or four

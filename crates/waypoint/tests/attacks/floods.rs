@@ -12,8 +12,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::AppProtocol;
 use leno_testkit::busy::Busy;
 use leno_testkit::frames::{Frames, kind};
+use leno_testkit::latencies::Latencies;
 use leno_tunnel::TunnelStream;
-use parking_lot::Mutex;
+use leno_tunnel::frame::PADDED;
 
 use crate::support::{Client, Mesh, VIP};
 use crate::{ALONE, memory, program};
@@ -30,7 +31,6 @@ const LEFT: usize = 64 << 20;
 
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-const PADDED: u8 = 8;
 
 type Attacker = Frames<TunnelStream>;
 
@@ -86,13 +86,13 @@ const FLOODS: [(&str, Flood); 16] = [
 
 /// Asks for something small again and again, and records how long each answer takes.
 struct Neighbour {
-    latencies: Arc<Mutex<Vec<Duration>>>,
+    latencies: Latencies,
     _busy: Busy,
 }
 
 impl Neighbour {
     fn start(client: Client) -> Self {
-        let latencies = Arc::<Mutex<Vec<Duration>>>::default();
+        let latencies = Latencies::default();
         let kept = latencies.clone();
         let busy = Busy::with(move |stop| async move {
             let tunnel = client.open(&format!("{VIP}:80")).await.unwrap();
@@ -105,7 +105,7 @@ impl Neighbour {
                 let response = sender.send_request(request).await.unwrap();
                 assert_eq!(response.status(), 200);
                 assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
-                kept.lock().push(begun.elapsed());
+                kept.push(begun.elapsed());
                 tokio::time::sleep(PAUSE).await;
             }
         });
@@ -114,12 +114,8 @@ impl Neighbour {
 
     /// The 99th percentile of the latency during the next `time`.
     async fn p99(&self, time: Duration) -> Duration {
-        self.latencies.lock().clear();
-        tokio::time::sleep(time).await;
-        let mut latencies = std::mem::take(&mut *self.latencies.lock());
-        latencies.sort_unstable();
         // None at all: it waits for the first.
-        latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(Duration::MAX)
+        self.latencies.p99(time).await.unwrap_or(Duration::MAX)
     }
 }
 

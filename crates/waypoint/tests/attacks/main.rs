@@ -8,6 +8,7 @@ mod slow;
 #[path = "../mesh/support.rs"]
 mod support;
 
+use leno_testkit::own_memory::anonymous as memory;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -23,13 +24,6 @@ use tokio::sync::Mutex;
 
 /// One test at a time: each looks at the memory of the whole process.
 static ALONE: Mutex<()> = Mutex::const_new(());
-
-/// Anonymous memory of this process, bytes.
-fn memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-}
 
 /// Reads each request to its end. `/large` gets [`LARGE`] bytes, anything else two. Speaks both versions of HTTP.
 async fn program() -> SocketAddr {
