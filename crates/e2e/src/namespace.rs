@@ -17,7 +17,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one. Its name begins with `test` and is no other run's.
+    /// Makes one. Its name begins with `test` and is no other run's. Pods can be made in it at once.
     ///
     /// # Errors
     ///
@@ -27,7 +27,11 @@ impl Namespace {
         let labels: String = labels.iter().map(|(key, value)| format!("    {key}: \"{value}\"\n")).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("  labels:\n{labels}") };
         cluster.kubectl().apply(&format!("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n{labels}"))?;
-        Ok(Self { name, kubectl: cluster.kubectl().clone() })
+        let namespace = Self { name, kubectl: cluster.kubectl().clone() };
+        // Kubernetes' controllers make it a moment later, and later still after a restart of theirs. Pods are refused
+        // without it.
+        namespace.wait("create", &["serviceaccount/default"])?;
+        Ok(namespace)
     }
 
     /// What it is called.
