@@ -17,6 +17,8 @@ mod answer;
 mod body;
 mod client;
 mod exchange;
+#[cfg(test)]
+mod footprint_tests;
 mod forward;
 mod head;
 mod identity;
