@@ -1,7 +1,8 @@
 //! Which file of a crate imports which, read from its tokens: `use` declarations and paths, also those inside of macros. A name
 //! that a file only passes on (`pub use`) leads to where it is defined. What is for tests only does not count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,9 @@ const DEPTH: usize = 16;
 /// A crate's files and what they say of each other.
 pub(crate) struct Crate {
     modules: Vec<Module>,
+    /// Where [`Crate::walk`] ended, by what it was asked. `*` imports that lead to each other are gone through over and over
+    /// without it.
+    known: RefCell<HashMap<(usize, Vec<String>, usize), Option<Found>>>,
 }
 
 #[derive(Default)]
@@ -48,7 +52,7 @@ enum Found {
 impl Crate {
     /// Reads a crate from the file it begins with, following `mod`.
     pub(crate) fn read(begin: &Path) -> Self {
-        let mut modules = Self { modules: Vec::new() };
+        let mut modules = Self { modules: Vec::new(), known: RefCell::default() };
         modules.add(begin, "", None, begin.parent().expect("a directory"));
         modules
     }
@@ -182,6 +186,16 @@ impl Crate {
 
     /// Follows the rest of a path from inside a module.
     fn walk(&self, at: usize, rest: &[String], depth: usize) -> Option<Found> {
+        let key = (at, rest.to_vec(), depth);
+        if let Some(found) = self.known.borrow().get(&key) {
+            return *found;
+        }
+        let found = self.walk_anew(at, rest, depth);
+        self.known.borrow_mut().insert(key, found);
+        found
+    }
+
+    fn walk_anew(&self, at: usize, rest: &[String], depth: usize) -> Option<Found> {
         let depth = depth.checked_sub(1)?;
         let Some((head, further)) = rest.split_first() else { return Some(Found::Module(at)) };
         let module = &self.modules[at];
