@@ -60,6 +60,8 @@ impl From<HandshakeError> for Lack {
 
 /// Attempts after the first, where a route names none.
 const RETRIES: u32 = 1;
+/// HTTP/2 connections that one request may lose before it gets one of its own.
+const SHARED_LOST_MOST: u32 = 3;
 /// The wait before the second attempt, where a route names none. It doubles each time.
 const BACKOFF: Duration = Duration::from_millis(25);
 
@@ -206,8 +208,11 @@ async fn ask(
     let connect_timeout = next.of.and_then(|of| of.rules.connect_timeout);
     let (service, from) = (to.target.service(), client.tunnel.local);
     let caller = Caller { own: &to.view.own, from, service, connect_timeout };
-    let mut fresh = false;
+    // HTTP/2 requests that lost a connection together share the next one, too.
+    let most = if key.is_shared() { SHARED_LOST_MOST } else { 1 };
+    let mut lost = 0;
     loop {
+        let fresh = lost >= most;
         let kept = if fresh { None } else { lane.http.kept(&key) };
         let leased = match kept {
             Some(kept) => Ok(kept),
@@ -227,12 +232,17 @@ async fn ask(
         let reused = leased.reused && !fresh;
         let Some(sender) = leased.sender() else {
             *pending = Some(request);
-            fresh = true;
+            if fresh {
+                return Err(Unanswered { refusal: broken(&"it was closed at once"), again: true });
+            }
+            lost += 1;
             continue;
         };
-        // A kept connection may be closed by the endpoint at the moment of the request. One that changes nothing may be
-        // asked again.
-        let copy = (reused && is_repeatable(&request)).then(|| copy(&request));
+        // An endpoint may close a kept connection at the moment of the request. One that changes nothing may be asked
+        // again; so may any that an HTTP/2 endpoint says it has not looked at.
+        let is_repeatable = reused && is_repeatable(&request);
+        let kept_copy = is_repeatable || key.is_shared() && matches!(request.body(), RequestBody::Empty);
+        let copy = kept_copy.then(|| copy(&request));
         let mut error = match sender.send(request).await {
             Ok(response) => return Ok((response, leased)),
             Err(error) => error,
@@ -240,17 +250,22 @@ async fn ask(
         if let Some(request) = error.take_message() {
             *pending = Some(request);
             if reused {
-                fresh = true;
+                lost += 1;
                 continue;
             }
             return Err(Unanswered { refusal: broken(error.error()), again: true });
         }
-        if let Some(copy) = copy
-            && (error.error().is_incomplete_message() || error.error().is_canceled())
-        {
-            *pending = Some(copy);
-            fresh = true;
-            continue;
+        if let Some(copy) = copy {
+            let is_unprocessed = is_unprocessed(error.error());
+            if is_unprocessed || is_repeatable && (error.error().is_incomplete_message() || error.error().is_canceled())
+            {
+                *pending = Some(copy);
+                if fresh {
+                    return Err(Unanswered { refusal: broken(error.error()), again: is_unprocessed });
+                }
+                lost += 1;
+                continue;
+            }
         }
         return Err(Unanswered { refusal: terminated(error.error()), again: false });
     }
@@ -284,6 +299,14 @@ async fn connected(
     };
     drop(pending);
     leased
+}
+
+/// Whether an HTTP/2 endpoint says that it has done nothing with a request (RFC 9113 §8.7): by resetting it so, or by ending
+/// the connection with the number of an earlier one.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    use std::error::Error;
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
+    error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
 /// Whether asking twice is as good as asking once (RFC 9110 §9.2.2), and possible.

@@ -1,7 +1,11 @@
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -9,6 +13,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::AppProtocol;
+use leno_testkit::frames::kind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::{Mesh, server, soon};
@@ -130,4 +136,69 @@ async fn a_grpc_clients_deadline_holds_at_the_waypoint() {
     let response = soon("an answer", sender.send_request(request)).await.unwrap();
     assert_eq!(response.headers()["grpc-status"], "4", "DEADLINE_EXCEEDED: {response:?}");
     mesh.log.line(&["response_flags=\"UT\""]).await;
+}
+
+/// Answers the first requests of its first connection, and says of the others there that it has not looked at them, as
+/// servers do that serve a connection so many requests.
+async fn leaving(first: u32) -> SocketAddr {
+    let connections = Arc::new(AtomicU32::new(0));
+    server(move |mut stream| {
+        let is_first = connections.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            let mut preface = [0; 24];
+            stream.read_exact(&mut preface).await?;
+            stream.write_all(&frame(kind::SETTINGS, 0, 0, &[])).await?;
+            let mut asked = 0;
+            loop {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await?;
+                let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+                stream.read_exact(&mut payload).await?;
+                if head[3] != kind::HEADERS {
+                    continue;
+                }
+                let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+                asked += 1;
+                if !is_first || asked <= first {
+                    // `:status: 200` (RFC 7541, Appendix A), the end of the head and of the stream.
+                    stream.write_all(&frame(kind::HEADERS, 0x5, id, &[0x88])).await?;
+                } else if asked == first + 5 {
+                    let last = (first * 2 - 1).to_be_bytes();
+                    stream.write_all(&frame(kind::GOAWAY, 0, 0, &[&last[..], &[0; 4]].concat())).await?;
+                }
+            }
+        }
+        .map(|_: io::Result<()>| ())
+    })
+    .await
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_a_leaving_endpoint_has_not_looked_at_go_to_its_next_connection() {
+    let mesh = Mesh::new().await;
+    mesh.service(AppProtocol::Http2, &[leaving(3).await]).await;
+    let sender = connect(mesh.bridged().await).await;
+    let ask = |number: usize| {
+        let mut sender = sender.clone();
+        async move {
+            // What changes something, too: nothing has been done with it.
+            let request = if number % 2 == 0 { Request::get("http://web/x") } else { Request::post("http://web/x") };
+            let response = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+            let status = response.status();
+            (status, response.into_body().collect().await.unwrap().to_bytes())
+        }
+    };
+    // Those that are answered before the end, so that the numbers of the others are known.
+    for number in 0..3 {
+        assert_eq!(soon("an answer", ask(number)).await.0, 200);
+    }
+    let answers = soon("all answers", futures_util::future::join_all((0..20).map(ask))).await;
+    for answer in answers {
+        assert_eq!(answer.0, 200, "{answer:?}");
+    }
 }
