@@ -38,3 +38,4 @@ mod topology;
 mod waiting;
 mod waypoint;
 mod waypoint_policy;
+mod waypoint_programs;
