@@ -4,7 +4,8 @@
 
 use leno_proto::{
     Resource, address_from_proto, address_stand_in, authorization_from_proto, authorization_to_proto, policy_stand_in,
-    security, service_to_address, workload, workload_to_address,
+    request_defaults_from_proto, request_defaults_to_proto, security, service_to_address, waypoint, workload,
+    workload_to_address,
 };
 use prost::Message;
 
@@ -31,6 +32,11 @@ libfuzzer_sys::fuzz_target!(|body: &[u8]| {
         assert!(policy_stand_in("namespace/name", Some(&policy), "why").is_some());
         if let Ok(policy) = authorization_from_proto(policy) {
             assert_eq!(authorization_from_proto(authorization_to_proto(&policy)), Ok(policy));
+        }
+    }
+    if let Ok(defaults) = waypoint::RequestDefaults::decode(body) {
+        if let Ok(defaults) = request_defaults_from_proto(defaults) {
+            assert_eq!(request_defaults_from_proto(request_defaults_to_proto(&defaults)), Ok(defaults));
         }
     }
 });

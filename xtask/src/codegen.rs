@@ -30,6 +30,7 @@ const PACKAGES: [Package; 2] = [
             "istio/workload/workload.proto",
             "istio/zds/zds.proto",
             "leno/waypoint/v1/authorization.proto",
+            "leno/waypoint/v1/defaults.proto",
             "leno/waypoint/v1/endpoints.proto",
             "leno/waypoint/v1/route.proto",
         ],

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant as Moment};
 use leno_model::{Mesh, Name, Scope};
 use leno_objects::{Change, Kind, ObjectKey, ObjectStore};
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
-    TrustBundle,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE,
+    TRUST_BUNDLE_TYPE, TrustBundle,
 };
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
@@ -200,6 +200,7 @@ impl Controller {
             encode_routes(translator, &delta, resources);
             encode_request_policies(translator, &delta, resources);
             encode_endpoint_policies(translator, &delta, resources);
+            encode_request_defaults(translator, &delta, resources);
             state.resources.next_generation(changed_at);
             tracing::debug!(
                 generation = state.resources.generation(),
@@ -319,6 +320,16 @@ fn encode_endpoint_policies(translator: &Translator, delta: &Delta, resources: &
         let body = policy.map(|policy| leno_proto::endpoint_policy_to_proto(policy).encode_to_vec());
         let readers = translator.readers_of_endpoint_policy(id);
         tell_readers(resources, ENDPOINT_POLICY_TYPE, &id.to_string(), no_more, body, readers);
+    }
+}
+
+/// As [`encode_routes`], for what happens to requests without a route.
+fn encode_request_defaults(translator: &Translator, delta: &Delta, resources: &mut Resources) {
+    for (id, no_more) in &delta.request_defaults {
+        let defaults = translator.mesh().request_defaults(id);
+        let body = defaults.map(|defaults| leno_proto::request_defaults_to_proto(defaults).encode_to_vec());
+        let readers = translator.readers_of_defaults(id);
+        tell_readers(resources, REQUEST_DEFAULTS_TYPE, &id.to_string(), no_more, body, readers);
     }
 }
 

@@ -343,6 +343,7 @@ fn the_definitions_know_every_field_that_is_read() {
     let manifests = [
         ("authorizationpolicies", include_str!("../tests/authorization-policy.yaml")),
         ("peerauthentications", include_str!("../tests/peer-authentication.yaml")),
+        ("requestauthentications", include_str!("../tests/request-authentication.yaml")),
     ];
     for (plural, text) in manifests {
         let definition = &objects[&format!("CustomResourceDefinition /{plural}.security.istio.io")];

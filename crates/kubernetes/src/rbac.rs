@@ -27,13 +27,23 @@ const fn rule(
 pub const CLUSTER: &[Rule] = &[
     rule("", &["namespaces", "nodes", "pods", "serviceaccounts", "services"], &[], &["list", "watch"]),
     rule("discovery.k8s.io", &["endpointslices"], &[], &["list", "watch"]),
-    rule("security.istio.io", &["authorizationpolicies", "peerauthentications"], &[], &["get", "list", "watch"]),
-    rule("networking.istio.io", &["destinationrules"], &[], &["list", "watch"]),
+    rule(
+        "security.istio.io",
+        &["authorizationpolicies", "peerauthentications", "requestauthentications"],
+        &[],
+        &["get", "list", "watch"],
+    ),
+    rule("networking.istio.io", &["destinationrules", "virtualservices"], &[], &["list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways", "gatewayclasses"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "referencegrants"], &[], &["get", "list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways/status", "gatewayclasses/status"], &[], &["patch"]),
     rule("gateway.networking.k8s.io", &["httproutes/status", "grpcroutes/status"], &[], &["patch"]),
-    rule("security.istio.io", &["authorizationpolicies/status", "peerauthentications/status"], &[], &["patch"]),
+    rule(
+        "security.istio.io",
+        &["authorizationpolicies/status", "peerauthentications/status", "requestauthentications/status"],
+        &[],
+        &["patch"],
+    ),
     rule("", &["events"], &[], &["create"]),
     rule("authentication.k8s.io", &["tokenreviews"], &[], &["create"]),
 ];

@@ -17,10 +17,12 @@ pub const KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::AuthorizationPolicy,
     Kind::PeerAuthentication,
+    Kind::RequestAuthentication,
     Kind::Gateway,
     Kind::GatewayClass,
     Kind::HTTPRoute,
     Kind::GRPCRoute,
+    Kind::VirtualService,
     Kind::DestinationRule,
     Kind::ReferenceGrant,
 ];
@@ -48,12 +50,16 @@ impl Resource {
     pub(crate) fn versions(kind: Kind) -> impl Iterator<Item = Self> {
         let older: &[&str] = match kind {
             // What Istio before 1.22 has.
-            Kind::AuthorizationPolicy | Kind::PeerAuthentication => &["security.istio.io/v1beta1"],
+            Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::RequestAuthentication => {
+                &["security.istio.io/v1beta1"]
+            }
             Kind::Gateway | Kind::GatewayClass | Kind::HTTPRoute | Kind::ReferenceGrant => {
                 &["gateway.networking.k8s.io/v1beta1"]
             }
             // What Istio before 1.22 has.
-            Kind::DestinationRule => &["networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"],
+            Kind::DestinationRule | Kind::VirtualService => {
+                &["networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"]
+            }
             _ => &[],
         };
         std::iter::once(kind.api_version()).chain(older.iter().copied()).map(move |version| Self { kind, version })
@@ -156,10 +162,12 @@ mod tests {
             let of_others = [
                 Kind::AuthorizationPolicy,
                 Kind::PeerAuthentication,
+                Kind::RequestAuthentication,
                 Kind::Gateway,
                 Kind::GatewayClass,
                 Kind::HTTPRoute,
                 Kind::GRPCRoute,
+                Kind::VirtualService,
                 Kind::DestinationRule,
                 Kind::ReferenceGrant,
             ];

@@ -142,7 +142,7 @@ async fn lint(controller: &Controller, mut leads: watch::Receiver<bool>) {
 async fn tell(client: &Client, key: &ObjectKey, object: &Object, status: &Status) -> Result<(), Error> {
     let message = status.findings().collect::<Vec<_>>().join("; ");
     let news = match key.kind {
-        Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
+        Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::RequestAuthentication => {
             change_status(client, key, |object| condition_patch(object, &message, status.enforced.as_deref())).await?
         }
         Kind::HTTPRoute | Kind::GRPCRoute => {

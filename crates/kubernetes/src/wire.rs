@@ -2,7 +2,9 @@
 //!
 //! An object is read straight from the bytes into what is kept of it. One that can't be read does not spoil the others.
 
-use leno_objects::{AuthorizationPolicy, Kind, Mode, Object, ObjectKey, ObjectMeta, PeerAuthentication, decode};
+use leno_objects::{
+    AuthorizationPolicy, Kind, Mode, Object, ObjectKey, ObjectMeta, PeerAuthentication, RequestAuthentication, decode,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -166,6 +168,9 @@ fn closed(kind: Kind, head: HeadMeta, reason: String) -> Option<Object> {
         }
         Kind::PeerAuthentication => {
             Some(PeerAuthentication { metadata, not_understood, ..PeerAuthentication::default() }.into())
+        }
+        Kind::RequestAuthentication => {
+            Some(RequestAuthentication { metadata, not_understood, ..RequestAuthentication::default() }.into())
         }
         _ => None,
     }

@@ -9,13 +9,17 @@ mod backend_target;
 mod endpoints;
 mod filter;
 mod matching;
+mod request_defaults;
 mod route;
+mod token;
 
 pub use authorization::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
 pub use backend_target::BackendTarget;
 pub use endpoints::{Balancing, Ejection, EndpointPolicy, EndpointRules, HashOf, RetryBudget};
 pub use filter::{Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};
 pub use matching::{Match, PathMatch, ValueMatch, ValueTest};
+pub use request_defaults::{Abort, Fault, RequestDefaults};
 pub use route::{
     Backend, Parent, Retry, Route, RouteKind, RouteName, Rule, SessionPersistence, SessionToken, Timeouts,
 };
+pub use token::{TokenKeys, TokenRule};

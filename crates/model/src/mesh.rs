@@ -3,19 +3,21 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::http::{EndpointPolicy, Policy, PolicyTarget, Route, RouteName};
+use crate::http::{EndpointPolicy, Policy, PolicyTarget, RequestDefaults, Route, RouteName};
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
 
 mod endpoint_policies;
 mod kept;
 mod policies;
+mod request_defaults;
 mod request_policies;
 mod routes;
 
 use endpoint_policies::EndpointPolicies;
 pub use kept::{Kept, KeptFor, PolicyChange, Release};
 use policies::Policies;
+use request_defaults::AllDefaults;
 use request_policies::RequestPolicies;
 use routes::Routes;
 
@@ -63,6 +65,7 @@ pub struct Mesh {
     routes: Routes,
     request_policies: RequestPolicies,
     endpoint_policies: EndpointPolicies,
+    request_defaults: AllDefaults,
 }
 
 /// The endpoints of one service.
@@ -304,6 +307,31 @@ impl Mesh {
     /// What is said of a service's endpoints; `None` if nothing is.
     pub fn endpoint_policy_of(&self, service: &ServiceName) -> Option<&Arc<EndpointPolicy>> {
         self.endpoint_policies.of(service)
+    }
+
+    /// Adds or replaces what happens to requests without a route.
+    pub fn upsert_request_defaults(&mut self, defaults: Arc<RequestDefaults>) {
+        self.request_defaults.upsert(defaults);
+    }
+
+    /// Removes what happens to requests without a route. Returns whether there was anything.
+    pub fn remove_request_defaults(&mut self, id: &PolicyName) -> bool {
+        self.request_defaults.remove(id)
+    }
+
+    /// What happens to requests without a route, by name.
+    pub fn request_defaults(&self, id: &PolicyName) -> Option<&Arc<RequestDefaults>> {
+        self.request_defaults.get(id)
+    }
+
+    /// All that happens to requests without a route, by name.
+    pub fn all_request_defaults(&self) -> impl Iterator<Item = &Arc<RequestDefaults>> {
+        self.request_defaults.all()
+    }
+
+    /// What happens to a service's requests without a route; `None` if nothing does.
+    pub fn request_defaults_of(&self, service: &ServiceName) -> Option<&Arc<RequestDefaults>> {
+        self.request_defaults.of(service)
     }
 
     /// Adds or replaces a policy.

@@ -28,6 +28,8 @@ const CONVERTED: &str = "converted_peer_authentication_";
 const THROUGH_WAYPOINT: &str = "through_waypoint_";
 /// Prefix of the policy names that stand in for policies about requests where there is no waypoint.
 const WITHOUT_WAYPOINT: &str = "without_waypoint_";
+/// Prefix of the policy names that stand for RequestAuthentications.
+const AUTHENTICATION: &str = "request_authentication_";
 
 impl PolicyName {
     /// The name under which Istio's control plane sends the policy "mutual TLS is required".
@@ -54,6 +56,16 @@ impl PolicyName {
     /// Whether this policy keeps connections from going around a waypoint.
     pub fn is_through_waypoint(&self) -> bool {
         self.name.starts_with(THROUGH_WAYPOINT)
+    }
+
+    /// The name of the policy that a RequestAuthentication is.
+    pub fn authentication(namespace: Name, name: &str) -> Self {
+        Self { namespace, name: format!("{AUTHENTICATION}{name}").into() }
+    }
+
+    /// The name of the RequestAuthentication that this policy is; `None` for other policies.
+    pub fn authentication_from(&self) -> Option<&str> {
+        self.name.strip_prefix(AUTHENTICATION)
     }
 
     /// The name of what stands in, at a service's pods, for the service's policies about requests while it has no waypoint.

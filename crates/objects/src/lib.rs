@@ -22,6 +22,7 @@ mod sharing;
 mod store;
 mod suggest;
 mod validate;
+mod virtual_service;
 mod volumes;
 mod workload;
 
@@ -69,13 +70,17 @@ pub use routes::{
 };
 pub use scalars::{IntOrString, IpBlock, PortNumber, Timestamp};
 pub use security::{
-    AuthorizationPolicy, AuthorizationPolicySpec, ExtensionProvider, From, MutualTls, MutualTlsMode, Operation,
-    PeerAuthentication, PeerAuthenticationSpec, PolicyAction, PolicyTargetReference, Rule, Source, To, When,
-    WorkloadSelector,
+    AuthorizationPolicy, AuthorizationPolicySpec, ClaimToHeader, ExtensionProvider, From, JwtHeader, JwtRule,
+    MutualTls, MutualTlsMode, Operation, PeerAuthentication, PeerAuthenticationSpec, PolicyAction,
+    PolicyTargetReference, RequestAuthentication, RequestAuthenticationSpec, Rule, Source, To, When, WorkloadSelector,
 };
 pub use sharing::Sharing;
 pub use store::{Change, ObjectStore};
 pub use suggest::did_you_mean;
+pub use virtual_service::{
+    FaultPercent, HttpFaultAbort, HttpFaultDelay, HttpFaultInjection, HttpRetry, VirtualDestination,
+    VirtualDestinationShare, VirtualHttpRoute, VirtualPort, VirtualService, VirtualServiceSpec,
+};
 pub use volumes::{
     ClaimVolume, ConfigMapVolume, EmptyDirVolume, HostPathVolume, KeyToPath, ProjectedReference, ProjectedSource,
     ProjectedVolume, SecretVolume, Volume, VolumeMount,
@@ -194,6 +199,8 @@ kinds! {
     AuthorizationPolicy: ["security.istio.io/v1", "security.istio.io/v1beta1"], "authorizationpolicies", namespaced: true;
     /// Whether plain connections are let in.
     PeerAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "peerauthentications", namespaced: true;
+    /// Which tokens requests may carry.
+    RequestAuthentication: ["security.istio.io/v1", "security.istio.io/v1beta1"], "requestauthentications", namespaced: true;
     /// A gateway, such as a waypoint.
     Gateway: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "gateways", namespaced: true;
     /// A class of gateways.
@@ -202,6 +209,8 @@ kinds! {
     HTTPRoute: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", namespaced: true;
     /// Where gRPC calls go.
     GRPCRoute: ["gateway.networking.k8s.io/v1"], "grpcroutes", namespaced: true;
+    /// What happens to the requests of services.
+    VirtualService: ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "virtualservices", namespaced: true;
     /// How requests are spread over the endpoints of a service.
     DestinationRule: ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "destinationrules", namespaced: true;
     /// Who may refer to objects of a namespace.
@@ -223,10 +232,12 @@ impl Kind {
         Self::EndpointSlice,
         Self::AuthorizationPolicy,
         Self::PeerAuthentication,
+        Self::RequestAuthentication,
         Self::Gateway,
         Self::GatewayClass,
         Self::HTTPRoute,
         Self::GRPCRoute,
+        Self::VirtualService,
         Self::DestinationRule,
         Self::ReferenceGrant,
     ];
@@ -324,8 +335,10 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
         Object::AuthorizationPolicy(policy) => policy.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::HTTPRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::GRPCRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::VirtualService(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::DestinationRule(rule) => rule.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::RequestAuthentication(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),
         _ => {}
     }
     let notes = cx.not_understood.into_iter().map(|what| what.message);

@@ -1,4 +1,4 @@
-//! Istio's AuthorizationPolicy and PeerAuthentication.
+//! Istio's AuthorizationPolicy, PeerAuthentication and RequestAuthentication.
 
 pub(crate) mod rules;
 
@@ -230,6 +230,83 @@ word! {
     }
 }
 
+object! {
+    /// Which tokens requests may carry.
+    pub struct RequestAuthentication {
+        /// Name and namespace.
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
+        /// The policy.
+        spec: RequestAuthenticationSpec = "spec" (check rules::request_authentication_spec),
+    }
+    besides {
+        /// The parts that were not understood and are missing here (only with [`Mode::Lenient`](crate::Mode)).
+        not_understood: Vec<String>,
+    }
+    silent ["apiVersion", "kind", "status"]
+}
+
+object! {
+    /// The contents of a RequestAuthentication.
+    pub struct RequestAuthenticationSpec {
+        /// The workloads it applies to. If absent, all of the namespace.
+        selector: Option<WorkloadSelector> = "selector",
+        /// What it is attached to instead (one, old form).
+        target_ref: Option<Box<PolicyTargetReference>> = "targetRef",
+        /// What it is attached to instead.
+        target_refs: Vec<PolicyTargetReference> = "targetRefs",
+        /// Whose tokens are accepted.
+        jwt_rules: Vec<JwtRule> = "jwtRules",
+    }
+}
+
+object! {
+    /// Whose tokens are accepted, and where they stand.
+    pub struct JwtRule {
+        /// The issuer.
+        issuer: String = "issuer" (required check rules::not_blank),
+        /// Audiences of which a token must name one; none for any.
+        audiences: Vec<String> = "audiences",
+        /// Where the issuer's keys are.
+        jwks_uri: String = "jwksUri",
+        /// The issuer's keys.
+        jwks: String = "jwks",
+        /// Headers that carry a token.
+        from_headers: Vec<JwtHeader> = "fromHeaders",
+        /// Query parameters that carry a token.
+        from_params: Vec<String> = "fromParams" (check rules::patterns),
+        /// Cookies that carry a token.
+        from_cookies: Vec<String> = "fromCookies" (check rules::patterns),
+        /// Header that tells the program the token's claims.
+        output_payload_to_header: String = "outputPayloadToHeader" (check rules::header_or_none),
+        /// Whether the program gets the token.
+        forward_original_token: bool = "forwardOriginalToken",
+        /// Headers that tell the program single claims.
+        output_claim_to_headers: Vec<ClaimToHeader> = "outputClaimToHeaders",
+        /// How long reading the keys may take, such as `5s`.
+        timeout: String = "timeout" (check rules::seconds_or_none),
+    }
+}
+
+object! {
+    /// A header that carries a token.
+    pub struct JwtHeader {
+        /// Its name.
+        name: String = "name" (required check rules::header_name),
+        /// What stands before the token.
+        prefix: String = "prefix",
+    }
+}
+
+object! {
+    /// A header that tells the program a claim.
+    pub struct ClaimToHeader {
+        /// The header.
+        header: String = "header" (required check rules::header_name),
+        /// The claim; names of nested ones are joined by dots.
+        claim: String = "claim" (required check rules::not_blank),
+    }
+}
+
 impl WorkloadSelector {
     /// The selected labels. A selector without labels selects everything in scope, as no selector does.
     fn selected(selector: Option<&Self>) -> Option<&Labels> {
@@ -241,6 +318,13 @@ impl AuthorizationPolicy {
     /// The labels by which it selects workloads; `None` if it applies to a whole namespace or mesh.
     pub fn selected(&self) -> Option<&Labels> {
         WorkloadSelector::selected(self.spec.selector.as_ref())
+    }
+}
+
+impl JwtRule {
+    /// How long reading the keys may take, milliseconds; `None` if it does not say.
+    pub fn timeout_ms(&self) -> Option<u64> {
+        rules::seconds(&self.timeout)
     }
 }
 

@@ -7,8 +7,8 @@ use leno_model::Map;
 
 use crate::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, EndpointSlice, GRPCRoute, Gateway, GatewayClass,
-    HTTPRoute, Job, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod, ReferenceGrant, Secret, Service,
-    ServiceAccount, StatefulSet,
+    HTTPRoute, Job, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod, ReferenceGrant,
+    RequestAuthentication, Secret, Service, ServiceAccount, StatefulSet, VirtualService,
 };
 
 /// A change to one object.
@@ -170,10 +170,12 @@ typed! {
     EndpointSlice: endpoint_slices;
     AuthorizationPolicy: authorization_policies;
     PeerAuthentication: peer_authentications;
+    RequestAuthentication: request_authentications;
     Gateway: gateways;
     GatewayClass: gateway_classes;
     HTTPRoute: http_routes;
     GRPCRoute: grpc_routes;
+    VirtualService: virtual_services;
     DestinationRule: destination_rules;
     ReferenceGrant: reference_grants;
 }

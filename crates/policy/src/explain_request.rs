@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_model::http::{BackendTarget, PolicyAction};
+use leno_model::http::{BackendTarget, PolicyAction, TokenKeys};
 use leno_model::{AppProtocol, HBONE_PORT, Mesh, Service, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,8 @@ use crate::endpoints::{self, Purpose};
 use crate::explain_endpoint::{
     EndpointExplanation, Outcome, Party, address_of, closest_first, no_endpoint, of_endpoint, of_endpoints, party,
 };
-use crate::http::{Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
+use crate::http::token::{Token, TokenError};
+use crate::http::{Chosen, Denied, Guard, Judgement, Keys, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
 
@@ -214,11 +215,30 @@ pub(crate) fn explain(
         source_namespace: identity.as_ref().map(|identity| &**identity.namespace()),
     };
     out.request = Some(Line { method: asked.method.clone(), host: host.name.to_string(), path: path.to_string() });
-    judged(&guard, &Subject::new(connection, Some(&request)), &mut out);
+    let subject = Subject::new(connection, Some(&request));
+    match guard.authenticate(&request, &NotHere, 0) {
+        // It has none, which is known.
+        Ok(caller) => judged(&guard, &subject.by(&caller), &mut out),
+        Err(_) => {
+            let note = "its token is not verified here: the waypoint refuses it with status 401 if it is not accepted, and what \
+                        policies ask of it is taken not to be so by ALLOW rules, and to be so by DENY rules";
+            out.notes.push(note.to_owned());
+            judged(&guard, &subject, &mut out);
+        }
+    }
     if out.is_allowed() {
         follow(mesh, own, &target, &request, &mut out);
     }
     out
+}
+
+/// Keys that only waypoints have.
+struct NotHere;
+
+impl Keys for NotHere {
+    fn made(&self, _: &TokenKeys, _: &Token<'_>) -> Result<bool, TokenError> {
+        Err(TokenError::NoKeys("only a waypoint reads them".to_owned()))
+    }
 }
 
 impl AtWaypoint {
@@ -301,6 +321,7 @@ fn action_name(action: PolicyAction) -> &'static str {
         PolicyAction::Allow => "ALLOW",
         PolicyAction::Deny => "DENY",
         PolicyAction::Audit => "AUDIT",
+        PolicyAction::Authenticate => "AUTHENTICATE",
     }
 }
 

@@ -21,6 +21,7 @@ fn policy(name: &str, action: PolicyAction, target: &Service, tests: Vec<Attribu
         targets: vec![PolicyTarget::Service(target.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![tests] }] }],
         dry_run: false,
+        tokens: Vec::new(),
         not_understood: None,
     }
 }

@@ -5,6 +5,7 @@ pub mod host;
 pub mod path;
 
 mod attribute_test;
+mod authentication;
 mod bucket;
 mod changes;
 mod conditions;
@@ -18,8 +19,11 @@ mod rule;
 mod subject;
 mod table;
 mod target;
+pub mod token;
 mod tree;
+mod unique_json;
 
+pub use authentication::{Caller, Keys, Rewritten};
 pub use changes::Changes;
 pub use decision::{Answer, Chosen, Decision, Destination, Forward, Outcome};
 pub use error::{Refusal, RuleError};

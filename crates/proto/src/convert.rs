@@ -3,6 +3,7 @@
 mod endpoint_policy;
 mod fields;
 mod policy;
+mod request_defaults;
 mod request_policy;
 mod route;
 mod service;
@@ -16,6 +17,7 @@ use crate::workload as wire;
 pub use endpoint_policy::{endpoint_policy_from_proto, endpoint_policy_to_proto};
 pub(crate) use fields::{DEFAULT_CLUSTER, DEFAULT_SERVICE_ACCOUNT, ip, or, range, service_name};
 pub use policy::{authorization_from_proto, authorization_to_proto};
+pub use request_defaults::{request_defaults_from_proto, request_defaults_to_proto};
 pub use request_policy::{
     request_policy_from_proto, request_policy_of_resource, request_policy_stand_in, request_policy_to_proto,
 };

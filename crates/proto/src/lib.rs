@@ -23,10 +23,10 @@ mod generated;
 
 pub use convert::{
     Resource, address_from_proto, authorization_from_proto, authorization_to_proto, endpoint_policy_from_proto,
-    endpoint_policy_to_proto, request_policy_from_proto, request_policy_of_resource, request_policy_stand_in,
-    request_policy_to_proto, route_from_proto, route_of_resource, route_resource_name, route_stand_in, route_to_proto,
-    service_from_proto, service_to_address, service_to_proto, workload_from_proto, workload_to_address,
-    workload_to_proto,
+    endpoint_policy_to_proto, request_defaults_from_proto, request_defaults_to_proto, request_policy_from_proto,
+    request_policy_of_resource, request_policy_stand_in, request_policy_to_proto, route_from_proto, route_of_resource,
+    route_resource_name, route_stand_in, route_to_proto, service_from_proto, service_to_address, service_to_proto,
+    workload_from_proto, workload_to_address, workload_to_proto,
 };
 pub use error::ConvertError;
 pub use stand_in::{address_stand_in, policy_stand_in};
@@ -77,6 +77,9 @@ pub const REQUEST_POLICY_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.Auth
 /// Type URL of [`waypoint::EndpointPolicy`]. A waypoint is sent those for the services that it stands before, and for those that
 /// its routes lead to.
 pub const ENDPOINT_POLICY_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.EndpointPolicy";
+
+/// Type URL of [`waypoint::RequestDefaults`]. A waypoint is sent those for the services that it stands before.
+pub const REQUEST_DEFAULTS_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.RequestDefaults";
 
 /// Type URL of [`waypoint::Route`]. A waypoint is sent those that belong to the services that it stands before.
 pub const ROUTE_TYPE: &str = "type.googleapis.com/leno.waypoint.v1.Route";

@@ -10,9 +10,9 @@ use futures_util::future::BoxFuture;
 use leno_model::http::Route;
 use leno_model::{Authorization, Identity, PolicyName, Service, Workload};
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
-    TrustBundle, authorization_to_proto, endpoint_policy_to_proto, request_policy_to_proto, route_resource_name,
-    route_to_proto, service_to_address, workload_to_address,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE,
+    TRUST_BUNDLE_TYPE, TrustBundle, authorization_to_proto, endpoint_policy_to_proto, request_defaults_to_proto,
+    request_policy_to_proto, route_resource_name, route_to_proto, service_to_address, workload_to_address,
 };
 use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
@@ -180,6 +180,12 @@ impl ControlPlane {
     pub fn publish_endpoint_policy(&self, policy: &leno_model::http::EndpointPolicy) {
         let body = endpoint_policy_to_proto(policy).encode_to_vec();
         self.change(|r| r.upsert(ENDPOINT_POLICY_TYPE, policy.id.to_string(), Resource::new(body)));
+    }
+
+    /// Publishes what happens to requests without a route, or a change of it.
+    pub fn publish_request_defaults(&self, defaults: &leno_model::http::RequestDefaults) {
+        let body = request_defaults_to_proto(defaults).encode_to_vec();
+        self.change(|r| r.upsert(REQUEST_DEFAULTS_TYPE, defaults.id.to_string(), Resource::new(body)));
     }
 
     /// Publishes a resource as it is, such as one that this version does not understand.

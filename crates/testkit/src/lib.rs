@@ -29,3 +29,5 @@ pub mod skips;
 pub mod steps;
 #[cfg(feature = "mesh")]
 pub mod syscalls;
+#[cfg(feature = "tokens")]
+pub mod tokens;

@@ -1,5 +1,5 @@
-//! TLS for the control plane's gRPC endpoint. The server shows a certificate for its host name; the client
-//! authenticates with a token inside the connection.
+//! TLS for the control plane's gRPC endpoint, and for other servers with a certificate for their host name. The server shows
+//! that certificate; the client authenticates with a token inside the connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,6 +18,9 @@ use crate::handshake::{ALPN_H2, within};
 use crate::library::{Acceptor, ControlSide};
 use crate::verify::Roots;
 use crate::{CertificateAuthority, Error, HandshakeError, TlsStream};
+
+/// HTTP/1.1 (RFC 7301 §6).
+const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// Server side.
 #[derive(Clone)]
@@ -225,6 +228,43 @@ impl ControlConnector {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
+        let (stream, alpn) = self.agree(io, server_name, ALPN_H2, timeout).await?;
+        if alpn.as_deref() != Some(ALPN_H2) {
+            return Err(HandshakeError::Alpn("h2".to_owned()));
+        }
+        Ok(stream)
+    }
+
+    /// As [`Self::connect`], to speak HTTP/1.1. A server that agrees on no protocol is taken to speak it, too (RFC 9112).
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_http1<IO>(
+        &self,
+        io: IO,
+        server_name: &str,
+        timeout: Duration,
+    ) -> Result<TlsStream<IO>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (stream, alpn) = self.agree(io, server_name, ALPN_HTTP1, timeout).await?;
+        if alpn.is_some_and(|alpn| *alpn != *ALPN_HTTP1) {
+            return Err(HandshakeError::Alpn("http/1.1".to_owned()));
+        }
+        Ok(stream)
+    }
+
+    async fn agree<IO>(
+        &self,
+        io: IO,
+        server_name: &str,
+        alpn: &[u8],
+        timeout: Duration,
+    ) -> Result<(TlsStream<IO>, Option<Box<[u8]>>), HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
         let local = |e: String| HandshakeError::Local(e);
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| local(format!("{server_name:?} is neither a DNS name nor an address")))?;
@@ -240,11 +280,8 @@ impl ControlConnector {
         } else {
             Roots::all_of(&certificates).map_err(|e| local(e.to_string()))?
         };
-        let side = ControlSide::new(roots, ALPN_H2).map_err(|e| local(e.to_string()))?;
+        let side = ControlSide::new(roots, alpn).map_err(|e| local(e.to_string()))?;
         let (stream, facts) = within(timeout, side.connect(name, io)).await?;
-        if facts.alpn.as_deref() != Some(ALPN_H2) {
-            return Err(HandshakeError::Alpn("h2".to_owned()));
-        }
-        Ok(stream)
+        Ok((stream, facts.alpn))
     }
 }

@@ -24,6 +24,7 @@ pub mod fuzzing;
 mod gathered;
 mod handshake;
 mod incoming;
+pub mod jwk;
 mod keys;
 mod library;
 mod manager;

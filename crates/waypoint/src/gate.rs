@@ -9,13 +9,14 @@ use leno_proxy::peers::{Silent, Unproven};
 use leno_proxy::tunnels::Tunnel;
 use leno_telemetry::spans::Spans;
 use leno_tunnel::RelayOptions;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::balance::Balancers;
 use crate::config::WaypointConfig;
 use crate::guards::Guards;
+use crate::keys::{Errand, KeyStore};
 use crate::lane::Lane;
 use crate::own::Own;
 use crate::pressure::{Level, Pressure};
@@ -32,6 +33,10 @@ pub(crate) struct Gate {
     pub(crate) own: Own,
     pub(crate) tables: Tables,
     pub(crate) guards: Guards,
+    /// The keys of issuers of tokens.
+    pub(crate) keys: KeyStore,
+    /// What is to be read outside of the mesh.
+    pub(crate) errands: mpsc::Sender<Errand>,
     pub(crate) lanes: Vec<Lane>,
     /// What is known of the endpoints of services.
     pub(crate) balancers: Balancers,

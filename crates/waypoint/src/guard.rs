@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leno_model::Mesh;
 use leno_model::Workload;
-use leno_policy::http::{Denied, Guard, Request, Subject};
+use leno_policy::http::{Caller, Denied, Guard, Request, Subject};
 use leno_policy::{Connection, Verdict, WaypointTarget, authorize_selected};
 use leno_proxy::tunnels::Tunnel;
 
@@ -23,7 +23,7 @@ pub(crate) fn judge(
     guard: &Guard,
     tunnel: &Tunnel,
     target: &WaypointTarget,
-    request: Option<&Request<'_>>,
+    request: Option<(&Request<'_>, &Caller)>,
     mut note: impl FnMut(String),
 ) -> Result<(), Denied> {
     if guard.is_empty() {
@@ -34,7 +34,10 @@ pub(crate) fn judge(
         source_ip: tunnel.peer.ip(),
         destination: target.seen_by_policies(),
     };
-    let subject = Subject::new(connection, request);
+    let subject = match request {
+        Some((request, caller)) => Subject::new(connection, Some(request)).by(caller),
+        None => Subject::new(connection, None),
+    };
     let judgement = guard.judge(&subject);
     for one in &judgement.notes {
         note(format!("policy {} {}", one.policy, one.says));

@@ -18,7 +18,7 @@ use serde::ser::SerializeMap;
 use serde_json::{Map, Value, json};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -28,6 +28,7 @@ use crate::clear;
 use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
 use crate::guards::Guards;
+use crate::keys::{Errand, KeyStore, run_errands};
 use crate::lane::lanes;
 use crate::own::Own;
 use crate::pressure::Pressure;
@@ -97,7 +98,11 @@ fn listen(address: SocketAddr) -> Result<std::net::TcpListener, leno_proxy::Erro
 struct Waypoint {
     gate: Arc<Gate>,
     listener: Mutex<Option<std::net::TcpListener>>,
+    to_read: Mutex<Option<mpsc::Receiver<Errand>>>,
 }
+
+/// Addresses outside of the mesh that wait to be read.
+const ERRANDS: usize = 64;
 
 impl Waypoint {
     fn new(core: Arc<Core>, config: &Config, listener: std::net::TcpListener) -> Self {
@@ -106,6 +111,7 @@ impl Waypoint {
         let nowhere = NamespaceId { device: 0, inode: 0 };
         let here = NetworkNamespace::current().map_or(nowhere, |here| here.id());
         let WaypointConfig { max_tunnels_per_peer, .. } = config.waypoint;
+        let (errands, to_read) = mpsc::channel(ERRANDS);
         let gate = Arc::new(Gate {
             own: Own::new(core.state.clone(), config),
             tables: Tables::default(),
@@ -115,6 +121,8 @@ impl Waypoint {
                 overflows: core.metrics.connection_pool_overflows().clone(),
                 retries_refused: core.metrics.retries_refused().clone(),
             }),
+            keys: KeyStore::default(),
+            errands,
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),
             lanes,
@@ -131,7 +139,7 @@ impl Waypoint {
             stopped: CancellationToken::new(),
             core,
         });
-        Self { gate, listener: Mutex::new(Some(listener)) }
+        Self { gate, listener: Mutex::new(Some(listener)), to_read: Mutex::new(Some(to_read)) }
     }
 }
 
@@ -168,6 +176,9 @@ impl Carrier for Waypoint {
         }
         let gate = self.gate.clone();
         tokio::spawn(upstream::forget_peers(gate.clone()));
+        if let Some(to_read) = self.to_read.lock().take() {
+            tokio::spawn(run_errands(to_read));
+        }
         let Some(first) = self.gate.lanes.first() else { return };
         for clear in &self.gate.config.clear_listeners {
             let (gate, authority) = (self.gate.clone(), Arc::from(clear.authority.as_str()));

@@ -22,7 +22,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use leno_proto::discovery::{DeltaDiscoveryRequest, Node};
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE,
+    TRUST_BUNDLE_TYPE,
 };
 use prost::Message;
 use tokio::sync::{mpsc, watch};
@@ -99,7 +100,7 @@ impl Client {
     #[must_use]
     pub fn for_waypoint(mut self) -> Self {
         // Before everything else: a service must not be known before what is to happen to its requests.
-        for type_url in [ROUTE_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE] {
+        for type_url in [ROUTE_TYPE, REQUEST_DEFAULTS_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE] {
             self.types.insert(0, Subscribed::new(type_url));
             self.status.send_modify(|status| status.awaited.push(type_url));
         }

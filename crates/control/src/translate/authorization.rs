@@ -11,7 +11,7 @@ use leno_model::{
 };
 
 use super::Options;
-use super::policy_refs::is_attached;
+use super::policy_refs::Attachable;
 use leno_objects::{AuthorizationPolicy, IpBlock, Operation, PolicyAction, Source, When};
 
 /// Annotation that, with value `true`, makes a policy a dry run: logged, not enforced.
@@ -26,7 +26,7 @@ pub(super) fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
 
 /// Whether node proxies get the policy.
 pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
-    policy.spec.action != PolicyAction::Audit && !is_attached(policy)
+    policy.spec.action != PolicyAction::Audit && !Attachable::Authorization(policy).is_attached()
 }
 
 /// The policy's name in the mesh.

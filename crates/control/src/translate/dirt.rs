@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use leno_model::{Locality, Name};
 
 use super::index::{Known, Named, target_pods};
+use super::policy_refs::Attachable;
 use super::waypoint::{Addressed, default_of, required};
-use super::{authorization, policy_refs, route_refs, service, workload};
+use super::{authorization, route_refs, service, workload};
 use leno_objects::{
     AuthorizationPolicy, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node, Object, ObjectKey,
     ObjectMeta, PeerAuthentication, Pod, Service,
@@ -22,8 +23,12 @@ pub(super) struct Dirt {
     pub(super) services: BTreeSet<Named>,
     pub(super) slices: BTreeSet<Named>,
     pub(super) policies: BTreeSet<Named>,
+    /// Policies about requests, each with its kind.
+    pub(super) attached: BTreeSet<(Kind, Named)>,
     pub(super) peers: BTreeSet<Named>,
     pub(super) routes: BTreeSet<ObjectKey>,
+    /// Whether a VirtualService changed.
+    pub(super) virtuals: bool,
     /// Namespaces whose DestinationRules changed.
     pub(super) rules: BTreeSet<Name>,
 }
@@ -52,23 +57,24 @@ impl Dirt {
                     }
                 }
             }
+            Kind::VirtualService => self.virtuals = true,
             Kind::DestinationRule => drop(self.rules.insert(key.namespace.clone())),
             Kind::ReferenceGrant => self.routes.extend(index.routes_into(&key.namespace).cloned()),
             Kind::Gateway => {
                 self.mark_users(known, &me);
-                self.policies.extend(index.attached_to(Kind::Gateway, me).cloned());
+                self.attached.extend(index.attached_to(Kind::Gateway, me).cloned());
                 for gateway in both().filter_map(Gateway::of) {
                     let class = ("".into(), (*gateway.spec.gateway_class_name).into());
-                    self.policies.extend(index.attached_to(Kind::GatewayClass, class).cloned());
+                    self.attached.extend(index.attached_to(Kind::GatewayClass, class).cloned());
                 }
             }
             Kind::GatewayClass => {
                 let of_class = store.gateways().filter(|it| *it.spec.gateway_class_name == *key.name);
                 for gateway in of_class {
                     self.mark_users(known, &name(&gateway.metadata));
-                    self.policies.extend(index.attached_to(Kind::Gateway, name(&gateway.metadata)).cloned());
+                    self.attached.extend(index.attached_to(Kind::Gateway, name(&gateway.metadata)).cloned());
                 }
-                self.policies.extend(index.attached_to(Kind::GatewayClass, me).cloned());
+                self.attached.extend(index.attached_to(Kind::GatewayClass, me).cloned());
             }
             Kind::Pod => {
                 self.pods.insert(me);
@@ -96,7 +102,7 @@ impl Dirt {
             }
             Kind::Service => {
                 self.routes.extend(index.routes_of(&key.namespace, &key.name).cloned());
-                self.policies.extend(index.attached_to(Kind::Service, me.clone()).cloned());
+                self.attached.extend(index.attached_to(Kind::Service, me.clone()).cloned());
                 self.mark_service(known, &me, both().filter_map(Service::of));
             }
             Kind::EndpointSlice => {
@@ -127,13 +133,15 @@ impl Dirt {
                         }
                     }
                 }
-                for policy in both().filter_map(AuthorizationPolicy::of) {
-                    for (_, service) in policy_refs::targets(policy).filter(|(kind, _)| *kind == Kind::Service) {
+                for policy in both().filter_map(Attachable::of) {
+                    for (_, service) in policy.targets().filter(|(kind, _)| *kind == Kind::Service) {
                         self.mark_stand_ins(known, &service);
                     }
                 }
+                self.attached.insert((key.kind, me.clone()));
                 self.policies.insert(me);
             }
+            Kind::RequestAuthentication => drop(self.attached.insert((key.kind, me))),
             Kind::PeerAuthentication => {
                 for peer in both().filter_map(PeerAuthentication::of) {
                     match peer.selected() {

@@ -9,7 +9,8 @@ use leno_objects::{
     EndpointSlice, Kind, Labels, Object, ObjectKey, ObjectMeta, ObjectStore, Pod, named_waypoint, selects,
 };
 
-use super::{Options, policy_refs, route_refs, service, workload};
+use super::policy_refs::Attachable;
+use super::{Options, route_refs, service, workload};
 
 /// Namespace and name.
 pub(super) type Named = (Name, Name);
@@ -110,8 +111,8 @@ pub(super) struct Index {
     peers: Selectors,
     /// What names a Gateway as its waypoint, by the Gateway.
     waypoint_users: BTreeMap<Named, BTreeSet<(Kind, Named)>>,
-    /// Policies by what they are attached to.
-    attached: BTreeMap<(Kind, Named), BTreeSet<Named>>,
+    /// Policies about requests, each with its kind, by what they are attached to.
+    attached: BTreeMap<(Kind, Named), BTreeSet<(Kind, Named)>>,
     /// PeerAuthentications without a selector, by namespace.
     wide_peers: BTreeMap<Name, BTreeSet<Name>>,
 }
@@ -145,6 +146,9 @@ impl Index {
             if let Some(object @ (Object::Pod(_) | Object::Service(_) | Object::Namespace(_))) = object {
                 self.waypoint_user(key, object.metadata(), add);
             }
+            for target in object.and_then(Attachable::of).into_iter().flat_map(Attachable::targets) {
+                self.attach(key, target, add);
+            }
             match object {
                 Some(Object::Pod(pod)) => self.pod(key, pod, add),
                 Some(Object::EndpointSlice(slice)) => self.slice(key, slice, add),
@@ -152,9 +156,6 @@ impl Index {
                     self.select(|index| &mut index.services, key, &service.spec.selector, add);
                 }
                 Some(Object::AuthorizationPolicy(policy)) => {
-                    for target in policy_refs::targets(policy) {
-                        self.attach(key, target, add);
-                    }
                     if let Some(labels) = policy.selected() {
                         self.select(|index| &mut index.policies, key, labels, add);
                     }
@@ -218,7 +219,7 @@ impl Index {
     }
 
     fn attach(&mut self, key: &ObjectKey, target: (Kind, Named), add: bool) {
-        let me = (key.namespace.clone(), key.name.clone());
+        let me = (key.kind, (key.namespace.clone(), key.name.clone()));
         if add {
             self.attached.entry(target).or_default().insert(me);
         } else if let Some(policies) = self.attached.get_mut(&target) {
@@ -229,8 +230,8 @@ impl Index {
         }
     }
 
-    /// The policies that are attached to an object.
-    pub(super) fn attached_to(&self, kind: Kind, name: Named) -> impl Iterator<Item = &Named> {
+    /// The policies that are attached to an object, each with its kind.
+    pub(super) fn attached_to(&self, kind: Kind, name: Named) -> impl Iterator<Item = &(Kind, Named)> {
         self.attached.get(&(kind, name)).into_iter().flatten()
     }
 

@@ -17,6 +17,7 @@ mod route_rules;
 mod service;
 mod service_name;
 mod through_waypoint;
+mod virtual_service;
 pub(crate) mod waypoint;
 mod without_waypoint;
 mod workload;
@@ -36,6 +37,7 @@ use leno_objects::{
     PeerAuthentication, Pod, Service, Sharing,
 };
 use peer_authentication::Peers;
+use policy_refs::Attachable;
 use workload::Surroundings;
 
 /// The settings of a translation.
@@ -82,6 +84,8 @@ pub struct Delta {
     pub request_policies: BTreeMap<PolicyName, BTreeSet<Name>>,
     /// What is said of services' endpoints by name, each with the waypoints that it is no longer for.
     pub endpoint_policies: BTreeMap<PolicyName, BTreeSet<Name>>,
+    /// What happens to requests without a route by name, each with the waypoints that it is no longer for.
+    pub request_defaults: BTreeMap<PolicyName, BTreeSet<Name>>,
     /// Objects whose warnings changed.
     pub warned: BTreeSet<ObjectKey>,
 }
@@ -89,8 +93,20 @@ pub struct Delta {
 impl Delta {
     /// Whether nothing changed in the mesh.
     pub fn is_empty(&self) -> bool {
-        let Self { workloads, services, policies, routes, request_policies, endpoint_policies, warned: _ } = self;
-        let of_requests = routes.is_empty() && request_policies.is_empty() && endpoint_policies.is_empty();
+        let Self {
+            workloads,
+            services,
+            policies,
+            routes,
+            request_policies,
+            endpoint_policies,
+            request_defaults,
+            warned: _,
+        } = self;
+        let of_requests = routes.is_empty()
+            && request_policies.is_empty()
+            && endpoint_policies.is_empty()
+            && request_defaults.is_empty();
         workloads.is_empty() && services.is_empty() && policies.is_empty() && of_requests
     }
 
@@ -104,6 +120,9 @@ impl Delta {
         }
         for (policy, no_more) in later.request_policies {
             self.request_policies.entry(policy).or_default().extend(no_more);
+        }
+        for (defaults, no_more) in later.request_defaults {
+            self.request_defaults.entry(defaults).or_default().extend(no_more);
         }
         for (policy, no_more) in later.endpoint_policies {
             self.endpoint_policies.entry(policy).or_default().extend(no_more);
@@ -136,6 +155,8 @@ pub struct Translator {
     policy_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
     // Of what is said of services' endpoints: the waypoints that are told.
     endpoint_policy_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
+    // Of what happens to requests without a route: the waypoints that are told.
+    default_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
     // Where each of them is enforced.
     enforced: BTreeMap<ObjectKey, String>,
     // What is said of routes' parents.
@@ -207,6 +228,11 @@ impl Translator {
         self.endpoint_policy_readers.get(policy).into_iter().flatten()
     }
 
+    /// The waypoints that are told of what happens to requests without a route, each as `namespace/service account`.
+    pub fn readers_of_defaults(&self, defaults: &PolicyName) -> impl Iterator<Item = &Name> {
+        self.default_readers.get(defaults).into_iter().flatten()
+    }
+
     /// Where a policy about requests is enforced, in words.
     pub fn enforced(&self, policy: &ObjectKey) -> Option<&str> {
         self.enforced.get(policy).map(String::as_str)
@@ -263,14 +289,17 @@ impl Translator {
             self.refresh_route(route, &mut delta);
         }
         self.refresh_destination_rules(dirt, &routes, &mut delta);
-        let mut policies = dirt.policies.clone();
+        if dirt.virtuals || !routes.is_empty() || !delta.services.is_empty() {
+            self.refresh_virtual_services(&mut delta);
+        }
+        let mut attached = dirt.attached.clone();
         for service in &delta.services {
             let name = service.hostname.split('.').next().unwrap_or_default();
             let service = (service.namespace.clone(), name.into());
-            policies.extend(self.index.attached_to(Kind::Service, service).cloned());
+            attached.extend(self.index.attached_to(Kind::Service, service).cloned());
         }
-        for (namespace, name) in &policies {
-            self.refresh_request_policy(namespace, name, &mut delta);
+        for (kind, name) in &attached {
+            self.refresh_request_policy(*kind, name, &mut delta);
         }
         for slice in &dirt.slices {
             self.refresh_slice(slice, &mut delta);
@@ -294,18 +323,22 @@ impl Translator {
         let policy = AuthorizationPolicy::get(&self.store, namespace, name);
         let (policy, warnings) =
             policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
-        if !AuthorizationPolicy::get(&self.store, namespace, name).is_some_and(policy_refs::is_attached) {
+        let object = AuthorizationPolicy::get(&self.store, namespace, name);
+        if !object.is_some_and(|policy| Attachable::Authorization(policy).is_attached()) {
             self.warn(key, warnings, delta);
         }
         self.put_policy(PolicyName { namespace: namespace.clone(), name: name.clone() }, policy, delta);
     }
 
-    fn refresh_request_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {
-        let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace.clone(), name.clone());
-        let id = PolicyName { namespace: namespace.clone(), name: name.clone() };
+    fn refresh_request_policy(&mut self, kind: Kind, name: &Named, delta: &mut Delta) {
+        let key = ObjectKey::new(kind, name.0.clone(), name.1.clone());
+        let id = policy_refs::name_in_mesh(kind, name);
         let known = self.known();
-        let object = AuthorizationPolicy::get(&self.store, namespace, name).filter(|it| policy_refs::is_attached(it));
-        let is_attached = object.is_some();
+        let object = Attachable::get(&self.store, kind, name);
+        // Of an AuthorizationPolicy that is attached to nothing, what is said is about what node proxies make of it.
+        let only_here = kind == Kind::RequestAuthentication;
+        let object = object.filter(|it| it.is_attached() || only_here);
+        let is_attached = object.is_some() || only_here;
         let found = object.map(|policy| request_policy::request_policy(known, &self.mesh, policy));
         let request_policy::Translated { policy: wanted, readers: at, warnings } = found.unwrap_or_default();
         if is_attached {
@@ -386,6 +419,60 @@ impl Translator {
         let leading = self.leading_to();
         for (id, policy) in wanted {
             self.put_endpoint_policy(id, policy, &leading, delta);
+        }
+    }
+
+    /// Which of them counts for a service depends on all, and what is said of each on routes.
+    fn refresh_virtual_services(&mut self, delta: &mut Delta) {
+        if self.default_readers.is_empty()
+            && self.store.virtual_services().next().is_none()
+            && !self.warnings.keys().any(|key| key.kind == Kind::VirtualService)
+        {
+            return;
+        }
+        let mut wanted: BTreeMap<PolicyName, _> = self.default_readers.keys().cloned().map(|id| (id, None)).collect();
+        let silenced = self.warnings.keys().filter(|key| key.kind == Kind::VirtualService).cloned();
+        let mut warnings: BTreeMap<ObjectKey, Vec<String>> = silenced.map(|key| (key, Vec::new())).collect();
+        let oldest = virtual_service::Oldest::of(&self.options, &self.store);
+        for object in self.store.virtual_services() {
+            let (namespace, name) = (object.metadata.namespace.clone(), object.metadata.name.clone());
+            let translated = virtual_service::virtual_service(&oldest, &self.mesh, object);
+            warnings.insert(ObjectKey::new(Kind::VirtualService, namespace.clone(), name.clone()), translated.warnings);
+            wanted.insert(PolicyName { namespace, name }, translated.defaults);
+        }
+        for (key, warnings) in warnings {
+            self.warn(key, warnings, delta);
+        }
+        for (id, defaults) in wanted {
+            self.put_request_defaults(id, defaults, delta);
+        }
+    }
+
+    fn put_request_defaults(
+        &mut self,
+        id: PolicyName,
+        wanted: Option<leno_model::http::RequestDefaults>,
+        delta: &mut Delta,
+    ) {
+        let services = wanted.iter().flat_map(|defaults| &defaults.services).filter_map(|id| self.mesh.service(id));
+        let readers: BTreeSet<Name> = services.flat_map(|service| waypoint::waypoints_of(service)).collect();
+        let held = self.mesh.request_defaults(&id).cloned();
+        let before = self.default_readers.get(&id).cloned().unwrap_or_default();
+        if held.as_deref() == wanted.as_ref() && readers == before {
+            return;
+        }
+        delta.request_defaults.entry(id.clone()).or_default().extend(before.difference(&readers).cloned());
+        match wanted {
+            Some(defaults) => {
+                if held.as_deref() != Some(&defaults) {
+                    self.mesh.upsert_request_defaults(Arc::new(defaults));
+                }
+                self.default_readers.insert(id, readers);
+            }
+            None => {
+                self.mesh.remove_request_defaults(&id);
+                self.default_readers.remove(&id);
+            }
         }
     }
 
@@ -705,6 +792,10 @@ mod authorization_tests;
 #[cfg(test)]
 #[path = "route_tests.rs"]
 mod route_tests;
+
+#[cfg(test)]
+#[path = "virtual_service_tests.rs"]
+mod virtual_service_tests;
 
 #[cfg(test)]
 #[path = "destination_rule_tests.rs"]

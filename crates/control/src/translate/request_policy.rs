@@ -1,23 +1,25 @@
-//! Translates an AuthorizationPolicy that is attached to something (`targetRefs`) into what waypoints enforce, and says where
-//! it is enforced.
+//! Translates an AuthorizationPolicy or RequestAuthentication that is attached to something (`targetRefs`) into what waypoints
+//! enforce, and says where it is enforced.
 //!
 //! A policy that can't be enforced to the letter is sent all the same: its waypoints then let nobody into what it is attached
 //! to.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use leno_model::http::{
-    Attribute, AttributeTest, Policy, PolicyAction as Action, PolicyClause, PolicyRule, PolicyTarget,
+    Attribute, AttributeTest, Policy, PolicyAction as Action, PolicyClause, PolicyRule, PolicyTarget, TokenKeys,
+    TokenRule,
 };
-use leno_model::{Mesh, Name};
+use leno_model::{Mesh, Name, PolicyName};
 use leno_objects::{
-    AuthorizationPolicy, Gateway, GatewayClass, IpBlock, Operation, PolicyAction, PolicyTargetReference, Service,
-    Source, When,
+    AuthorizationPolicy, Gateway, GatewayClass, IpBlock, JwtRule, Operation, PolicyAction, PolicyTargetReference,
+    RequestAuthentication, Service, Source, When,
 };
 
 use super::authorization::{is_dry_run, policy_name};
 use super::index::Known;
-use super::policy_refs::{GATEWAY_API, references};
+use super::policy_refs::{Attachable, GATEWAY_API};
 use super::service_name::service_name;
 use super::waypoint::waypoints_of;
 
@@ -31,11 +33,11 @@ pub(super) struct Translated {
     pub(super) warnings: Vec<String>,
 }
 
-/// Translates a policy that is attached to something.
-pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &AuthorizationPolicy) -> Translated {
+/// Translates a policy that may be attached to something.
+pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: Attachable<'_>) -> Translated {
     let mut out = Translated::default();
     let mut attached = Vec::new();
-    for reference in references(policy) {
+    for reference in policy.references() {
         match attach(known, mesh, policy, reference) {
             Ok((targets, readers)) => {
                 attached.extend(targets);
@@ -43,15 +45,112 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &Authorizati
             }
             Err(Nowhere { targets, why, instead }) => {
                 attached.extend(targets);
+                let instead = match policy {
+                    Attachable::Authorization(_) => instead,
+                    Attachable::Authentication(_) => NOBODY_LOOKS,
+                };
                 out.warnings.push(format!("targetRefs: {why}: {instead}"));
             }
         }
     }
     attached.sort();
     attached.dedup();
-    if attached.is_empty() {
+    match policy {
+        Attachable::Authentication(policy) => authentication(policy, attached, out),
+        Attachable::Authorization(policy) if !attached.is_empty() => authorization(known, policy, attached, out),
+        Attachable::Authorization(_) => out,
+    }
+}
+
+/// The policy that a RequestAuthentication is.
+fn authentication(policy: &RequestAuthentication, targets: Vec<PolicyTarget>, mut out: Translated) -> Translated {
+    if policy.spec.target_ref.is_none() && policy.spec.target_refs.is_empty() {
+        out.warnings.push(format!("it has no targetRefs: {NOBODY_LOOKS}"));
+    }
+    if targets.is_empty() {
         return out;
     }
+    let id = PolicyName::authentication(policy.metadata.namespace.clone(), &policy.metadata.name);
+    let tokens: Vec<TokenRule> = policy.spec.jwt_rules.iter().map(token_rule).collect();
+    for (index, rule) in tokens.iter().enumerate() {
+        let at = format!("spec.jwtRules[{index}]");
+        match &rule.keys {
+            TokenKeys::None => out.warnings.push(format!(
+                "{at}: neither jwks nor jwksUri is given, and the issuer is not asked for it: its tokens are DENIED"
+            )),
+            TokenKeys::At { uri, .. } if !["http://", "https://"].iter().any(|scheme| uri.starts_with(scheme)) => {
+                out.warnings.push(format!("{at}.jwksUri {uri:?} is no http or https address: its tokens are DENIED"));
+            }
+            TokenKeys::At { .. } | TokenKeys::Inline(_) => {}
+        }
+    }
+    let (action, rules) = (Action::Authenticate, Vec::new());
+    let mut translated = Policy { id, action, targets, rules, dry_run: false, tokens, not_understood: None };
+    let problem = match policy.not_understood.is_empty() {
+        false => Some(policy.not_understood.join("; ")),
+        true => {
+            let checked = leno_policy::http::check_policy(&translated);
+            checked.err().map(|(index, error)| format!("spec.jwtRules[{index}]: {error}"))
+        }
+    };
+    close(&mut translated, problem, &mut out.warnings);
+    out.policy = Some(translated);
+    out
+}
+
+fn token_rule(rule: &JwtRule) -> TokenRule {
+    let not_empty = |text: &String| (!text.is_empty()).then(|| Name::from(&**text));
+    TokenRule {
+        issuer: (*rule.issuer).into(),
+        audiences: names(&rule.audiences),
+        keys: match (&*rule.jwks, &*rule.jwks_uri) {
+            ("", "") => TokenKeys::None,
+            ("", uri) => TokenKeys::At {
+                uri: uri.into(),
+                timeout: Duration::from_millis(rule.timeout_ms().unwrap_or(FIVE_SECONDS)),
+            },
+            (text, _) => TokenKeys::Inline(text.into()),
+        },
+        headers: rule.from_headers.iter().map(|it| ((*it.name).into(), (*it.prefix).into())).collect(),
+        params: names(&rule.from_params),
+        cookies: names(&rule.from_cookies),
+        forward: rule.forward_original_token,
+        payload_header: not_empty(&rule.output_payload_to_header),
+        claim_headers: rule
+            .output_claim_to_headers
+            .iter()
+            .map(|it| ((*it.header).into(), it.claim.split('.').map(Name::from).collect()))
+            .collect(),
+    }
+}
+
+/// How long reading keys may take where a rule does not say: Istio's value, in milliseconds.
+const FIVE_SECONDS: u64 = 5000;
+
+/// What follows where a RequestAuthentication is attached to nothing that looks at requests.
+const NOBODY_LOOKS: &str = "only waypoints look at tokens, so they are NOT checked there; AuthorizationPolicies that ask for a \
+                            token are held more strictly by the node proxies";
+
+/// Closes a policy that has a problem.
+fn close(translated: &mut Policy, problem: Option<String>, warnings: &mut Vec<String>) {
+    let Some(problem) = problem else { return };
+    warnings.push(if translated.dry_run || translated.action == Action::Audit {
+        format!("not understood by this version of Leno, so it is not even logged: {problem}")
+    } else {
+        format!("not understood by this version of Leno, so every request it may be about is DENIED: {problem}")
+    });
+    translated.rules.clear();
+    translated.tokens.clear();
+    translated.not_understood = Some(problem.into());
+}
+
+/// The policy that an AuthorizationPolicy is.
+fn authorization(
+    known: Known<'_>,
+    policy: &AuthorizationPolicy,
+    attached: Vec<PolicyTarget>,
+    mut out: Translated,
+) -> Translated {
     let mut translated = Policy {
         id: policy_name(policy),
         action: match policy.spec.action {
@@ -69,6 +168,7 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &Authorizati
         targets: attached,
         rules: Vec::new(),
         dry_run: is_dry_run(policy),
+        tokens: Vec::new(),
         not_understood: None,
     };
     let mut unknowable = BTreeSet::new();
@@ -84,15 +184,7 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: &Authorizati
             checked.err().map(|(index, error)| format!("spec.rules[{index}]: {error}"))
         }
     };
-    if let Some(problem) = problem {
-        out.warnings.push(if translated.dry_run || translated.action == Action::Audit {
-            format!("not understood by this version of Leno, so it is not even logged: {problem}")
-        } else {
-            format!("not understood by this version of Leno, so every request it may be about is DENIED: {problem}")
-        });
-        translated.rules.clear();
-        translated.not_understood = Some(problem.into());
-    }
+    close(&mut translated, problem, &mut out.warnings);
     for attribute in unknowable {
         out.warnings.push(format!(
             "{attribute} can't be checked by this version of Leno: an ALLOW rule that asks for it never matches, and a DENY \
@@ -126,10 +218,10 @@ impl Nowhere {
 fn attach(
     known: Known<'_>,
     mesh: &Mesh,
-    policy: &AuthorizationPolicy,
+    policy: Attachable<'_>,
     reference: &PolicyTargetReference,
 ) -> Result<(Vec<PolicyTarget>, Vec<Name>), Nowhere> {
-    let own = &policy.metadata.namespace;
+    let own = &policy.metadata().namespace;
     let PolicyTargetReference { group, kind, name, namespace } = reference;
     if !namespace.is_empty() && **namespace != **own {
         return Err(Nowhere::new(format!("{kind} {namespace}/{name} is in another namespace than the policy")));
@@ -215,14 +307,7 @@ fn rule(
         clauses.push(PolicyClause { alternatives: vec![vec![condition(policy, when)?]] });
     }
     for test in clauses.iter().flat_map(|clause| clause.alternatives.iter().flatten()) {
-        if matches!(
-            test.attribute,
-            Attribute::Sni
-                | Attribute::RequestPrincipal
-                | Attribute::Audience
-                | Attribute::Presenter
-                | Attribute::Claim(_)
-        ) {
+        if test.attribute == Attribute::Sni {
             unknowable.insert(test.attribute.to_string());
         }
     }
@@ -307,7 +392,7 @@ fn condition(policy: &AuthorizationPolicy, when: &When) -> Result<AttributeTest,
 /// Ports of rules that no Service has to which the policy is attached: whoever writes the port of a pod there waits for a match
 /// in vain.
 fn foreign_ports(known: Known<'_>, policy: &AuthorizationPolicy) -> Vec<String> {
-    let services = references(policy).map(|reference| match &*reference.kind {
+    let services = Attachable::Authorization(policy).references().map(|reference| match &*reference.kind {
         "Service" => Service::get(known.store, &policy.metadata.namespace, &reference.name),
         _ => None,
     });

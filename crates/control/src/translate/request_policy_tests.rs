@@ -1,4 +1,4 @@
-use leno_model::http::{Attribute, PolicyAction, PolicyTarget};
+use leno_model::http::{Attribute, PolicyAction, PolicyTarget, TokenKeys, TokenRule};
 use leno_objects::Kind;
 
 use super::*;
@@ -170,8 +170,67 @@ fn every_field_becomes_a_test() {
     ];
     assert_eq!(clauses, expected);
     let warnings = warnings(&translator, "shop");
-    for attribute in ["connection.sni", "request.auth.principal", "request.auth.claims[realm][roles]"] {
-        assert!(warnings.contains(&format!("{attribute} can't be checked")), "{warnings}");
+    assert!(warnings.contains("connection.sni can't be checked") && !warnings.contains("request.auth"), "{warnings}");
+}
+
+fn authentication(spec: &str) -> String {
+    object("shop", spec).replace("AuthorizationPolicy", "RequestAuthentication")
+}
+
+#[test]
+fn a_request_authentication_goes_to_waypoints_only() {
+    let mut translator = shop();
+    let key = ObjectKey::new(Kind::RequestAuthentication, "shop", "p");
+    let named = PolicyName::authentication("shop".into(), "p");
+    let rules = "jwtRules: [{issuer: i, audiences: [a], jwksUri: 'https://i/keys', timeout: 2s, fromHeaders: [{name: x-t, \
+                 prefix: 'T '}], fromParams: [t], fromCookies: [c], forwardOriginalToken: true, outputPayloadToHeader: x-p, \
+                 outputClaimToHeaders: [{header: x-u, claim: a.b}]}]";
+    let delta = translator.apply(upserts(&authentication(&format!("{{{TO_WEB}, {rules}}}"))));
+    assert!(delta.policies.is_empty(), "a node proxy sees no requests");
+    let readers: Vec<String> = translator.readers_of_policy(&named).map(ToString::to_string).collect();
+    assert_eq!(readers, ["shop/waypoint"]);
+    let policy = translator.mesh().request_policy(&named).expect("a policy").clone();
+    assert_eq!(
+        (policy.action, &policy.targets[..], &policy.not_understood),
+        (PolicyAction::Authenticate, &[PolicyTarget::Service(service("web"))][..], &None)
+    );
+    let (uri, timeout) = ("https://i/keys".into(), std::time::Duration::from_secs(2));
+    let expected = TokenRule {
+        issuer: "i".into(),
+        audiences: vec!["a".into()],
+        keys: TokenKeys::At { uri, timeout },
+        headers: vec![("x-t".into(), "T ".into())],
+        params: vec!["t".into()],
+        cookies: vec!["c".into()],
+        forward: true,
+        payload_header: Some("x-p".into()),
+        claim_headers: vec![("x-u".into(), vec!["a".into(), "b".into()])],
+    };
+    assert_eq!(policy.tokens, [expected]);
+    assert_eq!(translator.warnings().get(&key), None);
+    // An AuthorizationPolicy of the same name is another one.
+    translator.apply(upserts(&object("shop", &format!("{{{TO_WEB}}}"))));
+    assert!(translator.mesh().request_policy(&id("shop")).is_some());
+    translator.apply([Change::Remove(key.clone())]);
+    assert!(
+        translator.mesh().request_policy(&named).is_none() && translator.mesh().request_policy(&id("shop")).is_some()
+    );
+    // What can't be enforced to the letter is told, and closes what it is attached to unless it only accepts no token.
+    for (spec, why, closed) in [
+        (format!("{{{TO_WEB}, jwtRules: [{{issuer: i}}]}}"), "neither jwks nor jwksUri", false),
+        (format!("{{{TO_WEB}, jwtRules: [{{issuer: i, jwksUri: 'file:///k'}}]}}"), "no http or https address", false),
+        (
+            format!("{{{TO_WEB}, jwtRules: [{{issuer: i, jwks: x, outputPayloadToHeader: host}}]}}"),
+            "spec.jwtRules[0]",
+            true,
+        ),
+        ("{jwtRules: [{issuer: i, jwks: x}]}".to_owned(), "no targetRefs", false),
+    ] {
+        translator.apply(upserts(&authentication(&spec)));
+        let warnings = translator.warnings().get(&key).map(|all| all.join("\n")).unwrap_or_default();
+        assert!(warnings.contains(why), "{spec}: {warnings}");
+        let policy = translator.mesh().request_policy(&named);
+        assert_eq!(policy.is_some_and(|policy| policy.not_understood.is_some()), closed, "{spec}");
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) fn stand_in<'p>(
     policies: impl Iterator<Item = &'p Policy>,
 ) -> Option<Authorization> {
     let enforced: Vec<&Policy> =
-        policies.filter(|policy| !policy.dry_run && policy.action != PolicyAction::Audit).collect();
+        policies.filter(|policy| !policy.dry_run && is_about_connections(policy.action)).collect();
     let mut rules = Vec::new();
     match ports {
         Ports::Any => rules.extend(refused(&enforced, None).into_iter().map(|clauses| Rule { clauses })),
@@ -97,6 +97,11 @@ pub(super) fn stand_in<'p>(
     }
     let (scope, action) = (Scope::WorkloadSelector, Action::Deny);
     (!rules.is_empty()).then_some(Authorization { id, scope, action, rules, dry_run: false, not_understood: None })
+}
+
+/// Whether something of such a policy can be said of a connection. A token comes with a request, and one without any passes.
+fn is_about_connections(action: PolicyAction) -> bool {
+    matches!(action, PolicyAction::Allow | PolicyAction::Deny)
 }
 
 /// What is refused at a port to which these ports of the service lead (`None`: which port is not known): alternatives, each

@@ -121,8 +121,6 @@ fn effect(version: &str, kind: &str) -> Option<&'static str> {
         {
             "traffic is NOT restricted by it; write an AuthorizationPolicy of security.istio.io/v1 to restrict it"
         }
-        "RequestAuthentication" => "tokens of requests are NOT checked",
-        "VirtualService" => "traffic is NOT routed by it; write an HTTPRoute",
         "TCPRoute" | "TLSRoute" | "UDPRoute" => "traffic is NOT routed by it",
         "Gateway" | "Ingress" => NOT_LED_IN,
         "ServiceEntry" | "WorkloadEntry" | "WorkloadGroup" => "what it describes is NOT known to the mesh",

@@ -31,9 +31,7 @@ fn what_is_passed_over_says_what_does_not_happen() {
             "{}",
             "traffic is NOT restricted by it; write an AuthorizationPolicy of security.istio.io/v1 to restrict it",
         ),
-        ("security.istio.io/v1", "RequestAuthentication", "{}", "tokens of requests are NOT checked"),
         ("gateway.networking.k8s.io/v1", "TLSRoute", "{}", "traffic is NOT routed by it"),
-        ("networking.istio.io/v1", "VirtualService", "{}", "traffic is NOT routed by it; write an HTTPRoute"),
         (
             "gateway.networking.k8s.io/v1",
             "Gateway",
@@ -90,7 +88,7 @@ fn whom_it_would_concern_is_known() {
     assert!(!selector.matches(&labels(&[("app", "db"), ("old", "1")])));
     let service = |namespace: &str, name: &str| (Name::from(namespace), Name::from(name));
     assert_eq!(
-        of("VirtualService", r#"{"hosts": ["web", "db.back.svc.cluster.local"]}"#),
+        of("ServiceEntry", r#"{"hosts": ["web", "db.back.svc.cluster.local"]}"#),
         Concerns::Services(vec![service("shop", "web"), service("back", "db")])
     );
     assert_eq!(

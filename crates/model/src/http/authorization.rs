@@ -1,11 +1,12 @@
-//! A policy about requests, as a waypoint enforces it: one for each AuthorizationPolicy that is attached to a service or to a
-//! waypoint.
+//! A policy about requests, as a waypoint enforces it: one for each AuthorizationPolicy or RequestAuthentication that is attached
+//! to a service or to a waypoint.
 //!
 //! A policy is a disjunction of rules, a rule a conjunction of clauses, a clause a disjunction of alternatives, an
 //! alternative a conjunction of tests. What the tests mean is decided in the `policy` crate.
 
 use std::fmt;
 
+use crate::http::TokenRule;
 use crate::{Name, PolicyName, ServiceName};
 
 /// A policy about requests, and about connections that are passed on unread.
@@ -21,6 +22,8 @@ pub struct Policy {
     pub rules: Vec<PolicyRule>,
     /// Whether a match is only logged, not enforced.
     pub dry_run: bool,
+    /// With [`PolicyAction::Authenticate`]: whose tokens are accepted.
+    pub tokens: Vec<TokenRule>,
     /// Why the policy can't be enforced to the letter; `None` if it can. Such a policy lets nobody in.
     pub not_understood: Option<Name>,
 }
@@ -34,6 +37,8 @@ pub enum PolicyAction {
     Deny,
     /// Is logged.
     Audit,
+    /// Refuses requests with a token that none of the policy's rules for tokens accepts. It has no other rules.
+    Authenticate,
 }
 
 /// What a policy is attached to.

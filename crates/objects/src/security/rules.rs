@@ -5,7 +5,10 @@
 
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is, and fields are vectors")]
 
-use super::{AuthorizationPolicySpec, MutualTlsMode, Operation, PeerAuthenticationSpec, PolicyAction, Source};
+use super::{
+    AuthorizationPolicySpec, MutualTlsMode, Operation, PeerAuthenticationSpec, PolicyAction, RequestAuthenticationSpec,
+    Source,
+};
 use crate::decode::{Context, Problem};
 use crate::scalars::IpBlock;
 use crate::validate::{label, subdomain};
@@ -161,6 +164,50 @@ pub(crate) fn peer_authentication_spec(spec: &PeerAuthenticationSpec, cx: &mut C
     let ports = spec.port_level_mtls.iter().map(|(port, mtls)| (format!("spec.portLevelMtls.{}", port.0), mtls));
     for (at, _) in own.into_iter().chain(ports).filter(|(_, mtls)| mtls.mode == MutualTlsMode::Disable) {
         cx.warnings.push(format!("{at}.mode DISABLE: acts as PERMISSIVE, so mTLS stays accepted"));
+    }
+    Ok(())
+}
+
+pub(crate) fn not_blank(text: &String, _: &mut Context) -> Check {
+    if text.trim().is_empty() { Err(Problem::here("must not be empty")) } else { Ok(()) }
+}
+
+pub(crate) fn header_name(name: &String, _: &mut Context) -> Check {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(token) {
+        return Err(Problem::here(format!("{name:?} is no header's name")));
+    }
+    Ok(())
+}
+
+pub(crate) fn header_or_none(name: &String, cx: &mut Context) -> Check {
+    if name.is_empty() { Ok(()) } else { header_name(name, cx) }
+}
+
+pub(crate) fn seconds_or_none(text: &String, _: &mut Context) -> Check {
+    if text.is_empty() || seconds(text).is_some() {
+        return Ok(());
+    }
+    Err(Problem::here(format!("{text:?} is no duration; write 5s or 0.5s")))
+}
+
+/// A duration as Istio writes it, in milliseconds.
+pub(crate) fn seconds(text: &str) -> Option<u64> {
+    let seconds: f64 = text.strip_suffix('s')?.parse().ok()?;
+    (0.001..=3600.0).contains(&seconds).then_some((seconds * 1000.0) as u64)
+}
+
+pub(crate) fn request_authentication_spec(spec: &RequestAuthenticationSpec, _: &mut Context) -> Check {
+    if spec.selector.is_some() && (spec.target_ref.is_some() || !spec.target_refs.is_empty()) {
+        return Err(Problem::here("selector and targetRefs exclude each other"));
+    }
+    if spec.target_ref.is_some() && !spec.target_refs.is_empty() {
+        return Err(Problem::here("targetRef and targetRefs exclude each other"));
+    }
+    for (i, rule) in spec.jwt_rules.iter().enumerate() {
+        if !rule.jwks.is_empty() && !rule.jwks_uri.is_empty() {
+            return Err(Problem::at(format!(".jwtRules[{i}]"), "jwks and jwksUri exclude each other"));
+        }
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! A test of one attribute, compiled once.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::HeaderName;
@@ -11,6 +12,7 @@ use super::conditions::header_name;
 use super::error::RuleError;
 use super::path_pattern::PathPattern;
 use super::subject::{Subject, Values};
+use super::token::Claims;
 
 /// Patterns of which one must match, unless there are none, and patterns of which none may.
 #[derive(Debug, Clone)]
@@ -45,6 +47,10 @@ pub(super) enum Test {
     Method(Wanted<StringMatch>),
     Path(Wanted<PathPattern>),
     Header(HeaderName, Wanted<StringMatch>),
+    RequestPrincipal(Wanted<StringMatch>),
+    Audience(Wanted<StringMatch>),
+    Presenter(Wanted<StringMatch>),
+    Claim(Vec<Name>, Wanted<StringMatch>),
     /// Of what can't be known here.
     Unknown,
 }
@@ -81,11 +87,11 @@ impl Test {
                     name => Self::Header(name, Wanted::new(test, text)?),
                 },
             },
-            Attribute::Sni
-            | Attribute::RequestPrincipal
-            | Attribute::Audience
-            | Attribute::Presenter
-            | Attribute::Claim(_) => Self::Unknown,
+            Attribute::RequestPrincipal => Self::RequestPrincipal(Wanted::new(test, text)?),
+            Attribute::Audience => Self::Audience(Wanted::new(test, text)?),
+            Attribute::Presenter => Self::Presenter(Wanted::new(test, text)?),
+            Attribute::Claim(path) => Self::Claim(path.clone(), Wanted::new(test, text)?),
+            Attribute::Sni => Self::Unknown,
         })
     }
 
@@ -124,9 +130,44 @@ impl Test {
                 None => strict,
             },
             Self::Header(name, wanted) => texts(wanted, subject.header(name), strict),
+            Self::RequestPrincipal(wanted) => of_token(wanted, subject, strict, |claims| {
+                Some(claims.principal().into_iter().map(Cow::Owned).collect())
+            }),
+            Self::Audience(wanted) => of_token(wanted, subject, strict, |claims| {
+                Some(claims.audiences().ok()?.into_iter().map(Cow::Owned).collect())
+            }),
+            Self::Presenter(wanted) => of_token(wanted, subject, strict, |claims| {
+                Some(claims.presenter().into_iter().map(Cow::Borrowed).collect())
+            }),
+            Self::Claim(path, wanted) => of_token(wanted, subject, strict, |claims| {
+                let names: Vec<&str> = path.iter().map(|name| &**name).collect();
+                match claims.get(names.iter().copied()) {
+                    None => Some(Vec::new()),
+                    Some(_) => Some(claims.texts(&names)?.into_iter().map(Cow::Borrowed).collect()),
+                }
+            }),
             Self::Unknown => strict,
         }
     }
+}
+
+/// Tests what a token says. It may say several things at once, of which one has to match and none may. `None` stands for something
+/// that no pattern can be compared with.
+fn of_token<'s>(
+    wanted: &Wanted<StringMatch>,
+    subject: &Subject<'s>,
+    strict: bool,
+    said: impl Fn(&'s Claims) -> Option<Vec<Cow<'s, str>>>,
+) -> bool {
+    let Some(claims) = subject.claims() else { return strict };
+    let values = match claims {
+        None => Vec::new(),
+        Some(claims) => match said(claims) {
+            Some(values) => values,
+            None => return strict,
+        },
+    };
+    wanted.passes(|pattern| values.iter().any(|value| matches(pattern, value.as_bytes())))
 }
 
 fn texts(wanted: &Wanted<StringMatch>, values: Values<'_>, strict: bool) -> bool {

@@ -5,9 +5,14 @@ use std::fmt;
 use leno_model::http::{Policy, PolicyAction, PolicyRule};
 use leno_model::{Name, PolicyName};
 
+use http::HeaderMap;
+
 use super::attribute_test::Test;
+use super::authentication::{self, Authentication, Caller, Keys, Rewritten};
 use super::error::RuleError;
+use super::request::Request;
 use super::subject::Subject;
+use super::token::TokenError;
 use crate::Peer;
 
 /// The policies of a service at its waypoint, compiled once.
@@ -18,6 +23,7 @@ pub struct Guard {
     deny: Vec<Compiled>,
     allow: Vec<Compiled>,
     audit: Vec<Compiled>,
+    tokens: Authentication,
 }
 
 #[derive(Debug)]
@@ -119,6 +125,13 @@ impl Guard {
     pub fn new<'p>(policies: impl IntoIterator<Item = &'p Policy>) -> Self {
         let mut guard = Self::default();
         for policy in policies {
+            if policy.action == PolicyAction::Authenticate && policy.not_understood.is_none() {
+                match token_rules(policy) {
+                    Ok(rules) => guard.tokens.add(rules),
+                    Err(error) => guard.not_understood.push((policy.id.clone(), error.to_string().into())),
+                }
+                continue;
+            }
             let compiled = match &policy.not_understood {
                 Some(reason) => Err(reason.clone()),
                 None => Compiled::new(policy).map_err(|(_, error)| error.to_string().into()),
@@ -129,6 +142,7 @@ impl Guard {
                 (Ok(compiled), PolicyAction::Audit) => guard.audit.push(compiled),
                 // It would refuse nobody either.
                 (Err(_), PolicyAction::Audit) => {}
+                (Ok(_), PolicyAction::Authenticate) => {}
                 (Err(_), _) if policy.dry_run => {}
                 (Err(reason), _) => guard.not_understood.push((policy.id.clone(), reason)),
             }
@@ -138,8 +152,38 @@ impl Guard {
 
     /// Whether no policy applies.
     pub fn is_empty(&self) -> bool {
-        let Self { not_understood, deny, allow, audit } = self;
-        not_understood.is_empty() && deny.is_empty() && allow.is_empty() && audit.is_empty()
+        let Self { not_understood, deny, allow, audit, tokens } = self;
+        let nobody = deny.is_empty() && allow.is_empty() && audit.is_empty() && tokens.is_empty();
+        not_understood.is_empty() && nobody
+    }
+
+    /// Whether no policy says whose tokens requests may carry.
+    pub fn takes_no_tokens(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Whose token a request carries, at `now` in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// If it carries one that is not accepted.
+    pub fn authenticate(&self, request: &Request<'_>, keys: &dyn Keys, now: u64) -> Result<Caller, TokenError> {
+        self.tokens.authenticate(request, keys, now)
+    }
+
+    /// Whether the query of a request has what may be a token.
+    pub fn finds_tokens_in(&self, query: Option<&str>) -> bool {
+        query.is_some_and(|query| self.tokens.looks_into(query))
+    }
+
+    /// Whether both take the same tokens from the same places, and make the same of them.
+    pub fn takes_tokens_as(&self, other: &Self) -> bool {
+        self.tokens.is_same(&other.tokens)
+    }
+
+    /// Changes the head of a request as the rules for tokens say. To be called before policies are asked: a header that tells of
+    /// a token would be the client's until then.
+    pub fn tell(&self, caller: &Caller, query: Option<&str>, headers: &mut HeaderMap) -> Rewritten {
+        self.tokens.rewrite(caller, query, headers)
     }
 
     /// Decides in Istio's order: what a DENY policy matches is refused; without ALLOW policies everything else passes; else one
@@ -245,7 +289,14 @@ impl Rule {
 /// # Errors
 /// The rule that can't, counted from 0, and why.
 pub fn check_policy(policy: &Policy) -> Result<(), (usize, RuleError)> {
+    for (index, rule) in policy.tokens.iter().enumerate() {
+        authentication::Compiled::new(rule).map_err(|error| (index, error))?;
+    }
     Compiled::new(policy).map(drop)
+}
+
+fn token_rules(policy: &Policy) -> Result<Vec<authentication::Compiled>, RuleError> {
+    policy.tokens.iter().map(authentication::Compiled::new).collect()
 }
 
 impl fmt::Display for Says {

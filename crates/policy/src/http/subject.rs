@@ -6,7 +6,9 @@ use std::cell::OnceCell;
 use http::HeaderName;
 use http::header::HOST;
 
+use super::authentication::Caller;
 use super::request::Request;
+use super::token::Claims;
 use crate::Connection;
 
 /// A connection and, where HTTP is spoken, the request.
@@ -14,6 +16,8 @@ pub struct Subject<'a> {
     pub(super) connection: Connection<'a>,
     /// `None` if the connection is passed on unread.
     pub(super) request: Option<&'a Request<'a>>,
+    /// Whose token the request carries; `None` if nobody has looked.
+    caller: Option<&'a Caller>,
     // Computed on demand: building it costs an allocation.
     principal: OnceCell<Option<String>>,
 }
@@ -33,7 +37,18 @@ impl<'a> Subject<'a> {
     /// Addresses that are claimed in headers don't count in `connection`; its destination is what was asked for, with the
     /// port of the service.
     pub fn new(connection: Connection<'a>, request: Option<&'a Request<'a>>) -> Self {
-        Self { connection, request, principal: OnceCell::new() }
+        Self { connection, request, caller: None, principal: OnceCell::new() }
+    }
+
+    /// With whose token the request carries. Without this, conditions on tokens can't be checked.
+    pub fn by(self, caller: &'a Caller) -> Self {
+        Self { caller: Some(caller), ..self }
+    }
+
+    /// What the request's token says: `None` if that can't be known here, and `Some(None)` if it has none.
+    pub(super) fn claims(&self) -> Option<Option<&'a Claims>> {
+        self.request?;
+        self.caller.map(Caller::claims)
     }
 
     /// Whether there is a request that can be read.

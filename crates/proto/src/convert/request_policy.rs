@@ -3,6 +3,8 @@
 //! A part that can't be read refuses the whole policy, and then nobody gets in: leaving a test out would widen what the
 //! policy allows.
 
+use std::time::Duration;
+
 use leno_model as model;
 use leno_model::Name;
 use leno_model::http;
@@ -26,11 +28,13 @@ pub fn request_policy_from_proto(policy: wire::AuthorizationPolicy) -> Result<ht
             wire::authorization_policy::Action::Allow => http::PolicyAction::Allow,
             wire::authorization_policy::Action::Deny => http::PolicyAction::Deny,
             wire::authorization_policy::Action::Audit => http::PolicyAction::Audit,
+            wire::authorization_policy::Action::Authenticate => http::PolicyAction::Authenticate,
             wire::authorization_policy::Action::Unspecified => return Err(ConvertError::Missing { field: "action" }),
         },
         targets: policy.targets.into_iter().map(target).collect::<Result<_, _>>()?,
         rules: policy.rules.into_iter().map(rule).collect::<Result<_, _>>()?,
         dry_run: policy.dry_run,
+        tokens: policy.tokens.into_iter().map(token_rule).collect::<Result<_, _>>()?,
         not_understood: (!policy.not_understood.is_empty()).then(|| policy.not_understood.into()),
     })
 }
@@ -85,12 +89,68 @@ pub fn request_policy_to_proto(policy: &http::Policy) -> wire::AuthorizationPoli
             http::PolicyAction::Allow => wire::authorization_policy::Action::Allow,
             http::PolicyAction::Deny => wire::authorization_policy::Action::Deny,
             http::PolicyAction::Audit => wire::authorization_policy::Action::Audit,
+            http::PolicyAction::Authenticate => wire::authorization_policy::Action::Authenticate,
         }
         .into(),
         targets: policy.targets.iter().map(target_to_proto).collect(),
         rules: policy.rules.iter().map(rule_to_proto).collect(),
         dry_run: policy.dry_run,
         not_understood: policy.not_understood.as_ref().map(ToString::to_string).unwrap_or_default(),
+        tokens: policy.tokens.iter().map(token_rule_to_proto).collect(),
+    }
+}
+
+fn token_rule(rule: wire::TokenRule) -> Result<http::TokenRule, ConvertError> {
+    if rule.issuer.is_empty() {
+        return Err(ConvertError::Missing { field: "issuer" });
+    }
+    let names = |texts: Vec<String>| texts.into_iter().map(Name::from).collect();
+    Ok(http::TokenRule {
+        issuer: rule.issuer.into(),
+        audiences: names(rule.audiences),
+        keys: match rule.keys {
+            Some(wire::token_rule::Keys::Jwks(text)) => http::TokenKeys::Inline(text.into()),
+            Some(wire::token_rule::Keys::Remote(remote)) => {
+                http::TokenKeys::At { uri: remote.uri.into(), timeout: Duration::from_millis(remote.timeout_ms) }
+            }
+            None => http::TokenKeys::None,
+        },
+        headers: rule.headers.into_iter().map(|header| (header.name.into(), header.prefix.into())).collect(),
+        params: names(rule.params),
+        cookies: names(rule.cookies),
+        forward: rule.forward,
+        payload_header: (!rule.payload_header.is_empty()).then(|| rule.payload_header.into()),
+        claim_headers: rule.claim_headers.into_iter().map(|it| (it.header.into(), names(it.claim))).collect(),
+    })
+}
+
+fn token_rule_to_proto(rule: &http::TokenRule) -> wire::TokenRule {
+    let texts = |names: &[Name]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    wire::TokenRule {
+        issuer: rule.issuer.to_string(),
+        audiences: texts(&rule.audiences),
+        keys: match &rule.keys {
+            http::TokenKeys::Inline(text) => Some(wire::token_rule::Keys::Jwks(text.to_string())),
+            http::TokenKeys::At { uri, timeout } => Some(wire::token_rule::Keys::Remote(wire::RemoteKeys {
+                uri: uri.to_string(),
+                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            })),
+            http::TokenKeys::None => None,
+        },
+        headers: rule
+            .headers
+            .iter()
+            .map(|(name, prefix)| wire::TokenHeader { name: name.to_string(), prefix: prefix.to_string() })
+            .collect(),
+        params: texts(&rule.params),
+        cookies: texts(&rule.cookies),
+        forward: rule.forward,
+        payload_header: rule.payload_header.as_ref().map(ToString::to_string).unwrap_or_default(),
+        claim_headers: rule
+            .claim_headers
+            .iter()
+            .map(|(header, claim)| wire::ClaimHeader { header: header.to_string(), claim: texts(claim) })
+            .collect(),
     }
 }
 
@@ -158,8 +218,8 @@ pub fn request_policy_stand_in(
         Some(Ok(targets)) if !targets.is_empty() => targets,
         _ => vec![http::PolicyTarget::All],
     };
-    let (action, rules) = (http::PolicyAction::Deny, Vec::new());
-    Some(http::Policy { id, action, targets, rules, dry_run, not_understood: Some(reason.into()) })
+    let (action, rules, tokens) = (http::PolicyAction::Deny, Vec::new(), Vec::new());
+    Some(http::Policy { id, action, targets, rules, dry_run, tokens, not_understood: Some(reason.into()) })
 }
 
 /// The policy whose resource has this name; `None` if no policy's has.

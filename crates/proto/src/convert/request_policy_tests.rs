@@ -33,6 +33,7 @@ fn policy() -> http::Policy {
         targets: vec![http::PolicyTarget::Service(service("web")), http::PolicyTarget::Waypoint(service("waypoint"))],
         rules: vec![http::PolicyRule { clauses: vec![clause] }, http::PolicyRule::default()],
         dry_run: true,
+        tokens: Vec::new(),
         not_understood: Some("why".into()),
     }
 }

@@ -5,6 +5,7 @@ mod endpoint_policies;
 mod of_requests;
 mod overlaps;
 mod recent;
+mod request_defaults;
 mod request_policies;
 mod routes;
 mod state;

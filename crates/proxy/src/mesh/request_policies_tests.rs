@@ -16,6 +16,7 @@ fn policy() -> Policy {
         targets: vec![target("web.shop.svc.cluster.local")],
         rules: vec![PolicyRule::default()],
         dry_run: false,
+        tokens: Vec::new(),
         not_understood: None,
     }
 }

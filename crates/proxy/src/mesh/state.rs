@@ -12,8 +12,9 @@ use leno_model::{
     WorkloadUid,
 };
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, Resource,
-    address_from_proto, address_stand_in, authorization_from_proto, policy_stand_in, security, workload as wire,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ConvertError, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, REQUEST_POLICY_TYPE,
+    ROUTE_TYPE, Resource, address_from_proto, address_stand_in, authorization_from_proto, policy_stand_in, security,
+    workload as wire,
 };
 use leno_tls::CertificateManager;
 use leno_xds::client::{ConnectionState, Handler, Rejection, Status, Update};
@@ -427,8 +428,14 @@ impl Feed {
 impl Handler for Feed {
     fn apply(&mut self, type_url: &str, updates: Vec<Update>) -> Vec<Rejection> {
         let policies = type_url == AUTHORIZATION_TYPE;
-        const KNOWN: [&str; 5] =
-            [AUTHORIZATION_TYPE, ADDRESS_TYPE, ROUTE_TYPE, REQUEST_POLICY_TYPE, ENDPOINT_POLICY_TYPE];
+        const KNOWN: [&str; 6] = [
+            AUTHORIZATION_TYPE,
+            ADDRESS_TYPE,
+            ROUTE_TYPE,
+            REQUEST_POLICY_TYPE,
+            ENDPOINT_POLICY_TYPE,
+            REQUEST_DEFAULTS_TYPE,
+        ];
         if !KNOWN.contains(&type_url) {
             return Vec::new();
         }
@@ -443,6 +450,7 @@ impl Handler for Feed {
                 let of_requests = match type_url {
                     ROUTE_TYPE => super::routes::apply,
                     ENDPOINT_POLICY_TYPE => super::endpoint_policies::apply,
+                    REQUEST_DEFAULTS_TYPE => super::request_defaults::apply,
                     _ => super::request_policies::apply,
                 };
                 for (name, reason) in of_requests(&mut mesh, updates) {

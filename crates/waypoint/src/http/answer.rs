@@ -1,7 +1,7 @@
 //! What the waypoint answers itself: a status, and one line that says why.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
 use super::body::Body;
@@ -10,7 +10,7 @@ use super::refusal::{Flag, Refusal};
 impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.
     pub(crate) fn response(&self, grpc: bool) -> Response<Body> {
-        let mut response = if grpc { self.grpc_response() } else { self.plain_response() };
+        let mut response = if grpc || self.grpc.is_some() { self.grpc_response() } else { self.plain_response() };
         if self.flag == Flag::Overflow {
             response.headers_mut().insert(OVERLOADED, HeaderValue::from_static("true"));
         }
@@ -21,6 +21,11 @@ impl Refusal {
         let mut response = Response::new(Body::Text(Some(self.text())));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 6750 §3.1.
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
         response
     }
 
@@ -39,7 +44,11 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(
             GRPC_STATUS,
-            HeaderValue::from(if self.flag == Flag::Timeout { DEADLINE_EXCEEDED } else { grpc_status(self.status) }),
+            HeaderValue::from(match (self.grpc, self.flag) {
+                (Some(status), _) => status,
+                (None, Flag::Timeout) => DEADLINE_EXCEEDED,
+                (None, _) => grpc_status(self.status),
+            }),
         );
         if let Ok(message) = HeaderValue::from_str(&percent_encoded(self.told.unwrap_or(&self.reason))) {
             headers.insert(GRPC_MESSAGE, message);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use leno_model::http::RequestDefaults;
 use leno_model::{Identity, Mesh, Service, Workload};
 use leno_policy::http::{Guard, Table};
 use leno_policy::{WaypointTarget, waypoint_target};
@@ -42,6 +43,8 @@ pub(crate) struct View {
     pub(crate) target: WaypointTarget,
     /// The routes of the service's port, if there are any.
     pub(crate) table: Option<Arc<Table>>,
+    /// What happens to requests if there are none.
+    pub(crate) defaults: Option<Arc<RequestDefaults>>,
     /// Who may do what.
     pub(crate) guard: Arc<Guard>,
     /// The last guard before the service or pod left, which goes on to count for this client.
@@ -59,7 +62,8 @@ impl Client {
         let source = source(&mesh, &own, tunnel);
         let table = table(gate, &mesh, &target);
         let guard = guard::guard(gate, &mesh, &own, &target);
-        let view = View { mesh, own, target, table, guard, left_guard: None, source, left: false };
+        let defaults = defaults(&mesh, &target, table.is_some());
+        let view = View { mesh, own, target, table, defaults, guard, left_guard: None, source, left: false };
         let view = Arc::new(view);
         let (gate, tunnel) = (gate.clone(), tunnel.clone());
         Arc::new_cyclic(|client: &Weak<Self>| Self {
@@ -115,13 +119,19 @@ impl Client {
             let table = table(&self.gate, &mesh, &target);
             let guard = guard::guard(&self.gate, &mesh, &own, &target);
             let left_guard = left.then(|| view.left_guard.as_ref().unwrap_or(&view.guard).clone());
-            *view = Arc::new(View { mesh, own, target, table, guard, left_guard, source, left });
+            let defaults = defaults(&mesh, &target, table.is_some());
+            *view = Arc::new(View { mesh, own, target, table, defaults, guard, left_guard, source, left });
         }
         view.clone()
     }
 }
 
 impl View {
+    /// All guards that count.
+    pub(crate) fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        std::iter::once(&self.guard).chain(&self.left_guard)
+    }
+
     /// The service that was asked for.
     pub(crate) fn service(&self) -> Option<&Arc<Service>> {
         self.target.service()
@@ -163,4 +173,10 @@ impl Listed for Client {
 fn table(gate: &Gate, mesh: &Mesh, target: &WaypointTarget) -> Option<Arc<Table>> {
     let (service, port) = target.routed()?;
     gate.tables.of(mesh, service, port).filter(|table| !table.is_empty())
+}
+
+/// What happens to requests of what was asked for, if it has no routes.
+fn defaults(mesh: &Mesh, target: &WaypointTarget, routed: bool) -> Option<Arc<RequestDefaults>> {
+    let WaypointTarget::Service { service, .. } = target else { return None };
+    if routed { None } else { mesh.request_defaults_of(&service.id).cloned() }
 }

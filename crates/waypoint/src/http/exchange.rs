@@ -123,6 +123,13 @@ impl Exchange {
         self.grpc = asks.grpc;
     }
 
+    /// Its query holds a secret, and is told to nobody.
+    pub(crate) fn hide_query(&mut self) {
+        self.path = self.path.take().and_then(|path| path.path().parse().ok());
+        let path = self.path.clone();
+        self.client.pending.learn(self.place, |pending| pending.path = path);
+    }
+
     /// Its place in a trace.
     pub(crate) fn traced(&mut self, trace: Trace) {
         self.trace = Some(trace);
@@ -149,7 +156,10 @@ impl Exchange {
 
     /// What a policy says that is only logged.
     pub(crate) fn note(&mut self, note: String) {
-        self.notes.push(note);
+        // Policies are asked twice about a request that waits on purpose.
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     /// The endpoint that is asked.

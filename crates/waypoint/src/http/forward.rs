@@ -7,6 +7,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
+use leno_model::http::Timeouts;
 use leno_policy::{Route, WaypointTarget};
 use leno_tunnel::timers;
 use tokio::time::Instant;
@@ -19,14 +20,15 @@ use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::upgrade::{self, Upgrade};
-use super::{identity, mirror, trace, websocket};
+use super::{fault, identity, mirror, trace, websocket};
 use crate::balance::Seat;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
+use crate::tokens::{self, Callers};
 
 /// Answers a request: with what an endpoint says, or with why none could be asked.
 pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let view = client.view();
+    let mut view = client.view();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::new(&client, &view, &head);
     let default = || default_host(&view.target).and_then(|host| host.parse().ok());
@@ -43,10 +45,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
-    if let Err(refusal) = permit(&client, &view, &head, &mut asks, &mut exchange) {
-        return Ok(refuse(exchange, &refusal, asks.grpc));
-    }
-    let upgrade = Upgrade::of(&mut head, &asks);
+    let upgrade = match permit(&client, &mut view, (&mut head, &mut asks), &mut exchange).await {
+        Ok(upgrade) => upgrade,
+        Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
+    };
     let mut routed = match routing::follow(&view, &mut exchange, &mut head, &mut asks) {
         Ok(routed) => routed,
         Err(Instead::Refusal(refusal)) => return Ok(refuse(exchange, &refusal, asks.grpc)),
@@ -54,6 +56,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     };
     if let Some(routed) = &routed {
         exchange.aimed(&routed.target);
+    }
+    let defaults = view.defaults.as_deref().filter(|_| routed.is_none());
+    if let Some(failure) = defaults.and_then(fault::abort) {
+        return Ok(refuse(exchange, &failure, asks.grpc));
     }
     let has_body = !body.is_end_stream();
     let mirrors = routed.as_mut().map(|routed| std::mem::take(&mut routed.mirrors)).unwrap_or_default();
@@ -66,12 +72,18 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         false => RequestBody::Empty,
     };
     let seat = Seat::default();
-    let limits = routed.as_ref().map(|routed| routed.forward.timeouts()).unwrap_or_default();
+    let limits = match (&routed, defaults) {
+        (Some(routed), _) => routed.forward.timeouts(),
+        (None, Some(defaults)) => Timeouts { request: defaults.timeout, backend_request: defaults.attempt_timeout },
+        (None, None) => Timeouts::default(),
+    };
     // A client of gRPC says how long it waits, and the endpoint is told, too: the header stays.
     let patience = if asks.grpc { head::grpc_timeout(&head.headers) } else { None };
     let limit = [limits.request.filter(|limit| !limit.is_zero()), patience].into_iter().flatten().min();
     let deadline = limit.map(|limit| (Instant::now() + limit, limit));
-    let retry = routed.as_ref().and_then(|routed| routed.forward.retry()).filter(|retry| !retry.codes.is_empty());
+    let of_route = routed.as_ref().and_then(|routed| routed.forward.retry());
+    let retry = of_route.or(defaults.and_then(|defaults| defaults.retry.as_ref()));
+    let retry = retry.filter(|retry| !retry.codes.is_empty());
     let to = To { view: &view, target, seat: &seat, again: retry.is_some() };
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);
@@ -100,10 +112,48 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     Ok(pass_back(&view, response, (leased, ends), exchange, upgrade))
 }
 
-/// Gives the request its one form, and asks the policies whether it may pass.
-fn permit(client: &Client, view: &View, head: &Parts, asks: &mut Asks, exchange: &mut Exchange) -> Result<(), Refusal> {
+/// Gives the request its one form, looks whose token it carries, and asks the policies whether it may pass. They see it as its
+/// program will, so a header that only a token may fill is never the client's. A request that fails on purpose may wait here; what
+/// the mesh is like afterwards is in `view` then. Returns the request's upgrade, if it asks for one.
+async fn permit(
+    client: &Arc<Client>,
+    view: &mut Arc<View>,
+    (head, asks): (&mut Parts, &mut Asks),
+    exchange: &mut Exchange,
+) -> Result<Option<Upgrade>, Refusal> {
     routing::normalise(asks)?;
-    upgrade::judge(client, view, (head, asks), |note| exchange.note(note)).map_err(|denied| Refusal::denied(&denied))
+    if view.guards().any(|guard| guard.finds_tokens_in(asks.path.query())) {
+        exchange.hide_query();
+    }
+    let now = tokens::now();
+    let callers = Callers::of(client, view, (head, asks), &Callers::default(), now).await;
+    let mut callers = callers.map_err(|error| Refusal::token(&error))?;
+    if let Some(wait) = view.defaults.as_deref().and_then(fault::delay) {
+        // Whoever is refused learns of no delay, and holds nothing for as long as one lasts.
+        let (mut told, mut told_asks) = (head.clone(), asks.clone());
+        callers.tell(&mut told, &mut told_asks)?;
+        ask_policies(client, view, (&told, &told_asks), &callers, exchange)?;
+        Box::pin(timers::sleep(wait)).await;
+        // Policies and routes count as they are now.
+        *view = client.view();
+        let again = Callers::of(client, view, (head, asks), &callers, now).await;
+        callers = again.map_err(|error| Refusal::token(&error))?;
+    }
+    let upgrade = Upgrade::of(head, asks, &callers, now);
+    callers.tell(head, asks)?;
+    ask_policies(client, view, (head, asks), &callers, exchange)?;
+    Ok(upgrade)
+}
+
+fn ask_policies(
+    client: &Client,
+    view: &View,
+    request: (&Parts, &Asks),
+    callers: &Callers,
+    exchange: &mut Exchange,
+) -> Result<(), Refusal> {
+    let asked = upgrade::judge(client, view, request, callers, |note| exchange.note(note));
+    asked.map_err(|denied| Refusal::denied(&denied))
 }
 
 fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Body> {

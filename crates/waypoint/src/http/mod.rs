@@ -8,6 +8,7 @@
 //!  forward  one request and its response; send  to endpoints; mirror  copies of it
 //!  routing  the route that it follows
 //!  exchange what is told of them; pending  those that are open
+//!  fault    failures made on purpose
 //!  upgrade  connections that cease to be HTTP; websocket  those that are asked for in HTTP/2
 //!  refusal  why a request is not answered by an endpoint; answer: what its client is told
 //!  body     bodies on their way to the client; unread  what waits for one that does not read
@@ -17,6 +18,7 @@ mod answer;
 mod body;
 mod client;
 mod exchange;
+mod fault;
 #[cfg(test)]
 mod footprint_tests;
 mod forward;
@@ -33,5 +35,8 @@ mod unread;
 mod upgrade;
 mod websocket;
 
-pub(crate) use client::Client;
+pub(crate) use client::{Client, View};
+pub(crate) use head::Asks;
+pub(crate) use refusal::Refusal;
+pub(crate) use routing::seen;
 pub(crate) use serve::{FAREWELL, serve};

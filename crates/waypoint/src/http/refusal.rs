@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use http::StatusCode;
 use leno_policy::RouteError;
 use leno_policy::http::Denied;
+use leno_policy::http::token::TokenError;
 
 use crate::failure::Failure;
 
@@ -35,6 +36,8 @@ pub(crate) enum Flag {
     Overflow,
     /// There is no memory for it.
     Overload,
+    /// It fails on purpose.
+    Fault,
     /// What the routes say, in their own letters.
     Routes(&'static str),
 }
@@ -55,6 +58,7 @@ impl Flag {
             Self::Timeout => "UT",
             Self::Overflow => "UO",
             Self::Overload => "OM",
+            Self::Fault => "FI",
             Self::Routes(letters) => letters,
         }
     }
@@ -68,17 +72,25 @@ pub(crate) struct Refusal {
     pub(crate) reason: Cow<'static, str>,
     /// What the client is told instead of the reason.
     pub(crate) told: Option<&'static str>,
+    /// The gRPC status, if it is not the one for `status`.
+    pub(crate) grpc: Option<u16>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, flag: Flag, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, flag, reason: reason.into(), told: None }
+        Self { status, flag, reason: reason.into(), told: None, grpc: None }
     }
 
     /// For a request that a policy refuses. Its client learns no more than that.
     pub(crate) fn denied(denied: &Denied) -> Self {
         let told = Some(Denied::TEXT);
         Self { told, ..Self::new(StatusCode::FORBIDDEN, Flag::Denied, denied.to_string()) }
+    }
+
+    /// For a request whose token is not accepted.
+    pub(crate) fn token(error: &TokenError) -> Self {
+        let told = Some("the request's token (JWT) is not accepted");
+        Self { told, ..Self::new(StatusCode::UNAUTHORIZED, Flag::Denied, format!("not authenticated: {error}")) }
     }
 
     /// For a request that there is no memory for.
@@ -88,7 +100,7 @@ impl Refusal {
     }
 
     /// For a request that breaks the rules of HTTP.
-    pub(crate) fn malformed(reason: &'static str) -> Self {
+    pub(crate) fn malformed(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Flag::ProtocolError, reason)
     }
 }

@@ -66,7 +66,8 @@ const SHARED_LOST_MOST: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(25);
 
 pub(super) fn late(limit: Duration) -> Refusal {
-    let reason = format!("no response came within {limit:?}, the timeout of the route or of the client");
+    let reason =
+        format!("no response came within {limit:?}, the timeout of the route, of the VirtualService or of the client");
     Refusal::new(StatusCode::GATEWAY_TIMEOUT, Flag::Timeout, reason)
 }
 

@@ -11,35 +11,46 @@ use tokio::io::copy_bidirectional;
 use super::client::{Client, View};
 use super::exchange::Exchange;
 use super::head::Asks;
-use super::refusal::Flag;
+use super::refusal::{Flag, Refusal};
 use super::routing;
 use crate::guard;
+use crate::tokens::Callers;
 
 /// A request that asks for another protocol.
 pub(crate) struct Upgrade {
     client: OnUpgrade,
-    /// As policies have seen it. They may change their mind.
+    request: Admitted,
+}
+
+/// A request that policies let pass. They may change their mind.
+struct Admitted {
+    /// As it came, with its tokens.
     head: Parts,
     asks: Asks,
+    callers: Callers,
+    /// When, in seconds since the Unix epoch. A token that was good then counts for as long as the connection lives, like a
+    /// certificate of a connection does: its end is no end of what it began.
+    at: u64,
 }
 
 impl Upgrade {
-    /// Of a request that policies let pass; `None` if it asks for no other protocol.
-    pub(crate) fn of(head: &mut Parts, asks: &Asks) -> Option<Self> {
+    /// Of a request whose tokens are still in it; `None` if it asks for no other protocol.
+    pub(crate) fn of(head: &mut Parts, asks: &Asks, callers: &Callers, at: u64) -> Option<Self> {
         let client = asks.upgrade.then(|| head.extensions.remove::<OnUpgrade>()).flatten()?;
-        Some(Self { client, head: head.clone(), asks: asks.clone() })
+        let request = Admitted { head: head.clone(), asks: asks.clone(), callers: callers.clone(), at };
+        Some(Self { client, request })
     }
 
     /// Whether it was asked for in HTTP/2.
     pub(crate) fn is_extended(&self) -> bool {
-        self.asks.extended
+        self.request.asks.extended
     }
 
     /// Carries bytes both ways, once both ends have changed, until both have ended or the request would be refused.
     ///
     /// `counted` is what counts the connection until then.
     pub(crate) fn carry(self, endpoint: OnUpgrade, counted: impl Send + 'static, mut exchange: Exchange) {
-        let Self { client, head, asks } = self;
+        let Self { client, mut request } = self;
         let gate = exchange.gate().clone();
         let carried = gate.carried.token();
         tokio::spawn(async move {
@@ -53,7 +64,7 @@ impl Upgrade {
             let asker = exchange.client().clone();
             let outcome = tokio::select! {
                 outcome = relayed => outcome.map_err(|error| (Flag::Downstream, format!("the connection broke off: {error}"))),
-                denied = forbidden(&asker, &head, &asks) => Err((Flag::Denied, denied.to_string())),
+                why = request.forbidden(&asker) => Err((Flag::Denied, why)),
                 () = gate.stopped.cancelled() => {
                     Err((Flag::Downstream, "the connection broke off: the waypoint is shutting down".to_owned()))
                 }
@@ -67,29 +78,42 @@ impl Upgrade {
     }
 }
 
-/// Asks the policies whether a request may pass.
+/// Asks the policies whether a request may pass that was told whose token it carries.
 pub(crate) fn judge(
     client: &Client,
     view: &View,
     (head, asks): (&Parts, &Asks),
+    callers: &Callers,
     mut note: impl FnMut(String),
 ) -> Result<(), Denied> {
     let request = routing::seen(client.identity(), head, asks);
-    for guard in [Some(&view.guard), view.left_guard.as_ref()].into_iter().flatten() {
-        guard::judge(guard, &client.tunnel, &view.target, Some(&request), &mut note)?;
+    for guard in view.guards() {
+        let whose = callers.by(guard);
+        guard::judge(guard, &client.tunnel, &view.target, Some((&request, whose)), &mut note)?;
     }
     Ok(())
 }
 
-/// Returns when the policies no longer let the request pass.
-async fn forbidden(client: &Arc<Client>, head: &Parts, asks: &Asks) -> Denied {
-    let mut changes = client.gate.core.state.subscribe();
-    loop {
-        if let Err(denied) = judge(client, &client.view(), (head, asks), |_| ()) {
-            return denied;
+impl Admitted {
+    /// Returns when the policies no longer let the request pass, with the reason.
+    async fn forbidden(&mut self, client: &Arc<Client>) -> String {
+        let mut changes = client.gate.core.state.subscribe();
+        loop {
+            if let Err(why) = self.still_passes(client).await {
+                return why;
+            }
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
-        if changes.changed().await.is_err() {
-            return std::future::pending().await;
-        }
+    }
+
+    async fn still_passes(&mut self, client: &Arc<Client>) -> Result<(), String> {
+        let view = client.view();
+        let callers = Callers::of(client, &view, (&self.head, &self.asks), &self.callers, self.at).await;
+        self.callers = callers.map_err(|error| Refusal::token(&error).reason)?;
+        let (mut head, mut asks) = (self.head.clone(), self.asks.clone());
+        self.callers.tell(&mut head, &mut asks).map_err(|refusal| refusal.reason)?;
+        judge(client, &view, (&head, &asks), &self.callers, |_| ()).map_err(|denied| denied.to_string())
     }
 }

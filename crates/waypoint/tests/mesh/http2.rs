@@ -187,7 +187,8 @@ async fn requests_that_a_leaving_endpoint_has_not_looked_at_go_to_its_next_conne
         let mut sender = sender.clone();
         async move {
             // What changes something, too: nothing has been done with it.
-            let request = if number % 2 == 0 { Request::get("http://web/x") } else { Request::post("http://web/x") };
+            let request =
+                if number.is_multiple_of(2) { Request::get("http://web/x") } else { Request::post("http://web/x") };
             let response = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
             let status = response.status();
             (status, response.into_body().collect().await.unwrap().to_bytes())

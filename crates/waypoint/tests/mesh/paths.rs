@@ -193,6 +193,7 @@ async fn closed(endpoint: SocketAddr) -> Mesh {
         targets: vec![PolicyTarget::Service(web.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
         dry_run: false,
+        tokens: Vec::new(),
         not_understood: None,
     });
     mesh.control.synced(1).await;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use leno_model::http::{
-    Backend, BackendTarget, Balancing, Ejection, EndpointPolicy, EndpointRules, HashOf, Parent, Retry, RetryBudget,
-    Route, RouteKind, RouteName, Rule,
+    Abort, Backend, BackendTarget, Balancing, Ejection, EndpointPolicy, EndpointRules, Fault, HashOf, Parent, Policy,
+    PolicyAction, PolicyRule, PolicyTarget, RequestDefaults, Retry, RetryBudget, Route, RouteKind, RouteName, Rule,
 };
 use leno_model::{AppProtocol, PolicyName, Service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,6 +36,18 @@ fn ejection() -> Ejection {
         base: Duration::from_secs(600),
         max_percent: 50,
         min_health_percent: 0,
+    }
+}
+
+fn deny_all(service: &Service) -> Policy {
+    Policy {
+        id: PolicyName { namespace: "default".into(), name: "nobody".into() },
+        action: PolicyAction::Deny,
+        targets: vec![PolicyTarget::Service(service.id.clone())],
+        rules: vec![PolicyRule::default()],
+        dry_run: false,
+        tokens: Vec::new(),
+        not_understood: None,
     }
 }
 
@@ -275,4 +287,79 @@ async fn no_more_is_sent_again_than_the_budget_has() {
     assert!(asker.ask("").await.starts_with("HTTP/1.1 503 "));
     assert_eq!(asked.load(Relaxed), 4, "a fifth of one request is none");
     assert_eq!(counter(&mesh, "leno_retries_refused_total").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_a_route_fail_late_or_are_sent_again_as_is_said() {
+    let mesh = Mesh::new().await;
+    let (busy, asked) = endpoint(Duration::ZERO, "503 Busy").await;
+    let web = mesh.service(AppProtocol::Http11, &[busy]).await;
+    let mut defaults = RequestDefaults {
+        id: PolicyName { namespace: "default".into(), name: "web".into() },
+        services: vec![web.id.clone()],
+        timeout: None,
+        attempt_timeout: None,
+        retry: None,
+        fault: Some(Fault { delay: None, abort: Some((1_000_000, Abort::Status(418))) }),
+    };
+    let publish = async |defaults: &RequestDefaults| {
+        mesh.control.publish_request_defaults(defaults);
+        mesh.control.synced(1).await;
+    };
+    publish(&defaults).await;
+    let mut asker = Asker::new(&mesh).await;
+    assert!(asker.ask("").await.starts_with("HTTP/1.1 418 "));
+    assert_eq!(asked.load(Relaxed), 0);
+    mesh.log.line(&["response_code=418", "response_flags=\"FI\""]).await;
+    // A gRPC client gets a gRPC status.
+    defaults.fault = Some(Fault { delay: None, abort: Some((1_000_000, Abort::Grpc(8))) });
+    publish(&defaults).await;
+    let answer = asker.ask("content-type: application/grpc\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("grpc-status: 8"), "{answer}");
+    // It waits, and is sent again.
+    let wait = Duration::from_millis(100);
+    defaults.fault = Some(Fault { delay: Some((1_000_000, wait)), abort: None });
+    defaults.retry = Some(Retry { codes: vec![503], attempts: Some(2), backoff: Some(Duration::from_millis(1)) });
+    publish(&defaults).await;
+    let began = std::time::Instant::now();
+    assert!(asker.ask("").await.starts_with("HTTP/1.1 503 "));
+    assert!(began.elapsed() >= wait && asked.load(Relaxed) == 3, "{:?}", began.elapsed());
+    // A limit holds.
+    let (slow, _) = endpoint(Duration::from_secs(30), "200 OK").await;
+    mesh.control.remove_workload("Kubernetes//Pod/default/web-0");
+    mesh.endpoint(&web, 1, slow, leno_model::TunnelProtocol::None);
+    (defaults.fault, defaults.timeout) = (None, Some(Duration::from_millis(50)));
+    publish(&defaults).await;
+    assert!(asker.ask("").await.starts_with("HTTP/1.1 504 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_waits_for_no_fault_and_who_waits_is_judged_afterwards() {
+    let mesh = Mesh::new().await;
+    let (fast, asked) = endpoint(Duration::ZERO, "200 OK").await;
+    let web = mesh.service(AppProtocol::Http11, &[fast]).await;
+    let wait = Duration::from_millis(1_500);
+    mesh.control.publish_request_defaults(&RequestDefaults {
+        id: PolicyName { namespace: "default".into(), name: "web".into() },
+        services: vec![web.id.clone()],
+        timeout: None,
+        attempt_timeout: None,
+        retry: None,
+        fault: Some(Fault { delay: Some((1_000_000, wait)), abort: None }),
+    });
+    mesh.control.synced(1).await;
+    let mut asker = Asker::new(&mesh).await;
+    let waiting = asker.ask("");
+    let refused = async {
+        mesh.control.publish_request_policy(&deny_all(&web));
+        mesh.control.synced(1).await;
+        let began = std::time::Instant::now();
+        let answer = Asker::new(&mesh).await.ask("").await;
+        (answer, began.elapsed())
+    };
+    let (late, (at_once, took)) = tokio::join!(waiting, refused);
+    assert!(at_once.starts_with("HTTP/1.1 403 "), "{at_once}");
+    assert!(took < wait, "{took:?}");
+    assert!(late.starts_with("HTTP/1.1 403 "), "{late}");
+    assert_eq!(asked.load(Relaxed), 0);
 }

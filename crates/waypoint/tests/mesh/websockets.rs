@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::support::{Mesh, server, soon};
 
 /// Consents to everything but `/other`, and sends back what comes.
-async fn echo() -> std::net::SocketAddr {
+pub(crate) async fn echo() -> std::net::SocketAddr {
     server(|stream| async move {
         let mut stream = BufReader::new(stream);
         let mut head = String::new();
@@ -47,15 +47,21 @@ fn no_chats(of: &Service) -> Policy {
         targets: vec![PolicyTarget::Service(of.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
         dry_run: false,
+        tokens: Vec::new(),
         not_understood: None,
     }
 }
 
 /// A WebSocket in HTTP/1.1 that has begun.
 async fn open(mesh: &Mesh, path: &str) -> TcpStream {
+    open_with(mesh, path, "").await
+}
+
+/// As [`open`], with more headers.
+pub(crate) async fn open_with(mesh: &Mesh, path: &str, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(mesh.bridged().await).await.unwrap();
     let ask = format!(
-        "GET {path} HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n{headers}\r\n"
     );
     stream.write_all(ask.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -67,7 +73,7 @@ async fn open(mesh: &Mesh, path: &str) -> TcpStream {
     stream
 }
 
-async fn lives(stream: &mut TcpStream) -> bool {
+pub(crate) async fn lives(stream: &mut TcpStream) -> bool {
     let mut back = [0; 4];
     stream.write_all(b"ping").await.is_ok() && soon("the echo", stream.read_exact(&mut back)).await.is_ok()
 }

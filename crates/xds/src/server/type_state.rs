@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_model::Name;
-use leno_proto::{AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE};
+use leno_proto::{AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE};
 
 use super::answer::{Answer, Body};
 use super::delta::{Delta, Narrowing, Part, Removal};
@@ -22,7 +22,8 @@ pub(super) const POLICY_GRACE: Duration = Duration::from_secs(2);
 /// How long an unacknowledged response holds up the next one.
 pub(super) const ACK_GRACE: Duration = Duration::from_secs(10);
 /// What a waypoint must know of a service's requests before it knows the service.
-pub(super) const OF_REQUESTS: [&str; 3] = [REQUEST_POLICY_TYPE, ENDPOINT_POLICY_TYPE, ROUTE_TYPE];
+pub(super) const OF_REQUESTS: [&str; 4] =
+    [REQUEST_POLICY_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, ROUTE_TYPE];
 const WILDCARD: &str = "*";
 /// Longest kept message of a refusal, characters.
 const MAX_WORDS: usize = 4096;

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use leno_proto::{
-    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE, TRUST_BUNDLE_TYPE,
+    ADDRESS_TYPE, AUTHORIZATION_TYPE, ENDPOINT_POLICY_TYPE, REQUEST_DEFAULTS_TYPE, REQUEST_POLICY_TYPE, ROUTE_TYPE,
+    TRUST_BUNDLE_TYPE,
 };
 use prost::Message as _;
 use twox_hash::XxHash64;
@@ -23,8 +24,15 @@ use super::super::response::{Response, name_of};
 /// First bytes of a journal.
 pub(super) const MAGIC: &[u8] = b"leno mesh 1\n";
 /// The types that are kept.
-const TYPES: [&str; 6] =
-    [ADDRESS_TYPE, AUTHORIZATION_TYPE, TRUST_BUNDLE_TYPE, ROUTE_TYPE, REQUEST_POLICY_TYPE, ENDPOINT_POLICY_TYPE];
+const TYPES: [&str; 7] = [
+    ADDRESS_TYPE,
+    AUTHORIZATION_TYPE,
+    TRUST_BUNDLE_TYPE,
+    ROUTE_TYPE,
+    REQUEST_POLICY_TYPE,
+    ENDPOINT_POLICY_TYPE,
+    REQUEST_DEFAULTS_TYPE,
+];
 /// Most resources of an entry.
 const ENTRY: usize = 256;
 /// Longest entry, bytes: more is no journal.
