@@ -12,7 +12,12 @@ use crate::translate::waypoint::GATEWAY_NAME;
 use crate::translate::{Options, Translator};
 
 /// The kinds of routes that a listener of a waypoint takes.
-const ROUTE_KINDS: [(RouteKind, &str); 2] = [(RouteKind::Http, "HTTPRoute"), (RouteKind::Grpc, "GRPCRoute")];
+const ROUTE_KINDS: [(RouteKind, &str); 4] = [
+    (RouteKind::Http, "HTTPRoute"),
+    (RouteKind::Grpc, "GRPCRoute"),
+    (RouteKind::Tls, "TLSRoute"),
+    (RouteKind::Tcp, "TCPRoute"),
+];
 
 /// What a status is made from: the objects, and what the mesh makes of them.
 #[derive(Debug)]

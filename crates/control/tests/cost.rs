@@ -7,7 +7,7 @@ mod counting;
 mod generated;
 
 use counting::{allocated, live};
-use generated::{OF_NAMESPACE, mesh, pod};
+use generated::{OF_NAMESPACE, OF_SERVICE, mesh, object, pod};
 use leno_control::translate::Options;
 use leno_control::{Controller, Feed};
 use leno_objects::{Change, Kind};
@@ -22,9 +22,42 @@ fn cost(controller: &Controller, feed: &Feed, changes: Vec<Change>) -> usize {
     (allocated() - before) / count
 }
 
+/// The service of this number, by what is said of it this time.
+fn service(n: usize, revision: usize) -> Change {
+    let namespace = n * OF_SERVICE / OF_NAMESPACE;
+    Change::upsert(object(
+        Kind::Service,
+        &format!(
+            r#"{{"metadata":{{"name":"svc-{n:04}","namespace":"ns-{namespace:02}"}},
+            "spec":{{"clusterIP":"172.16.{}.{}","selector":{{"app":"svc-{n:04}"}},
+            "ports":[{{"name":"http-web","port":80,"targetPort":"http-web"}},{{"name":"more","port":{}}}]}}}}"#,
+            n >> 8,
+            n & 255,
+            1000 + revision
+        ),
+    ))
+}
+
+/// A route to each service and a DestinationRule for it.
+fn routes_and_rules(services: usize) -> Vec<Change> {
+    let of = |n: usize| {
+        let namespace = n * OF_SERVICE / OF_NAMESPACE;
+        let metadata = format!(r#""metadata":{{"name":"svc-{n:04}","namespace":"ns-{namespace:02}"}}"#);
+        let route = format!(
+            r#"{{{metadata},"spec":{{"parentRefs":[{{"group":"","kind":"Service","name":"svc-{n:04}"}}],
+            "rules":[{{"backendRefs":[{{"name":"svc-{n:04}","port":80}}]}}]}}}}"#
+        );
+        let rule = format!(
+            r#"{{{metadata},"spec":{{"host":"svc-{n:04}","trafficPolicy":{{"loadBalancer":{{"simple":"RANDOM"}}}}}}}}"#
+        );
+        [(Kind::HTTPRoute, route), (Kind::DestinationRule, rule)]
+    };
+    (0..services).flat_map(of).map(|(kind, json)| Change::upsert(object(kind, &json))).collect()
+}
+
 #[test]
 fn a_change_costs_what_it_touches() {
-    let (mut one, mut whole) = (Vec::new(), Vec::new());
+    let (mut one, mut of_services, mut whole) = (Vec::new(), Vec::new(), Vec::new());
     for pods in [500, 5000] {
         let before = live();
         let controller = Controller::new(Options::default());
@@ -44,8 +77,19 @@ fn a_change_costs_what_it_touches() {
         );
         assert!(of_hundred <= of_one && of_namespace <= of_one, "many together cost more than each alone");
         one.push(of_one);
+        feed.apply(routes_and_rules(pods / OF_SERVICE));
+        controller.publish();
+        let of_service = (1..4).map(|n| cost(&controller, &feed, vec![service(n, 1)])).max().unwrap_or_default();
+        println!("{pods} workloads: a changed service with a route and a DestinationRule allocates {of_service} bytes");
+        of_services.push(of_service);
         drop(read);
     }
+    assert!(
+        of_services[1] * 2 <= of_services[0] * 3,
+        "with ten times the routes and rules a changed service allocates {} bytes instead of {}",
+        of_services[1],
+        of_services[0]
+    );
     let kept = (whole[1] - whole[0]) / 4500;
     println!("{kept} bytes are kept of a workload");
     // A process that keeps them needs half as much again, for what it is itself and what lies between them.

@@ -35,9 +35,19 @@ pub const CLUSTER: &[Rule] = &[
     ),
     rule("networking.istio.io", &["destinationrules", "virtualservices"], &[], &["list", "watch"]),
     rule("gateway.networking.k8s.io", &["gateways", "gatewayclasses"], &[], &["get", "list", "watch"]),
-    rule("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "referencegrants"], &[], &["get", "list", "watch"]),
+    rule(
+        "gateway.networking.k8s.io",
+        &["httproutes", "grpcroutes", "tlsroutes", "tcproutes", "referencegrants"],
+        &[],
+        &["get", "list", "watch"],
+    ),
     rule("gateway.networking.k8s.io", &["gateways/status", "gatewayclasses/status"], &[], &["patch"]),
-    rule("gateway.networking.k8s.io", &["httproutes/status", "grpcroutes/status"], &[], &["patch"]),
+    rule(
+        "gateway.networking.k8s.io",
+        &["httproutes/status", "grpcroutes/status", "tlsroutes/status", "tcproutes/status"],
+        &[],
+        &["patch"],
+    ),
     rule(
         "security.istio.io",
         &["authorizationpolicies/status", "peerauthentications/status", "requestauthentications/status"],

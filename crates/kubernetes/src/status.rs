@@ -145,7 +145,7 @@ async fn tell(client: &Client, key: &ObjectKey, object: &Object, status: &Status
         Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::RequestAuthentication => {
             change_status(client, key, |object| condition_patch(object, &message, status.enforced.as_deref())).await?
         }
-        Kind::HTTPRoute | Kind::GRPCRoute => {
+        Kind::HTTPRoute | Kind::GRPCRoute | Kind::TLSRoute | Kind::TCPRoute => {
             change_status(client, key, |object| parents_patch(object, &status.parents)).await?
         }
         _ => true,

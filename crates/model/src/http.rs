@@ -20,6 +20,6 @@ pub use filter::{Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewr
 pub use matching::{Match, PathMatch, ValueMatch, ValueTest};
 pub use request_defaults::{Abort, Fault, RequestDefaults};
 pub use route::{
-    Backend, Parent, Retry, Route, RouteKind, RouteName, Rule, SessionPersistence, SessionToken, Timeouts,
+    Backend, Parent, RateLimit, Retry, Route, RouteKind, RouteName, Rule, SessionPersistence, SessionToken, Timeouts,
 };
 pub use token::{TokenKeys, TokenRule};

@@ -17,6 +17,10 @@ pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 pub const WAYPOINT_BYPASS: &str = "leno.mesh/waypoint-bypass";
 /// Annotation, with value `true`, of a Gateway: its waypoint tells programs who calls, in `x-forwarded-client-cert`.
 pub const WAYPOINT_FORWARD_CLIENT_CERT: &str = "leno.mesh/waypoint-forward-client-cert";
+/// Annotation of an HTTPRoute or GRPCRoute: how many requests may follow it in a time, such as `100/s`.
+pub const RATE_LIMIT: &str = "leno.mesh/rate-limit";
+/// Annotation beside [`RATE_LIMIT`]: how many of them may come at once.
+pub const RATE_LIMIT_BURST: &str = "leno.mesh/rate-limit-burst";
 /// Annotation that a node agent writes when it has captured the pod's traffic. Peers may use tunnels to the pod only
 /// then.
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";

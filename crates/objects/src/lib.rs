@@ -39,9 +39,9 @@ pub use controllers::{ClaimTemplate, Job, JobSpec, Ordinals, PodManagementPolicy
 pub use decode::{Mode, NotInForce};
 
 pub use enrolment::{
-    DATAPLANE_MODE, MIRROR, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED, UNINSTALLED_ANNOTATION, USE_WAYPOINT,
-    USE_WAYPOINT_NAMESPACE, WAYPOINT_BYPASS, WAYPOINT_FOR, WAYPOINT_FORWARD_CLIENT_CERT, is_captured, is_enrolled,
-    named_waypoint,
+    DATAPLANE_MODE, MIRROR, RATE_LIMIT, RATE_LIMIT_BURST, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED,
+    UNINSTALLED_ANNOTATION, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE, WAYPOINT_BYPASS, WAYPOINT_FOR,
+    WAYPOINT_FORWARD_CLIENT_CERT, is_captured, is_enrolled, named_waypoint,
 };
 pub use gateway::{
     AllowedRoutes, FromNamespaces, GATEWAY_GROUP, Gateway, GatewayClass, GatewayClassSpec, GatewaySpec, HBONE,
@@ -51,7 +51,8 @@ pub use gateway::{
 pub use meta::{Condition, LabelExpression, LabelOperator, LabelSelector, Labels, ObjectMeta, OwnerReference, selects};
 pub use network::{
     AddressType, EndpointConditions, EndpointSlice, HEADLESS, IpFamily, IpFamilyPolicy, ObjectReference,
-    SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TrafficPolicy,
+    SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec, ServiceType, SessionAffinity, SliceEndpoint, SlicePort,
+    TrafficPolicy,
 };
 pub use networking::{
     Anything, ClientTlsMode, ClientTlsSettings, ConnectionPoolSettings, ConsistentHash, DestinationRule,
@@ -60,13 +61,13 @@ pub use networking::{
     RetryBudget, SimpleLoadBalancer, TcpSettings,
 };
 pub use routes::{
-    BackendReference, CookieConfig, CookieLifetime, Fraction, GRPCMethodMatch, GRPCRoute, GRPCRouteMatch,
-    GRPCRouteRule, GRPCRouteSpec, HTTPBackendRef, HTTPCORSFilter, HTTPHeader, HTTPHeaderFilter, HTTPPathMatch,
-    HTTPPathModifier, HTTPPathModifierType, HTTPRequestMirrorFilter, HTTPRequestRedirectFilter, HTTPRoute,
-    HTTPRouteFilter, HTTPRouteFilterType, HTTPRouteMatch, HTTPRouteRule, HTTPRouteSpec, HTTPURLRewriteFilter,
-    HTTPValueMatch, LocalObjectReference, ParentReference, PathMatchType, ReferenceGrant, ReferenceGrantFrom,
-    ReferenceGrantSpec, ReferenceGrantTo, RouteDuration, RouteRetry, RouteSession, RouteSessionType, RouteTimeouts,
-    ValueMatchType,
+    BackendReference, ConnectionBackendRef, ConnectionRouteRule, CookieConfig, CookieLifetime, Fraction,
+    GRPCMethodMatch, GRPCRoute, GRPCRouteMatch, GRPCRouteRule, GRPCRouteSpec, HTTPBackendRef, HTTPCORSFilter,
+    HTTPHeader, HTTPHeaderFilter, HTTPPathMatch, HTTPPathModifier, HTTPPathModifierType, HTTPRequestMirrorFilter,
+    HTTPRequestRedirectFilter, HTTPRoute, HTTPRouteFilter, HTTPRouteFilterType, HTTPRouteMatch, HTTPRouteRule,
+    HTTPRouteSpec, HTTPURLRewriteFilter, HTTPValueMatch, LocalObjectReference, ParentReference, PathMatchType,
+    ReferenceGrant, ReferenceGrantFrom, ReferenceGrantSpec, ReferenceGrantTo, RouteDuration, RouteRetry, RouteSession,
+    RouteSessionType, RouteTimeouts, TCPRoute, TCPRouteSpec, TLSRoute, TLSRouteSpec, ValueMatchType,
 };
 pub use scalars::{IntOrString, IpBlock, PortNumber, Timestamp};
 pub use security::{
@@ -209,6 +210,10 @@ kinds! {
     HTTPRoute: ["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"], "httproutes", namespaced: true;
     /// Where gRPC calls go.
     GRPCRoute: ["gateway.networking.k8s.io/v1"], "grpcroutes", namespaced: true;
+    /// Where TLS connections go.
+    TLSRoute: ["gateway.networking.k8s.io/v1"], "tlsroutes", namespaced: true;
+    /// Where TCP connections go.
+    TCPRoute: ["gateway.networking.k8s.io/v1"], "tcproutes", namespaced: true;
     /// What happens to the requests of services.
     VirtualService: ["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"], "virtualservices", namespaced: true;
     /// How requests are spread over the endpoints of a service.
@@ -237,6 +242,8 @@ impl Kind {
         Self::GatewayClass,
         Self::HTTPRoute,
         Self::GRPCRoute,
+        Self::TLSRoute,
+        Self::TCPRoute,
         Self::VirtualService,
         Self::DestinationRule,
         Self::ReferenceGrant,
@@ -336,6 +343,8 @@ pub fn decode_telling_where<'de, D: Deserializer<'de>>(
         Object::HTTPRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::GRPCRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::VirtualService(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::TLSRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
+        Object::TCPRoute(route) => route.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::DestinationRule(rule) => rule.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::PeerAuthentication(peer) => peer.not_understood = left_out().map(|w| w.message.clone()).collect(),
         Object::RequestAuthentication(it) => it.not_understood = left_out().map(|w| w.message.clone()).collect(),

@@ -47,12 +47,14 @@ object! {
         internal_traffic_policy: TrafficPolicy = "internalTrafficPolicy",
         /// Whether unready endpoints count.
         publish_not_ready_addresses: bool = "publishNotReadyAddresses",
+        /// Whether a client stays at one endpoint. It means nothing in the mesh but beside sessions of a route.
+        session_affinity: SessionAffinity = "sessionAffinity",
     }
     ignored [
         "allocateLoadBalancerNodePorts", "externalIPs", "externalTrafficPolicy", "healthCheckNodePort",
         "loadBalancerClass", "loadBalancerIP", "loadBalancerSourceRanges", "sessionAffinityConfig",
     ]
-    silent ["externalName", "sessionAffinity"]
+    silent ["externalName"]
 }
 
 /// The value of `clusterIP` of a headless service.
@@ -126,6 +128,17 @@ word! {
         Cluster = "Cluster",
         /// They may not.
         Local = "Local",
+    }
+}
+
+word! {
+    /// Whether a client stays at one endpoint, by its address.
+    pub enum SessionAffinity {
+        /// It does not.
+        #[default]
+        None = "None",
+        /// It does.
+        ClientIP = "ClientIP",
     }
 }
 

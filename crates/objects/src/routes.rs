@@ -1,4 +1,4 @@
-//! The Gateway API's routes: HTTPRoute, GRPCRoute and what permits them to refer to other namespaces.
+//! The Gateway API's routes: HTTPRoute, GRPCRoute, TLSRoute, TCPRoute and what permits them to refer to other namespaces.
 
 pub(crate) mod rules;
 
@@ -485,6 +485,101 @@ object! {
         service: Option<String> = "service",
         /// The method.
         method: Option<String> = "method",
+    }
+}
+
+object! {
+    /// Where TLS connections go, by the server name that their client asks for.
+    pub struct TLSRoute {
+        /// Name and namespace.
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
+        /// The route.
+        spec: TLSRouteSpec = "spec" (required),
+    }
+    besides {
+        /// As in [`HTTPRoute`].
+        not_understood: Vec<String>,
+    }
+    silent ["apiVersion", "kind", "status"]
+}
+
+object! {
+    /// The contents of a TLSRoute.
+    pub struct TLSRouteSpec {
+        /// What it belongs to.
+        parent_refs: Vec<ParentReference> = "parentRefs",
+        /// The server names (SNI); `*.` at the beginning stands for one or more labels.
+        hostnames: Vec<String> = "hostnames" (required check rules::server_names),
+        /// Its one rule.
+        rules: Vec<ConnectionRouteRule> = "rules" (required check rules::one_rule),
+    }
+    silent ["useDefaultGateways"]
+}
+
+object! {
+    /// Where TCP connections go.
+    pub struct TCPRoute {
+        /// Name and namespace.
+        metadata: ObjectMeta = "metadata" (required check crate::meta::rules::metadata),
+        /// The route.
+        spec: TCPRouteSpec = "spec" (required),
+    }
+    besides {
+        /// As in [`HTTPRoute`].
+        not_understood: Vec<String>,
+    }
+    silent ["apiVersion", "kind", "status"]
+}
+
+object! {
+    /// The contents of a TCPRoute.
+    pub struct TCPRouteSpec {
+        /// What it belongs to.
+        parent_refs: Vec<ParentReference> = "parentRefs",
+        /// Its one rule.
+        rules: Vec<ConnectionRouteRule> = "rules" (required check rules::one_rule),
+    }
+    silent ["useDefaultGateways"]
+}
+
+object! {
+    /// The rule of a TLSRoute or TCPRoute.
+    pub struct ConnectionRouteRule {
+        /// Name.
+        name: Option<String> = "name",
+        /// Where connections go.
+        backend_refs: Vec<ConnectionBackendRef> = "backendRefs",
+    }
+}
+
+object! {
+    /// Where connections go, and their share.
+    pub struct ConnectionBackendRef {
+        /// API group; empty for the core group.
+        group: String = "group",
+        /// Kind; `Service` if absent.
+        kind: Option<String> = "kind",
+        /// Name.
+        name: String = "name" (required),
+        /// Namespace. Empty means that of the route.
+        namespace: String = "namespace",
+        /// Port.
+        port: Option<PortNumber> = "port",
+        /// Share.
+        weight: u32 = "weight" (default 1),
+    }
+}
+
+impl ConnectionBackendRef {
+    /// Without its share.
+    pub fn reference(&self) -> BackendReference {
+        BackendReference {
+            group: self.group.clone(),
+            kind: self.kind.clone(),
+            name: self.name.clone(),
+            namespace: self.namespace.clone(),
+            port: self.port,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use leno_model::Map;
 use crate::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, EndpointSlice, GRPCRoute, Gateway, GatewayClass,
     HTTPRoute, Job, Kind, Namespace, Node, Object, ObjectKey, PeerAuthentication, Pod, ReferenceGrant,
-    RequestAuthentication, Secret, Service, ServiceAccount, StatefulSet, VirtualService,
+    RequestAuthentication, Secret, Service, ServiceAccount, StatefulSet, TCPRoute, TLSRoute, VirtualService,
 };
 
 /// A change to one object.
@@ -175,6 +175,8 @@ typed! {
     GatewayClass: gateway_classes;
     HTTPRoute: http_routes;
     GRPCRoute: grpc_routes;
+    TLSRoute: tls_routes;
+    TCPRoute: tcp_routes;
     VirtualService: virtual_services;
     DestinationRule: destination_rules;
     ReferenceGrant: reference_grants;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leno_model::http::{Policy, PolicyTarget, Route, RouteName};
 use leno_model::{AppProtocol, Map, Mesh, PolicyName, Port, Service, ServiceName, Workload};
 
+use crate::waypoint::serves;
 use crate::waypoint_target::WaypointTarget;
 
 impl WaypointTarget {
@@ -64,6 +65,19 @@ pub fn policies_at<'m>(
     let waypoints = own.services.keys().cloned().map(PolicyTarget::Waypoint);
     let targets = service.cloned().map(PolicyTarget::Service).into_iter().chain(waypoints).chain([PolicyTarget::All]);
     targets.filter_map(|target| mesh.request_policies_of(&target)).collect()
+}
+
+/// The policies of a service to which a route sends what was asked of another one, if the waypoint `own` serves it, too. They
+/// have to let it pass as well. Nobody else would ask them: to the service's pods, the waypoint is the caller.
+pub fn policies_of_backend<'m>(
+    mesh: &'m Mesh,
+    own: &Workload,
+    asked: &WaypointTarget,
+    backend: &WaypointTarget,
+) -> Option<&'m Map<PolicyName, Arc<Policy>>> {
+    let backend = backend.service().filter(|backend| asked.service().is_none_or(|asked| asked.id != backend.id))?;
+    let policies = mesh.request_policies_of(&PolicyTarget::Service(backend.id.clone()))?;
+    serves(mesh, own, backend).then_some(policies)
 }
 
 /// The port of `service` that `workload` serves at its own port `at`.

@@ -168,6 +168,11 @@ impl Endpoints {
         it
     }
 
+    /// What tells the one at this place from others.
+    pub fn id(&self, place: usize) -> u64 {
+        self.ids[place]
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.sums.len()
@@ -313,6 +318,11 @@ pub fn mix(value: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+/// The number of some bytes (FNV-1a): the same in every waypoint, and in every version of the standard library.
+pub fn of_bytes(bytes: &[u8]) -> u64 {
+    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)))
 }
 
 #[cfg(test)]

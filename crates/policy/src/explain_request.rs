@@ -9,8 +9,9 @@ use leno_model::http::{BackendTarget, PolicyAction, TokenKeys};
 use leno_model::{AppProtocol, HBONE_PORT, Mesh, Service, Workload};
 use serde::{Deserialize, Serialize};
 
-use crate::at_waypoint::policies_at;
+use crate::at_waypoint::{policies_at, policies_of_backend};
 use crate::authorization::{Connection, authorize_selected};
+use crate::connections::{Connections, Group};
 use crate::endpoints::{self, Purpose};
 use crate::explain_endpoint::{
     EndpointExplanation, Outcome, Party, address_of, closest_first, no_endpoint, of_endpoint, of_endpoints, party,
@@ -174,13 +175,27 @@ pub(crate) fn explain(
     let policies: std::collections::BTreeMap<_, _> =
         policies.into_iter().flat_map(|all| all.values()).map(|policy| (&policy.id, &**policy)).collect();
     let guard = Guard::new(policies.into_values());
-    let unread = matches!(target.protocol(), AppProtocol::Tcp | AppProtocol::Tls);
-    if unread {
+    let connections = connections(mesh, &target);
+    let namespace = identity.as_ref().map(|identity| &**identity.namespace());
+    let routed = connections.as_ref().and_then(|all| all.group(namespace));
+    let why = match target.protocol() {
+        AppProtocol::Tcp | AppProtocol::Tls => Some("the Service declares that its port is not HTTP"),
+        AppProtocol::Unknown if routed.is_some() && table(mesh, &target).is_none() => {
+            Some("routes for connections are about the port, and none for requests")
+        }
+        _ => None,
+    };
+    if let Some(why) = why {
         let says = if asked.is_some() { ", so what was asked about a request plays no part" } else { "" };
-        out.notes.push(format!("the Service declares that its port is not HTTP{says}: connections pass unread"));
+        out.notes.push(format!("{why}{says}: connections pass unread"));
         judged(&guard, &Subject::new(connection, None), &mut out);
-        if out.is_allowed() {
-            unrouted(mesh, own, &target, &mut out);
+        match routed {
+            _ if !out.is_allowed() => {}
+            Some(group) => {
+                let at = At { mesh, own, target: &target, connection };
+                follow_connection(&at, group, asked, &mut out);
+            }
+            None => unrouted(mesh, own, &target, &mut out),
         }
         return out;
     }
@@ -227,7 +242,7 @@ pub(crate) fn explain(
         }
     }
     if out.is_allowed() {
-        follow(mesh, own, &target, &request, &mut out);
+        follow(&At { mesh, own, target: &target, connection }, &request, &mut out);
     }
     out
 }
@@ -343,13 +358,62 @@ fn not_asked(guard: &Guard, mesh: &Mesh, target: &WaypointTarget, connection: &C
     });
 }
 
+/// What was asked for, of whom, and how.
+struct At<'a> {
+    mesh: &'a Mesh,
+    own: &'a Arc<Workload>,
+    target: &'a WaypointTarget,
+    connection: Connection<'a>,
+}
+
+/// The routes of requests to the port; `None` if there are none.
+fn table(mesh: &Mesh, target: &WaypointTarget) -> Option<Table> {
+    let ((id, port), routes) = target.routed().zip(target.routes(mesh))?;
+    Some(Table::new(id, port, routes.values().map(|route| &**route))).filter(|table| !table.is_empty())
+}
+
+/// The routes of connections to the port; `None` if there are none.
+fn connections(mesh: &Mesh, target: &WaypointTarget) -> Option<Connections> {
+    let ((id, port), routes) = target.routed().zip(target.routes(mesh))?;
+    Some(Connections::new(id, port, routes.values().map(|route| &**route))).filter(|all| !all.is_empty())
+}
+
+/// What the routes make of a connection. The server that a client of TLS asks for is given as the header `host`.
+fn follow_connection(at: &At<'_>, group: &Group, asked: Option<&Asked>, out: &mut AtWaypoint) {
+    let headers = asked.iter().flat_map(|asked| &asked.headers);
+    let mut hosts = headers.filter(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| &**value);
+    let name = hosts.next();
+    if group.needs_name() && name.is_none() {
+        let routes = group.routes().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        out.notes.push(format!(
+            "the server name that a TLS client asks for decides ({routes}); --method GET --path / --header host=NAME says which \
+             rule it follows"
+        ));
+        return;
+    }
+    match group.find(name) {
+        Ok(rule) => {
+            out.rule =
+                Some(RuleFollowed { route: rule.route().to_string(), rule: rule.label().to_string(), matched: 1 });
+            to_backends(at, rule.backends().collect(), None, (None, None, None), out);
+            if out.backends.is_empty() {
+                let reason = crate::connections::Unrouted::NoBackend(rule.label().clone()).to_string();
+                out.refused = Some(Refused { status: None, reason });
+            }
+        }
+        Err(error) => out.refused = Some(Refused { status: None, reason: error.to_string() }),
+    }
+}
+
 /// What the routes make of a request.
-fn follow(mesh: &Mesh, own: &Arc<Workload>, target: &WaypointTarget, request: &Request<'_>, out: &mut AtWaypoint) {
-    let table = target.routed().zip(target.routes(mesh));
-    let table = table.map(|((id, port), routes)| Table::new(id, port, routes.values().map(|route| &**route)));
-    let Some(table) = table.filter(|table| !table.is_empty()) else { return unrouted(mesh, own, target, out) };
+fn follow(at: &At<'_>, request: &Request<'_>, out: &mut AtWaypoint) {
+    let At { mesh, own, target, .. } = *at;
+    let Some(table) = table(mesh, target) else { return unrouted(mesh, own, target, out) };
     let decision = table.decide(request, &mut || 0);
     out.rule = decision.chosen.as_ref().map(followed);
+    if let Some(rate) = decision.chosen.as_ref().and_then(Chosen::rate) {
+        out.notes.push(format!("{}; whatever is more gets status 429", crate::http::rate::said(rate)));
+    }
     match decision.outcome {
         crate::http::Outcome::Unrouted => unrouted(mesh, own, target, out),
         crate::http::Outcome::Answer(answer) => {
@@ -359,7 +423,7 @@ fn follow(mesh: &Mesh, own: &Arc<Workload>, target: &WaypointTarget, request: &R
         }
         // One backend of several can't be used; the others are told of, too.
         crate::http::Outcome::Refuse(refusal @ crate::http::Refusal::Backend { .. }) => match &decision.chosen {
-            Some(chosen) => to_backends(mesh, own, chosen, None, out),
+            Some(chosen) => to_backends(at, chosen.backends().collect(), Some(request), (Some(500), None, None), out),
             None => out.refused = Some(Refused { status: Some(refusal.status()), reason: refusal.to_string() }),
         },
         crate::http::Outcome::Refuse(refusal) => {
@@ -370,8 +434,25 @@ fn follow(mesh: &Mesh, own: &Arc<Workload>, target: &WaypointTarget, request: &R
                 out.notes.push(format!("a copy of some requests goes to {}:{}", mirror.service, mirror.port));
             }
             if let Some(chosen) = &decision.chosen {
+                if let Some(sessions) = chosen.sessions() {
+                    out.notes.push(format!(
+                        "a session stays at its endpoint: {} says at which, and counts for more than weights",
+                        sessions.carrier()
+                    ));
+                }
                 let host = forward.host.as_ref().and_then(|host| host.to_str().ok()).map(str::to_owned);
-                to_backends(mesh, own, chosen, Some((forward.path.clone(), host)), out);
+                let mut headers = request.headers.clone();
+                forward.change_request(&mut headers);
+                let named = host.as_deref().and_then(|host| host::normalise(host.as_bytes()).ok());
+                let changed = Request {
+                    path: forward.path.as_deref().unwrap_or(request.path),
+                    host: named.as_ref().map_or(request.host, |named| &named.name),
+                    host_port: named.as_ref().map_or(request.host_port, |named| named.port),
+                    headers: &headers,
+                    ..*request
+                };
+                let says = (Some(500), forward.path.clone(), host.clone());
+                to_backends(at, chosen.backends().collect(), Some(&changed), says, out);
             }
         }
     }
@@ -385,16 +466,19 @@ fn followed(chosen: &Chosen) -> RuleFollowed {
     }
 }
 
+/// Where something may go, each by its weight. `status` is what a client gets from a backend that can't be used; the others are
+/// what its path and host become.
+/// `request` is what policies of a backend are asked about.
 fn to_backends(
-    mesh: &Mesh,
-    own: &Arc<Workload>,
-    chosen: &Chosen,
-    changed: Option<(Option<String>, Option<String>)>,
+    at: &At<'_>,
+    backends: Vec<(u32, &BackendTarget)>,
+    request: Option<&Request<'_>>,
+    (status, path, host): (Option<u16>, Option<String>, Option<String>),
     out: &mut AtWaypoint,
 ) {
-    let total = chosen.backends().map(|(weight, _)| u64::from(weight)).sum();
-    let (path, host) = changed.unwrap_or_default();
-    for (weight, target) in chosen.backends().filter(|(weight, _)| *weight > 0) {
+    let At { mesh, own, .. } = *at;
+    let total = backends.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    for (weight, target) in backends.into_iter().filter(|(weight, _)| *weight > 0) {
         let mut backend = Backend {
             to: String::new(),
             share: (weight.into(), total),
@@ -406,21 +490,42 @@ fn to_backends(
         match target {
             BackendTarget::Invalid(problem) => {
                 backend.to = "a backend that can't be used".to_owned();
-                backend.refused = Some(Refused { status: Some(500), reason: problem.to_string() });
+                backend.refused = Some(Refused { status, reason: problem.to_string() });
             }
             BackendTarget::Service { service: id, port } => {
                 backend.to = format!("{id}:{port}");
                 match mesh.service(id) {
-                    Some(service) => of_service(mesh, own, service, *port, None, &mut backend),
+                    Some(service) => {
+                        of_service(mesh, own, service, *port, None, &mut backend);
+                        if let Some(refused) = refused_by_backend(at, service, *port, request) {
+                            backend.refused = Some(refused);
+                        }
+                    }
                     None => {
                         let reason = format!("the mesh does not know service {id}");
-                        backend.refused = Some(Refused { status: Some(500), reason });
+                        backend.refused = Some(Refused { status, reason });
                     }
                 }
             }
         }
         out.backends.push(backend);
     }
+}
+
+/// What the policies of a backend say, where the waypoint serves it, too.
+fn refused_by_backend(
+    at: &At<'_>,
+    service: &Arc<Service>,
+    port: u16,
+    request: Option<&Request<'_>>,
+) -> Option<Refused> {
+    let address = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
+    let backend = WaypointTarget::Service { service: service.clone(), port, address };
+    let policies = policies_of_backend(at.mesh, at.own, at.target, &backend)?;
+    let guard = Guard::new(policies.values().map(|policy| &**policy));
+    let connection = Connection { destination: backend.seen_by_policies(), ..at.connection };
+    let denied = guard.judge(&Subject::new(connection, request)).verdict.err()?;
+    Some(Refused { status: request.map(|_| 403), reason: format!("by the policies of {}: {denied}", service.id) })
 }
 
 /// Where what follows no route goes.

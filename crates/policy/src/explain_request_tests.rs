@@ -135,6 +135,7 @@ fn to(path: &str, backends: Vec<RouteBackend>, filters: Vec<Filter>) -> Rule {
         timeouts: Timeouts::default(),
         retry: None,
         session: None,
+        rate: None,
     }
 }
 

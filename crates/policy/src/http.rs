@@ -3,6 +3,7 @@
 
 pub mod host;
 pub mod path;
+pub mod rate;
 
 mod attribute_test;
 mod authentication;
@@ -16,6 +17,7 @@ mod guard;
 mod path_pattern;
 mod request;
 mod rule;
+mod session;
 mod subject;
 mod table;
 mod target;
@@ -25,11 +27,12 @@ mod unique_json;
 
 pub use authentication::{Caller, Keys, Rewritten};
 pub use changes::Changes;
-pub use decision::{Answer, Chosen, Decision, Destination, Forward, Outcome};
+pub use decision::{Answer, Chosen, Decision, Destination, Forward, Held, Outcome};
 pub use error::{Refusal, RuleError};
 pub use guard::{Denied, Guard, Judgement, Matched, Note, Says, check_policy};
 pub use request::Request;
 pub use rule::{CompiledRule, check};
+pub use session::{Scope, Sessions, Token};
 pub use subject::Subject;
 pub use table::Table;
 

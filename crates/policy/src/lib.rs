@@ -10,6 +10,7 @@ pub mod authority;
 pub mod authorization;
 pub mod balance;
 pub mod cluster_dns;
+pub mod connections;
 pub mod dns;
 mod endpoints;
 pub mod explain;
@@ -28,7 +29,7 @@ mod understood;
 mod waypoint;
 mod waypoint_target;
 
-pub use at_waypoint::policies_at;
+pub use at_waypoint::{policies_at, policies_of_backend};
 pub use authorization::{
     AllowReason, Checked, Connection, Decision, DenyReason, DryRun, DryRunEffect, Peer, Verdict, authorize,
     authorize_selected, examine,

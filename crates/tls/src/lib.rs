@@ -3,6 +3,7 @@
 //! * [`MeshIdentity`]: one workload's certificate, ready to accept and open mutual TLS 1.3.
 //! * [`CertificateManager`]: gets those certificates from an [`Issuer`] and renews them.
 //! * [`CertificateAuthority`]: a built-in issuer, a root and an intermediate on disk.
+//! * [`ClientHello`]: the server name that a client asks for, read on the way.
 //! * [`ControlAcceptor`], [`ControlConnector`]: server-authenticated TLS for the control plane.
 //!
 //! No other crate names rustls, aws-lc, rcgen or x509. Within this one, only `library` names rustls, so that the TLS
@@ -47,6 +48,7 @@ pub use control::{ControlAcceptor, ControlConnector, LearntRoots, RootSource};
 pub use error::{CertificateError, Error, HandshakeError, IssueError};
 pub use fingerprint::sha256;
 pub use handshake::{ALPN_H2, HANDSHAKE_TIMEOUT, MeshIdentity, Peer};
+pub use library::{ClientHello, NotTls};
 pub use manager::{CertificateManager, CertificateState, CertificateStatus, CertificateStore, Issuer, Options};
 pub use signing::CaOptions;
 pub use stream::TlsStream;

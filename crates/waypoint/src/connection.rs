@@ -13,6 +13,7 @@ use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, timers};
 
 use crate::asked::Asked;
+use crate::by_route;
 use crate::detect::{Spoken, spoken};
 use crate::failure::Failure;
 use crate::gate::Gate;
@@ -63,6 +64,9 @@ pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: Inb
             if let Ok(stream) = request.accept(HeaderMap::new()) {
                 declared_http(&gate, &tunnel, asked, stream, report).await;
             }
+        }
+        AppProtocol::Unknown if by_route::is_unread(&gate, &tunnel, &asked) => {
+            pass::carry(&gate, &tunnel, asked, request, report).await;
         }
         AppProtocol::Unknown => {
             if let Ok(stream) = request.accept(HeaderMap::new()) {
@@ -149,7 +153,7 @@ async fn undeclared(
                     () = gate.stopped.cancelled() => return report.failed(&Failure::Stopped),
                 };
                 let Some(heard) = waited else {
-                    let opened = Box::pin(pass::connect(gate, tunnel, &asked, &mut report)).await;
+                    let opened = Box::pin(pass::connect(gate, tunnel, &asked, Some(&mut stream), &mut report)).await;
                     match opened {
                         Ok(opened) => {
                             upstream = Some(opened);
@@ -193,7 +197,7 @@ async fn undeclared(
         Heard::Bytes(Spoken::Other | Spoken::Unclear) | Heard::End => {
             let upstream = match upstream {
                 Some(upstream) => Ok(upstream),
-                None => Box::pin(pass::connect(gate, tunnel, &asked, &mut report)).await,
+                None => Box::pin(pass::connect(gate, tunnel, &asked, Some(&mut stream), &mut report)).await,
             };
             match upstream {
                 Ok(upstream) => pass::relay(gate, tunnel, &asked, stream, upstream, report).await,

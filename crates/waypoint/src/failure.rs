@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use leno_policy::connections::Unrouted;
 use leno_policy::http::Denied;
 use leno_policy::{DenyReason, NotUnderstood, RouteError, WaypointRefusal};
 use leno_proxy::peers;
@@ -38,6 +39,11 @@ pub(crate) enum Failure {
     OwnDenied(Arc<DenyReason>),
     #[error(transparent)]
     Route(Arc<RouteError>),
+    /// What the routes for connections say.
+    #[error(transparent)]
+    Unrouted(Arc<Unrouted>),
+    #[error("the client's first TLS message took longer than {0:?} (LENO_HEAD_TIMEOUT)")]
+    SlowHello(Duration),
     #[error("no way to the destination is known")]
     NoRoute,
     #[error(
@@ -84,6 +90,12 @@ impl Failure {
             Self::Refused(refusal) => StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST),
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
+    }
+}
+
+impl From<Unrouted> for Failure {
+    fn from(error: Unrouted) -> Self {
+        Self::Unrouted(Arc::new(error))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::keys::{Errand, KeyStore};
 use crate::lane::Lane;
 use crate::own::Own;
 use crate::pressure::{Level, Pressure};
+use crate::rates::Rates;
 use crate::routes::Tables;
 use crate::tunnels::Tunnels;
 
@@ -32,6 +33,7 @@ pub(crate) struct Gate {
     pub(crate) config: WaypointConfig,
     pub(crate) own: Own,
     pub(crate) tables: Tables,
+    pub(crate) rates: Rates,
     pub(crate) guards: Guards,
     /// The keys of issuers of tokens.
     pub(crate) keys: KeyStore,

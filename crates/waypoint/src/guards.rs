@@ -6,11 +6,14 @@ use std::sync::Arc;
 use leno_model::http::Policy;
 use leno_model::{Map, Mesh, PolicyName, ServiceName, Workload};
 use leno_policy::http::Guard;
-use leno_policy::policies_at;
+use leno_policy::{WaypointTarget, policies_at, policies_of_backend};
 use parking_lot::Mutex;
 
 /// The policies that are attached to one target.
 type Attached = Map<PolicyName, Arc<Policy>>;
+
+/// Of the service, and whether only the policies count that are attached to it itself.
+type Key = (Option<ServiceName>, bool);
 
 /// What a guard was compiled from, and the guard.
 struct Compiled {
@@ -21,15 +24,31 @@ struct Compiled {
 /// The guards of the services that were asked for. What is no service's has one, too.
 #[derive(Default)]
 pub(crate) struct Guards {
-    known: Mutex<HashMap<Option<ServiceName>, Compiled>>,
+    known: Mutex<HashMap<Key, Compiled>>,
 }
 
 impl Guards {
     /// The guard of a service at the waypoint `own`: the policies that are attached to the service, to the waypoint, or to what
     /// was not understood.
     pub(crate) fn of(&self, mesh: &Mesh, own: &Workload, service: Option<&ServiceName>) -> Arc<Guard> {
-        let from: Vec<Attached> = policies_at(mesh, own, service).into_iter().cloned().collect();
-        let key = service.cloned();
+        let from = policies_at(mesh, own, service).into_iter().cloned().collect();
+        self.compiled((service.cloned(), false), from)
+    }
+
+    /// The guard of a backend to which a route sends what was asked of another service.
+    pub(crate) fn of_backend(
+        &self,
+        mesh: &Mesh,
+        own: &Workload,
+        asked: &WaypointTarget,
+        backend: &WaypointTarget,
+    ) -> Option<Arc<Guard>> {
+        let policies = policies_of_backend(mesh, own, asked, backend)?;
+        let service = backend.service().map(|service| service.id.clone());
+        Some(self.compiled((service, true), vec![policies.clone()]))
+    }
+
+    fn compiled(&self, key: Key, from: Vec<Attached>) -> Arc<Guard> {
         if from.is_empty() {
             self.known.lock().remove(&key);
             return Arc::default();

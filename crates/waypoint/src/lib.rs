@@ -15,8 +15,9 @@
 //!  clear       connections in the clear, for tests and measurements
 //!  own         the workload that this process is
 //!  connection  one connection in a tunnel: whom it is for, and which protocol it speaks (detect)
-//!  pass        bytes passed on unread
+//!  pass        bytes passed on unread; by_route: where a route sends them
 //!  http        requests: what they ask for, where they go, what is answered
+//!  rates       how many requests follow a route with a limit
 //!  routes      the routes of services, compiled; guards: their policies; guard: what those are asked
 //!  balance     endpoints of services: what is known of each, and which takes the next request
 //!  upstream    how endpoints are reached
@@ -36,6 +37,7 @@
 mod accept;
 mod asked;
 mod balance;
+mod by_route;
 mod clear;
 mod config;
 mod connection;
@@ -55,6 +57,7 @@ mod open;
 mod own;
 mod pass;
 mod pressure;
+mod rates;
 mod report;
 mod request_body;
 mod routes;

@@ -11,7 +11,8 @@ use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, relay};
 
 use crate::asked::Asked;
-use crate::balance::{InFlight, Limit, Tried, hash};
+use crate::balance::{InFlight, Limit, Tried, Wish, hash};
+use crate::by_route;
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::guard;
@@ -28,8 +29,11 @@ pub(crate) async fn carry(
     mut request: InboundConnect,
     mut report: Report,
 ) {
+    if by_route::needs_name(gate, tunnel, &asked) {
+        return carry_by_name(gate, tunnel, &asked, request, report).await;
+    }
     let connected = tokio::select! {
-        connected = Box::pin(connect(gate, tunnel, &asked, &mut report)) => connected,
+        connected = Box::pin(connect(gate, tunnel, &asked, None, &mut report)) => connected,
         error = request.cancelled() => Err(peers::Failure::given_up(tunnel.peer, &error).into()),
         () = gate.stopped.cancelled() => Err(Failure::Stopped),
     };
@@ -46,19 +50,63 @@ pub(crate) async fn carry(
     }
 }
 
-/// Connects to one of the endpoints.
+/// As [`carry`], where the server name that the client asks for decides about the endpoint: it has to be heard first.
+async fn carry_by_name(
+    gate: &Arc<Gate>,
+    tunnel: &Arc<Tunnel>,
+    asked: &Asked,
+    request: InboundConnect,
+    mut report: Report,
+) {
+    if let Err(failure) = permit(gate, tunnel, asked, &mut report) {
+        request.refuse(failure.status(), HeaderMap::new());
+        return report.failed(&failure);
+    }
+    let Ok(mut stream) = request.accept(HeaderMap::new()) else { return };
+    let reached = tokio::select! {
+        reached = Box::pin(reach(gate, tunnel, asked, Some(&mut stream), &mut report)) => reached,
+        () = gate.stopped.cancelled() => Err(Failure::Stopped),
+    };
+    match reached {
+        Ok(upstream) => relay(gate, tunnel, asked, stream, upstream, report).await,
+        Err(failure) => report.failed(&failure),
+    }
+}
+
+/// Connects to one of the endpoints, if the policies let the connection pass unread. `stream` is what the client says, for a
+/// route that goes by it.
 pub(crate) async fn connect(
     gate: &Gate,
     tunnel: &Tunnel,
     asked: &Asked,
+    stream: Option<&mut TunnelStream>,
     report: &mut Report,
 ) -> Result<Stream, Failure> {
     permit(gate, tunnel, asked, report)?;
-    let plan = upstream::plan(gate, gate.lane(tunnel), &asked.mesh, &asked.own, &asked.target)?;
+    reach(gate, tunnel, asked, stream, report).await
+}
+
+async fn reach(
+    gate: &Gate,
+    tunnel: &Tunnel,
+    asked: &Asked,
+    stream: Option<&mut TunnelStream>,
+    report: &mut Report,
+) -> Result<Stream, Failure> {
+    let routed = by_route::target(gate, tunnel, asked, stream).await?;
+    if let Some(routed) = &routed {
+        report.aimed(routed);
+        if let Some(guard) = gate.guards.of_backend(&asked.mesh, &asked.own, &asked.target, routed) {
+            let judged = guard::judge(&guard, tunnel, routed, None, |note| report.note(note));
+            judged.map_err(|denied| Failure::Denied(Arc::new(denied)))?;
+        }
+    }
+    let target = routed.as_ref().unwrap_or(&asked.target);
+    let plan = upstream::plan(gate, gate.lane(tunnel), &asked.mesh, &asked.own, target)?;
     let (mut tried, mut last) = (Tried::default(), None);
     // A rule that goes by the client's address is for connections, too.
     let hash = matches!(plan.hash_of(), Some(HashOf::SourceIp)).then(|| hash::of_address(tunnel.peer.ip()));
-    while let Some(mut next) = plan.next(gate, &mut tried, Limit::Connections, hash)? {
+    while let Some(mut next) = plan.next(gate, &mut tried, Limit::Connections, Wish { hash, held: None })? {
         let connect_timeout = next.of.and_then(|of| of.rules.connect_timeout);
         let caller = Caller { own: &asked.own, from: tunnel.peer, service: plan.service(), connect_timeout };
         report.attempt(next.route);

@@ -136,6 +136,13 @@ impl Report {
         }
     }
 
+    /// Where a route sends it.
+    pub(crate) fn aimed(&mut self, target: &WaypointTarget) {
+        if let WaypointTarget::Service { service, .. } = target {
+            self.facts.service = Some(service.clone());
+        }
+    }
+
     /// The endpoint that is being tried.
     pub(crate) fn attempt(&mut self, route: &Route) {
         (self.facts.destination, self.facts.destination_workload) = endpoint(route);

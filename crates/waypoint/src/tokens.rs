@@ -35,8 +35,19 @@ impl Callers {
         known: &Self,
         now: u64,
     ) -> Result<Self, TokenError> {
+        Self::among(view.guards(), client, (head, asks), known, now).await
+    }
+
+    /// As [`Self::of`], for these guards.
+    pub(crate) async fn among<'g>(
+        guards: impl IntoIterator<Item = &'g Arc<Guard>>,
+        client: &Arc<Client>,
+        (head, asks): (&Parts, &Asks),
+        known: &Self,
+        now: u64,
+    ) -> Result<Self, TokenError> {
         let mut callers = Self::default();
-        for guard in view.guards().filter(|guard| !guard.takes_no_tokens()) {
+        for guard in guards.into_iter().filter(|guard| !guard.takes_no_tokens()) {
             let known = known.by_guard.iter().find(|(old, _)| old.takes_tokens_as(guard));
             let caller = match known {
                 Some((_, caller)) => caller.clone(),

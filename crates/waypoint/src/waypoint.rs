@@ -32,6 +32,7 @@ use crate::keys::{Errand, KeyStore, run_errands};
 use crate::lane::lanes;
 use crate::own::Own;
 use crate::pressure::Pressure;
+use crate::rates::Rates;
 use crate::routes::Tables;
 use crate::tunnels::Tunnels;
 use crate::upstream;
@@ -115,6 +116,7 @@ impl Waypoint {
         let gate = Arc::new(Gate {
             own: Own::new(core.state.clone(), config),
             tables: Tables::default(),
+            rates: Rates::new(),
             guards: Guards::default(),
             balancers: Balancers::new(Totals {
                 ejections: core.metrics.endpoint_ejections().clone(),

@@ -1,7 +1,7 @@
 //! What a request asks of the kernel at a waypoint: a regression fails here without a clock. Alone in its process, for the
 //! worker is found by name.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, reason = "test code")]
 
 #[allow(dead_code, reason = "the tests of the mesh use the rest")]
 #[path = "mesh/support.rs"]

@@ -11,12 +11,15 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// How many names may pass a name on to each other.
 const DEPTH: usize = 16;
 
+/// A module, a path inside it, and how many names may still pass it on.
+type Asked = (usize, Vec<String>, usize);
+
 /// A crate's files and what they say of each other.
 pub(crate) struct Crate {
     modules: Vec<Module>,
     /// Where [`Crate::walk`] ended, by what it was asked. `*` imports that lead to each other are gone through over and over
     /// without it.
-    known: RefCell<HashMap<(usize, Vec<String>, usize), Option<Found>>>,
+    known: RefCell<HashMap<Asked, Option<Found>>>,
 }
 
 #[derive(Default)]

@@ -5,17 +5,18 @@
 //! wrote in its own namespace counts for nobody.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use leno_model::http::{Balancing, Ejection, EndpointPolicy, EndpointRules, HashOf, RetryBudget};
 use leno_model::{Mesh, Name, PolicyName, ServiceName};
 use leno_objects::{
     ClientTlsMode, ClientTlsSettings, ConnectionPoolSettings, ConsistentHash, DestinationRule, LoadBalancerSettings,
-    ObjectStore, OutlierDetection, SimpleLoadBalancer,
+    OutlierDetection, SimpleLoadBalancer,
 };
 
-use super::Options;
+use super::index::Known;
+use super::rule_host::Host;
 
 /// What becomes of a rule.
 #[derive(Debug, Default)]
@@ -25,70 +26,29 @@ pub(super) struct Translated {
     pub(super) warnings: Vec<String>,
 }
 
-/// Whether a rule says anything of the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Host {
-    Exact(String),
-    /// The end of host names, with its point.
-    Ending(String),
-}
-
-impl Host {
-    fn of(options: &Options, rule: &DestinationRule) -> Self {
-        let host = rule.spec.host.to_ascii_lowercase();
-        if let Some(ending) = host.strip_prefix('*') {
-            return Self::Ending(ending.to_owned());
-        }
-        if host.contains('.') {
-            return Self::Exact(host);
-        }
-        Self::Exact(format!("{host}.{}.svc.{}", rule.metadata.namespace, options.cluster_domain))
-    }
-
-    fn covers(&self, hostname: &str) -> bool {
-        match self {
-            Self::Exact(host) => host == hostname,
-            Self::Ending(ending) => hostname.ends_with(ending.as_str()),
-        }
-    }
-
-    /// How much it says: all of the name, or so many characters of its end.
-    fn strength(&self) -> (bool, usize) {
-        match self {
-            Self::Exact(host) => (true, host.len()),
-            Self::Ending(ending) => (false, ending.len()),
-        }
-    }
-}
-
-/// All rules by namespace, with their hosts, the strongest first.
-pub(super) struct Rules<'a> {
-    options: &'a Options,
-    by_namespace: BTreeMap<&'a str, Vec<(Host, &'a DestinationRule)>>,
-}
+/// All rules, to find those that cover a host name.
+pub(super) struct Rules<'a>(pub(super) Known<'a>);
 
 impl<'a> Rules<'a> {
-    pub(super) fn of(options: &'a Options, store: &'a ObjectStore) -> Self {
-        let mut by_namespace = BTreeMap::<_, Vec<_>>::new();
-        for rule in store.destination_rules().filter(|rule| counts(rule)) {
-            by_namespace.entry(&*rule.metadata.namespace).or_default().push((Host::of(options, rule), rule));
-        }
-        for rules in by_namespace.values_mut() {
-            rules.sort_by_cached_key(|(host, rule)| {
-                let created = rule.metadata.creation_timestamp.map_or(SystemTime::UNIX_EPOCH, |at| at.0);
-                (Reverse(host.strength()), created, rule.metadata.name.clone())
-            });
-        }
-        Self { options, by_namespace }
-    }
-
-    /// The rule that counts for a service.
+    /// The rule that counts for a service: one in its namespace, or else one in the root namespace; of these, the one that says
+    /// most of the host; of those, the oldest.
     fn winner(&self, service: &ServiceName) -> Option<&'a DestinationRule> {
+        let Known { options, store, index } = self.0;
+        let named = index.rules_covering(&service.hostname);
         let in_namespace = |namespace: &Name| {
-            let mut rules = self.by_namespace.get(&**namespace)?.iter();
-            rules.find(|(host, _)| host.covers(&service.hostname)).map(|(_, rule)| *rule)
+            let rules = named.iter().filter(|(of, _)| of == namespace);
+            let rules =
+                rules.filter_map(|(of, name)| DestinationRule::get(store, of, name)).filter(|rule| counts(rule));
+            let covering = rules.filter_map(|rule| {
+                let host = Host::of(options, rule);
+                host.covers(&service.hostname).then(|| {
+                    let created = rule.metadata.creation_timestamp.map_or(SystemTime::UNIX_EPOCH, |at| at.0);
+                    ((Reverse(host.strength()), created, rule.metadata.name.clone()), rule)
+                })
+            });
+            covering.min_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, rule)| rule)
         };
-        in_namespace(&service.namespace).or_else(|| in_namespace(&self.options.root_namespace))
+        in_namespace(&service.namespace).or_else(|| in_namespace(&options.root_namespace))
     }
 }
 
@@ -99,7 +59,7 @@ fn counts(rule: &DestinationRule) -> bool {
 
 /// Translates a rule.
 pub(super) fn destination_rule(rules: &Rules<'_>, mesh: &Mesh, rule: &DestinationRule) -> Translated {
-    let options = rules.options;
+    let options = rules.0.options;
     let mut out = Translated::default();
     if !rule.not_understood.is_empty() {
         out.warnings.push(format!(

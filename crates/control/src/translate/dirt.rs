@@ -9,11 +9,12 @@ use leno_model::{Locality, Name};
 
 use super::index::{Known, Named, target_pods};
 use super::policy_refs::Attachable;
+use super::rule_host::Host;
 use super::waypoint::{Addressed, default_of, required};
 use super::{authorization, route_refs, service, workload};
 use leno_objects::{
-    AuthorizationPolicy, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node, Object, ObjectKey,
-    ObjectMeta, PeerAuthentication, Pod, Service,
+    AuthorizationPolicy, DestinationRule, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node,
+    Object, ObjectKey, ObjectMeta, PeerAuthentication, Pod, Service,
 };
 
 /// The parts that must be translated again.
@@ -29,8 +30,7 @@ pub(super) struct Dirt {
     pub(super) routes: BTreeSet<ObjectKey>,
     /// Whether a VirtualService changed.
     pub(super) virtuals: bool,
-    /// Namespaces whose DestinationRules changed.
-    pub(super) rules: BTreeSet<Name>,
+    pub(super) rules: BTreeSet<Named>,
 }
 
 impl Dirt {
@@ -48,17 +48,31 @@ impl Dirt {
             | Kind::Job
             | Kind::ConfigMap
             | Kind::Secret => {}
-            Kind::HTTPRoute | Kind::GRPCRoute => {
+            Kind::HTTPRoute | Kind::GRPCRoute | Kind::TLSRoute | Kind::TCPRoute => {
                 self.routes.insert(key.clone());
-                // A GRPCRoute goes before HTTPRoutes of the same service.
-                if key.kind == Kind::GRPCRoute {
+                // A GRPCRoute goes before HTTPRoutes of the same service, and a TLSRoute before TCPRoutes.
+                if matches!(key.kind, Kind::GRPCRoute | Kind::TLSRoute) {
                     for (namespace, service) in both().flat_map(route_refs::referred) {
                         self.routes.extend(index.routes_of(namespace, service).cloned());
                     }
                 }
             }
             Kind::VirtualService => self.virtuals = true,
-            Kind::DestinationRule => drop(self.rules.insert(key.namespace.clone())),
+            Kind::DestinationRule => {
+                for rule in both().filter_map(DestinationRule::of) {
+                    match Host::of(options, rule) {
+                        Host::Exact(host) => self.rules.extend(index.rules_covering(&host)),
+                        // A rule gives way to those of its own namespace, and in the root namespace to all.
+                        Host::Ending(_) => {
+                            for namespace in [&key.namespace, &options.root_namespace] {
+                                let rules = DestinationRule::list(store, namespace);
+                                self.rules.extend(rules.map(|rule| name(&rule.metadata)));
+                            }
+                        }
+                    }
+                }
+                self.rules.insert(me);
+            }
             Kind::ReferenceGrant => self.routes.extend(index.routes_into(&key.namespace).cloned()),
             Kind::Gateway => {
                 self.mark_users(known, &me);

@@ -6,10 +6,12 @@ use std::hash::{BuildHasher, Hash, RandomState};
 
 use leno_model::Name;
 use leno_objects::{
-    EndpointSlice, Kind, Labels, Object, ObjectKey, ObjectMeta, ObjectStore, Pod, named_waypoint, selects,
+    DestinationRule, EndpointSlice, Kind, Labels, Object, ObjectKey, ObjectMeta, ObjectStore, Pod, named_waypoint,
+    selects,
 };
 
 use super::policy_refs::Attachable;
+use super::rule_host::Host;
 use super::{Options, route_refs, service, workload};
 
 /// Namespace and name.
@@ -106,6 +108,10 @@ pub(super) struct Index {
     slices_by_service: Postings<Name>,
     /// By each Service that they refer to, and by each namespace of those.
     routes: Postings<ObjectKey>,
+    /// DestinationRules by their host, or by the end of the host names that they are for.
+    rules: Postings<Named>,
+    /// How many of the latter there are of each length.
+    endings: BTreeMap<usize, usize>,
     services: Selectors,
     policies: Selectors,
     peers: Selectors,
@@ -135,7 +141,7 @@ impl Index {
     }
 
     /// Takes in that the object `key` changed from `old` to `new`.
-    pub(super) fn update(&mut self, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
+    pub(super) fn update(&mut self, options: &Options, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
         if let (Some(Object::Pod(old)), Some(Object::Pod(new))) = (old, new)
             && old.spec.node_name == new.spec.node_name
             && old.metadata.labels == new.metadata.labels
@@ -160,7 +166,10 @@ impl Index {
                         self.select(|index| &mut index.policies, key, labels, add);
                     }
                 }
-                Some(object @ (Object::HTTPRoute(_) | Object::GRPCRoute(_))) => self.route(key, object, add),
+                Some(
+                    object @ (Object::HTTPRoute(_) | Object::GRPCRoute(_) | Object::TLSRoute(_) | Object::TCPRoute(_)),
+                ) => self.route(key, object, add),
+                Some(Object::DestinationRule(rule)) => self.rule(options, key, rule, add),
                 Some(Object::PeerAuthentication(peer)) => match peer.selected() {
                     Some(labels) => self.select(|index| &mut index.peers, key, labels, add),
                     None if add => {
@@ -251,6 +260,31 @@ impl Index {
     /// Routes that may refer to a Service of a namespace, in order.
     pub(super) fn routes_into(&self, namespace: &str) -> impl Iterator<Item = &ObjectKey> {
         self.routes.at(self.hash(namespace))
+    }
+
+    fn rule(&mut self, options: &Options, key: &ObjectKey, rule: &DestinationRule, add: bool) {
+        let me = (key.namespace.clone(), key.name.clone());
+        let hash = match Host::of(options, rule) {
+            Host::Exact(host) => self.hash((true, &*host)),
+            Host::Ending(ending) => {
+                let count = self.endings.entry(ending.len()).or_default();
+                *count = if add { *count + 1 } else { count.saturating_sub(1) };
+                if *count == 0 {
+                    self.endings.remove(&ending.len());
+                }
+                self.hash((false, &*ending))
+            }
+        };
+        self.rules.change(hash, &me, add);
+    }
+
+    /// DestinationRules that may be for a host name.
+    pub(super) fn rules_covering(&self, hostname: &str) -> BTreeSet<Named> {
+        let lengths = self.endings.keys().take_while(|length| **length <= hostname.len());
+        let endings = lengths.filter_map(|length| hostname.get(hostname.len() - length..));
+        let hashes = endings.map(|ending| self.hash((false, ending)));
+        let hashes = hashes.chain(std::iter::once(self.hash((true, hostname))));
+        hashes.flat_map(|hash| self.rules.at(hash)).cloned().collect()
     }
 
     fn slice(&mut self, key: &ObjectKey, slice: &EndpointSlice, add: bool) {

@@ -10,10 +10,12 @@ mod dirt;
 mod index;
 mod peer_authentication;
 mod policy_refs;
+mod rate;
 mod request_policy;
 mod route;
 mod route_refs;
 mod route_rules;
+mod rule_host;
 mod service;
 mod service_name;
 mod through_waypoint;
@@ -151,6 +153,8 @@ pub struct Translator {
     made_for: BTreeMap<Named, Vec<PolicyName>>,
     // Of routes that are in force: the waypoints that are told.
     route_readers: BTreeMap<RouteName, BTreeSet<Name>>,
+    // The routes in force that lead to a service, or send it copies; has no empty sets.
+    leading: BTreeMap<ServiceName, BTreeSet<RouteName>>,
     // Of policies about requests that are in force: the waypoints that are told.
     policy_readers: BTreeMap<PolicyName, BTreeSet<Name>>,
     // Of what is said of services' endpoints: the waypoints that are told.
@@ -265,7 +269,7 @@ impl Translator {
                 Some((held, new)) => (held.clone(), Some(new.clone())),
                 None => (key, None),
             };
-            self.index.update(&key, old.as_deref(), new.as_deref());
+            self.index.update(&self.options, &key, old.as_deref(), new.as_deref());
             dirt.mark(self.known(), &key, old.as_deref(), new.as_deref());
         }
         self.clean(&dirt)
@@ -285,10 +289,11 @@ impl Translator {
             let name = service.hostname.split('.').next().unwrap_or_default();
             routes.extend(self.index.routes_of(&service.namespace, name).cloned());
         }
+        let mut led = BTreeSet::new();
         for route in &routes {
-            self.refresh_route(route, &mut delta);
+            self.refresh_route(route, &mut led, &mut delta);
         }
-        self.refresh_destination_rules(dirt, &routes, &mut delta);
+        self.refresh_destination_rules(dirt, &led, &mut delta);
         if dirt.virtuals || !routes.is_empty() || !delta.services.is_empty() {
             self.refresh_virtual_services(&mut delta);
         }
@@ -375,50 +380,21 @@ impl Translator {
         }
     }
 
-    /// Which rule counts for a service depends on all rules of its namespace and of the root namespace, and who is told of it on
-    /// the routes that lead there.
-    fn refresh_destination_rules(&mut self, dirt: &Dirt, routes: &BTreeSet<ObjectKey>, delta: &mut Delta) {
-        if dirt.rules.is_empty() && self.store.destination_rules().next().is_none() {
-            return;
+    /// Translates the DestinationRules that a change is about: changed ones, and those for the host name of a service that
+    /// changed, or to which a route leads that did.
+    fn refresh_destination_rules(&mut self, dirt: &Dirt, led: &BTreeSet<ServiceName>, delta: &mut Delta) {
+        let mut rules = dirt.rules.clone();
+        for service in delta.services.iter().chain(led) {
+            rules.extend(self.index.rules_covering(&service.hostname));
         }
-        let mut namespaces = dirt.rules.clone();
-        let referred = routes.iter().filter_map(route::route_name).flat_map(|id| self.destinations_of(&id));
-        namespaces.extend(referred.map(|service| service.namespace));
-        // What is no longer led to by a route is known from who was told.
-        if !routes.is_empty() {
-            namespaces.extend(self.endpoint_policy_readers.keys().map(|id| id.namespace.clone()));
-        }
-        let root = &self.options.root_namespace;
-        // A rule of any namespace may be about any service, if only to be told that it does not count.
-        if dirt.rules.contains(root) || !delta.services.is_empty() {
-            namespaces.extend(self.store.destination_rules().map(|rule| rule.metadata.namespace.clone()));
-        }
-        if namespaces.is_empty() {
-            return;
-        }
-        namespaces.insert(root.clone());
-        let gone = self.endpoint_policy_readers.keys().filter(|id| namespaces.contains(&id.namespace)).cloned();
-        let mut wanted: BTreeMap<PolicyName, _> = gone.map(|id| (id, Default::default())).collect();
-        let rules = destination_rule::Rules::of(&self.options, &self.store);
-        let mut warnings = Vec::new();
-        for namespace in &namespaces {
-            for rule in DestinationRule::list(&self.store, namespace) {
-                let translated = destination_rule::destination_rule(&rules, &self.mesh, rule);
-                let key = ObjectKey::new(Kind::DestinationRule, namespace.clone(), rule.metadata.name.clone());
-                warnings.push((key, translated.warnings));
-                let id = PolicyName { namespace: namespace.clone(), name: rule.metadata.name.clone() };
-                wanted.insert(id, translated.policy);
-            }
-        }
-        let told = |key: &&ObjectKey| key.kind == Kind::DestinationRule && namespaces.contains(&key.namespace);
-        let silenced = self.warnings.keys().filter(told).filter(|key| self.store.get(key).is_none()).cloned();
-        warnings.extend(silenced.map(|key| (key, Vec::new())).collect::<Vec<_>>());
-        for (key, warnings) in warnings {
-            self.warn(key, warnings, delta);
-        }
-        let leading = self.leading_to();
-        for (id, policy) in wanted {
-            self.put_endpoint_policy(id, policy, &leading, delta);
+        for (namespace, name) in rules {
+            let rule = DestinationRule::get(&self.store, &namespace, &name);
+            let all = destination_rule::Rules(self.known());
+            let translated = rule.map(|rule| destination_rule::destination_rule(&all, &self.mesh, rule));
+            let translated = translated.unwrap_or_default();
+            let key = ObjectKey::new(Kind::DestinationRule, namespace.clone(), name.clone());
+            self.warn(key, translated.warnings, delta);
+            self.put_endpoint_policy(PolicyName { namespace, name }, translated.policy, delta);
         }
     }
 
@@ -476,33 +452,32 @@ impl Translator {
         }
     }
 
-    /// The services to which a route leads.
-    fn destinations_of(&self, id: &RouteName) -> BTreeSet<ServiceName> {
-        self.mesh.route(id).map(|route| route.destinations().cloned().collect()).unwrap_or_default()
-    }
-
-    /// The waypoints that send requests to a service by a route.
-    fn leading_to(&self) -> BTreeMap<ServiceName, BTreeSet<Name>> {
-        let mut leading = BTreeMap::<_, BTreeSet<Name>>::new();
-        for (id, readers) in &self.route_readers {
-            for service in self.destinations_of(id) {
-                leading.entry(service).or_default().extend(readers.iter().cloned());
+    /// Takes in that a route leads to other services than before.
+    fn leads(&mut self, id: &RouteName, before: &BTreeSet<ServiceName>, after: &BTreeSet<ServiceName>) {
+        for service in before.difference(after) {
+            if let Some(routes) = self.leading.get_mut(service) {
+                routes.remove(id);
+                if routes.is_empty() {
+                    self.leading.remove(service);
+                }
             }
         }
-        leading
+        for service in after.difference(before) {
+            self.leading.entry(service.clone()).or_default().insert(id.clone());
+        }
     }
 
     fn put_endpoint_policy(
         &mut self,
         id: PolicyName,
         wanted: Option<leno_model::http::EndpointPolicy>,
-        leading: &BTreeMap<ServiceName, BTreeSet<Name>>,
         delta: &mut Delta,
     ) {
         let mut readers = BTreeSet::new();
         for service in wanted.iter().flat_map(|policy| &policy.services) {
             readers.extend(self.mesh.service(service).into_iter().flat_map(|service| waypoint::waypoints_of(service)));
-            readers.extend(leading.get(service).into_iter().flatten().cloned());
+            let routes = self.leading.get(service).into_iter().flatten();
+            readers.extend(routes.filter_map(|route| self.route_readers.get(route)).flatten().cloned());
         }
         let held = self.mesh.endpoint_policy(&id).cloned();
         let change = Retold { is_there: wanted.is_some(), is_new: held.as_deref() != wanted.as_ref() };
@@ -573,7 +548,8 @@ impl Translator {
         delta.services.insert(id);
     }
 
-    fn refresh_route(&mut self, key: &ObjectKey, delta: &mut Delta) {
+    /// `led` gets the services to which the route leads or led, if it changed.
+    fn refresh_route(&mut self, key: &ObjectKey, led: &mut BTreeSet<ServiceName>, delta: &mut Delta) {
         let Some(id) = route::route_name(key) else { return };
         let known = self.known();
         let found = route::Source::get(known, key).map(|source| route::route(known, &self.mesh, source));
@@ -594,6 +570,12 @@ impl Translator {
         if !retold(&mut self.route_readers, &id, readers, &change, &mut delta.routes) {
             return;
         }
+        let to = |route: &Option<leno_model::http::Route>| -> BTreeSet<ServiceName> {
+            route.iter().flat_map(|route| route.destinations()).cloned().collect()
+        };
+        let (before, after) = (to(&held), to(&wanted));
+        self.leads(&id, &before, &after);
+        led.extend(before.into_iter().chain(after));
         match wanted {
             Some(route) if change.is_new => self.mesh.upsert_route(Arc::new(route)),
             Some(_) => {}

@@ -1,23 +1,24 @@
-//! Translates HTTPRoute and GRPCRoute, and says of each parent whether the route is in force there.
+//! Translates HTTPRoute, GRPCRoute, TLSRoute and TCPRoute, and says of each parent whether the route is in force there.
 //!
 //! A route is followed to the letter or not at all: one unknown value in one rule, and the version before stays in force. A
-//! backend that can't be used does not count as such; requests that would go there are answered with status 500, as the
-//! Gateway API has it.
+//! backend that can't be used does not count as such; requests that would go there are answered with status 500, and
+//! connections refused, as the Gateway API has it.
 
 use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use leno_model::http::{BackendTarget, Parent, Route, RouteKind, RouteName, Rule};
-use leno_model::{Mesh, Name};
+use leno_model::{AppProtocol, Mesh, Name, ServiceName};
 use leno_objects::{
-    BackendReference, GRPCRoute, HTTPRoute, HTTPRouteRule, ObjectKey, ObjectMeta, ParentReference, ReferenceGrant,
-    Service, ServiceType,
+    BackendReference, GRPCRoute, HTTPRoute, HTTPRouteRule, ObjectKey, ObjectMeta, ParentReference, RATE_LIMIT,
+    ReferenceGrant, Service, ServiceType, SessionAffinity, TCPRoute, TLSRoute,
 };
 use leno_policy::http::RuleError;
 
 use super::index::Known;
+use super::rate;
 use super::route_refs::is_service;
-use super::route_rules::{Refs, grpc_rule, http_rule};
+use super::route_rules::{Refs, connection_rule, grpc_rule, http_rule};
 use super::service_name::service_name;
 use super::waypoint::waypoints_of;
 use crate::status::{Condition, ParentStatus};
@@ -29,6 +30,8 @@ const GATEWAY_API: &str = "gateway.networking.k8s.io";
 pub(super) enum Source<'a> {
     Http(&'a HTTPRoute),
     Grpc(&'a GRPCRoute),
+    Tls(&'a TLSRoute),
+    Tcp(&'a TCPRoute),
 }
 
 /// What becomes of a route object.
@@ -49,6 +52,8 @@ impl<'a> Source<'a> {
         match &**known.store.get(key)? {
             Object::HTTPRoute(route) => Some(Self::Http(route)),
             Object::GRPCRoute(route) => Some(Self::Grpc(route)),
+            Object::TLSRoute(route) => Some(Self::Tls(route)),
+            Object::TCPRoute(route) => Some(Self::Tcp(route)),
             _ => None,
         }
     }
@@ -57,6 +62,8 @@ impl<'a> Source<'a> {
         match self {
             Self::Http(_) => RouteKind::Http,
             Self::Grpc(_) => RouteKind::Grpc,
+            Self::Tls(_) => RouteKind::Tls,
+            Self::Tcp(_) => RouteKind::Tcp,
         }
     }
 
@@ -64,6 +71,8 @@ impl<'a> Source<'a> {
         match self {
             Self::Http(route) => &route.metadata,
             Self::Grpc(route) => &route.metadata,
+            Self::Tls(route) => &route.metadata,
+            Self::Tcp(route) => &route.metadata,
         }
     }
 
@@ -71,6 +80,8 @@ impl<'a> Source<'a> {
         match self {
             Self::Http(route) => &route.spec.parent_refs,
             Self::Grpc(route) => &route.spec.parent_refs,
+            Self::Tls(route) => &route.spec.parent_refs,
+            Self::Tcp(route) => &route.spec.parent_refs,
         }
     }
 
@@ -78,13 +89,25 @@ impl<'a> Source<'a> {
         match self {
             Self::Http(route) => &route.not_understood,
             Self::Grpc(route) => &route.not_understood,
+            Self::Tls(route) => &route.not_understood,
+            Self::Tcp(route) => &route.not_understood,
         }
     }
 
+    /// The names of servers that it is for.
+    fn server_names(self) -> Vec<Name> {
+        match self {
+            Self::Tls(route) => route.spec.hostnames.iter().map(|name| name.to_ascii_lowercase().into()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it has host names that mean nothing.
     fn has_hostnames(self) -> bool {
         match self {
             Self::Http(route) => !route.spec.hostnames.is_empty(),
             Self::Grpc(route) => !route.spec.hostnames.is_empty(),
+            Self::Tls(_) | Self::Tcp(_) => false,
         }
     }
 
@@ -98,6 +121,8 @@ impl<'a> Source<'a> {
                 rules.iter().map(|rule| http_rule(rule, refs)).collect()
             }
             Self::Grpc(route) => route.spec.rules.iter().map(|rule| grpc_rule(rule, refs)).collect(),
+            Self::Tls(route) => route.spec.rules.iter().map(|rule| Ok(connection_rule(rule, refs))).collect(),
+            Self::Tcp(route) => route.spec.rules.iter().map(|rule| Ok(connection_rule(rule, refs))).collect(),
         }
     }
 }
@@ -107,6 +132,8 @@ pub(super) fn route_name(key: &ObjectKey) -> Option<RouteName> {
     let kind = match key.kind {
         leno_objects::Kind::HTTPRoute => RouteKind::Http,
         leno_objects::Kind::GRPCRoute => RouteKind::Grpc,
+        leno_objects::Kind::TLSRoute => RouteKind::Tls,
+        leno_objects::Kind::TCPRoute => RouteKind::Tcp,
         _ => return None,
     };
     Some(RouteName { kind, namespace: key.namespace.clone(), name: key.name.clone() })
@@ -184,6 +211,12 @@ impl Refs for Resolving<'_> {
             BackendTarget::Invalid(message.into())
         })
     }
+
+    fn keeps_clients(&self, to: &BackendReference) -> bool {
+        let namespace = if to.namespace.is_empty() { self.namespace } else { &*to.namespace };
+        let service = Service::get(self.known.store, namespace, &to.name);
+        service.is_some_and(|service| service.spec.session_affinity == SessionAffinity::ClientIP)
+    }
 }
 
 /// Translates a route.
@@ -216,14 +249,18 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
         id: RouteName { kind: source.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() },
         created: created.map(|since| since.as_secs()).unwrap_or_default(),
         parents: Vec::new(),
-        hostnames: Vec::new(),
+        hostnames: source.server_names(),
         rules: Vec::new(),
         not_understood: None,
     };
+    let rate = rate::of(metadata);
+    if !source.kind().is_of_requests() && !matches!(rate, Ok(None)) {
+        out.warnings.push(format!("annotation {RATE_LIMIT} has no effect on a {}: it counts requests", source.kind()));
+    }
     let mut problems = Vec::new();
     for (index, rule) in source.rules(&mut refs).into_iter().enumerate() {
         match rule {
-            Ok(rule) => route.rules.push(rule),
+            Ok(rule) => route.rules.push(Rule { rate: rate.as_ref().ok().copied().flatten(), ..rule }),
             Err(problem) => problems.push((index, problem)),
         }
     }
@@ -245,12 +282,19 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
             Some(("UnsupportedValue", format!("not understood by this version of Leno: {}", missing.join("; "))))
         }
     };
+    let bad_rate = rate.err().filter(|_| source.kind().is_of_requests());
+    partly &= bad_rate.is_none();
+    let refused = bad_rate.map(|problem| ("UnsupportedValue", problem)).or(refused);
     let resolved = match refs.problems.split_first() {
         None => Condition::new("ResolvedRefs", true, "ResolvedRefs", "all references lead to something"),
         Some(((reason, first), rest)) => {
             let all = std::iter::once(first).chain(rest.iter().map(|(_, problem)| problem));
             let all = all.map(String::as_str).collect::<Vec<_>>().join("; ");
-            Condition::new("ResolvedRefs", false, reason, format!("{all}: requests that would go there get status 500"))
+            let then = match source.kind().is_of_requests() {
+                true => "requests that would go there get status 500",
+                false => "connections that would go there are refused",
+            };
+            Condition::new("ResolvedRefs", false, reason, format!("{all}: {then}"))
         }
     };
     for reference in ours {
@@ -262,7 +306,7 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
                     format!("{problem}; the route is not followed in part, and the version before stays in force"),
                 ))
             }
-            None => attach(known, source, reference),
+            None => attach(known, mesh, source, reference),
         };
         let accepted = match attached {
             Ok((parent, mut message)) => {
@@ -320,6 +364,7 @@ fn refusal(problems: &[(usize, RuleError)]) -> (&'static str, String) {
 /// The parent in the mesh, and a message; or the reason why the route can't belong to it.
 fn attach(
     known: Known<'_>,
+    mesh: &Mesh,
     source: Source<'_>,
     reference: &ParentReference,
 ) -> Result<(Parent, String), (&'static str, String)> {
@@ -350,28 +395,50 @@ fn attach(
             }
         }
     };
-    if source.kind() == RouteKind::Http
-        && let Some(other) = grpc_at(known, namespace, &reference.name, port, own)
-    {
-        return Err((
-            "Conflicted",
-            format!("GRPCRoute {other} belongs to the same port of {what}, and goes before this route"),
+    if let Some(other) = before_it(known, source.kind(), namespace, (&reference.name, port), own) {
+        return Err(("Conflicted", format!("{other} belongs to the same port of {what}, and goes before this route")));
+    }
+    let service = service_name(known.options, namespace, &reference.name);
+    if !source.kind().is_of_requests() && only_requests(mesh, &service, port) {
+        return none(format!(
+            "{what} declares that its port is HTTP, and requests follow HTTPRoutes; appProtocol: tcp on the port would \
+             let its connections pass unread"
         ));
     }
+    let things = if source.kind().is_of_requests() { "requests" } else { "connections" };
     let consumer = (namespace != own).then(|| Name::from(own));
     let message = match &consumer {
-        None => format!("in force for all requests to {what}"),
-        Some(own) => format!("in force for requests from namespace {own} to {what}"),
+        None => format!("in force for all {things} to {what}"),
+        Some(own) => format!("in force for {things} from namespace {own} to {what}"),
     };
-    let service = service_name(known.options, namespace, &reference.name);
     Ok((Parent { service, port, consumer }, message))
 }
 
-/// A GRPCRoute that belongs to a port of the service for the same requests.
-fn grpc_at(known: Known<'_>, namespace: &str, service: &str, port: Option<u16>, own: &str) -> Option<String> {
+/// Whether HTTP is declared for the port, or for all ports of the service if there is none.
+fn only_requests(mesh: &Mesh, service: &ServiceName, port: Option<u16>) -> bool {
+    let Some(service) = mesh.service(service) else { return false };
+    let is_http =
+        |protocol: AppProtocol| matches!(protocol, AppProtocol::Http11 | AppProtocol::Http2 | AppProtocol::Grpc);
+    let mut ports = service.tcp_ports().filter(|one| port.is_none_or(|port| one.service_port == port)).peekable();
+    ports.peek().is_some() && ports.all(|one| is_http(one.app_protocol))
+}
+
+/// A route of a kind that goes before `kind`, and that belongs to a port of the service for the same requests or connections.
+fn before_it(
+    known: Known<'_>,
+    kind: RouteKind,
+    namespace: &str,
+    (service, port): (&str, Option<u16>),
+    own: &str,
+) -> Option<String> {
+    let first = match kind {
+        RouteKind::Http => RouteKind::Grpc,
+        RouteKind::Tcp => RouteKind::Tls,
+        RouteKind::Grpc | RouteKind::Tls => return None,
+    };
     known.index.routes_of(namespace, service).find_map(|key| {
-        let Some(Source::Grpc(other)) = Source::get(known, key) else { return None };
-        let of_other = &*other.metadata.namespace;
+        let other = Source::get(known, key).filter(|other| other.kind() == first)?;
+        let of_other = &*other.metadata().namespace;
         // A producer's route is for other requests than a consumer's.
         let same_requests = of_other == own;
         let here = |parent: &ParentReference| {
@@ -379,7 +446,7 @@ fn grpc_at(known: Known<'_>, namespace: &str, service: &str, port: Option<u16>, 
             let overlaps = port.is_none() || parent.port.is_none_or(|other| Some(other.0) == port);
             is_service(parent) && there == namespace && parent.name == service && overlaps
         };
-        let conflicts = same_requests && other.not_understood.is_empty() && other.spec.parent_refs.iter().any(here);
-        conflicts.then(|| format!("{of_other}/{}", other.metadata.name))
+        let conflicts = same_requests && other.not_understood().is_empty() && other.parent_refs().iter().any(here);
+        conflicts.then(|| format!("{first} {of_other}/{}", other.metadata().name))
     })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use leno_objects::{HTTPBackendRef, HTTPRouteFilter, Object, ParentReference};
+use leno_objects::{ConnectionRouteRule, HTTPBackendRef, HTTPRouteFilter, Object, ParentReference};
 
 /// Whether a parent is a Service.
 pub(super) fn is_service(parent: &ParentReference) -> bool {
@@ -23,6 +23,13 @@ pub(super) fn referred(object: &Object) -> BTreeSet<(&str, &str)> {
         out.extend(mirrors.map(|mirror| (in_namespace(&mirror.backend_ref.namespace), &*mirror.backend_ref.name)));
         out.extend(backends.iter().map(|backend| (in_namespace(&backend.namespace), &*backend.name)));
     }
+    fn put_connections<'a>(out: &mut BTreeSet<(&'a str, &'a str)>, own: &'a str, rules: &'a [ConnectionRouteRule]) {
+        let backends = rules.iter().flat_map(|rule| &rule.backend_refs);
+        out.extend(
+            backends
+                .map(|backend| (if backend.namespace.is_empty() { own } else { &*backend.namespace }, &*backend.name)),
+        );
+    }
     let mut out = BTreeSet::new();
     let (own, parents) = match object {
         Object::HTTPRoute(route) => {
@@ -36,6 +43,16 @@ pub(super) fn referred(object: &Object) -> BTreeSet<(&str, &str)> {
                 put(&mut out, &route.metadata.namespace, &rule.backend_refs, &rule.filters);
             }
             (&*route.metadata.namespace, &route.spec.parent_refs)
+        }
+        Object::TLSRoute(route) => {
+            let own = &*route.metadata.namespace;
+            put_connections(&mut out, own, &route.spec.rules);
+            (own, &route.spec.parent_refs)
+        }
+        Object::TCPRoute(route) => {
+            let own = &*route.metadata.namespace;
+            put_connections(&mut out, own, &route.spec.rules);
+            (own, &route.spec.parent_refs)
         }
         _ => return out,
     };

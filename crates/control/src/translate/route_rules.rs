@@ -6,24 +6,19 @@ use leno_model::http::{
     Rewrite, Rule, SessionPersistence, SessionToken, Timeouts, ValueMatch, ValueTest,
 };
 use leno_objects::{
-    BackendReference, CookieLifetime, GRPCRouteMatch, GRPCRouteRule, HTTPBackendRef, HTTPHeaderFilter,
-    HTTPPathModifier, HTTPPathModifierType, HTTPRouteFilter, HTTPRouteFilterType, HTTPRouteMatch, HTTPRouteRule,
-    HTTPValueMatch, PathMatchType, RouteSession, RouteSessionType, ValueMatchType,
+    BackendReference, ConnectionBackendRef, ConnectionRouteRule, CookieLifetime, GRPCRouteMatch, GRPCRouteRule,
+    HTTPBackendRef, HTTPHeaderFilter, HTTPPathModifier, HTTPPathModifierType, HTTPRouteFilter, HTTPRouteFilterType,
+    HTTPRouteMatch, HTTPRouteRule, HTTPValueMatch, PathMatchType, RouteSession, RouteSessionType, ValueMatchType,
 };
 
 /// Finds what a route refers to.
 pub(super) trait Refs {
     /// The destination. If it can't be used, that is noted, and the answer says why.
     fn target(&mut self, to: &BackendReference) -> BackendTarget;
-}
 
-/// What waypoints do. A route that asks for more is refused as a whole, so that none is followed in part.
-struct Carried {
-    mirrors: bool,
-    sessions: bool,
+    /// Whether it keeps a client at one endpoint by itself (`sessionAffinity`).
+    fn keeps_clients(&self, to: &BackendReference) -> bool;
 }
-
-const CARRIED: Carried = Carried { mirrors: true, sessions: false };
 
 /// Why a rule is not followed: the field, and what is wrong with it.
 pub(super) type Unsupported = String;
@@ -50,7 +45,8 @@ pub(super) fn http_rule(rule: &HTTPRouteRule, refs: &mut dyn Refs) -> Result<Rul
             attempts: retry.attempts,
             backoff: retry.backoff.map(|wait| wait.0),
         }),
-        session: rule.session_persistence.as_ref().map(session).transpose()?,
+        session: session(rule.session_persistence.as_ref(), &rule.backend_refs, refs)?,
+        rate: None,
     })
 }
 
@@ -68,9 +64,23 @@ pub(super) fn grpc_rule(rule: &GRPCRouteRule, refs: &mut dyn Refs) -> Result<Rul
         matches: rule.matches.iter().map(grpc_match).collect::<Result<_, _>>()?,
         filters: filters(&rule.filters, refs)?,
         backends: backends(&rule.backend_refs, refs)?,
-        session: rule.session_persistence.as_ref().map(session).transpose()?,
+        session: session(rule.session_persistence.as_ref(), &rule.backend_refs, refs)?,
         ..Rule::default()
     })
+}
+
+/// The rule of a TLSRoute or TCPRoute.
+pub(super) fn connection_rule(rule: &ConnectionRouteRule, refs: &mut dyn Refs) -> Rule {
+    let backend = |backend: &ConnectionBackendRef| Backend {
+        weight: backend.weight,
+        target: refs.target(&backend.reference()),
+        filters: Vec::new(),
+    };
+    Rule {
+        name: rule.name.as_deref().map(Name::from),
+        backends: rule.backend_refs.iter().map(backend).collect(),
+        ..Rule::default()
+    }
 }
 
 fn values(values: &[HTTPValueMatch], lower_case: bool) -> Vec<ValueMatch> {
@@ -154,9 +164,6 @@ fn filters(filters: &[HTTPRouteFilter], refs: &mut dyn Refs) -> Result<Vec<Filte
             HTTPRouteFilterType::ResponseHeaderModifier => {
                 Filter::ResponseHeaders(changes(filter.response_header_modifier.as_ref().ok_or_else(missing)?))
             }
-            HTTPRouteFilterType::RequestMirror if !CARRIED.mirrors => {
-                return Err("a filter of type RequestMirror is not supported yet".to_owned());
-            }
             HTTPRouteFilterType::RequestMirror => {
                 let mirror = filter.request_mirror.as_ref().ok_or_else(missing)?;
                 let (numerator, denominator) = match (mirror.percent, &mirror.fraction) {
@@ -224,21 +231,33 @@ fn path(path: &HTTPPathModifier) -> PathChange {
     }
 }
 
-fn session(session: &RouteSession) -> Result<SessionPersistence, Unsupported> {
-    if !CARRIED.sessions {
-        return Err("sessionPersistence is not supported yet".to_owned());
+fn session(
+    session: Option<&RouteSession>,
+    backends: &[HTTPBackendRef],
+    refs: &dyn Refs,
+) -> Result<Option<SessionPersistence>, Unsupported> {
+    let Some(session) = session else { return Ok(None) };
+    // The Gateway API wants such a route refused (GEP-1619).
+    if let Some(backend) = backends.iter().find(|backend| refs.keeps_clients(&backend.reference())) {
+        return Err(format!(
+            "sessionPersistence and the sessionAffinity of Service {} say different things; take one of them away",
+            backend.name
+        ));
+    }
+    if session.kind == RouteSessionType::Header && session.cookie_config.is_some() {
+        return Err("sessionPersistence.cookieConfig is for type Cookie".to_owned());
     }
     let lifetime = session.cookie_config.as_ref().map(|cookie| cookie.lifetime_type);
     let permanent = lifetime == Some(CookieLifetime::Permanent);
     if permanent && session.absolute_timeout.is_none() {
         return Err("a permanent cookie needs sessionPersistence.absoluteTimeout".to_owned());
     }
-    Ok(SessionPersistence {
+    Ok(Some(SessionPersistence {
         name: session.session_name.as_deref().map(Name::from),
         token: match session.kind {
             RouteSessionType::Cookie => SessionToken::Cookie { permanent },
             RouteSessionType::Header => SessionToken::Header,
         },
         absolute_timeout: session.absolute_timeout.map(|age| age.0),
-    })
+    }))
 }

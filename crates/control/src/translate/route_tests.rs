@@ -150,7 +150,7 @@ fn a_route_that_cannot_be_followed_leaves_the_last_version_in_force() {
         "filters: [{type: RequestRedirect}]",
         "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 80}, percent: 1, fraction: {numerator: 1}}}]",
         "filters: [{type: RequestMirror}]",
-        "sessionPersistence: {}",
+        "sessionPersistence: {type: Header, sessionName: host}",
         "timeouts: {request: 1s, backendRequest: 2s}",
         "matches: [{path: {type: Exact, value: a}}]",
     ];
@@ -242,4 +242,116 @@ fn a_route_without_a_waypoint_says_that_it_has_no_effect() {
     assert!(translator.warnings()[&key][0].contains("has no effect there"), "{:?}", translator.warnings());
     let id = RouteName { kind: RouteKind::Http, namespace: "bank".into(), name: "api".into() };
     assert_eq!(translator.readers_of(&id).count(), 0);
+}
+
+#[test]
+fn a_rule_may_keep_sessions_at_one_endpoint() {
+    let mut translator = shop();
+    let with = |session: &str| {
+        let spec = format!(
+            "{{{TO_WEB}, rules: [{{backendRefs: [{{name: v2, port: 80}}], sessionPersistence: {{{session}}}}}]}}"
+        );
+        route_object("HTTPRoute", "shop", "web", &spec)
+    };
+    let permanent = "sessionName: who, type: Cookie, absoluteTimeout: 1h, cookieConfig: {lifetimeType: Permanent}";
+    put(&mut translator, &with(permanent));
+    assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "web"), [GOOD]);
+    let session = translator.mesh().route(&http("web")).expect("a route").rules[0].session.clone().expect("sessions");
+    assert_eq!(session.token, leno_model::http::SessionToken::Cookie { permanent: true });
+    assert_eq!(session.absolute_timeout, Some(std::time::Duration::from_secs(3600)));
+    let refused = "Accepted false UnsupportedValue, ResolvedRefs true ResolvedRefs";
+    for wrong in [
+        "type: Header, sessionName: host",
+        "type: Header, cookieConfig: {lifetimeType: Session}",
+        "cookieConfig: {lifetimeType: Permanent}",
+        "absoluteTimeout: 0s",
+    ] {
+        put(&mut translator, &with(wrong));
+        assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "web"), [refused], "{wrong}");
+    }
+    put(&mut translator, &with("type: Header"));
+    assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "web"), [GOOD]);
+    // GEP-1619: a Service that keeps clients by itself does not go with it.
+    put(
+        &mut translator,
+        "apiVersion: v1\nkind: Service\nmetadata: {name: v2, namespace: shop}\n\
+         spec: {clusterIP: 10.0.0.2, sessionAffinity: ClientIP, ports: [{port: 80}], selector: {app: v2}}\n",
+    );
+    assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "web"), [refused]);
+}
+
+fn connection_route(kind: &str, name: &str, parent: &str, more: &str) -> String {
+    route_object(kind, "shop", name, &format!("{{parentRefs: [{{group: '', kind: Service, {parent}}}], {more}}}"))
+}
+
+#[test]
+fn routes_of_connections_are_followed_where_nothing_says_that_there_are_requests() {
+    let mut translator = shop();
+    put(
+        &mut translator,
+        "apiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop}\n\
+         spec: {clusterIP: 10.0.0.7, ports: [{name: tcp, port: 5432}, {name: http, port: 80}], selector: {app: db}}\n",
+    );
+    let rules = "rules: [{backendRefs: [{name: v2, port: 80}]}]";
+    put(&mut translator, &connection_route("TCPRoute", "db", "name: db, port: 5432", rules));
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "db"), [GOOD]);
+    let id = |kind| RouteName { kind, namespace: "shop".into(), name: "db".into() };
+    let held = translator.mesh().route(&id(RouteKind::Tcp)).expect("a route");
+    assert_eq!((held.parents[0].port, held.rules.len(), held.hostnames.len()), (Some(5432), 1, 0));
+    assert_eq!(translator.readers_of(&id(RouteKind::Tcp)).map(|name| &**name).collect::<Vec<_>>(), ["shop/waypoint"]);
+    // A port that is declared to be HTTP, and a Service that has other ports, too.
+    put(&mut translator, &connection_route("TCPRoute", "http", "name: db, port: 80", rules));
+    let refused = "Accepted false NoMatchingParent, ResolvedRefs true ResolvedRefs";
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "http"), [refused]);
+    put(&mut translator, &connection_route("TCPRoute", "http", "name: db", rules));
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "http"), [GOOD]);
+    // A TLSRoute goes before them, as long as it is there.
+    let named = format!("hostnames: [db.example], {rules}");
+    put(&mut translator, &connection_route("TLSRoute", "db", "name: db, port: 5432", &named));
+    assert_eq!(conditions(&translator, Kind::TLSRoute, "shop", "db"), [GOOD]);
+    assert_eq!(&*translator.mesh().route(&id(RouteKind::Tls)).expect("a route").hostnames[0], "db.example");
+    let conflicted = "Accepted false Conflicted, ResolvedRefs true ResolvedRefs";
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "db"), [conflicted]);
+    assert!(translator.mesh().route(&id(RouteKind::Tcp)).is_none());
+    translator.apply([Change::Remove(ObjectKey::new(Kind::TLSRoute, "shop", "db"))]);
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "db"), [GOOD]);
+    // Backends are judged as those of requests are.
+    let elsewhere = "rules: [{backendRefs: [{name: api, namespace: bank, port: 80}]}]";
+    put(&mut translator, &connection_route("TCPRoute", "db", "name: db, port: 5432", elsewhere));
+    let said = "Accepted true Accepted, ResolvedRefs false RefNotPermitted";
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "db"), [said]);
+    put(
+        &mut translator,
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: a, namespace: bank}\nspec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: shop}], to: [{kind: Service}]}\n",
+    );
+    assert_eq!(conditions(&translator, Kind::TCPRoute, "shop", "db"), [GOOD]);
+}
+
+#[test]
+fn a_route_may_let_through_so_many_requests() {
+    let mut translator = shop();
+    let with = |annotations: &str| {
+        let route = route_object("HTTPRoute", "shop", "web", &to("{name: v2, port: 80}"));
+        let meta = format!("{{name: web, namespace: shop, annotations: {{{annotations}}}}}");
+        route.replace("{name: web, namespace: shop}\nspec", &format!("{meta}\nspec"))
+    };
+    put(&mut translator, &with("leno.mesh/rate-limit: 90/m, leno.mesh/rate-limit-burst: '5'"));
+    assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "web"), [GOOD]);
+    let rate = |translator: &Translator| translator.mesh().route(&http("web")).expect("a route").rules[0].rate;
+    let wanted = leno_model::http::RateLimit { requests: 90, per: std::time::Duration::from_secs(60), burst: 5 };
+    assert_eq!(rate(&translator), Some(wanted));
+    for wrong in [
+        "leno.mesh/rate-limit: '100'",
+        "leno.mesh/rate-limit: 0/s",
+        "leno.mesh/rate-limit: 1/d",
+        "leno.mesh/rate-limit: 1/s, leno.mesh/rate-limit-burst: many",
+        "leno.mesh/rate-limit-burst: '5'",
+    ] {
+        put(&mut translator, &with(wrong));
+        let refused = "Accepted false UnsupportedValue, ResolvedRefs true ResolvedRefs";
+        assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "web"), [refused], "{wrong}");
+        assert_eq!(rate(&translator), Some(wanted), "the last good version stays");
+    }
+    put(&mut translator, &with("leno.mesh/rate-limit: 10/s"));
+    assert_eq!(rate(&translator).map(|rate| rate.burst), Some(10));
 }

@@ -635,6 +635,13 @@ fn rule(namespace: &str, name: &str, spec: &str) -> String {
     )
 }
 
+fn route(kind: &str, name: &str, parent: &str, backend: &str) -> String {
+    format!(
+        "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec: {{parentRefs: [{{group: '', kind: Service, name: {parent}}}], rules: [{{backendRefs: [{{name: {backend}, port: 80}}]}}]}}\n"
+    )
+}
+
 /// Objects that refer to each other in every way translation knows.
 fn pool() -> Vec<Object> {
     let pod = |ns: &str, name: &str, app: &str, ip: u8, node: &str| {
@@ -696,6 +703,10 @@ fn pool() -> Vec<Object> {
         rule("other", "r", "host: web.default.svc.cluster.local"),
         rule("istio-system", "r", "host: '*', trafficPolicy: {loadBalancer: {simple: RANDOM}}"),
         rule("istio-system", "r", "host: web.default.svc.cluster.local"),
+        route("HTTPRoute", "w", "web", "db"),
+        route("HTTPRoute", "w", "web-2", "web"),
+        route("TCPRoute", "w", "db", "web"),
+        route("TCPRoute", "v", "web", "web-2"),
     ]
     .concat();
     load(&yaml)
@@ -706,6 +717,8 @@ fn assert_same_mesh(got: &Mesh, wanted: &Mesh) {
     let services = |mesh: &Mesh| mesh.services().map(|s| (s.id.clone(), s.clone())).collect::<BTreeMap<_, _>>();
     let policies = |mesh: &Mesh| mesh.policies().map(|p| (p.id.clone(), p.clone())).collect::<BTreeMap<_, _>>();
     let rules = |mesh: &Mesh| mesh.endpoint_policies().cloned().collect::<Vec<_>>();
+    let routes = |mesh: &Mesh| mesh.routes().map(|r| (r.id.clone(), r.clone())).collect::<BTreeMap<_, _>>();
+    assert_eq!(routes(got), routes(wanted));
     assert_eq!(rules(got), rules(wanted));
     assert_eq!(workloads(got), workloads(wanted));
     assert_eq!(services(got), services(wanted));
@@ -746,6 +759,10 @@ proptest! {
             for policy in before.endpoint_policies().chain(after.endpoint_policies()) {
                 let differs = before.endpoint_policy(&policy.id) != after.endpoint_policy(&policy.id);
                 prop_assert!(!differs || delta.endpoint_policies.contains_key(&policy.id));
+            }
+            for route in fresh.mesh().routes() {
+                let readers = |of: &Translator| of.readers_of(&route.id).cloned().collect::<Vec<_>>();
+                prop_assert_eq!(readers(&translator), readers(&fresh));
             }
             for policy in before.policies().chain(after.policies()) {
                 prop_assert_eq!(before.policy(&policy.id) != after.policy(&policy.id), delta.policies.contains(&policy.id));

@@ -9,7 +9,8 @@ pub(crate) const OF_NODE: usize = 100;
 /// Pods of a namespace.
 pub(crate) const OF_NAMESPACE: usize = 1000;
 
-fn object(kind: Kind, json: &str) -> Object {
+/// An object from its JSON.
+pub(crate) fn object(kind: Kind, json: &str) -> Object {
     decode(kind, Mode::Lenient, &mut serde_json::Deserializer::from_str(json)).expect("a sound object").object
 }
 

@@ -31,7 +31,7 @@ fn what_is_passed_over_says_what_does_not_happen() {
             "{}",
             "traffic is NOT restricted by it; write an AuthorizationPolicy of security.istio.io/v1 to restrict it",
         ),
-        ("gateway.networking.k8s.io/v1", "TLSRoute", "{}", "traffic is NOT routed by it"),
+        ("gateway.networking.k8s.io/v1alpha2", "UDPRoute", "{}", "traffic is NOT routed by it"),
         (
             "gateway.networking.k8s.io/v1",
             "Gateway",
@@ -92,7 +92,7 @@ fn whom_it_would_concern_is_known() {
         Concerns::Services(vec![service("shop", "web"), service("back", "db")])
     );
     assert_eq!(
-        of("TLSRoute", r#"{"parentRefs": [{"kind": "Service", "name": "web"}, {"name": "a-gateway"}]}"#),
+        of("UDPRoute", r#"{"parentRefs": [{"kind": "Service", "name": "web"}, {"name": "a-gateway"}]}"#),
         Concerns::Services(vec![service("shop", "web")])
     );
     assert_eq!(of("CiliumClusterwideNetworkPolicy", "{}"), Concerns::Nobody);

@@ -14,6 +14,17 @@ pub enum RouteKind {
     Grpc,
     /// `HTTPRoute`.
     Http,
+    /// `TLSRoute`.
+    Tls,
+    /// `TCPRoute`.
+    Tcp,
+}
+
+impl RouteKind {
+    /// Whether it is about requests; the others are about connections that pass unread.
+    pub fn is_of_requests(self) -> bool {
+        matches!(self, Self::Grpc | Self::Http)
+    }
 }
 
 impl fmt::Display for RouteKind {
@@ -21,6 +32,8 @@ impl fmt::Display for RouteKind {
         f.write_str(match self {
             Self::Grpc => "GRPCRoute",
             Self::Http => "HTTPRoute",
+            Self::Tls => "TLSRoute",
+            Self::Tcp => "TCPRoute",
         })
     }
 }
@@ -53,8 +66,8 @@ pub struct Route {
     /// The services it belongs to.
     pub parents: Vec<Parent>,
     /// The host names that a request may be addressed to, in lower case; `*.` at the beginning stands for one or more
-    /// labels. An empty list stands for all names, and is what the mesh has: the Gateway API gives host names no meaning
-    /// where the parent is a Service.
+    /// labels. An empty list stands for all names, and is what the mesh has for requests: the Gateway API gives their host
+    /// names no meaning where the parent is a Service. For a `TLSRoute`, these are the names of servers that clients ask for.
     pub hostnames: Vec<Name>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
@@ -102,6 +115,8 @@ pub struct Rule {
     pub retry: Option<Retry>,
     /// How the requests of a session stay at one endpoint.
     pub session: Option<SessionPersistence>,
+    /// How many requests may follow the route; the same for all its rules, which share it.
+    pub rate: Option<RateLimit>,
 }
 
 impl Rule {
@@ -145,6 +160,17 @@ pub struct Retry {
     pub attempts: Option<u32>,
     /// Shortest wait between attempts; `None` for the mesh's own.
     pub backoff: Option<Duration>,
+}
+
+/// How many requests may come in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RateLimit {
+    /// So many; never 0.
+    pub requests: u32,
+    /// In this time; never 0.
+    pub per: Duration,
+    /// At once, if none came before; never 0.
+    pub burst: u32,
 }
 
 /// How the requests of a session stay at one endpoint.

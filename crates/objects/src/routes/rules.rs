@@ -3,7 +3,7 @@
 
 #![allow(clippy::ptr_arg, reason = "a check takes its field as it is, and fields are vectors")]
 
-use super::{Fraction, GRPCMethodMatch, HTTPPathModifier, HTTPPathModifierType, HTTPRouteRule};
+use super::{ConnectionRouteRule, Fraction, GRPCMethodMatch, HTTPPathModifier, HTTPPathModifierType, HTTPRouteRule};
 use crate::decode::{Context, Problem};
 use crate::validate::no_duplicates;
 
@@ -92,5 +92,29 @@ pub(crate) fn grpc_method(method: &Option<GRPCMethodMatch>, _: &mut Context) -> 
             Err(Problem::here("needs a service or a method"))
         }
         _ => Ok(()),
+    }
+}
+
+pub(crate) fn one_rule(rules: &Vec<ConnectionRouteRule>, _: &mut Context) -> Check {
+    if rules.len() == 1 { Ok(()) } else { Err(Problem::here("must have one rule")) }
+}
+
+pub(crate) fn server_names(names: &Vec<String>, _: &mut Context) -> Check {
+    if names.is_empty() {
+        return Err(Problem::here("must name a server"));
+    }
+    let label = |label: &str| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let name = |name: &&String| {
+        let plain = name.strip_prefix("*.").unwrap_or(name);
+        name.len() <= 253 && plain.split('.').all(label) && plain.parse::<std::net::IpAddr>().is_err()
+    };
+    match names.iter().find(|one| !name(one)) {
+        Some(wrong) => {
+            Err(Problem::here(format!("{wrong:?} is not the name of a server, in lower case, or *. and one")))
+        }
+        None => Ok(()),
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, header};
-use leno_model::http::{BackendTarget, Retry, RouteName, SessionPersistence, Timeouts};
+use leno_model::http::{BackendTarget, RateLimit, Retry, RouteName, Timeouts};
 use leno_model::{Name, ServiceName};
 
 use super::cors::Origins;
 use super::error::Refusal;
 use super::request::Request;
 use super::rule::{CompiledRule, Steps};
+use super::session::Sessions;
 use super::table::Table;
 
 /// What becomes of a request, and by which rule.
@@ -59,6 +60,9 @@ pub struct Destination {
     pub port: u16,
 }
 
+/// Says at which backend of a rule a request's session is, by its place among them; `None` if it has none that goes on.
+pub type Held<'h> = &'h mut dyn FnMut(&Chosen, &Sessions) -> Option<usize>;
+
 /// How a request is sent to a backend. It keeps what it needs of the table.
 #[derive(Debug, Clone)]
 pub struct Forward {
@@ -94,6 +98,16 @@ impl Chosen {
     /// The place of the match in its rule, from 0.
     pub fn match_index(&self) -> usize {
         self.matched
+    }
+
+    /// How its sessions stay at one endpoint.
+    pub fn sessions(&self) -> Option<&Sessions> {
+        self.rule.session.as_ref()
+    }
+
+    /// How many requests may follow its route.
+    pub fn rate(&self) -> Option<RateLimit> {
+        self.rule.rate
     }
 
     /// Its backends in order, each with its weight.
@@ -136,11 +150,6 @@ impl Forward {
         self.rule.retry.as_ref()
     }
 
-    /// How its session stays at one endpoint.
-    pub fn session(&self) -> Option<&SessionPersistence> {
-        self.rule.session.as_ref()
-    }
-
     fn steps(&self) -> [&Steps; 2] {
         [&self.rule.steps, &self.rule.backends[self.backend].steps]
     }
@@ -149,6 +158,12 @@ impl Forward {
 impl Table {
     /// Decides what becomes of `request`. `random` chooses among the backends by weight, and which requests are mirrored.
     pub fn decide(&self, request: &Request<'_>, random: &mut dyn FnMut() -> u64) -> Decision {
+        self.decide_within(request, random, &mut |_, _| None)
+    }
+
+    /// As [`Self::decide`], for a request that may belong to a session: where the rule keeps sessions, `held` says at which of
+    /// its backends the session is, and weights don't count then (GEP-1619).
+    pub fn decide_within(&self, request: &Request<'_>, random: &mut dyn FnMut() -> u64, held: Held<'_>) -> Decision {
         let nobody = |outcome| Decision { chosen: None, outcome };
         let Some(group) = self.group(request.source_namespace) else { return nobody(Outcome::Unrouted) };
         if let Some((route, problem)) = &group.not_understood {
@@ -160,17 +175,20 @@ impl Table {
         };
         let rule = found.entry.rule.clone();
         let prefix = request.path.get(..found.prefix).unwrap_or_default();
-        let outcome = self.outcome(&rule, request, prefix, random).unwrap_or_else(Outcome::Refuse);
-        Decision { chosen: Some(Chosen { rule, matched: found.entry.matched.index }), outcome }
+        let chosen = Chosen { rule, matched: found.entry.matched.index };
+        let outcome = self.outcome(&chosen, request, prefix, random, held).unwrap_or_else(Outcome::Refuse);
+        Decision { chosen: Some(chosen), outcome }
     }
 
     fn outcome(
         &self,
-        rule: &Arc<CompiledRule>,
+        chosen: &Chosen,
         request: &Request<'_>,
         prefix: &str,
         random: &mut dyn FnMut() -> u64,
+        held: Held<'_>,
     ) -> Result<Outcome, Refusal> {
+        let rule = &chosen.rule;
         let rewritten = |error: super::path::PathError| Refusal::Rewritten {
             rule: rule.label().to_string(),
             problem: error.to_string(),
@@ -187,7 +205,11 @@ impl Table {
             headers.insert(header::LOCATION, location);
             return Ok(Outcome::Answer(Answer { status: redirect.status, headers }));
         }
-        let (backend, to) = backend(rule, random)?;
+        let held = rule.session.as_ref().and_then(|sessions| rule.at(held(chosen, sessions)?));
+        let (backend, to) = match held {
+            Some(held) => held,
+            None => backend(rule, random)?,
+        };
         let path = rule.rewrite.as_ref().and_then(|rewrite| rewrite.path(request.path, prefix));
         let mut mirrors = Vec::new();
         for mirror in [&rule.steps, &rule.backends[backend].steps].into_iter().flat_map(|steps| &steps.mirrors) {
@@ -207,6 +229,18 @@ impl Table {
             cors,
             rule: rule.clone(),
         })))
+    }
+}
+
+impl CompiledRule {
+    /// The backend at this place, if requests can go there.
+    fn at(&self, place: usize) -> Option<(usize, Destination)> {
+        match &self.backends.get(place)?.target {
+            BackendTarget::Service { service, port } => {
+                Some((place, Destination { service: service.clone(), port: *port }))
+            }
+            BackendTarget::Invalid(_) => None,
+        }
     }
 }
 

@@ -55,6 +55,14 @@ pub enum RuleError {
     /// A redirect's status.
     #[error("a redirect can't have status {0}; it can have 301, 302, 303, 307 or 308")]
     Status(u16),
+    /// How sessions are to stay at one endpoint.
+    #[error("sessions can't be kept by {name:?}: {problem}")]
+    Session {
+        /// Name of the cookie or header.
+        name: Name,
+        /// What is wrong.
+        problem: String,
+    },
     /// An origin.
     #[error("{0:?} is not an origin: it has to be *, or a scheme and a host with an optional port")]
     Origin(Name),

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use leno_model::Name;
 use leno_model::http::{
-    Backend, BackendTarget, Filter, Match, Mirror, PathMatch, Retry, Route, RouteName, Rule, SessionPersistence,
-    Timeouts,
+    Backend, BackendTarget, Filter, Match, Mirror, PathMatch, RateLimit, Retry, Route, RouteName, Rule, Timeouts,
 };
 
 use super::changes::Changes;
@@ -13,6 +12,7 @@ use super::conditions::{HeaderTest, PathTest, Test};
 use super::cors::Origins;
 use super::error::RuleError;
 use super::host;
+use super::session::Sessions;
 use super::target::{NewPlace, NewTarget};
 
 /// A rule of a route.
@@ -30,7 +30,8 @@ pub struct CompiledRule {
     pub(super) total_weight: u64,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Option<Retry>,
-    pub(super) session: Option<SessionPersistence>,
+    pub(super) session: Option<Sessions>,
+    pub(super) rate: Option<RateLimit>,
 }
 
 /// What a rule or a backend does to requests and responses.
@@ -84,11 +85,14 @@ impl CompiledRule {
         let matches = if rule.matches.is_empty() { &all[..] } else { &rule.matches };
         let compiled = matches.iter().enumerate().map(|(at, wanted)| CompiledMatch::new(at, wanted));
         let compiled = compiled.collect::<Result<Vec<_>, _>>()?;
+        let label = label(route, index, rule);
+        let paths = matches.iter().map(|wanted| &wanted.path);
+        let session = rule.session.as_ref().map(|wanted| Sessions::new(&label, wanted, paths)).transpose()?;
         let mut this = Self {
             route: route.id.clone(),
             index,
             name: rule.name.clone(),
-            label: label(route, index, rule),
+            label,
             steps: Steps::default(),
             redirect: None,
             rewrite: None,
@@ -97,7 +101,8 @@ impl CompiledRule {
             total_weight: rule.backends.iter().map(|backend| u64::from(backend.weight)).sum(),
             timeouts: rule.timeouts,
             retry: rule.retry.clone(),
-            session: rule.session.clone(),
+            session,
+            rate: rule.rate,
         };
         for filter in &rule.filters {
             match filter {

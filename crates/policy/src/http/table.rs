@@ -60,13 +60,14 @@ pub(super) struct Found<'t> {
 }
 
 impl Table {
-    /// The table of `port` of `service`. Of `routes`, those that belong to another service or port are left out.
+    /// The table of `port` of `service`. Of `routes`, those of connections and those that belong to another service or port are
+    /// left out.
     ///
     /// Where routes of several kinds belong to the port, only those of the most specific kind count, as the Gateway API
     /// has it (GEP-1294). Where a route can't be followed to the letter, the requests of all who would follow it are refused.
     pub fn new<'a>(service: &ServiceName, port: u16, routes: impl IntoIterator<Item = &'a Route>) -> Self {
         let mut groups: HashMap<Option<Name>, Vec<&Route>> = HashMap::new();
-        for route in routes {
+        for route in routes.into_iter().filter(|route| route.id.kind.is_of_requests()) {
             let mut consumers: Vec<&Option<Name>> = Vec::new();
             for parent in &route.parents {
                 let here = parent.service == *service && parent.port.is_none_or(|only| only == port);

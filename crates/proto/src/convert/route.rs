@@ -1,4 +1,4 @@
-//! Conversion between HTTP routes and their message.
+//! Conversion between routes and their message.
 //!
 //! A part that can't be read refuses the whole route: leaving a condition out would widen it.
 
@@ -22,6 +22,8 @@ pub fn route_of_resource(name: &str) -> Option<http::RouteName> {
     let kind = match parts.next()? {
         "HTTPRoute" => http::RouteKind::Http,
         "GRPCRoute" => http::RouteKind::Grpc,
+        "TLSRoute" => http::RouteKind::Tls,
+        "TCPRoute" => http::RouteKind::Tcp,
         _ => return None,
     };
     Some(http::RouteName { kind, namespace: parts.next()?.into(), name: parts.next()?.into() })
@@ -40,6 +42,8 @@ pub fn route_from_proto(route: wire::Route) -> Result<http::Route, ConvertError>
             kind: match known("kind", route.kind)? {
                 wire::route::Kind::Http => http::RouteKind::Http,
                 wire::route::Kind::Grpc => http::RouteKind::Grpc,
+                wire::route::Kind::Tls => http::RouteKind::Tls,
+                wire::route::Kind::Tcp => http::RouteKind::Tcp,
                 wire::route::Kind::Unspecified => return Err(ConvertError::Missing { field: "kind" }),
             },
             namespace: route.namespace.into(),
@@ -89,6 +93,7 @@ fn rule(rule: wire::Rule) -> Result<http::Rule, ConvertError> {
         },
         retry: rule.retry.map(retry).transpose()?,
         session: rule.session.map(session).transpose()?,
+        rate: rule.rate_limit.map(rate).transpose()?,
     })
 }
 
@@ -190,6 +195,13 @@ fn retry(retry: wire::Retry) -> Result<http::Retry, ConvertError> {
     })
 }
 
+fn rate(rate: wire::RateLimit) -> Result<http::RateLimit, ConvertError> {
+    if rate.requests == 0 || rate.per_ms == 0 || rate.burst == 0 {
+        return Err(ConvertError::Missing { field: "rate_limit" });
+    }
+    Ok(http::RateLimit { requests: rate.requests, per: Duration::from_millis(rate.per_ms), burst: rate.burst })
+}
+
 fn session(session: wire::Session) -> Result<http::SessionPersistence, ConvertError> {
     Ok(http::SessionPersistence {
         name: optional(session.name),
@@ -209,6 +221,8 @@ pub fn route_to_proto(route: &http::Route) -> wire::Route {
         kind: match route.id.kind {
             http::RouteKind::Http => wire::route::Kind::Http,
             http::RouteKind::Grpc => wire::route::Kind::Grpc,
+            http::RouteKind::Tls => wire::route::Kind::Tls,
+            http::RouteKind::Tcp => wire::route::Kind::Tcp,
         }
         .into(),
         namespace: route.id.namespace.to_string(),
@@ -270,6 +284,11 @@ fn rule_to_proto(rule: &http::Rule) -> wire::Rule {
             }
             .into(),
             absolute_timeout_ms: milliseconds(session.absolute_timeout),
+        }),
+        rate_limit: rule.rate.map(|rate| wire::RateLimit {
+            requests: rate.requests,
+            per_ms: milliseconds(Some(rate.per)).unwrap_or_default(),
+            burst: rate.burst,
         }),
     }
 }

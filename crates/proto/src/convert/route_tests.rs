@@ -58,6 +58,7 @@ fn whole() -> Route {
                     token: SessionToken::Cookie { permanent: true },
                     absolute_timeout: Some(Duration::from_secs(60)),
                 }),
+                rate: Some(RateLimit { requests: 5, per: Duration::from_secs(1), burst: 7 }),
             },
             Rule {
                 filters: vec![Filter::Redirect(Redirect {
@@ -79,19 +80,20 @@ fn a_route_survives_the_way() {
     assert_eq!(route_from_proto(route_to_proto(&whole())), Ok(whole()));
     let id = whole().id;
     assert_eq!(route_of_resource(&route_resource_name(&id)), Some(id));
-    assert_eq!(route_of_resource("TCPRoute/a/b"), None);
+    assert_eq!(route_of_resource("UDPRoute/a/b"), None);
 }
 
 #[test]
 fn what_is_not_known_refuses_the_route_and_closes_its_parents() {
     type Change = fn(&mut wire::Route);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |route| route.kind = 9,
         |route| route.kind = 0,
         |route| route.rules[0].matches[0].path = None,
         |route| route.rules[0].filters[0].filter = None,
         |route| route.rules[0].backends[0].target = None,
         |route| route.rules[0].session.as_mut().expect("a session").token = 7,
+        |route| route.rules[0].rate_limit.as_mut().expect("a rate").per_ms = 0,
     ];
     for change in changes {
         let mut route = route_to_proto(&whole());

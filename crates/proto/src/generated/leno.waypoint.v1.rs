@@ -699,7 +699,7 @@ impl ::prost::Name for RetryBudget {
         "type.googleapis.com/leno.waypoint.v1.RetryBudget".into()
     }
 }
-/// An HTTPRoute or GRPCRoute of the Gateway API. The resource's name is "<kind>/<namespace>/<name>", with the kind as the
+/// An HTTPRoute, GRPCRoute, TLSRoute or TCPRoute of the Gateway API. The resource's name is "<kind>/<namespace>/<name>", with the kind as the
 /// Gateway API writes it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Route {
@@ -737,6 +737,8 @@ pub mod route {
         Unspecified = 0,
         Http = 1,
         Grpc = 2,
+        Tls = 3,
+        Tcp = 4,
     }
     impl Kind {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -748,6 +750,8 @@ pub mod route {
                 Self::Unspecified => "KIND_UNSPECIFIED",
                 Self::Http => "HTTP",
                 Self::Grpc => "GRPC",
+                Self::Tls => "TLS",
+                Self::Tcp => "TCP",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -756,6 +760,8 @@ pub mod route {
                 "KIND_UNSPECIFIED" => Some(Self::Unspecified),
                 "HTTP" => Some(Self::Http),
                 "GRPC" => Some(Self::Grpc),
+                "TLS" => Some(Self::Tls),
+                "TCP" => Some(Self::Tcp),
                 _ => None,
             }
         }
@@ -811,6 +817,8 @@ pub struct Rule {
     pub retry: ::core::option::Option<Retry>,
     #[prost(message, optional, tag = "8")]
     pub session: ::core::option::Option<Session>,
+    #[prost(message, optional, tag = "15")]
+    pub rate_limit: ::core::option::Option<RateLimit>,
 }
 impl ::prost::Name for Rule {
     const NAME: &'static str = "Rule";
@@ -1140,6 +1148,25 @@ impl ::prost::Name for Retry {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/leno.waypoint.v1.Retry".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RateLimit {
+    #[prost(uint32, tag = "1")]
+    pub requests: u32,
+    #[prost(uint64, tag = "2")]
+    pub per_ms: u64,
+    #[prost(uint32, tag = "3")]
+    pub burst: u32,
+}
+impl ::prost::Name for RateLimit {
+    const NAME: &'static str = "RateLimit";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.RateLimit".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.RateLimit".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -2,10 +2,12 @@
 //! returns are types of this crate.
 
 mod establish;
+mod hello;
 mod provider;
 mod sides;
 mod verifiers;
 
 pub(crate) use establish::Facts;
+pub use hello::{ClientHello, NotTls};
 pub(crate) use provider::{Credential, Provider};
 pub(crate) use sides::{Acceptor, ControlSide, MeshSide, mesh};

@@ -40,6 +40,15 @@ pub(crate) struct Chosen<'c> {
     pub(crate) others: bool,
 }
 
+/// What a request or a connection has that decides about its endpoint.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wish {
+    /// The number of the endpoint at which its session is.
+    pub(crate) held: Option<u64>,
+    /// The number of what decides where a rule says so.
+    pub(crate) hash: Option<u64>,
+}
+
 /// The endpoints that a request was sent to.
 #[derive(Default)]
 pub(crate) struct Tried {
@@ -141,22 +150,39 @@ impl Cluster {
         }
     }
 
-    /// The endpoint for a request that these were tried for; `None` if there is no other, or enough were tried. `hash` is of
-    /// what decides, if the request has it.
-    pub(crate) fn choose(&self, silent: &Silent, tried: &mut Tried, hash: Option<u64>) -> Option<Chosen<'_>> {
+    /// The number of an endpoint that is meant and well.
+    pub(crate) fn find(&self, silent: &Silent, is_meant: impl Fn(u64) -> bool) -> Option<u64> {
+        self.place(&self.moment(silent), is_meant).map(|place| self.places.id(place))
+    }
+
+    fn place(&self, seen: &Moment<'_>, is_meant: impl Fn(u64) -> bool) -> Option<usize> {
+        (0..self.places.len()).find(|place| is_meant(self.places.id(*place)) && seen.state(*place) == State::Well)
+    }
+
+    fn moment<'m>(&'m self, silent: &'m Silent) -> Moment<'m> {
+        let now = Instant::now();
+        Moment { cluster: self, silent, at: ticks(now), now: milliseconds(now) }
+    }
+
+    /// The endpoint for a request that these were tried for; `None` if there is no other, or enough were tried. One at which its
+    /// session is comes first, as long as it is well.
+    pub(crate) fn choose(&self, silent: &Silent, tried: &mut Tried, wish: Wish) -> Option<Chosen<'_>> {
         if tried.count == MOST_TRIED {
             return None;
         }
-        let (now, rules) = (Instant::now(), &self.of.rules);
-        let seen = Moment { cluster: self, silent, at: ticks(now), now: milliseconds(now) };
+        let (seen, rules) = (self.moment(silent), &self.of.rules);
+        let held = wish.held.filter(|_| tried.count == 0).and_then(|held| self.place(&seen, |id| id == held));
         let by = match &rules.balancing {
             None | Some(Balancing::LeastRequest) => By::Cost,
             Some(Balancing::RoundRobin) => By::Turn(self.of.shared.turn()),
             Some(Balancing::Random) => By::Random,
-            Some(Balancing::Hash(_)) => hash.map_or(By::Cost, By::Hash),
+            Some(Balancing::Hash(_)) => wish.hash.map_or(By::Cost, By::Hash),
         };
         let panic = rules.ejection.as_ref().map_or(PANIC, |ejection| ejection.min_health_percent);
-        let place = self.places.choose(by, &seen, tried.all(), panic, &mut rand::random::<u64>)?;
+        let place = match held {
+            Some(held) => held,
+            None => self.places.choose(by, &seen, tried.all(), panic, &mut rand::random::<u64>)?,
+        };
         tried.add(place);
         let others = tried.count < self.endpoints.len().min(MOST_TRIED);
         Some(Chosen { endpoint: &self.endpoints[place], others })

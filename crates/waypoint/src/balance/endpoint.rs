@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use leno_model::http::EndpointRules;
 use leno_model::{Service, Workload};
+use leno_policy::balance::of_bytes;
 use leno_policy::{Reachable, Route};
 
-use super::hash;
 use super::shared::{Counted, Limit, Overflow, Shared};
 use super::vital::Vital;
 
@@ -73,6 +73,11 @@ impl Endpoint {
 
     /// The same wherever it is asked for.
     pub(super) fn id(&self) -> u64 {
-        hash::of_bytes(self.uid().unwrap_or_default().as_bytes())
+        id(self.uid().unwrap_or_default())
     }
+}
+
+/// The number of the endpoint that is this workload, the same in all waypoints.
+pub(crate) fn id(uid: &str) -> u64 {
+    of_bytes(uid.as_bytes())
 }

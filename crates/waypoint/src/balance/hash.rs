@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::header::COOKIE;
 use http::{HeaderMap, Uri};
 use leno_model::http::HashOf;
-use leno_policy::balance::mix;
+use leno_policy::balance::{mix, of_bytes};
 
 /// The number of what decides; `None` if the request does not have it.
 pub(crate) fn of(what: &HashOf, uri: &Uri, headers: &HeaderMap, client: IpAddr) -> Option<u64> {
@@ -37,11 +37,6 @@ pub(crate) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> 
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|one| one.trim().split_once('='));
     cookies.find(|(own, _)| *own == name).map(|(_, value)| value)
-}
-
-/// FNV-1a: the same in every waypoint, and in every version of the standard library.
-pub(super) fn of_bytes(bytes: &[u8]) -> u64 {
-    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)))
 }
 
 #[cfg(test)]

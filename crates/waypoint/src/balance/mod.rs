@@ -25,8 +25,8 @@ use leno_model::{Mesh, Service, ServiceName, Workload};
 use leno_policy::RouteError;
 use parking_lot::Mutex;
 
-pub(crate) use cluster::{Cluster, Tried};
-pub(crate) use endpoint::Common;
+pub(crate) use cluster::{Cluster, Tried, Wish};
+pub(crate) use endpoint::{Common, id as endpoint_id};
 pub(crate) use in_flight::{InFlight, Seat};
 pub(crate) use shared::{Counted, Limit, Overflow, Shared, Totals};
 

@@ -1,7 +1,7 @@
 //! What the waypoint answers itself: a status, and one line that says why.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
 use super::body::Body;
@@ -11,6 +11,14 @@ impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.
     pub(crate) fn response(&self, grpc: bool) -> Response<Body> {
         let mut response = if grpc || self.grpc.is_some() { self.grpc_response() } else { self.plain_response() };
+        if let Some(wait) = self.after {
+            // At least the time that it says, in whole seconds (RFC 9110 §10.2.3).
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.flag == Flag::RateLimited {
+            response.headers_mut().insert(RATE_LIMITED, HeaderValue::from_static("true"));
+        }
         if self.flag == Flag::Overflow {
             response.headers_mut().insert(OVERLOADED, HeaderValue::from_static("true"));
         }
@@ -62,6 +70,9 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// What clients of Istio look for, to tell this 503 from others.
 const OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
+
+/// What clients of Istio look for, to tell this 429 from a program's own.
+const RATE_LIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
 
 const DEADLINE_EXCEEDED: u16 = 4;
 

@@ -19,6 +19,7 @@ use super::head::Asks;
 use super::pending::{Pending, protocol};
 use super::refusal::{Flag, Refusal};
 use super::trace::Trace;
+use crate::balance::endpoint_id;
 use crate::gate::Gate;
 use crate::messages::{Flow, Messages};
 use crate::report::endpoint;
@@ -168,6 +169,11 @@ impl Exchange {
         self.proven = matches!(route, Route::Hbone { .. });
         self.attempts += 1;
         self.client.pending.learn(self.place, |pending| pending.endpoint = self.endpoint.clone());
+    }
+
+    /// The number of the endpoint that was asked last.
+    pub(crate) fn endpoint_id(&self) -> Option<u64> {
+        self.endpoint.1.as_ref().map(|workload| endpoint_id(&workload.uid))
     }
 
     /// The head of a response has come.

@@ -20,8 +20,9 @@ use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::upgrade::{self, Upgrade};
-use super::{fault, identity, mirror, trace, websocket};
+use super::{fault, identity, mirror, session, trace, websocket};
 use crate::balance::Seat;
+use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
 use crate::tokens::{self, Callers};
@@ -56,6 +57,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     };
     if let Some(routed) = &routed {
         exchange.aimed(&routed.target);
+        let backend = (&routed.target, &mut exchange);
+        if let Err(refusal) = permit_at_backend(&client, &view, (&mut head, &mut asks), backend).await {
+            return Ok(refuse(exchange, &refusal, asks.grpc));
+        }
     }
     let defaults = view.defaults.as_deref().filter(|_| routed.is_none());
     if let Some(failure) = defaults.and_then(fault::abort) {
@@ -84,7 +89,8 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     let of_route = routed.as_ref().and_then(|routed| routed.forward.retry());
     let retry = of_route.or(defaults.and_then(|defaults| defaults.retry.as_ref()));
     let retry = retry.filter(|retry| !retry.codes.is_empty());
-    let to = To { view: &view, target, seat: &seat, again: retry.is_some() };
+    let held = routed.as_ref().and_then(|routed| routed.held.as_ref()).map(|held| held.endpoint);
+    let to = To { view: &view, target, seat: &seat, again: retry.is_some(), held };
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);
     let again = Again { retry, limit: limits.backend_request.filter(|limit| !limit.is_zero()) };
@@ -108,6 +114,10 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     let ends = [deadline.map(|(deadline, _)| deadline), own_deadline].into_iter().flatten().min();
     if let Some(routed) = &routed {
         routed.forward.change_response(response.headers_mut());
+        if let Some(endpoint) = exchange.endpoint_id() {
+            let at = (&routed.forward.to, endpoint);
+            session::tell(routed.held.as_ref(), &routed.chosen, at, response.headers_mut());
+        }
     }
     Ok(pass_back(&view, response, (leased, ends), exchange, upgrade))
 }
@@ -143,6 +153,27 @@ async fn permit(
     callers.tell(head, asks)?;
     ask_policies(client, view, (head, asks), &callers, exchange)?;
     Ok(upgrade)
+}
+
+/// Asks the policies of a backend that a route has chosen, about the request as its program will see it.
+async fn permit_at_backend(
+    client: &Arc<Client>,
+    view: &View,
+    (head, asks): (&mut Parts, &mut Asks),
+    (backend, exchange): (&WaypointTarget, &mut Exchange),
+) -> Result<(), Refusal> {
+    let guards = &client.gate.guards;
+    let Some(guard) = guards.of_backend(&view.mesh, &view.own, &view.target, backend) else { return Ok(()) };
+    if guard.finds_tokens_in(asks.path.query()) {
+        exchange.hide_query();
+    }
+    let callers = Box::pin(Callers::among([&guard], client, (head, asks), &Callers::default(), tokens::now())).await;
+    let callers = callers.map_err(|error| Refusal::token(&error))?;
+    callers.tell(head, asks)?;
+    let request = routing::seen(client.identity(), head, asks);
+    let asked = Some((&request, callers.by(&guard)));
+    let judged = guard::judge(&guard, &client.tunnel, backend, asked, |note| exchange.note(note));
+    judged.map_err(|denied| Refusal::denied(&denied))
 }
 
 fn ask_policies(

@@ -6,7 +6,7 @@
 //!  head     what a request's head must be like, and what of it is passed on
 //!  identity who calls, told to the program; request ids; trace  the trace that a request belongs to
 //!  forward  one request and its response; send  to endpoints; mirror  copies of it
-//!  routing  the route that it follows
+//!  routing  the route that it follows; session: the endpoint at which it stays
 //!  exchange what is told of them; pending  those that are open
 //!  fault    failures made on purpose
 //!  upgrade  connections that cease to be HTTP; websocket  those that are asked for in HTTP/2
@@ -30,6 +30,7 @@ mod refusal;
 mod routing;
 mod send;
 mod serve;
+mod session;
 mod trace;
 mod unread;
 mod upgrade;

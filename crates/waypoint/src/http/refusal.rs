@@ -1,11 +1,13 @@
 //! Why a request is not answered by an endpoint.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use http::StatusCode;
+use leno_model::http::{RateLimit, RouteName};
 use leno_policy::RouteError;
-use leno_policy::http::Denied;
 use leno_policy::http::token::TokenError;
+use leno_policy::http::{Denied, rate};
 
 use crate::failure::Failure;
 
@@ -34,6 +36,8 @@ pub(crate) enum Flag {
     Timeout,
     /// A rule permits no more requests or connections.
     Overflow,
+    /// Too many come in a time.
+    RateLimited,
     /// There is no memory for it.
     Overload,
     /// It fails on purpose.
@@ -57,6 +61,7 @@ impl Flag {
             Self::Denied => "DENY",
             Self::Timeout => "UT",
             Self::Overflow => "UO",
+            Self::RateLimited => "RL",
             Self::Overload => "OM",
             Self::Fault => "FI",
             Self::Routes(letters) => letters,
@@ -74,11 +79,13 @@ pub(crate) struct Refusal {
     pub(crate) told: Option<&'static str>,
     /// The gRPC status, if it is not the one for `status`.
     pub(crate) grpc: Option<u16>,
+    /// When it may come again.
+    pub(crate) after: Option<Duration>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, flag: Flag, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, flag, reason: reason.into(), told: None, grpc: None }
+        Self { status, flag, reason: reason.into(), told: None, grpc: None, after: None }
     }
 
     /// For a request that a policy refuses. Its client learns no more than that.
@@ -97,6 +104,12 @@ impl Refusal {
     pub(crate) fn overload() -> Self {
         let reason = "the waypoint has as much memory as it may (LENO_MAX_MEMORY); it needs more, or replicas";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Flag::Overload, reason)
+    }
+
+    /// For a request that is one too many for the limit of its route.
+    pub(crate) fn too_many(route: &RouteName, limit: RateLimit, wait: Duration) -> Self {
+        let reason = format!("{}, as its annotation leno.mesh/rate-limit says ({route})", rate::said(limit));
+        Self { after: Some(wait), ..Self::new(StatusCode::TOO_MANY_REQUESTS, Flag::RateLimited, reason) }
     }
 
     /// For a request that breaks the rules of HTTP.

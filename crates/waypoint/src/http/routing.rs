@@ -1,20 +1,21 @@
 //! The route that a request follows.
 
 use std::borrow::Cow;
-use std::net::Ipv4Addr;
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Response, StatusCode};
 use leno_model::Identity;
 use leno_policy::WaypointTarget;
-use leno_policy::http::{Answer, Destination, Forward, Outcome, Request, host, path};
+use leno_policy::http::{Answer, Chosen, Destination, Forward, Outcome, Request, host, path};
 
 use super::body::Body;
 use super::client::View;
 use super::exchange::Exchange;
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
+use super::session::{self, Held};
+use crate::asked::backend;
 
 /// What a route makes of a request.
 pub(crate) struct Routed {
@@ -23,6 +24,10 @@ pub(crate) struct Routed {
     pub(crate) target: WaypointTarget,
     /// Where copies of it go.
     pub(crate) mirrors: Vec<WaypointTarget>,
+    /// The rule.
+    pub(super) chosen: Chosen,
+    /// Where its session is, if it belongs to one that goes on.
+    pub(super) held: Option<Held>,
 }
 
 /// What a client gets instead of an endpoint's response.
@@ -92,10 +97,21 @@ pub(crate) fn follow(
     let Some(table) = &view.table else { return Ok(None) };
     let malformed = |reason: String| Refusal::new(StatusCode::BAD_REQUEST, Flag::ProtocolError, reason);
     let client = exchange.identity().clone();
-    let decision = table.decide(&seen(&client, head, asks), &mut rand::random::<u64>);
+    let mut held = None;
+    let decision =
+        table.decide_within(&seen(&client, head, asks), &mut rand::random::<u64>, &mut |chosen, sessions| {
+            held = session::find(exchange.client(), view, &head.headers, chosen, sessions);
+            held.as_ref().map(|held| held.backend)
+        });
     let label = decision.chosen.as_ref().map(|chosen| chosen.label().clone()).unwrap_or_default();
     if decision.chosen.is_some() {
         exchange.routed(&label);
+    }
+    if let Some(limit) = decision.chosen.as_ref().and_then(Chosen::rate)
+        && let Some(chosen) = &decision.chosen
+        && let Err(wait) = exchange.gate().rates.admit(chosen.route(), limit)
+    {
+        return Err(Refusal::too_many(chosen.route(), limit, wait).into());
     }
     let forward = match decision.outcome {
         Outcome::Unrouted => return Ok(None),
@@ -106,11 +122,7 @@ pub(crate) fn follow(
         }
         Outcome::Forward(forward) => forward,
     };
-    if forward.session().is_some() {
-        // Half of what the route says would be worse than none of it.
-        let reason = format!("{label} asks for sessions that stay at one endpoint, which this version does not keep");
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, Flag::NoRoute, reason).into());
-    }
+    let Some(chosen) = decision.chosen else { return Ok(None) };
     if let Some(path) = &forward.path {
         asks.path = with_query(path.clone(), &asks.path).map_err(malformed)?;
     }
@@ -125,22 +137,15 @@ pub(crate) fn follow(
     };
     let target = target(view, &forward.to, &label)?;
     forward.change_request(&mut head.headers);
-    Ok(Some(Routed { forward, target, mirrors }))
+    Ok(Some(Routed { forward, target, mirrors, chosen, held }))
 }
 
-/// The backend. One that is the service which was asked for stays as it was asked for.
+/// The backend.
 fn target(view: &View, to: &Destination, label: &str) -> Result<WaypointTarget, Refusal> {
-    let same = matches!(&view.target, WaypointTarget::Service { service, port, .. }
-        if service.id == to.service && *port == to.port);
-    if same {
-        return Ok(view.target.clone());
-    }
-    let Some(service) = view.mesh.service(&to.service) else {
+    backend(&view.mesh, &view.target, to).ok_or_else(|| {
         let reason = format!("{label} sends this request to service {}, which the mesh does not know", to.service);
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, Flag::NoRoute, reason));
-    };
-    let address = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
-    Ok(WaypointTarget::Service { service: service.clone(), port: to.port, address })
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, Flag::NoRoute, reason)
+    })
 }
 
 /// An answer that a route gives.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::client::{Client, View};
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
-use crate::balance::{Limit, Seat, Tried, hash};
+use crate::balance::{Limit, Seat, Tried, Wish, hash};
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, New, Terms, UpstreamKey};
 use crate::request_body::RequestBody;
@@ -44,6 +44,8 @@ pub(super) struct To<'a> {
     pub(super) seat: &'a Seat,
     /// Whether it may be sent again, for what is answered.
     pub(super) again: bool,
+    /// The number of the endpoint at which its session is.
+    pub(super) held: Option<u64>,
 }
 
 /// Why a connection could not be had.
@@ -155,7 +157,8 @@ pub(super) async fn send(
     let (mut tried, mut last) = (Tried::default(), None);
     let hash = plan.hash_of().and_then(|of| hash::of(of, request.uri(), request.headers(), client.address().ip()));
     let mut pending = Some(request);
-    while let Some(mut next) = plan.next(&client.gate, &mut tried, Limit::Requests, hash).map_err(Failure::from)? {
+    let by = Wish { held: to.held, hash };
+    while let Some(mut next) = plan.next(&client.gate, &mut tried, Limit::Requests, by).map_err(Failure::from)? {
         told(next.route);
         to.seat.sit(next.in_flight.take());
         let asked = ask(client, to, &next, kind, &mut pending).await;

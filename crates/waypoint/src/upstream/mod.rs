@@ -15,7 +15,7 @@ use leno_proxy::peers::headers::{self, TraceId};
 use leno_proxy::peers::{self, TunnelKey};
 use leno_tunnel::{ConnectRequest, timers};
 
-use crate::balance::{Cluster, Common, InFlight, Limit, Overflow, Tried};
+use crate::balance::{Cluster, Common, InFlight, Limit, Overflow, Tried, Wish};
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::lane::Lane;
@@ -78,17 +78,16 @@ impl Plan {
     }
 
     /// The next endpoint to try for a request or a connection (`limit`), after those that were `tried`; `None` if enough were.
-    /// `hash` is of what decides, if the request has it.
     pub(crate) fn next(
         &self,
         gate: &Gate,
         tried: &mut Tried,
         limit: Limit,
-        hash: Option<u64>,
+        wish: Wish,
     ) -> Result<Option<Next<'_>>, Overflow> {
         match self {
             Self::Balanced(cluster) => {
-                let Some(chosen) = cluster.choose(&gate.silent, tried, hash) else { return Ok(None) };
+                let Some(chosen) = cluster.choose(&gate.silent, tried, wish) else { return Ok(None) };
                 let in_flight = Some(chosen.begin(limit)?);
                 let (route, of) = (&chosen.endpoint.route, Some(&chosen.endpoint.of));
                 Ok(Some(Next { route, of, others: chosen.others, in_flight }))
@@ -212,6 +211,7 @@ pub(crate) async fn forget_peers(gate: Arc<Gate>) {
         generation = now;
         let mesh = gate.core.state.load();
         gate.balancers.forget(&mesh);
+        gate.rates.forget(&mesh);
         for lane in &gate.lanes {
             lane.clusters.forget(&mesh);
             lane.tunnels.evict(|key| changed.concerns(&key.peer) && key.is_obsolete(&mesh));

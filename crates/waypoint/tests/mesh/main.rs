@@ -4,6 +4,7 @@
 
 mod balance;
 mod clear;
+mod connections;
 mod drained;
 mod h2spec;
 mod http1;
@@ -12,10 +13,12 @@ mod limits;
 mod others;
 mod paths;
 mod policies;
+mod rates;
 mod refused;
 mod routes;
 mod rules;
 mod served_keys;
+mod sessions;
 mod smuggling;
 mod smuggling_http2;
 mod support;

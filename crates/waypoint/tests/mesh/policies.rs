@@ -1,6 +1,9 @@
 //! Policies decide about requests and connections.
 
-use leno_model::http::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
+use leno_model::http::{
+    Attribute, AttributeTest, Backend, BackendTarget, Filter, Parent, PathChange, Policy, PolicyAction, PolicyClause,
+    PolicyRule, PolicyTarget, Rewrite, Route, RouteKind, RouteName,
+};
 use leno_model::{AppProtocol, Authorization, Clause, Match, PolicyName, Rule, Scope, Service, StringMatch};
 use leno_proto::{REQUEST_POLICY_TYPE, request_policy_to_proto};
 use prost::Message;
@@ -274,4 +277,42 @@ async fn a_policy_that_selects_the_waypoints_own_pods_guards_it() {
     mesh.control.synced(1).await;
     assert!(mesh.client().open(&format!("{VIP}:80")).await.is_err());
     mesh.log.line(&["denied by policy default/p"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_the_waypoint_serves_is_asked_for_its_own_policies() {
+    let mesh = Mesh::new().await;
+    let web = mesh.service(AppProtocol::Http11, &[mirror().await]).await;
+    let mut other = mesh.unpublished_service(AppProtocol::Http11);
+    other.id = Service::new("default", "other", "other.default.svc.cluster.local").id;
+    other.addresses.clear();
+    mesh.control.publish_service(&other);
+    mesh.endpoint(&other, 7, mirror().await, leno_model::TunnelProtocol::None);
+    let target = BackendTarget::Service { service: other.id.clone(), port: 80 };
+    let rewrite = Rewrite { hostname: None, path: Some(PathChange::Full("/inner".into())) };
+    mesh.control.publish_route(&Route {
+        id: RouteName { kind: RouteKind::Http, namespace: "default".into(), name: "route".into() },
+        created: 1,
+        parents: vec![Parent { service: web.id.clone(), port: None, consumer: None }],
+        hostnames: Vec::new(),
+        rules: vec![leno_model::http::Rule {
+            filters: vec![Filter::Rewrite(rewrite)],
+            backends: vec![Backend { weight: 1, target, filters: Vec::new() }],
+            ..Default::default()
+        }],
+        not_understood: None,
+    });
+    let deny = |path: &str| policy(&other, "inner", PolicyAction::Deny, vec![is(Attribute::Path, &[path])]);
+    mesh.control.publish_request_policy(&deny("/x"));
+    mesh.control.synced(1).await;
+    assert!(passes(&mesh, "GET", "/x", "").await, "the backend's program sees another path");
+    mesh.control.publish_request_policy(&deny("/inner"));
+    mesh.control.synced(1).await;
+    assert!(!passes(&mesh, "GET", "/x", "").await);
+    mesh.log.line(&["response_code=403", "denied by rule 1 of policy default/inner"]).await;
+    // If another waypoint serves it, its policies are not this one's to ask.
+    other.waypoint = None;
+    mesh.control.publish_service(&other);
+    mesh.control.synced(1).await;
+    assert!(passes(&mesh, "GET", "/x", "").await);
 }
