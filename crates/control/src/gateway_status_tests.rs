@@ -55,7 +55,7 @@ fn a_waypoint_on_its_way() {
             "Programmed=true Programmed"
         ]
     );
-    assert_eq!(ready.listeners[0].supported_kinds, ["HTTPRoute", "GRPCRoute"]);
+    assert_eq!(ready.listeners[0].supported_kinds, ["HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn weights_choose_and_what_can_not_be_used_is_refused() {
     let rule = table.group(Some("shop")).and_then(|group| group.find(None).ok()).expect("a rule");
     let mut seen = [0, 0];
     for step in 0..100_u64 {
-        let to = rule.choose(&mut || step * (u64::MAX / 100)).expect("a backend");
+        let to = rule.choose(&mut || (2 * step + 1) * (u64::MAX / 200)).expect("a backend");
         seen[usize::from(*to.service.hostname == *"b")] += 1;
     }
     assert_eq!(seen, [25, 75]);
