@@ -117,6 +117,14 @@ impl Schema {
         {
             return wrong(format!("is {number}, and must be {least} at least"));
         }
+        if let (Some(pattern), Some(text)) = (self.here["pattern"].as_str(), value.as_str()) {
+            let chart = |error: regex::Error| Error::Chart { file: "values.schema.json", reason: error.to_string() };
+            if !regex::Regex::new(pattern).map_err(chart)?.is_match(text) {
+                let examples: Vec<_> =
+                    self.here["examples"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                return wrong(format!("is {text:?}, and must be such as {}", examples.join(" or ")));
+            }
+        }
         match value {
             Value::Object(map) => {
                 for (name, value) in map {

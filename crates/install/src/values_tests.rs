@@ -66,6 +66,10 @@ fn texts_become_what_the_chart_wants() {
     assert_eq!(all["image"]["pullSecrets"], json!(["one", "two"]));
     assert_eq!(all["node"]["nodeSelector"]["kubernetes.io/arch"], "arm64");
     assert_eq!(all["control"]["env"]["N"], "1000000");
+    for quantity in ["250m", "0.5", "1", "1Gi", "1e3", "128974848"] {
+        values.set(&format!("node.resources.limits.cpu={quantity}")).expect(quantity);
+    }
+    values.set("image.repository=registry.example:5000/mesh/leno").expect("a port is fine, too");
     values.set("node.maxSurge=2").expect("a number is fine, too");
     assert_eq!(values.checked().expect("valid values")["node"]["maxSurge"], 2);
 }
@@ -78,6 +82,16 @@ fn mistakes_are_told_with_what_would_be_right() {
             .contains("control.replica: there is no such value; there is affinity,")
     );
     assert!(refusal(values.set("control.replicas=two")).contains("write a number"));
+    for (assignment, right) in [
+        ("control.resources.limits.memory=banana", "such as 64Mi"),
+        ("node.maxSurge=0", "1 at least"),
+        ("node.maxSurge=0%", "such as 1 or 25%"),
+        ("agent.cniBinDir=opt/cni/bin", "such as /opt/cni/bin"),
+        ("image.repository=Registry Example", "such as registry.example/leno"),
+    ] {
+        let refusal = refusal(values.set(assignment));
+        assert!(refusal.contains(right), "{refusal}");
+    }
     assert!(refusal(values.set("control.replicas=0")).contains("must be 1 at least"));
     assert!(refusal(values.set("networkPolicy.enabled=yes")).contains("write true or false"));
     assert!(refusal(values.set("image.pullPolicy=Sometimes")).contains("one of IfNotPresent, Always, Never"));

@@ -7,7 +7,11 @@ pub(crate) fn object(text: &str) -> Result<Value, String> {
     match serde_saphyr::from_str::<Option<Value>>(text) {
         Ok(None | Some(Value::Null)) => Ok(Value::Object(serde_json::Map::new())),
         Ok(Some(value)) => Ok(value),
-        Err(error) => Err(error.to_string()),
+        // The text goes on with a picture of the place.
+        Err(error) => {
+            let text = error.to_string();
+            Err(text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned())
+        }
     }
 }
 
@@ -53,6 +57,7 @@ mod tests {
         for text in ["", "# only a comment\n", "---\n"] {
             assert_eq!(object(text), Ok(json!({})), "{text:?}");
         }
-        assert!(object("a: [").is_err());
+        let error = object("a: [").expect_err("no YAML");
+        assert!(error.starts_with("line 1 column 4: ") && !error.contains('\n'), "{error}");
     }
 }

@@ -289,13 +289,18 @@ fn unusable(error: KubeconfigError) -> Error {
     let text = match &error {
         KubeconfigError::ReadConfig(reason, path) => format!("{} can't be read ({reason})", path.display()),
         KubeconfigError::Parse(reason) => {
-            format!("the kubeconfig is no kubeconfig ({})", reason.to_string().lines().next().unwrap_or_default())
+            let reason = reason.to_string();
+            let reason = reason.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            format!("the kubeconfig is no kubeconfig ({reason})")
         }
         KubeconfigError::LoadContext(name) => {
             format!("the kubeconfig has no context {name} (`kubectl config get-contexts` lists those that it has)")
         }
         KubeconfigError::CurrentContextNotSet => {
             "the kubeconfig has no current context (--context names one)".to_owned()
+        }
+        KubeconfigError::LoadClusterOfContext(name) => {
+            format!("the kubeconfig's context is about the cluster {name}, which it does not have")
         }
         _ => return configuration(error),
     };
@@ -351,7 +356,7 @@ mod tests {
         assert!(said.ends_with("name a file with --kubeconfig"), "{said}");
         std::fs::write(&path, "junk: [\n").unwrap();
         let said = told(None).await;
-        assert!(said.contains("is no kubeconfig") && !said.contains('\n'), "{said}");
+        assert!(said.contains("is no kubeconfig (line 1 ") && !said.contains('\n'), "{said}");
         std::fs::write(&path, "apiVersion: v1\nkind: Config\n").unwrap();
         assert!(told(Some("other")).await.contains("has no context other (`kubectl config get-contexts`"));
         let said = told(None).await;

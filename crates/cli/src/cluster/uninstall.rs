@@ -1,6 +1,6 @@
 //! `leno uninstall`.
 
-use anyhow::Context as _;
+use anyhow::bail;
 use leno_install::cluster::{self, Removal};
 use serde_json::json;
 
@@ -11,12 +11,20 @@ use crate::output;
 /// `leno uninstall`.
 pub(super) async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
-    let mut says = |line: String| eprintln!("{line}");
+    let mut waiting = String::new();
+    let mut says = |line: String| {
+        eprintln!("{line}");
+        waiting = line;
+    };
     let removing = cluster::remove(&client, &args.cluster.namespace, args.purge, &mut says);
-    let removal = tokio::time::timeout(args.timeout, removing).await.with_context(|| {
-        format!("not everything was gone after {} s; the same command goes on from there", args.timeout.as_secs())
-    })??;
-    print(&removal, &args)
+    match tokio::time::timeout(args.timeout, removing).await {
+        Ok(removal) => print(&removal?, &args),
+        Err(_) => bail!(
+            "not everything was gone after {} s ({waiting}); the same command goes on from there. A pod whose node is gone for \
+             good ends only by `kubectl delete pod --force`, and whoever set a finalizer has to remove it",
+            args.timeout.as_secs()
+        ),
+    }
 }
 
 fn print(removal: &Removal, args: &UninstallArgs) -> anyhow::Result<()> {

@@ -63,7 +63,9 @@ pub async fn apply(client: &Client, release: &Release, record: &Record) -> Resul
 /// Returns the object's path.
 async fn apply_one(client: &Client, manifest: &Manifest) -> Result<String, ClusterError> {
     let mut object = manifest.object.clone();
-    object["metadata"]["labels"][MANAGED_BY] = MANAGER.into();
+    if !is_somebodys_namespace(client, manifest).await? {
+        object["metadata"]["labels"][MANAGED_BY] = MANAGER.into();
+    }
     let name = format!("{} {}", manifest.kind(), manifest.name());
     let resource = Resource::of(manifest.kind()).ok_or_else(|| crate::Error::Chart {
         file: "a template",
@@ -73,6 +75,16 @@ async fn apply_one(client: &Client, manifest: &Manifest) -> Result<String, Clust
     let asked = format!("{path}?{AS_MANAGER}");
     client.patch(&asked, Patch::Apply, &object).await.map_err(doing(format!("applying {name}")))?;
     Ok(path)
+}
+
+/// Whether this is a namespace that was there before. It gets the labels that it needs, and outlives the installation.
+async fn is_somebodys_namespace(client: &Client, manifest: &Manifest) -> Result<bool, ClusterError> {
+    let Some(resource) = Resource::of(manifest.kind()).filter(|resource| resource.kind == "Namespace") else {
+        return Ok(false);
+    };
+    let found = client.find::<Value>(&resource.path(&manifest.object)).await;
+    let found = found.map_err(doing(format!("looking for the namespace {}", manifest.name())))?;
+    Ok(found.is_some_and(|there| there["metadata"]["labels"][MANAGED_BY] != MANAGER))
 }
 
 /// Whether there is a definition already that this program did not bring. Istio's is as good.

@@ -91,6 +91,39 @@ async fn an_installation_is_put_there_and_taken_away_without_a_trace() {
 }
 
 #[tokio::test]
+async fn what_an_installation_that_was_killed_has_made_is_removed() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Ha, &[]).await.expect("it is installed");
+    let requests = server.requests();
+    let steps: Vec<_> = requests.iter().filter(|request| request.starts_with("PATCH ")).cloned().collect();
+    assert!(steps.len() > 15, "{steps:?}");
+    for step in steps {
+        let (server, client) = cluster().await;
+        tokio::select! {
+            biased;
+            () = server.requested(&step) => {}
+            done = install(&client, Profile::Ha, &[]) => panic!("{step} was not awaited: {done:?}"),
+        }
+        uninstall(&client, false).await.unwrap_or_else(|error| panic!("killed at {step}: {error}"));
+        assert_eq!(everything(&server), [""; 0], "killed at {step}");
+        assert_eq!(names(&server, "v1", "namespaces"), [""; 0], "killed at {step}");
+    }
+}
+
+#[tokio::test]
+async fn definitions_that_stayed_can_be_purged_afterwards() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    server.put(&json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+        "metadata": {"name": "strict", "namespace": "shop"},
+    }));
+    uninstall(&client, false).await.expect("it is removed");
+    uninstall(&client, true).await.expect("what stayed is removed");
+    assert_eq!(everything(&server), [""; 0]);
+}
+
+#[tokio::test]
 async fn what_a_change_makes_needless_is_removed_and_the_rest_stays() {
     let (server, client) = cluster().await;
     install(&client, Profile::Ha, &[]).await.expect("it is installed");
@@ -168,6 +201,35 @@ async fn a_namespace_with_something_of_somebody_elses_stays() {
     let removal = uninstall(&client, false).await.expect("it is removed");
     assert_eq!(names(&server, "v1", "namespaces"), [NAMESPACE]);
     assert!(removal.kept[0].why.contains("Secret cacerts"), "{removal:?}");
+}
+
+#[tokio::test]
+async fn a_namespace_that_was_there_before_outlives_an_installation() {
+    let (server, client) = cluster().await;
+    server.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}));
+    // A second call finds labels of the first.
+    for _ in 0..2 {
+        install(&client, Profile::Default, &[]).await.expect("it is installed");
+    }
+    let removal = uninstall(&client, false).await.expect("it is removed");
+    assert_eq!(names(&server, "v1", "namespaces"), [NAMESPACE]);
+    assert!(removal.kept[0].why.contains("did not make it"), "{removal:?}");
+    assert_eq!(everything(&server), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_ending_is_named_instead_of_a_right() {
+    let refused = |message: &str| leno_kubernetes::Error::Refused {
+        asked: "PATCH /api/v1/namespaces/leno-system/serviceaccounts/leno-agent".to_owned(),
+        status: http::StatusCode::FORBIDDEN,
+        message: message.to_owned(),
+        retry_after: None,
+    };
+    let ending = "serviceaccounts \"leno-agent\" is forbidden: unable to create new content in namespace leno-system because it is being terminated";
+    let error = error::doing("applying ServiceAccount leno-agent")(refused(ending)).to_string();
+    assert!(error.contains("an earlier removal is under way") && !error.contains("administrator"), "{error}");
+    let error = error::doing("applying ServiceAccount leno-agent")(refused("no right")).to_string();
+    assert!(error.contains("administrator"), "{error}");
 }
 
 #[tokio::test]

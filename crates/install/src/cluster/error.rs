@@ -28,6 +28,17 @@ pub enum ClusterError {
         /// Its words, which name the right.
         message: String,
     },
+    /// The namespace is being removed, and takes nothing new.
+    #[error(
+        "{doing}: {message}; an earlier removal is under way: call this again once `kubectl get namespaces` no longer lists it, \
+         and if it does not end, `kubectl get namespace -o yaml` says what keeps it"
+    )]
+    Ending {
+        /// What was being done.
+        doing: String,
+        /// The API server's words, which name the namespace.
+        message: String,
+    },
     /// A definition that somebody else brought has no version that this program reads.
     #[error(
         "the definition {name} is there already and has no version {version}; upgrade it (Istio's chart `base` has it), or \
@@ -82,6 +93,7 @@ impl ClusterError {
             Self::Api { source, .. } => source.is_retryable(),
             Self::Objects(_)
             | Self::Forbidden { .. }
+            | Self::Ending { .. }
             | Self::OldDefinition { .. }
             | Self::SecondMesh { .. }
             | Self::Helms { .. }
@@ -95,6 +107,12 @@ impl ClusterError {
 pub(super) fn doing(what: impl Into<String>) -> impl FnOnce(leno_kubernetes::Error) -> ClusterError {
     let doing = what.into();
     move |source| match source {
+        // It says so with the status of a right that is missing, and no right helps.
+        leno_kubernetes::Error::Refused { status: StatusCode::FORBIDDEN, message, .. }
+            if message.contains("because it is being terminated") =>
+        {
+            ClusterError::Ending { doing, message }
+        }
         leno_kubernetes::Error::Refused { status: StatusCode::FORBIDDEN, message, .. } => {
             ClusterError::Forbidden { doing, message }
         }

@@ -8,7 +8,7 @@ use leno_objects::{Kind, UNINSTALLED_ANNOTATION, WAYPOINT_CLASS, WAYPOINT_CONTRO
 use serde_json::{Value, json};
 
 use super::error::doing;
-use super::requests::{MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_ours, exists, list};
+use super::requests::{AS_MANAGER, MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_ours, exists, list};
 use super::resource::{RESOURCES, Resource};
 use super::{ClusterError, Installer, installer, record};
 
@@ -57,8 +57,8 @@ pub async fn remove(
         Some((there, _)) if there != namespace => return Err(ClusterError::Elsewhere { there }),
         Some((_, Installer::Helm)) => return Err(ClusterError::Helms { namespace: namespace.to_owned() }),
         Some(_) => {}
-        // The binding goes late; an earlier call may have been ended after it.
-        None if !exists(client, &record::path(namespace)).await? => {
+        // An installation may have been ended before the binding was made, and a removal after it was gone.
+        None if !is_anything_left(client, namespace).await? => {
             return Err(ClusterError::NotInstalled { namespace: namespace.to_owned() });
         }
         None => {}
@@ -110,6 +110,21 @@ pub async fn remove(
     Ok(removal)
 }
 
+/// Whether there is any object that an installation has made.
+async fn is_anything_left(client: &Client, namespace: &str) -> Result<bool, ClusterError> {
+    if exists(client, &record::path(namespace)).await? {
+        return Ok(true);
+    }
+    for resource in RESOURCES.iter().filter(|resource| resource.kind != "Namespace") {
+        if !list(client, &format!("{}?{OURS}", resource.all(Some(namespace)))).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    let found = client.find::<Value>(&format!("/api/v1/namespaces/{namespace}")).await;
+    let found = found.map_err(doing(format!("reading the namespace {namespace}")))?;
+    Ok(found.is_some_and(|object| object["metadata"]["labels"]["app.kubernetes.io/part-of"] == "leno"))
+}
+
 /// Tells the agents that the proxies go, too. An agent that is removed alone leaves what a proxy has mounted.
 async fn announce(client: &Client, namespace: &str) -> Result<(), ClusterError> {
     let Some(resource) = Resource::of("DaemonSet") else { return Ok(()) };
@@ -132,15 +147,37 @@ async fn remove_workload(
     let was_there = exists(client, &path).await?;
     delete(client, &path, name).await?;
     let pods = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/name%3D{name}");
-    let mut told = None;
+    let look = async || {
+        let left = list(client, &pods).await?;
+        let places: Vec<_> = left.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        Ok(match left.len() {
+            0 if exists(client, &path).await? => Some(format!("waiting for {kind} {name} to be gone")),
+            0 => None,
+            1 => Some(format!("waiting for 1 pod of {name} to end, on {}", places.join(", "))),
+            many => Some(format!("waiting for {many} pods of {name} to end, on {}", places.join(", "))),
+        })
+    };
+    until_gone(look, says).await?;
+    Ok(was_there)
+}
+
+/// Looks until there is nothing that `look` waits for, and passes on what that is. An API server that is away for a moment is
+/// waited for, too.
+async fn until_gone(
+    mut look: impl AsyncFnMut() -> Result<Option<String>, ClusterError>,
+    says: &mut (dyn FnMut(String) + Send),
+) -> Result<(), ClusterError> {
+    let mut told = String::new();
     loop {
-        let left = list(client, &pods).await?.len();
-        if left == 0 && !exists(client, &path).await? {
-            return Ok(was_there);
-        }
-        if left > 0 && told != Some(left) {
-            says(format!("waiting for {left} pod{} of {name} to end", if left == 1 { "" } else { "s" }));
-            told = Some(left);
+        let waiting = match look().await {
+            Ok(None) => return Ok(()),
+            Ok(Some(waiting)) => waiting,
+            Err(error) if error.is_retryable() => format!("waiting: {error}"),
+            Err(error) => return Err(error),
+        };
+        if told != waiting {
+            says(waiting.clone());
+            told = waiting;
         }
         tokio::time::sleep(INTERVAL).await;
     }
@@ -190,6 +227,7 @@ async fn remove_namespace(
     let Some(object) = found else { return Ok(()) };
     let what = format!("Namespace {namespace}");
     if object["metadata"]["labels"][MANAGED_BY] != MANAGER {
+        release(client, &path, namespace).await?;
         let why = "`leno install` did not make it".to_owned();
         removal.kept.push(Kept { what, why });
         return Ok(());
@@ -211,10 +249,25 @@ async fn remove_namespace(
         return Ok(());
     }
     delete(client, &path, &what).await?;
-    says(format!("waiting for the namespace {namespace} to end"));
-    while exists(client, &path).await? {
-        tokio::time::sleep(INTERVAL).await;
-    }
+    let look = async || {
+        let found = client.find::<Value>(&path).await.map_err(doing("looking for what is left"))?;
+        Ok(found.map(|object| format!("waiting for the namespace {namespace} to end{}", what_keeps(&object))))
+    };
+    until_gone(look, says).await?;
     removal.removed.push(what);
     Ok(())
+}
+
+/// Takes back the labels that an installation has set on a namespace that was there before.
+async fn release(client: &Client, path: &str, namespace: &str) -> Result<(), ClusterError> {
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+    let taking = doing(format!("taking the labels of the installation from the namespace {namespace}"));
+    client.patch(&format!("{path}?{AS_MANAGER}"), Patch::Apply, &object).await.map_err(taking)
+}
+
+/// What the API server says of a namespace that does not end: whose finalizers wait, or which kind it can't list.
+fn what_keeps(namespace: &Value) -> String {
+    let conditions = namespace["status"]["conditions"].as_array().into_iter().flatten();
+    let said = conditions.filter(|condition| condition["status"] == "True").filter_map(|it| it["message"].as_str());
+    said.map(|message| format!("; {message}")).collect()
 }
