@@ -28,6 +28,7 @@ mod listing;
 mod logs;
 mod man;
 mod metrics;
+mod names;
 mod observe;
 mod output;
 #[cfg(test)]

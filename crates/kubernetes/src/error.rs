@@ -16,9 +16,7 @@ pub enum Error {
     )]
     Configuration(#[source] Source),
     /// It could not be reached.
-    #[error(
-        "the API server {server} can't be reached: {source}; is it running, and does the network let this program through?"
-    )]
+    #[error("the API server {server} can't be reached: {source}; {}", unreachable_hint(.source))]
     Unreachable {
         /// Its address.
         server: String,
@@ -66,6 +64,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+fn unreachable_hint(source: &Source) -> &'static str {
+    if source.to_string().contains("certificate") {
+        return "the kubeconfig's certificate-authority is not this server's, its client certificate is not known there, or \
+                another program answers at that address";
+    }
+    "is it running, and does the network let this program through?"
 }
 
 fn hint(status: StatusCode) -> &'static str {
@@ -128,5 +134,18 @@ impl Error {
     /// Whether somebody else was first.
     pub fn is_conflict(&self) -> bool {
         self.status() == Some(StatusCode::CONFLICT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_no_matter_of_the_network() {
+        let error =
+            |source: &str| Error::Unreachable { server: "https://c".to_owned(), source: source.into() }.to_string();
+        assert!(error("invalid peer certificate: UnknownIssuer").contains("certificate-authority"));
+        assert!(error("Connection refused (os error 111)").ends_with("let this program through?"));
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use leno_install::{NAMESPACE, Profile};
 
 use super::{InstalledArgs, OutputArgs};
-use crate::durations;
+use crate::{durations, names};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
@@ -61,7 +61,7 @@ pub(crate) struct ClusterArgs {
     pub(crate) context: Option<String>,
 
     /// Namespace of the installation
-    #[arg(short, long, value_name = "NAME", default_value = NAMESPACE)]
+    #[arg(short, long, value_name = "NAME", default_value = NAMESPACE, value_parser = names::namespace)]
     pub(crate) namespace: String,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct UninstallArgs {
 #[derive(Debug, Args)]
 pub(crate) struct EnrolArgs {
     /// The namespaces
-    #[arg(value_name = "NAMESPACE", required = true)]
+    #[arg(value_name = "NAMESPACE", required = true, value_parser = names::namespace)]
     pub(crate) namespaces: Vec<String>,
 
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use leno_local::names::StageName;
 
-use crate::complete;
+use crate::{complete, names};
 
 /// A stage, or a cluster by kubectl's flags.
 #[derive(Debug, Clone, Default, Args)]
@@ -34,7 +34,9 @@ pub(crate) struct InstalledArgs {
     pub(crate) target: TargetArgs,
 
     /// A cluster, by the namespace of its installation [default: where there is one]
-    #[arg(short, long, value_name = "NAME", help_heading = "Which stage or cluster")]
+    #[arg(
+        short, long, value_name = "NAME", value_parser = names::namespace, help_heading = "Which stage or cluster"
+    )]
     pub(crate) namespace: Option<String>,
 }
 

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::OutputArgs;
 use super::cluster::{ObjectFormat, WaitArgs};
+use crate::names;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -50,7 +51,7 @@ pub(crate) enum WaypointCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlaceArgs {
     /// Namespace of the waypoints [default: the context's]
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = names::namespace)]
     pub(crate) namespace: Option<String>,
 
     /// The kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]

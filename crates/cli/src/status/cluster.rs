@@ -24,10 +24,13 @@ const AT_ONCE: usize = 16;
 /// What runs in an installation; if it is to be waited, once all of it does.
 pub(super) async fn gather_when(nodes: &ClusterNodes, wait: Option<Duration>) -> anyhow::Result<Status> {
     let (client, namespace) = (nodes.client(), nodes.namespace());
-    match installer(client).await? {
-        Some((there, _)) if there == namespace => {}
-        Some((there, _)) => return Err(ClusterError::Elsewhere { there }.into()),
-        None => return Err(ClusterError::NotInstalled { namespace: namespace.to_owned() }.into()),
+    match installer(client).await {
+        Ok(Some((there, _))) if there == namespace => {}
+        Ok(Some((there, _))) => return Err(ClusterError::Elsewhere { there }.into()),
+        Ok(None) => return Err(ClusterError::NotInstalled { namespace: namespace.to_owned() }.into()),
+        // Whoever may look into this namespace need not be let see the whole cluster.
+        Err(ClusterError::Forbidden { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
     match wait {
         Some(most) => told(nodes, settled(client, namespace, most).await?).await,

@@ -1,5 +1,6 @@
 //! What an installation needs of a cluster.
 
+use http::StatusCode;
 use leno_kubernetes::Client;
 use serde_json::{Value, json};
 
@@ -19,7 +20,15 @@ pub(super) async fn reachable(client: &Client) -> Vec<Finding> {
     match client.get::<Value>("/version").await {
         Ok(version) => vec![answers, new_enough(&version)],
         Err(error) => {
-            let hint = "name a cluster that runs with --kubeconfig or --context";
+            let hint = match error.status() {
+                Some(StatusCode::UNAUTHORIZED) => {
+                    "log in again, or name a kubeconfig that is known there with --kubeconfig"
+                }
+                Some(StatusCode::FORBIDDEN) => {
+                    "have the right granted to read /version, which everybody has by default"
+                }
+                _ => "name a cluster that runs with --kubeconfig or --context",
+            };
             vec![answers.but(Outcome::Failed, error.to_string(), hint)]
         }
     }

@@ -41,10 +41,39 @@ pub async fn rollouts(client: &Client, namespace: &str) -> Result<Vec<Rollout>, 
         let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/part-of%3Dleno");
         let pods = list(client, &path).await?;
         for rollout in rollouts.iter_mut().filter(|rollout| !rollout.done) {
-            rollout.because = pods.iter().filter(|pod| is_of(pod, &rollout.name)).find_map(trouble);
+            let mut troubled = pods.iter().filter(|pod| is_of(pod, &rollout.name));
+            let Some((pod, mut trouble)) = troubled.find_map(|pod| Some((pod, trouble(pod)?))) else { continue };
+            if trouble.ends_with(STARTING)
+                && let Some(event) = event(client, namespace, pod).await
+            {
+                trouble = format!("{trouble}: {event}");
+            }
+            rollout.because = Some(trouble);
         }
     }
     Ok(rollouts)
+}
+
+/// What is said of a pod whose state says nothing.
+const STARTING: &str = "is being started";
+
+/// What the kubelet says of a pod that does not start, or is busy with. Whoever may not read events is told less.
+async fn event(client: &Client, namespace: &str, pod: &Value) -> Option<String> {
+    let name = pod["metadata"]["name"].as_str()?;
+    let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{name}");
+    latest(&list(client, &path).await.ok()?, name)
+}
+
+/// The latest warning, or else that its image is being fetched.
+fn latest(events: &[Value], pod: &str) -> Option<String> {
+    let of_pod = || events.iter().filter(|event| event["involvedObject"]["name"] == pod);
+    let time = |event: &&Value| {
+        let times = ["lastTimestamp", "eventTime"].map(|field| event[field].as_str().unwrap_or_default().to_owned());
+        times.into_iter().max()
+    };
+    let warning = of_pod().filter(|event| event["type"] == "Warning").max_by_key(time);
+    let event = warning.or_else(|| of_pod().max_by_key(time).filter(|event| event["reason"] == "Pulling"))?;
+    Some(event["message"].as_str()?.lines().next()?.to_owned())
 }
 
 fn is_of(pod: &Value, name: &str) -> bool {
@@ -117,7 +146,7 @@ fn trouble(pod: &Value) -> Option<String> {
         return None;
     }
     let running = pod["status"]["phase"] == "Running";
-    with(Some(if running { "runs and is not ready yet" } else { "is being started" }.to_owned()), None)
+    with(Some(if running { "runs and is not ready yet" } else { STARTING }.to_owned()), None)
 }
 
 #[cfg(test)]

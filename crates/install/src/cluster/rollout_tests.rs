@@ -43,3 +43,24 @@ fn what_is_wrong_with_a_pod_is_said() {
     assert_eq!(pod(json!({"conditions": [{"type": "Ready", "status": "True"}]})), None);
     assert_eq!(pod(json!({"phase": "Running"})).as_deref(), Some("p on n1: runs and is not ready yet"));
 }
+
+#[test]
+fn a_pod_that_is_being_started_is_told_with_its_latest_event() {
+    let event = |pod: &str, kind: &str, reason: &str, second: u8, message: &str| {
+        json!({
+            "involvedObject": {"name": pod}, "type": kind, "reason": reason, "message": message,
+            "lastTimestamp": format!("2026-11-26T10:00:{second:02}Z"),
+        })
+    };
+    let mut events = vec![
+        event("p", "Normal", "Pulling", 2, "Pulling image \"registry.example/leno:1\""),
+        event("p", "Normal", "Scheduled", 1, "Successfully assigned"),
+        event("other", "Warning", "FailedMount", 9, "not about this one"),
+    ];
+    assert_eq!(latest(&events, "p").as_deref(), Some("Pulling image \"registry.example/leno:1\""));
+    events.push(event("p", "Normal", "Created", 3, "Created container"));
+    assert_eq!(latest(&events, "p"), None, "it is past that");
+    events.push(event("p", "Warning", "Failed", 3, "Failed to pull image: not found\nand more"));
+    events.push(event("p", "Warning", "FailedMount", 2, "an earlier one"));
+    assert_eq!(latest(&events, "p").as_deref(), Some("Failed to pull image: not found"));
+}
