@@ -53,6 +53,7 @@ fn fault(command: &str) -> Option<String> {
     let words = words.map(|word| match word {
         "SRC" => "NS/SRC",
         "DST:PORT" => "NS/DST:80",
+        "NS" | "NS…" | "NAMESPACE" | "NAMESPACE…" => "shop",
         other => other,
     });
     let error = Cli::<NoSettings, NoSettings>::try_parse_from(words).err()?;
