@@ -20,9 +20,10 @@ pub(super) async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     match tokio::time::timeout(args.timeout, removing).await {
         Ok(removal) => print(&removal?, &args),
         Err(_) => bail!(
-            "not everything was gone after {} s ({waiting}); the same command goes on from there. A pod whose node is gone for \
+            "not everything was gone after {} s{}; the same command goes on from there. A pod whose node is gone for \
              good ends only by `kubectl delete pod --force`, and whoever set a finalizer has to remove it",
-            args.timeout.as_secs()
+            args.timeout.as_secs(),
+            if waiting.is_empty() { waiting } else { format!(" ({waiting})") },
         ),
     }
 }

@@ -122,10 +122,14 @@ fn trouble(pod: &Value) -> Option<String> {
         let waiting = &container["state"]["waiting"];
         // That it is being made is no trouble.
         if waiting.is_object() && waiting["reason"] != "ContainerCreating" {
-            return with(text(&waiting["reason"]), text(&waiting["message"]));
+            let last = last_words(&container["lastState"]["terminated"]);
+            return with(text(&waiting["reason"]), last.or_else(|| text(&waiting["message"])));
         }
         let ended = &container["state"]["terminated"];
         if ended.is_object() {
+            if let Some(last) = last_words(ended) {
+                return with(Some(format!("ended with {}", ended["exitCode"])), Some(last));
+            }
             let message = format!(
                 "ended with {}; see `kubectl logs -n {} {name}`",
                 ended["exitCode"],
@@ -147,6 +151,14 @@ fn trouble(pod: &Value) -> Option<String> {
     }
     let running = pod["status"]["phase"] == "Running";
     with(Some(if running { "runs and is not ready yet" } else { STARTING }.to_owned()), None)
+}
+
+/// What a container wrote last before it ended: its error and the causes, or else its last line.
+fn last_words(terminated: &Value) -> Option<String> {
+    let message = terminated["message"].as_str()?;
+    let lines: Vec<_> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let begin = lines.iter().rposition(|line| line.contains("error: ")).or(lines.len().checked_sub(1))?;
+    Some(lines[begin..].join("; "))
 }
 
 #[cfg(test)]

@@ -36,6 +36,17 @@ fn what_is_wrong_with_a_pod_is_said() {
     assert_eq!(pod(waiting).as_deref(), Some("p on n1: ErrImageNeverPull: no such image"));
     let ended = json!({"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]});
     assert_eq!(pod(ended).as_deref(), Some("p on n1: ended with 1; see `kubectl logs -n n p`"));
+    let crashed = json!({"containerStatuses": [{
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}},
+        "lastState": {"terminated": {"exitCode": 1, "message": "starting\nerror: can't listen on port 15014\n  because: it is in use\n"}},
+    }]});
+    assert_eq!(
+        pod(crashed).as_deref(),
+        Some("p on n1: CrashLoopBackOff: error: can't listen on port 15014; because: it is in use")
+    );
+    let said =
+        json!({"containerStatuses": [{"state": {"terminated": {"exitCode": 1, "message": "error: no root\n"}}}]});
+    assert_eq!(pod(said).as_deref(), Some("p on n1: ended with 1: error: no root"));
     let unscheduled = json!({"conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"},
     ]});
