@@ -30,7 +30,8 @@ pub(crate) async fn carry(
     mut report: Report,
 ) {
     if by_route::needs_name(gate, tunnel, &asked) {
-        return carry_by_name(gate, tunnel, &asked, request, report).await;
+        // On its own, so that connections without such a route do not have its size.
+        return Box::pin(carry_by_name(gate, tunnel, &asked, request, report)).await;
     }
     let connected = tokio::select! {
         connected = Box::pin(connect(gate, tunnel, &asked, None, &mut report)) => connected,

@@ -15,13 +15,17 @@ fn three<A, B, C, F>(_: fn(A, B, C) -> F) -> usize {
 
 #[test]
 fn the_task_of_a_connection_and_of_a_request_is_small() {
-    // Bytes, and the most there may be: a tenth more than there were (5680, 2424, 1840).
+    let mut large = Vec::new();
+    // Bytes, and the most there may be: a tenth more than there were (5680, 2424, 1744).
     for (task, size, most) in [
         ("connection", three(connection::carry), 6248),
         ("HTTP on it", three(serve), 2672),
-        ("request", two(forward), 2032),
+        ("request", two(forward), 1920),
     ] {
         println!("{task}: {size}");
-        assert!(size <= most, "{task}: {size} bytes, at most {most} are meant");
+        if size > most {
+            large.push(format!("{task}: {size} bytes, at most {most} are meant"));
+        }
     }
+    assert!(large.is_empty(), "{large:#?}");
 }

@@ -46,7 +46,8 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
-    let upgrade = match permit(&client, &mut view, (&mut head, &mut asks), &mut exchange).await {
+    let permitted = Box::pin(permit(&client, &mut view, (&mut head, &mut asks), &mut exchange)).await;
+    let upgrade = match permitted {
         Ok(upgrade) => upgrade,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
     };

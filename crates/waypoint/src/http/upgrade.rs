@@ -19,7 +19,8 @@ use crate::tokens::Callers;
 /// A request that asks for another protocol.
 pub(crate) struct Upgrade {
     client: OnUpgrade,
-    request: Admitted,
+    /// On its own: every request has a place for an upgrade, and few have one.
+    request: Box<Admitted>,
 }
 
 /// A request that policies let pass. They may change their mind.
@@ -38,7 +39,7 @@ impl Upgrade {
     pub(crate) fn of(head: &mut Parts, asks: &Asks, callers: &Callers, at: u64) -> Option<Self> {
         let client = asks.upgrade.then(|| head.extensions.remove::<OnUpgrade>()).flatten()?;
         let request = Admitted { head: head.clone(), asks: asks.clone(), callers: callers.clone(), at };
-        Some(Self { client, request })
+        Some(Self { client, request: Box::new(request) })
     }
 
     /// Whether it was asked for in HTTP/2.
