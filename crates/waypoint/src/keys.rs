@@ -5,13 +5,13 @@
 //! minutes as long as tokens come, or at once for a key that is not among them. Only requests whose token needs the keys wait
 //! for that, and no longer than the rule says.
 
-mod fetch;
-
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::Uri;
 use leno_model::Name;
 use leno_model::http::TokenKeys;
 use leno_policy::http::Keys;
@@ -19,11 +19,7 @@ use leno_policy::http::token::{Token, TokenError};
 use leno_tls::jwk::{Algorithm, KeySet};
 use leno_tunnel::timers;
 use parking_lot::Mutex;
-use tokio::sync::watch;
-
-use crate::http::Client;
-
-pub(crate) use fetch::{Errand, run_errands};
+use tokio::sync::{oneshot, watch};
 
 /// Keys that were read so long ago are read again, beside the requests.
 const REFRESH: Duration = Duration::from_secs(300);
@@ -39,6 +35,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// An address that nobody has asked for so long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
+
+/// Something to be read outside of the mesh, by the control thread: names are looked up there.
+pub(crate) struct Errand {
+    pub(crate) uri: Uri,
+    pub(crate) answer: oneshot::Sender<Result<Bytes, String>>,
+}
 
 /// All keys of a waypoint.
 #[derive(Default)]
@@ -116,12 +118,16 @@ impl<'s> Lookup<'s> {
         Self { store, wanted: RefCell::default() }
     }
 
-    /// Reads what is wanted. Returns whether another look may have another result. Whose answer is `good` waits for nothing.
-    pub(crate) async fn improve(self, client: &Arc<Client>, good: bool) -> bool {
+    /// Reads what is wanted by `fetch`, which gives the text at an address. Returns whether another look may have another result.
+    /// Whose answer is `good` waits for nothing.
+    pub(crate) async fn improve<F>(self, good: bool, fetch: impl Fn(Name) -> F) -> bool
+    where
+        F: Future<Output = Result<Bytes, String>> + Send + 'static,
+    {
         let mut again = false;
         for (uri, timeout, why) in self.wanted.into_inner() {
             let remote = self.store.remote(&uri);
-            let Some(mut reads) = remote.begin(client, &uri, timeout, why) else { continue };
+            let Some(mut reads) = remote.begin(&uri, (timeout, why), &fetch) else { continue };
             if good || why == Why::Old {
                 continue;
             }
@@ -174,13 +180,15 @@ impl Keys for Lookup<'_> {
 
 impl Remote {
     /// Begins to read the address, unless that is under way or was done lately. Returns what tells when it is done.
-    fn begin(
+    fn begin<F>(
         self: &Arc<Self>,
-        client: &Arc<Client>,
         uri: &Name,
-        timeout: Duration,
-        why: Why,
-    ) -> Option<watch::Receiver<u64>> {
+        (timeout, why): (Duration, Why),
+        fetch: &impl Fn(Name) -> F,
+    ) -> Option<watch::Receiver<u64>>
+    where
+        F: Future<Output = Result<Bytes, String>> + Send + 'static,
+    {
         let reads = {
             let mut state = self.state.lock();
             let reads = self.reads.subscribe();
@@ -196,9 +204,9 @@ impl Remote {
             state.begun = Some(Instant::now());
             reads
         };
-        let (this, client, uri) = (Running(self.clone()), client.clone(), uri.clone());
+        let (this, fetching, uri) = (Running(self.clone()), fetch(uri.clone()), uri.clone());
         tokio::spawn(async move {
-            let read = timers::timeout(timeout, fetch::keys(&client, &uri)).await;
+            let read = timers::timeout(timeout, fetching).await;
             let read = read.unwrap_or_else(|_| Err(format!("it has not answered within {timeout:?}")));
             let read = read.and_then(|text| KeySet::parse(&text).map_err(|error| error.to_string()));
             this.done(&uri, read);

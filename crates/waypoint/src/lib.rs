@@ -64,7 +64,6 @@ mod routes;
 mod series;
 mod stream;
 mod timer;
-mod tokens;
 mod tunnels;
 mod upstream;
 mod waypoint;

@@ -14,8 +14,7 @@ use super::policy_refs::Attachable;
 use super::rule_host::Host;
 use super::{Options, route_refs, service, workload};
 
-/// Namespace and name.
-pub(super) type Named = (Name, Name);
+pub(super) use super::Named;
 
 /// Objects by the hash of what they refer to. Two things may have the same hash, so callers check what they get. In
 /// return, no key is stored here.

@@ -33,7 +33,7 @@ use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceNam
 
 use crate::status::ParentStatus;
 use dirt::Dirt;
-use index::{Index, Known, Named};
+use index::{Index, Known};
 use leno_objects::{
     AuthorizationPolicy, Change, DestinationRule, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore,
     PeerAuthentication, Pod, Service, Sharing,
@@ -41,6 +41,9 @@ use leno_objects::{
 use peer_authentication::Peers;
 use policy_refs::Attachable;
 use workload::Surroundings;
+
+/// Namespace and name.
+type Named = (Name, Name);
 
 /// The settings of a translation.
 #[derive(Debug, Clone, PartialEq, Eq)]

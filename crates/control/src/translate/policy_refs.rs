@@ -5,7 +5,7 @@ use leno_objects::{
     AuthorizationPolicy, Kind, Object, ObjectKey, ObjectMeta, ObjectStore, PolicyTargetReference, RequestAuthentication,
 };
 
-use super::index::Named;
+use super::Named;
 
 pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 

@@ -19,13 +19,13 @@ use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
+use super::tokens::{self, Callers};
 use super::upgrade::{self, Upgrade};
 use super::{fault, identity, mirror, session, trace, websocket};
 use crate::balance::Seat;
 use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
-use crate::tokens::{self, Callers};
 
 /// Answers a request: with what an endpoint says, or with why none could be asked.
 pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -13,8 +13,8 @@ use super::exchange::Exchange;
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
 use super::routing;
+use super::tokens::Callers;
 use crate::guard;
-use crate::tokens::Callers;
 
 /// A request that asks for another protocol.
 pub(crate) struct Upgrade {

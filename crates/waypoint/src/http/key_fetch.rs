@@ -21,17 +21,12 @@ use leno_tls::{ControlConnector, HANDSHAKE_TIMEOUT, RootSource};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::http::Client;
+use super::client::Client;
+use crate::keys::Errand;
 use crate::request_body::RequestBody;
 use crate::stream::Stream;
 use crate::upstream::{self, Caller};
 use crate::wire::Wire;
-
-/// Something to be read outside of the mesh, by the control thread: names are looked up there.
-pub(crate) struct Errand {
-    uri: Uri,
-    answer: oneshot::Sender<Result<Bytes, String>>,
-}
 
 /// The text at an address.
 pub(super) async fn keys(client: &Arc<Client>, uri: &str) -> Result<Bytes, String> {

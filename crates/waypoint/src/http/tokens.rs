@@ -5,10 +5,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::request::Parts;
 use http::uri::PathAndQuery;
+use leno_model::Name;
 use leno_policy::http::token::TokenError;
 use leno_policy::http::{Caller, Guard, Request};
 
-use crate::http::{Asks, Client, Refusal, View, seen};
+use super::client::{Client, View};
+use super::head::Asks;
+use super::key_fetch;
+use super::refusal::Refusal;
+use super::routing::seen;
 use crate::keys::Lookup;
 
 /// Seconds since the Unix epoch. A clock that is wrong about that accepts no token that ends.
@@ -90,7 +95,11 @@ async fn authenticate(
 ) -> Result<Caller, TokenError> {
     let lookup = Lookup::new(&client.gate.keys);
     let first = guard.authenticate(request, &lookup, now);
-    let may_change = lookup.improve(client, first.is_ok()).await;
+    let fetch = |uri: Name| {
+        let client = client.clone();
+        async move { key_fetch::keys(&client, &uri).await }
+    };
+    let may_change = lookup.improve(first.is_ok(), fetch).await;
     match first {
         Err(_) if may_change => guard.authenticate(request, &Lookup::new(&client.gate.keys), now),
         first => first,
