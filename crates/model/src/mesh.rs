@@ -7,17 +7,15 @@ use crate::http::{EndpointPolicy, Policy, PolicyTarget, RequestDefaults, Route, 
 use crate::index::{Index, hash};
 use crate::{Authorization, Map, Name, NetworkAddress, NetworkMode, PolicyName, Port, Service, ServiceName, Workload};
 
-mod endpoint_policies;
+mod by_service;
 mod kept;
 mod policies;
-mod request_defaults;
 mod request_policies;
 mod routes;
 
-use endpoint_policies::EndpointPolicies;
+use by_service::ByService;
 pub use kept::{Kept, KeptFor, PolicyChange, Release};
 use policies::Policies;
-use request_defaults::AllDefaults;
 use request_policies::RequestPolicies;
 use routes::Routes;
 
@@ -64,8 +62,8 @@ pub struct Mesh {
     policies: Policies,
     routes: Routes,
     request_policies: RequestPolicies,
-    endpoint_policies: EndpointPolicies,
-    request_defaults: AllDefaults,
+    endpoint_policies: ByService<EndpointPolicy>,
+    request_defaults: ByService<RequestDefaults>,
 }
 
 /// The endpoints of one service.
