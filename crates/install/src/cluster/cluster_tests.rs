@@ -194,6 +194,22 @@ async fn the_class_of_waypoints_goes_unless_it_is_somebody_elses() {
 }
 
 #[tokio::test]
+async fn namespaces_that_stay_enrolled_are_named() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    for (name, mode) in [("shop", "ambient"), ("plain", "none"), ("web", "ambient")] {
+        server.put(&json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": name, "labels": {"istio.io/dataplane-mode": mode}},
+        }));
+    }
+    let removal = uninstall(&client, false).await.expect("it is removed");
+    assert_eq!(removal.kept.len(), 1, "{removal:?}");
+    assert_eq!(removal.kept[0].what, "label istio.io/dataplane-mode=ambient of namespaces shop, web");
+    assert!(removal.kept[0].why.contains("kubectl label namespace shop web"), "{removal:?}");
+}
+
+#[tokio::test]
 async fn a_namespace_with_something_of_somebody_elses_stays() {
     let (server, client) = cluster().await;
     install(&client, Profile::Default, &[]).await.expect("it is installed");

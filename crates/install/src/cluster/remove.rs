@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leno_kubernetes::{Client, Patch};
-use leno_objects::{Kind, UNINSTALLED_ANNOTATION, WAYPOINT_CLASS, WAYPOINT_CONTROLLER};
+use leno_objects::{DATAPLANE_MODE, Kind, UNINSTALLED_ANNOTATION, WAYPOINT_CLASS, WAYPOINT_CONTROLLER};
 use serde_json::{Value, json};
 
 use super::error::doing;
@@ -107,6 +107,7 @@ pub async fn remove(
     }
     delete(client, &record::path(namespace), "the record of the installation").await?;
     remove_namespace(client, namespace, &mut removal, says).await?;
+    tell_enrolled(client, &mut removal).await?;
     Ok(removal)
 }
 
@@ -189,7 +190,12 @@ async fn remove_class(client: &Client, removal: &mut Removal) -> Result<(), Clus
     let found = client.find::<Value>(&path).await.map_err(doing("looking for the class of waypoints"))?;
     let labels = |object: &Value| object["metadata"]["labels"]["app.kubernetes.io/part-of"] == "leno";
     if found.is_some_and(|object| labels(&object) && object["spec"]["controllerName"] == WAYPOINT_CONTROLLER) {
-        delete(client, &path, "the class of waypoints").await?;
+        // Nothing belongs to it. Were it deleted with what does, it would be there until the garbage collector has heard of
+        // its kind, half a minute after the installation, and its definition would stay.
+        match client.delete(&format!("{path}?propagationPolicy=Background")).await {
+            Err(error) if !error.is_not_found() => return Err(doing("deleting the class of waypoints")(error)),
+            _ => {}
+        }
         removal.removed.push(format!("GatewayClass {WAYPOINT_CLASS}"));
     }
     Ok(())
@@ -255,6 +261,25 @@ async fn remove_namespace(
     };
     until_gone(look, says).await?;
     removal.removed.push(what);
+    Ok(())
+}
+
+/// The label by which namespaces are enrolled is their users', and another mesh may go by it.
+async fn tell_enrolled(client: &Client, removal: &mut Removal) -> Result<(), ClusterError> {
+    let Some(resource) = Resource::of("Namespace") else { return Ok(()) };
+    let path = format!("{}?labelSelector={}%3Dambient", resource.all(None), DATAPLANE_MODE.replace('/', "%2F"));
+    let enrolled = list(client, &path).await?;
+    let names: Vec<_> = enrolled.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
+    if !names.is_empty() {
+        let those = if names.len() == 1 { "namespace" } else { "namespaces" };
+        let what = format!("label {DATAPLANE_MODE}=ambient of {those} {}", names.join(", "));
+        let why = format!(
+            "a mesh that is installed later takes their pods in; \
+             `kubectl label namespace {} {DATAPLANE_MODE}-` removes it",
+            names.join(" ")
+        );
+        removal.kept.push(Kept { what, why });
+    }
     Ok(())
 }
 

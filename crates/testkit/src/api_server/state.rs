@@ -132,6 +132,14 @@ impl State {
         !self.unknown.contains(collection)
     }
 
+    /// Whether objects of this collection exist by a definition that somebody has put here.
+    fn is_defined(&self, collection: &str) -> bool {
+        let mut parts = collection.trim_start_matches("/apis/").split('/');
+        let (Some(group), Some(_), Some(plural)) = (parts.next(), parts.next(), parts.next()) else { return false };
+        let definitions = paths::collection("apiextensions.k8s.io/v1", "customresourcedefinitions");
+        self.get(&definitions, "", &format!("{plural}.{group}")).is_some()
+    }
+
     pub(super) fn set_known(&mut self, collection: &str, known: bool) {
         if known {
             self.unknown.remove(collection);
@@ -201,6 +209,15 @@ impl State {
         };
         match *method {
             Method::GET => (StatusCode::OK, held),
+            // The garbage collector comes to a kind that was defined lately only after a while, and nothing else ends this
+            // way of deleting.
+            Method::DELETE
+                if path.query("propagationPolicy") == Some("Foreground") && self.is_defined(&path.collection) =>
+            {
+                held["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                held["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+                (StatusCode::OK, self.store(&path.collection, (namespace, name), held))
+            }
             Method::DELETE => {
                 self.delete(&path.collection, &namespace, &name);
                 (StatusCode::OK, json!({"kind": "Status", "status": "Success"}))
