@@ -34,12 +34,19 @@ pub(crate) fn connect(plan: &Plan, node: Node, pid: i32) -> Result<()> {
     Ok(())
 }
 
+/// Takes a node's cable away.
+pub(crate) fn disconnect(node: Node) -> Result<()> {
+    remove_link(&node.cable())
+}
+
 /// Takes the bridge and the cables away; the routes go with them.
 pub(crate) fn remove() -> Result<()> {
-    for link in links()? {
-        ip(&["link", "del", &link]).or_else(|error| if links()?.contains(&link) { Err(error) } else { Ok(()) })?;
-    }
-    Ok(())
+    links()?.iter().try_for_each(|link| remove_link(link))
+}
+
+fn remove_link(link: &str) -> Result<()> {
+    let is_there = || links().map(|all| all.iter().any(|other| other == link));
+    ip(&["link", "del", link]).or_else(|error| if is_there()? { Err(error) } else { Ok(()) })
 }
 
 /// The links of a cluster that exist.

@@ -64,11 +64,23 @@ pub(crate) fn reboot(layout: &Layout, cgroups: &Cgroups, plan: &Plan, node: Node
     }
     // The kernel ends everything in the node with its first process.
     kill(pid(layout, node)?, Signal::SIGKILL).with_context(|| format!("ending node {}", node.name()))?;
-    let deadline = Instant::now() + Duration::from_secs(60);
-    // The cable goes with the node's network, once the last process of it is gone.
-    while !cgroups.processes(&node.name()).is_empty() || host::links()?.contains(&node.cable()) {
-        if Instant::now() > deadline {
-            bail!("node {} does not end although its first process was killed", node.name());
+    let begin = Instant::now();
+    let after = |seconds| begin.elapsed() > Duration::from_secs(seconds);
+    let left = || cgroups.processes(&node.name());
+    while !left().is_empty() {
+        if after(60) {
+            bail!(
+                "node {} does not end although its first process was killed; these are left: {}",
+                node.name(),
+                left().into_iter().map(process::described).collect::<Vec<_>>().join(", ")
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The cable goes with the node's network. The kernel takes that down at its leisure, and not while anything holds it.
+    while host::links()?.contains(&node.cable()) {
+        if after(10) {
+            host::disconnect(node)?;
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::Pid;
 
 use super::cgroups;
 use super::layout::Layout;
@@ -60,6 +61,14 @@ pub(crate) fn start(group: &Path, log: &Path) -> Result<Command> {
     command.args([OsStr::new(COMMAND), OsStr::new("daemon"), group.as_os_str()]).stdout(output).stderr(errors);
     command.current_dir("/");
     Ok(command)
+}
+
+/// A process in words: its number, its name, its state as `ps` shows it, and what it waits for in the kernel.
+pub(crate) fn described(pid: Pid) -> String {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let status = read("status");
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim().to_owned();
+    format!("{pid} {} ({}, waits in {})", field("Name:"), field("State:"), read("wchan"))
 }
 
 /// This program, called so that it becomes a program that ends when this one does.
