@@ -11,10 +11,10 @@ use super::index::{Known, Named, target_pods};
 use super::policy_refs::Attachable;
 use super::rule_host::Host;
 use super::waypoint::{Addressed, default_of, required};
-use super::{authorization, route_refs, service, workload};
+use super::{authorization, route_refs, service, virtual_service, workload};
 use leno_objects::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node,
-    Object, ObjectKey, ObjectMeta, PeerAuthentication, Pod, Service,
+    Object, ObjectKey, ObjectMeta, PeerAuthentication, Pod, Service, VirtualService,
 };
 
 /// The parts that must be translated again.
@@ -28,8 +28,7 @@ pub(super) struct Dirt {
     pub(super) attached: BTreeSet<(Kind, Named)>,
     pub(super) peers: BTreeSet<Named>,
     pub(super) routes: BTreeSet<ObjectKey>,
-    /// Whether a VirtualService changed.
-    pub(super) virtuals: bool,
+    pub(super) virtuals: BTreeSet<Named>,
     pub(super) rules: BTreeSet<Named>,
 }
 
@@ -57,7 +56,15 @@ impl Dirt {
                     }
                 }
             }
-            Kind::VirtualService => self.virtuals = true,
+            Kind::VirtualService => {
+                // The oldest of those for a host counts, so each speaks of the others.
+                for object in both().filter_map(VirtualService::of) {
+                    for host in virtual_service::hosts(options, object) {
+                        self.virtuals.extend(index.virtuals_for(&key.namespace, &host).cloned());
+                    }
+                }
+                self.virtuals.insert(me);
+            }
             Kind::DestinationRule => {
                 for rule in both().filter_map(DestinationRule::of) {
                     match Host::of(options, rule) {

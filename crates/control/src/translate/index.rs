@@ -12,7 +12,7 @@ use leno_objects::{
 
 use super::policy_refs::Attachable;
 use super::rule_host::Host;
-use super::{Options, route_refs, service, workload};
+use super::{Options, route_refs, service, virtual_service, workload};
 
 pub(super) use super::Named;
 
@@ -111,6 +111,8 @@ pub(super) struct Index {
     rules: Postings<Named>,
     /// How many of the latter there are of each length.
     endings: BTreeMap<usize, usize>,
+    /// VirtualServices by their namespace and each of their hosts.
+    virtuals: Postings<Named>,
     services: Selectors,
     policies: Selectors,
     peers: Selectors,
@@ -169,6 +171,13 @@ impl Index {
                     object @ (Object::HTTPRoute(_) | Object::GRPCRoute(_) | Object::TLSRoute(_) | Object::TCPRoute(_)),
                 ) => self.route(key, object, add),
                 Some(Object::DestinationRule(rule)) => self.rule(options, key, rule, add),
+                Some(Object::VirtualService(object)) => {
+                    let me = (key.namespace.clone(), key.name.clone());
+                    for host in virtual_service::hosts(options, object) {
+                        let hash = self.hash((&*key.namespace, &*host));
+                        self.virtuals.change(hash, &me, add);
+                    }
+                }
                 Some(Object::PeerAuthentication(peer)) => match peer.selected() {
                     Some(labels) => self.select(|index| &mut index.peers, key, labels, add),
                     None if add => {
@@ -284,6 +293,11 @@ impl Index {
         let hashes = endings.map(|ending| self.hash((false, ending)));
         let hashes = hashes.chain(std::iter::once(self.hash((true, hostname))));
         hashes.flat_map(|hash| self.rules.at(hash)).cloned().collect()
+    }
+
+    /// VirtualServices of a namespace that may be for a host name.
+    pub(super) fn virtuals_for(&self, namespace: &str, hostname: &str) -> impl Iterator<Item = &Named> {
+        self.virtuals.at(self.hash((namespace, hostname)))
     }
 
     fn slice(&mut self, key: &ObjectKey, slice: &EndpointSlice, add: bool) {

@@ -36,7 +36,7 @@ use dirt::Dirt;
 use index::{Index, Known};
 use leno_objects::{
     AuthorizationPolicy, Change, DestinationRule, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore,
-    PeerAuthentication, Pod, Service, Sharing,
+    PeerAuthentication, Pod, Service, Sharing, VirtualService,
 };
 use peer_authentication::Peers;
 use policy_refs::Attachable;
@@ -292,14 +292,12 @@ impl Translator {
             let name = service.hostname.split('.').next().unwrap_or_default();
             routes.extend(self.index.routes_of(&service.namespace, name).cloned());
         }
-        let mut led = BTreeSet::new();
+        let mut routed = BTreeSet::new();
         for route in &routes {
-            self.refresh_route(route, &mut led, &mut delta);
+            self.refresh_route(route, &mut routed, &mut delta);
         }
-        self.refresh_destination_rules(dirt, &led, &mut delta);
-        if dirt.virtuals || !routes.is_empty() || !delta.services.is_empty() {
-            self.refresh_virtual_services(&mut delta);
-        }
+        self.refresh_destination_rules(dirt, &routed, &mut delta);
+        self.refresh_virtual_services(dirt, &routed, &mut delta);
         let mut attached = dirt.attached.clone();
         for service in &delta.services {
             let name = service.hostname.split('.').next().unwrap_or_default();
@@ -385,9 +383,9 @@ impl Translator {
 
     /// Translates the DestinationRules that a change is about: changed ones, and those for the host name of a service that
     /// changed, or to which a route leads that did.
-    fn refresh_destination_rules(&mut self, dirt: &Dirt, led: &BTreeSet<ServiceName>, delta: &mut Delta) {
+    fn refresh_destination_rules(&mut self, dirt: &Dirt, routed: &BTreeSet<ServiceName>, delta: &mut Delta) {
         let mut rules = dirt.rules.clone();
-        for service in delta.services.iter().chain(led) {
+        for service in delta.services.iter().chain(routed) {
             rules.extend(self.index.rules_covering(&service.hostname));
         }
         for (namespace, name) in rules {
@@ -401,29 +399,20 @@ impl Translator {
         }
     }
 
-    /// Which of them counts for a service depends on all, and what is said of each on routes.
-    fn refresh_virtual_services(&mut self, delta: &mut Delta) {
-        if self.default_readers.is_empty()
-            && self.store.virtual_services().next().is_none()
-            && !self.warnings.keys().any(|key| key.kind == Kind::VirtualService)
-        {
-            return;
+    /// Translates the VirtualServices that a change is about: changed ones, those that share a host with one, and those of a
+    /// service that changed, or whose routes did.
+    fn refresh_virtual_services(&mut self, dirt: &Dirt, routed: &BTreeSet<ServiceName>, delta: &mut Delta) {
+        let mut objects = dirt.virtuals.clone();
+        for service in delta.services.iter().chain(routed) {
+            objects.extend(self.index.virtuals_for(&service.namespace, &service.hostname).cloned());
         }
-        let mut wanted: BTreeMap<PolicyName, _> = self.default_readers.keys().cloned().map(|id| (id, None)).collect();
-        let silenced = self.warnings.keys().filter(|key| key.kind == Kind::VirtualService).cloned();
-        let mut warnings: BTreeMap<ObjectKey, Vec<String>> = silenced.map(|key| (key, Vec::new())).collect();
-        let oldest = virtual_service::Oldest::of(&self.options, &self.store);
-        for object in self.store.virtual_services() {
-            let (namespace, name) = (object.metadata.namespace.clone(), object.metadata.name.clone());
-            let translated = virtual_service::virtual_service(&oldest, &self.mesh, object);
-            warnings.insert(ObjectKey::new(Kind::VirtualService, namespace.clone(), name.clone()), translated.warnings);
-            wanted.insert(PolicyName { namespace, name }, translated.defaults);
-        }
-        for (key, warnings) in warnings {
-            self.warn(key, warnings, delta);
-        }
-        for (id, defaults) in wanted {
-            self.put_request_defaults(id, defaults, delta);
+        for (namespace, name) in objects {
+            let object = VirtualService::get(&self.store, &namespace, &name);
+            let translated = object.map(|object| virtual_service::virtual_service(self.known(), &self.mesh, object));
+            let translated = translated.unwrap_or_default();
+            let key = ObjectKey::new(Kind::VirtualService, namespace.clone(), name.clone());
+            self.warn(key, translated.warnings, delta);
+            self.put_request_defaults(PolicyName { namespace, name }, translated.defaults, delta);
         }
     }
 
@@ -552,7 +541,8 @@ impl Translator {
     }
 
     /// `led` gets the services to which the route leads or led, if it changed.
-    fn refresh_route(&mut self, key: &ObjectKey, led: &mut BTreeSet<ServiceName>, delta: &mut Delta) {
+    /// Adds the services that the route belongs or leads to, or did, to `routed`.
+    fn refresh_route(&mut self, key: &ObjectKey, routed: &mut BTreeSet<ServiceName>, delta: &mut Delta) {
         let Some(id) = route::route_name(key) else { return };
         let known = self.known();
         let found = route::Source::get(known, key).map(|source| route::route(known, &self.mesh, source));
@@ -578,7 +568,8 @@ impl Translator {
         };
         let (before, after) = (to(&held), to(&wanted));
         self.leads(&id, &before, &after);
-        led.extend(before.into_iter().chain(after));
+        let parents = held.iter().chain(&wanted).flat_map(|route| &route.parents);
+        routed.extend(parents.map(|parent| parent.service.clone()).chain(before).chain(after));
         match wanted {
             Some(route) if change.is_new => self.mesh.upsert_route(Arc::new(route)),
             Some(_) => {}

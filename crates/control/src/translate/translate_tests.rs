@@ -635,6 +635,12 @@ fn rule(namespace: &str, name: &str, spec: &str) -> String {
     )
 }
 
+fn virtual_service(namespace: &str, name: &str, spec: &str) -> String {
+    format!(
+        "\n---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{spec}}}\n"
+    )
+}
+
 fn route(kind: &str, name: &str, parent: &str, backend: &str) -> String {
     format!(
         "\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: default}}\n\
@@ -707,6 +713,11 @@ fn pool() -> Vec<Object> {
         route("HTTPRoute", "w", "web-2", "web"),
         route("TCPRoute", "w", "db", "web"),
         route("TCPRoute", "v", "web", "web-2"),
+        virtual_service("default", "t", "hosts: [web], http: [{timeout: 1s}]"),
+        virtual_service("default", "t", "hosts: [web-2, db], http: [{timeout: 2s}]"),
+        virtual_service("default", "t", "hosts: [web], gateways: [other], http: [{timeout: 1s}]"),
+        virtual_service("default", "u", "hosts: [web.default.svc.cluster.local, db], http: [{timeout: 3s}]"),
+        virtual_service("other", "t", "hosts: [web.default.svc.cluster.local], http: [{timeout: 4s}]"),
     ]
     .concat();
     load(&yaml)
@@ -720,6 +731,8 @@ fn assert_same_mesh(got: &Mesh, wanted: &Mesh) {
     let routes = |mesh: &Mesh| mesh.routes().map(|r| (r.id.clone(), r.clone())).collect::<BTreeMap<_, _>>();
     assert_eq!(routes(got), routes(wanted));
     assert_eq!(rules(got), rules(wanted));
+    let defaults = |mesh: &Mesh| mesh.all_request_defaults().cloned().collect::<Vec<_>>();
+    assert_eq!(defaults(got), defaults(wanted));
     assert_eq!(workloads(got), workloads(wanted));
     assert_eq!(services(got), services(wanted));
     assert_eq!(policies(got), policies(wanted));
@@ -746,6 +759,10 @@ proptest! {
             prop_assert_eq!(translator.warnings(), fresh.warnings());
             for policy in fresh.mesh().endpoint_policies() {
                 let readers = |of: &Translator| of.readers_of_endpoint_policy(&policy.id).cloned().collect::<Vec<_>>();
+                prop_assert_eq!(readers(&translator), readers(&fresh));
+            }
+            for defaults in fresh.mesh().all_request_defaults() {
+                let readers = |of: &Translator| of.readers_of_defaults(&defaults.id).cloned().collect::<Vec<_>>();
                 prop_assert_eq!(readers(&translator), readers(&fresh));
             }
             let after = translator.mesh();

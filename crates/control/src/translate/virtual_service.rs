@@ -1,16 +1,17 @@
 //! Translates VirtualServices, as far as they say something about all requests of a Service: a time limit, retries, and failures
 //! made on purpose. Whatever else one says refuses it as a whole: half of a routing rule would send requests elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use leno_model::http::{Abort, Fault, RequestDefaults, Retry};
-use leno_model::{Mesh, Name, PolicyName, ServiceName};
+use leno_model::{Mesh, PolicyName, ServiceName};
 use leno_objects::{
-    FaultPercent, GoDuration, HttpFaultInjection, HttpRetry, ObjectStore, Percent, VirtualHttpRoute, VirtualService,
+    FaultPercent, GoDuration, HttpFaultInjection, HttpRetry, Percent, VirtualHttpRoute, VirtualService,
 };
 
 use super::Options;
+use super::index::Known;
 
 /// What becomes of an object.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ fn is_of_mesh(object: &VirtualService) -> bool {
 }
 
 /// The host names that an object names, whole ones of Kubernetes' names alone.
-fn hosts<'a>(options: &'a Options, object: &'a VirtualService) -> impl Iterator<Item = String> + 'a {
+pub(super) fn hosts<'a>(options: &'a Options, object: &'a VirtualService) -> impl Iterator<Item = String> + 'a {
     object.spec.hosts.iter().map(move |host| whole(options, object, host))
 }
 
@@ -39,31 +40,24 @@ fn whole(options: &Options, object: &VirtualService, host: &str) -> String {
 }
 
 /// Which object counts for a host: the oldest.
-pub(super) struct Oldest<'a> {
-    options: &'a Options,
-    by_host: BTreeMap<(Name, String), &'a VirtualService>,
-}
-
-impl<'a> Oldest<'a> {
-    pub(super) fn of(options: &'a Options, store: &'a ObjectStore) -> Self {
-        let mut all: Vec<_> = store.virtual_services().filter(|object| is_of_mesh(object)).collect();
-        all.sort_by_cached_key(|object| {
-            let created = object.metadata.creation_timestamp.map_or(SystemTime::UNIX_EPOCH, |at| at.0);
-            (created, object.metadata.name.clone())
-        });
-        let mut by_host = BTreeMap::new();
-        for object in all {
-            for host in hosts(options, object) {
-                by_host.entry((object.metadata.namespace.clone(), host)).or_insert(object);
-            }
-        }
-        Self { options, by_host }
-    }
+fn oldest<'a>(known: Known<'a>, namespace: &str, host: &str) -> Option<&'a VirtualService> {
+    let named = known.index.virtuals_for(namespace, host);
+    let objects = named.filter_map(|(namespace, name)| VirtualService::get(known.store, namespace, name));
+    // The index finds others, too, now and then.
+    let of_host = |object: &&VirtualService| {
+        *object.metadata.namespace == *namespace
+            && is_of_mesh(object)
+            && hosts(known.options, object).any(|other| other == host)
+    };
+    objects.filter(of_host).min_by_key(|object| {
+        let created = object.metadata.creation_timestamp.map_or(SystemTime::UNIX_EPOCH, |at| at.0);
+        (created, &object.metadata.name)
+    })
 }
 
 /// Translates one.
-pub(super) fn virtual_service(oldest: &Oldest<'_>, mesh: &Mesh, object: &VirtualService) -> Translated {
-    let (options, namespace) = (oldest.options, &object.metadata.namespace);
+pub(super) fn virtual_service(known: Known<'_>, mesh: &Mesh, object: &VirtualService) -> Translated {
+    let (options, namespace) = (known.options, &object.metadata.namespace);
     let mut out = Translated::default();
     if !is_of_mesh(object) {
         return out;
@@ -84,8 +78,8 @@ pub(super) fn virtual_service(oldest: &Oldest<'_>, mesh: &Mesh, object: &Virtual
             ));
             continue;
         };
-        match oldest.by_host.get(&(namespace.clone(), host.clone())) {
-            Some(other) if !std::ptr::eq(*other, object) => {
+        match oldest(known, namespace, &host) {
+            Some(other) if other.metadata.name != object.metadata.name => {
                 out.warnings.push(format!(
                     "VirtualService {namespace}/{} is older and counts for {host}; this one does NOT",
                     other.metadata.name
