@@ -547,6 +547,11 @@ fn object(text: &str) -> Result<ObjectName, String> {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
         }
+        // `NAMESPACE/deploy/NAME` is what people of kubectl try.
+        Some((namespace, rest)) if !namespace.is_empty() && !rest.trim_matches('/').is_empty() => {
+            let name = rest.trim_matches('/').rsplit('/').next().unwrap_or_default();
+            Err(format!("write NAMESPACE/NAME, for example {namespace}/{name}"))
+        }
         _ => Err(format!("write NAMESPACE/NAME, for example default/{}", text.trim_matches('/'))),
     }
 }
@@ -729,6 +734,8 @@ mod tests {
     fn names() {
         assert_eq!(object("a/b").map(|name| name.to_string()), Ok("a/b".to_owned()));
         assert!(object("a").is_err_and(|hint| hint.contains("default/a")));
+        assert!(object("shop/deploy/web").is_err_and(|hint| hint.contains("example shop/web")));
+        assert!(object("shop/").is_err_and(|hint| hint.contains("default/shop")));
         for good in ["a/b:80", "10.0.0.1:80", "[::1]:80"] {
             assert_eq!(destination(good), Ok(good.to_owned()));
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use http::StatusCode;
 use leno_install::cluster::installer;
 use leno_kubernetes::{Client, Patch};
 use leno_objects::{DATAPLANE_MODE as MODE, REDIRECTION_ANNOTATION as REDIRECTION, REDIRECTION_ENABLED};
@@ -68,10 +69,21 @@ fn path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}")
 }
 
-/// Returns when every pod is where the label says.
+/// Returns when every pod is where the label says. An API server that is away for a moment is waited for, too.
 async fn wait(client: &Client, namespace: &str, into: bool, deadline: Instant) -> anyhow::Result<()> {
     loop {
-        let list = client.get::<Value>(&format!("{}/pods", path(namespace))).await.context("listing pods")?;
+        let list = match client.get::<Value>(&format!("{}/pods", path(namespace))).await {
+            // A right that is missing stays so until somebody grants it.
+            Err(error)
+                if error.is_retryable()
+                    && error.status() != Some(StatusCode::FORBIDDEN)
+                    && Instant::now() < deadline =>
+            {
+                tokio::time::sleep(INTERVAL).await;
+                continue;
+            }
+            answer => answer.context("listing pods")?,
+        };
         let (arrived, missing) = sides(&list, into);
         let place = if into { "in the mesh" } else { "out of the mesh" };
         if missing.is_empty() {
@@ -118,6 +130,22 @@ mod tests {
         let namespaces = distinct(&names);
         assert_eq!(namespaces, ["shop", "sop", "bank"]);
         assert_eq!(missing(&client, &namespaces).await.unwrap(), ["sop", "bank"]);
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_is_away_for_a_moment_ends_no_wait() {
+        let server = ApiServer::start().await;
+        let client = Client::anonymous(&server.url()).unwrap();
+        server.put(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "shop", "annotations": {REDIRECTION: "enabled"}},
+        }));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        server.refuse_next([(StatusCode::SERVICE_UNAVAILABLE, None), (StatusCode::TOO_MANY_REQUESTS, None)]);
+        wait(&client, "shop", true, deadline).await.unwrap();
+        server.refuse_next([(StatusCode::FORBIDDEN, None)]);
+        let error = wait(&client, "shop", true, deadline).await.unwrap_err();
+        assert!(format!("{error:#}").contains("403"), "{error:#}");
     }
 
     #[test]
