@@ -1,6 +1,7 @@
 //! Finds objects that are valid but probably not what their author meant: labels, policies and endpoints that refer to
 //! nothing.
 
+mod waypoint_callers;
 mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,9 @@ pub fn lint(options: &Options, store: &ObjectStore) -> BTreeMap<ObjectKey, Vec<S
     enrolment(store, &mut findings);
     for policy in store.authorization_policies() {
         authorization_policy(options, &pods, policy, &mut findings);
+    }
+    for (policy, finding) in waypoint_callers::kept_out(options, store, &pods.labels) {
+        findings.add(Kind::AuthorizationPolicy, &policy.metadata, finding);
     }
     peer_authentications(options, store, &pods, &mut findings);
     for slice in store.endpoint_slices() {
@@ -65,6 +69,8 @@ impl<'a> Pods<'a> {
             out.accounts.insert((namespace, spec.account()));
         }
         let declared = store.service_accounts().map(|account| &account.metadata);
+        // A waypoint's account is called as its Gateway.
+        let declared = declared.chain(store.gateways().map(|gateway| &gateway.metadata));
         out.accounts.extend(declared.map(|metadata| (&*metadata.namespace, &*metadata.name)));
         out
     }

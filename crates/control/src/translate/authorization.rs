@@ -20,12 +20,12 @@ const DRY_RUN: &str = "istio.io/dry-run";
 const NEEDS_WAYPOINT: &str = "needs a waypoint (targetRefs instead of a selector)";
 
 /// Whether the policy is only logged.
-pub(super) fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
+pub(crate) fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
     policy.metadata.annotation(DRY_RUN).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 /// Whether node proxies get the policy.
-pub(super) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
+pub(crate) fn is_enforced(policy: &AuthorizationPolicy) -> bool {
     policy.spec.action != PolicyAction::Audit && !Attachable::Authorization(policy).is_attached()
 }
 
@@ -266,7 +266,7 @@ fn operation(operation: &Operation) -> Entry {
 }
 
 /// `*` matches anything, `*x` a suffix and `x*` a prefix; everything else is exact.
-pub(super) fn pattern(text: &str) -> StringMatch {
+pub(crate) fn pattern(text: &str) -> StringMatch {
     let name = |text: &str| Name::from(text);
     match (text.strip_prefix('*'), text.strip_suffix('*')) {
         _ if text == "*" => StringMatch::Presence,

@@ -4,7 +4,7 @@
 //! work for one pod, however many there are. `dirt` decides what a change affects. The other modules are pure and
 //! decide what an object becomes.
 
-mod authorization;
+pub(crate) mod authorization;
 mod destination_rule;
 mod dirt;
 mod index;

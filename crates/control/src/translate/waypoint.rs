@@ -14,11 +14,11 @@ use super::service_name::service_name;
 pub(crate) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
 /// Namespace and name.
-pub(super) type Named = (Name, Name);
+pub(crate) type Named = (Name, Name);
 
 /// What the connection is addressed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Addressed {
+pub(crate) enum Addressed {
     /// A service.
     Service,
     /// A workload itself.
@@ -27,9 +27,9 @@ pub(super) enum Addressed {
 
 /// The waypoint that traffic must pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Required {
+pub(crate) struct Required {
     /// Its Gateway, by namespace and name.
-    pub(super) gateway: Named,
+    pub(crate) gateway: Named,
     /// What proxies are told.
     pub(super) address: GatewayAddress,
     /// Whether its users may also be reached by their own addresses.
@@ -58,7 +58,7 @@ fn allows_bypass(metadata: &ObjectMeta) -> bool {
 }
 
 /// The waypoint of an object.
-pub(super) fn required(
+pub(crate) fn required(
     options: &Options,
     store: &ObjectStore,
     metadata: &ObjectMeta,
@@ -116,6 +116,6 @@ pub(super) fn waypoints_of(service: &Service) -> impl Iterator<Item = Name> {
 }
 
 /// The service account of a waypoint's pods: it is called as the Gateway.
-pub(super) fn principal(options: &Options, gateway: &Named) -> Name {
+pub(crate) fn principal(options: &Options, gateway: &Named) -> Name {
     format!("{}/ns/{}/sa/{}", options.trust_domain, gateway.0, gateway.1).into()
 }
