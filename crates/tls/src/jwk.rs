@@ -83,7 +83,7 @@ pub enum KeySetError {
     #[error("the key set is longer than {LONGEST_SET} bytes")]
     TooLong,
     /// Not of the form of RFC 7517.
-    #[error("this is no JSON Web Key Set (RFC 7517): {0}; does the address lead to one?")]
+    #[error("this is no JSON Web Key Set (RFC 7517): {0}")]
     Form(#[source] serde_json::Error),
     /// More than [`MOST_KEYS`].
     #[error("the key set has {0} keys; {MOST_KEYS} are the most that are read")]

@@ -16,6 +16,7 @@ use leno_objects::{
     AuthorizationPolicy, Gateway, GatewayClass, IpBlock, JwtRule, Operation, PolicyAction, PolicyTargetReference,
     RequestAuthentication, Service, Source, When,
 };
+use leno_tls::jwk::KeySet;
 
 use super::authorization::{is_dry_run, policy_name};
 use super::index::Known;
@@ -81,7 +82,14 @@ fn authentication(policy: &RequestAuthentication, targets: Vec<PolicyTarget>, mu
             TokenKeys::At { uri, .. } if !["http://", "https://"].iter().any(|scheme| uri.starts_with(scheme)) => {
                 out.warnings.push(format!("{at}.jwksUri {uri:?} is no http or https address: its tokens are DENIED"));
             }
-            TokenKeys::At { .. } | TokenKeys::Inline(_) => {}
+            TokenKeys::At { .. } => {}
+            TokenKeys::Inline(text) => match KeySet::parse(text.as_bytes()) {
+                Err(why) => out.warnings.push(format!("{at}.jwks: {why}: its tokens are DENIED")),
+                Ok(keys) => {
+                    let skipped = keys.skipped().iter();
+                    out.warnings.extend(skipped.map(|why| format!("{at}.jwks: a key is not used: {why}")));
+                }
+            },
         }
     }
     let (action, rules) = (Action::Authenticate, Vec::new());

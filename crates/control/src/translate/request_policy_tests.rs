@@ -219,6 +219,12 @@ fn a_request_authentication_goes_to_waypoints_only() {
     for (spec, why, closed) in [
         (format!("{{{TO_WEB}, jwtRules: [{{issuer: i}}]}}"), "neither jwks nor jwksUri", false),
         (format!("{{{TO_WEB}, jwtRules: [{{issuer: i, jwksUri: 'file:///k'}}]}}"), "no http or https address", false),
+        (format!("{{{TO_WEB}, jwtRules: [{{issuer: i, jwks: '<html>'}}]}}"), "no JSON Web Key Set", false),
+        (
+            format!("{{{TO_WEB}, jwtRules: [{{issuer: i, jwks: '{{\"keys\": []}}'}}]}}"),
+            "it is empty: its tokens are DENIED",
+            false,
+        ),
         (
             format!("{{{TO_WEB}, jwtRules: [{{issuer: i, jwks: x, outputPayloadToHeader: host}}]}}"),
             "spec.jwtRules[0]",

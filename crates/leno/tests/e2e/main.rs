@@ -39,3 +39,4 @@ mod waiting;
 mod waypoint;
 mod waypoint_policy;
 mod waypoint_programs;
+mod waypoint_tokens;
