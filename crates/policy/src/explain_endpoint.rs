@@ -24,7 +24,7 @@ pub struct Party {
     pub workload: String,
     /// The node; empty if unknown.
     pub node: String,
-    /// The SPIFFE ID, if the workload is in the mesh.
+    /// The SPIFFE ID that it proves to have, if any.
     pub identity: Option<String>,
     /// Whether a node proxy carries its connections.
     pub in_mesh: bool,
@@ -174,7 +174,12 @@ pub(crate) fn of_endpoint(mesh: &Mesh, source: &Workload, route: Route) -> Endpo
             let expected = expected.iter().map(ToString::to_string).collect();
             let path = Path::Hbone { tunnel: address, authority, expected, via_waypoint };
             let address = if via_waypoint { address } else { target };
-            EndpointExplanation { workload: Some(party(&workload)), address, path, refused, arrival, notes }
+            let mut party = party(&workload);
+            if via_waypoint {
+                // It proves who it is, though no node proxy carries its connections.
+                party.identity = workload.identity().map(|id| id.to_string());
+            }
+            EndpointExplanation { workload: Some(party), address, path, refused, arrival, notes }
         }
     }
 }

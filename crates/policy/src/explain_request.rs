@@ -186,7 +186,13 @@ pub(crate) fn explain(
         _ => None,
     };
     if let Some(why) = why {
-        let says = if asked.is_some() { ", so what was asked about a request plays no part" } else { "" };
+        let says = match asked {
+            None => "",
+            Some(_) if routed.is_some_and(Group::needs_name) => {
+                ", so of what was asked about a request only the host plays a part, as the server name of a TLS client"
+            }
+            Some(_) => ", so what was asked about a request plays no part",
+        };
         out.notes.push(format!("{why}{says}: connections pass unread"));
         judged(&guard, &Subject::new(connection, None), &mut out);
         match routed {
