@@ -195,7 +195,7 @@ fn refuse(mut exchange: Exchange, refusal: &Refusal, grpc: bool) -> Response<Bod
         // What comes next on this connection may be meant in another way than it is read.
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
-    exchange.status = response.status();
+    exchange.responded(response.status(), response.headers());
     exchange.finished();
     response
 }

@@ -44,6 +44,7 @@ async fn more_than_the_rate_is_refused() {
     mesh.log.line(&["response_code=429", "response_flags=\"RL\"", "route=\"rule 1 of HTTPRoute default/route\""]).await;
     let grpc = ask("content-type: application/grpc\r\n").await;
     assert!(grpc.starts_with("HTTP/1.1 200 ") && grpc.contains("grpc-status: 14\r\n"), "{grpc}");
+    mesh.log.line(&["response_code=200", "grpc_status=14", "response_flags=\"RL\""]).await;
     // Another rate begins anew; without one, everything passes.
     for next in [Some(RateLimit { burst: 1, ..hourly }), None] {
         mesh.control.publish_route(&route(next));
