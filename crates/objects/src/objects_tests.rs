@@ -213,6 +213,12 @@ fn mistakes_are_refused_with_path_and_line() {
             3,
             "unknown attribute \"source.ipp\"; did you mean source.ip?",
         ),
+        (
+            Kind::AuthorizationPolicy,
+            service("  rules: [{when: [{key: 'request.header[x]', values: [a]}]}]"),
+            3,
+            "did you mean request.headers[NAME]?",
+        ),
         (Kind::AuthorizationPolicy, service("  action: CUSTOM"), 0, "spec.provider: is required by action CUSTOM"),
         (
             Kind::PeerAuthentication,

@@ -1,7 +1,7 @@
 //! What is in the manifests and not in force: kinds and fields that a person would believe in, with what does not happen.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use leno_model::Name;
 use leno_objects::{
@@ -72,7 +72,12 @@ impl PassedOver {
 
     /// An object of a kind that is not understood, if one would believe in it.
     pub(super) fn object(origin: &Origin, version: &str, kind: &str, body: &Value) -> Option<Self> {
-        let effect = effect(version, kind)?.to_owned();
+        let mut effect = effect(version, kind)?.to_owned();
+        let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
+        let known = Kind::ALL.iter().find(|known| known.as_str() == kind).map(|known| known.api_version());
+        if let Some(known) = known.filter(|known| group(known) == group(version)) {
+            write!(effect, "; write apiVersion {known}").ok();
+        }
         let object = object_name(kind, body);
         Some(Self { origin: origin.clone(), object, field: String::new(), effect, concerns: concerns(kind, body) })
     }

@@ -33,6 +33,12 @@ fn what_is_passed_over_says_what_does_not_happen() {
         ),
         ("gateway.networking.k8s.io/v1alpha2", "UDPRoute", "{}", "traffic is NOT routed by it"),
         (
+            "gateway.networking.k8s.io/v1alpha2",
+            "TCPRoute",
+            "{}",
+            "traffic is NOT routed by it; write apiVersion gateway.networking.k8s.io/v1",
+        ),
+        (
             "gateway.networking.k8s.io/v1",
             "Gateway",
             "{gatewayClassName: nginx, listeners: [{name: http, port: 80, protocol: HTTP}]}",

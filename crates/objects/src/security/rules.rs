@@ -110,7 +110,7 @@ pub(crate) fn condition_key(key: &String, _: &mut Context) -> Check {
         return Ok(());
     }
     Err(Problem::here(match crate::suggest::did_you_mean(key, CONDITION_KEYS) {
-        Some(meant) => format!("unknown attribute {key:?}; did you mean {meant}?"),
+        Some(meant) => format!("unknown attribute {key:?}; did you mean {}?", meant.replace('[', "[NAME]")),
         None => format!("unknown attribute {key:?}"),
     }))
 }

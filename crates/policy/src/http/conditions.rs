@@ -15,7 +15,12 @@ const LARGEST: usize = 256 * 1024;
 /// The expression, which the whole text has to match.
 pub(super) fn expression(value: &Name) -> Result<Regex, RuleError> {
     // Alone, too: `a)|(b` would become one by the brackets around it.
-    let problem = |error: regex::Error| RuleError::Regex { value: value.clone(), problem: error.to_string() };
+    let problem = |error: regex::Error| {
+        let told = error.to_string();
+        // The library draws the place on several lines; its last one has the cause.
+        let cause = told.lines().next_back().unwrap_or_default();
+        RuleError::Regex { value: value.clone(), problem: cause.trim_start_matches("error: ").to_owned() }
+    };
     let builder = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(LARGEST).build();
     builder(value).map_err(problem)?;
     builder(&format!("^(?:{value})$")).map_err(problem)

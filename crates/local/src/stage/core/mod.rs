@@ -255,7 +255,7 @@ impl Core {
         self.files = files;
         self.applied = applied;
         self.loaded = true;
-        self.passed_over.clone_from(&all.passed_over);
+        let passed_over = std::mem::replace(&mut self.passed_over, all.passed_over.clone());
         let mut places = BTreeMap::new();
         for (key, sourced) in &all.objects {
             places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
@@ -275,6 +275,9 @@ impl Core {
         for (key, status) in self.ctx.plane.findings() {
             let place = places.get(&key).map_or("", String::as_str);
             self.warnings.extend(status.findings().map(|finding| format!("{place}{key}: {finding}")));
+        }
+        for new in self.passed_over.iter().filter(|new| !passed_over.contains(new)) {
+            self.ctx.journal.note(format_args!("warning: {new}"));
         }
         for warning in self.warnings.iter().filter(|warning| !known.contains(warning)) {
             self.ctx.journal.note(format_args!("warning: {warning}"));
