@@ -406,13 +406,25 @@ impl Translator {
         for service in delta.services.iter().chain(routed) {
             objects.extend(self.index.virtuals_for(&service.namespace, &service.hostname).cloned());
         }
+        // A version that was kept may be about a service that its object no longer names.
+        let changed = dirt.virtuals.iter().filter_map(|(of, name)| VirtualService::get(&self.store, of, name));
+        let services = changed.flat_map(|object| virtual_service::services(&self.options, &self.mesh, object));
+        let held = services.filter_map(|id| self.mesh.request_defaults_of(&id));
+        objects.extend(held.map(|held| (held.id.namespace.clone(), held.id.name.clone())).collect::<Vec<_>>());
         for (namespace, name) in objects {
             let object = VirtualService::get(&self.store, &namespace, &name);
             let translated = object.map(|object| virtual_service::virtual_service(self.known(), &self.mesh, object));
             let translated = translated.unwrap_or_default();
-            let key = ObjectKey::new(Kind::VirtualService, namespace.clone(), name.clone());
+            let id = PolicyName { namespace: namespace.clone(), name: name.clone() };
+            let defaults = match (object, self.mesh.request_defaults(&id)) {
+                (Some(object), Some(held)) if translated.keep_last => {
+                    virtual_service::kept(self.known(), &self.mesh, object, held)
+                }
+                _ => translated.defaults,
+            };
+            let key = ObjectKey::new(Kind::VirtualService, namespace, name);
             self.warn(key, translated.warnings, delta);
-            self.put_request_defaults(PolicyName { namespace, name }, translated.defaults, delta);
+            self.put_request_defaults(id, defaults, delta);
         }
     }
 

@@ -18,6 +18,8 @@ use super::index::Known;
 pub(super) struct Translated {
     /// `None` if it counts for no service.
     pub(super) defaults: Option<RequestDefaults>,
+    /// Whether the last good version stays in force, because this one can't be followed.
+    pub(super) keep_last: bool,
     pub(super) warnings: Vec<String>,
 }
 
@@ -55,6 +57,33 @@ fn oldest<'a>(known: Known<'a>, namespace: &str, host: &str) -> Option<&'a Virtu
     })
 }
 
+/// The services of its own namespace that an object names.
+pub(super) fn services<'a>(
+    options: &'a Options,
+    mesh: &'a Mesh,
+    object: &'a VirtualService,
+) -> impl Iterator<Item = ServiceName> + 'a {
+    let namespace = &object.metadata.namespace;
+    let found = hosts(options, object).filter_map(move |host| mesh.service_by_hostname(&host, namespace));
+    found.filter(move |service| service.id.namespace == *namespace).map(|service| service.id.clone())
+}
+
+/// What stays in force of the last good version of an object: what it says of services for which no other one counts by now.
+pub(super) fn kept(
+    known: Known<'_>,
+    mesh: &Mesh,
+    object: &VirtualService,
+    held: &RequestDefaults,
+) -> Option<RequestDefaults> {
+    let is_free = |id: &&ServiceName| {
+        let service = mesh.service(id);
+        let counts = service.and_then(|it| oldest(known, &it.id.namespace, &it.id.hostname));
+        counts.is_none_or(|other| std::ptr::eq(other, object))
+    };
+    let services: Vec<ServiceName> = held.services.iter().filter(is_free).cloned().collect();
+    (!services.is_empty()).then(|| RequestDefaults { services, ..held.clone() })
+}
+
 /// Translates one.
 pub(super) fn virtual_service(known: Known<'_>, mesh: &Mesh, object: &VirtualService) -> Translated {
     let (options, namespace) = (known.options, &object.metadata.namespace);
@@ -65,7 +94,8 @@ pub(super) fn virtual_service(known: Known<'_>, mesh: &Mesh, object: &VirtualSer
     let rules = match rules(options, object, &mut out.warnings) {
         Ok(rules) => rules,
         Err(why) => {
-            out.warnings = vec![format!("nothing of it is in force: {why}")];
+            out.keep_last = true;
+            out.warnings = vec![format!("{why}; it is not followed in part, and the version before stays in force")];
             return out;
         }
     };

@@ -41,3 +41,4 @@ mod waypoint_connections;
 mod waypoint_policy;
 mod waypoint_programs;
 mod waypoint_tokens;
+mod waypoint_traffic;
