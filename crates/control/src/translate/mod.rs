@@ -19,6 +19,7 @@ mod rule_host;
 mod service;
 mod service_name;
 mod through_waypoint;
+mod token_keys;
 mod virtual_service;
 pub(crate) mod waypoint;
 mod without_waypoint;

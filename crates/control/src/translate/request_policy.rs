@@ -16,13 +16,13 @@ use leno_objects::{
     AuthorizationPolicy, Gateway, GatewayClass, IpBlock, JwtRule, Operation, PolicyAction, PolicyTargetReference,
     RequestAuthentication, Service, Source, When,
 };
-use leno_tls::jwk::KeySet;
 
 use super::authorization::{is_dry_run, policy_name};
 use super::index::Known;
 use super::policy_refs::{Attachable, GATEWAY_API};
 use super::service_name::service_name;
 use super::waypoint::waypoints_of;
+use super::{Options, token_keys};
 
 /// What becomes of a policy.
 #[derive(Debug, Default)]
@@ -57,14 +57,19 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: Attachable<'
     attached.sort();
     attached.dedup();
     match policy {
-        Attachable::Authentication(policy) => authentication(policy, attached, out),
+        Attachable::Authentication(policy) => authentication(known.options, policy, attached, out),
         Attachable::Authorization(policy) if !attached.is_empty() => authorization(known, policy, attached, out),
         Attachable::Authorization(_) => out,
     }
 }
 
 /// The policy that a RequestAuthentication is.
-fn authentication(policy: &RequestAuthentication, targets: Vec<PolicyTarget>, mut out: Translated) -> Translated {
+fn authentication(
+    options: &Options,
+    policy: &RequestAuthentication,
+    targets: Vec<PolicyTarget>,
+    mut out: Translated,
+) -> Translated {
     if policy.spec.target_ref.is_none() && policy.spec.target_refs.is_empty() {
         out.warnings.push(format!("it has no targetRefs: {NOBODY_LOOKS}"));
     }
@@ -72,25 +77,10 @@ fn authentication(policy: &RequestAuthentication, targets: Vec<PolicyTarget>, mu
         return out;
     }
     let id = PolicyName::authentication(policy.metadata.namespace.clone(), &policy.metadata.name);
-    let tokens: Vec<TokenRule> = policy.spec.jwt_rules.iter().map(token_rule).collect();
+    let tokens: Vec<TokenRule> = policy.spec.jwt_rules.iter().map(|rule| token_rule(options, rule)).collect();
     for (index, rule) in tokens.iter().enumerate() {
-        let at = format!("spec.jwtRules[{index}]");
-        match &rule.keys {
-            TokenKeys::None => out.warnings.push(format!(
-                "{at}: neither jwks nor jwksUri is given, and the issuer is not asked for it: its tokens are DENIED"
-            )),
-            TokenKeys::At { uri, .. } if !["http://", "https://"].iter().any(|scheme| uri.starts_with(scheme)) => {
-                out.warnings.push(format!("{at}.jwksUri {uri:?} is no http or https address: its tokens are DENIED"));
-            }
-            TokenKeys::At { .. } => {}
-            TokenKeys::Inline(text) => match KeySet::parse(text.as_bytes()) {
-                Err(why) => out.warnings.push(format!("{at}.jwks: {why}: its tokens are DENIED")),
-                Ok(keys) => {
-                    let skipped = keys.skipped().iter();
-                    out.warnings.extend(skipped.map(|why| format!("{at}.jwks: a key is not used: {why}")));
-                }
-            },
-        }
+        let problems = token_keys::problems(options, &rule.keys).into_iter();
+        out.warnings.extend(problems.map(|problem| format!("spec.jwtRules[{index}]{problem}")));
     }
     let (action, rules) = (Action::Authenticate, Vec::new());
     let mut translated = Policy { id, action, targets, rules, dry_run: false, tokens, not_understood: None };
@@ -106,7 +96,7 @@ fn authentication(policy: &RequestAuthentication, targets: Vec<PolicyTarget>, mu
     out
 }
 
-fn token_rule(rule: &JwtRule) -> TokenRule {
+fn token_rule(options: &Options, rule: &JwtRule) -> TokenRule {
     let not_empty = |text: &String| (!text.is_empty()).then(|| Name::from(&**text));
     TokenRule {
         issuer: (*rule.issuer).into(),
@@ -114,7 +104,7 @@ fn token_rule(rule: &JwtRule) -> TokenRule {
         keys: match (&*rule.jwks, &*rule.jwks_uri) {
             ("", "") => TokenKeys::None,
             ("", uri) => TokenKeys::At {
-                uri: uri.into(),
+                uri: token_keys::whole_address(options, uri).into(),
                 timeout: Duration::from_millis(rule.timeout_ms().unwrap_or(FIVE_SECONDS)),
             },
             (text, _) => TokenKeys::Inline(text.into()),

@@ -84,7 +84,7 @@ spec:
   jwtRules:
   - issuer: https://served.example
     audiences: [web]
-    jwksUri: http://issuer.shop.svc.cluster.local/keys.json
+    jwksUri: http://issuer.shop/keys.json
     outputClaimToHeaders: [{header: x-user, claim: sub}]
   - issuer: https://inline.example
     jwks: 'INLINE'
