@@ -132,8 +132,9 @@ fn started(command: &mut Command) -> Origin {
 
 fn nginx(directory: &Path, at: SocketAddr) -> Origin {
     let own = directory.join("nginx");
+    // A worker would outlive a master that is killed.
     let config = format!(
-        "daemon off; worker_processes 1; pid {0}/pid; error_log {0}/error.log;\nevents {{}}\nhttp {{ access_log off;\n\
+        "daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;\nevents {{}}\nhttp {{ access_log off;\n\
          client_body_temp_path {0}/a; proxy_temp_path {0}/b; fastcgi_temp_path {0}/c; uwsgi_temp_path {0}/d; scgi_temp_path {0}/e;\n\
          server {{ listen {at}; root {1}; }} }}\n",
         own.display(),
