@@ -224,6 +224,14 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
     let metadata = source.metadata();
     let namespace = &*metadata.namespace;
     let mut out = Translated::default();
+    // The group's default is the Gateway API's own, so leaving it out is the usual slip.
+    for parent in source.parent_refs().iter().filter(|it| it.kind.as_deref() == Some("Service") && !is_service(it)) {
+        let named = parent.group.as_deref().unwrap_or(GATEWAY_API);
+        out.warnings.push(format!(
+            "parent Service {}: its group is {named}, which has no Services, so the route has NO effect there; write group: \"\"",
+            parent.name
+        ));
+    }
     let ours: Vec<&ParentReference> = source
         .parent_refs()
         .iter()

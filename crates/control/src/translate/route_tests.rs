@@ -47,6 +47,23 @@ fn put(translator: &mut Translator, yaml: &str) -> Delta {
     translator.apply(upserts(yaml))
 }
 
+#[test]
+fn a_parent_of_the_wrong_group_is_told() {
+    let mut translator = shop();
+    let key = ObjectKey::new(Kind::HTTPRoute, "shop", "r");
+    for (parent, told) in [
+        ("kind: Service, name: web", "its group is gateway.networking.k8s.io"),
+        ("group: apps, kind: Service, name: web", "its group is apps"),
+        ("name: web", ""),
+    ] {
+        let spec = format!("{{parentRefs: [{{{parent}}}], rules: [{{backendRefs: [{{name: v2, port: 80}}]}}]}}");
+        put(&mut translator, &route_object("HTTPRoute", "shop", "r", &spec));
+        let warnings = translator.warnings().get(&key).map(|all| all.join("\n")).unwrap_or_default();
+        assert!(warnings.contains(told) && warnings.is_empty() == told.is_empty(), "{parent}: {warnings}");
+        assert_eq!(conditions(&translator, Kind::HTTPRoute, "shop", "r"), Vec::<String>::new(), "{parent}");
+    }
+}
+
 fn conditions(translator: &Translator, kind: Kind, namespace: &str, name: &str) -> Vec<String> {
     let parents = translator.route_status(&ObjectKey::new(kind, namespace, name));
     let of = |parent: &ParentStatus| {

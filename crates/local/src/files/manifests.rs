@@ -268,9 +268,9 @@ impl Reading {
 
     fn finish(mut self) -> Result<Manifests, Error> {
         if self.problems.is_empty() {
-            let all = self.found.objects.values();
-            let gateways = passed_over::gateways(all.filter_map(|it| Some((&*it.object, it.origin.as_ref()?))));
-            self.found.passed_over.extend(gateways);
+            let all = self.found.objects.values().filter_map(|it| Some((&*it.object, it.origin.as_ref()?)));
+            let passed_over = [passed_over::gateways(all.clone()), passed_over::routes(all)];
+            self.found.passed_over.extend(passed_over.into_iter().flatten());
             return Ok(self.found);
         }
         let more = self.problems.len().saturating_sub(MAX_PROBLEMS);

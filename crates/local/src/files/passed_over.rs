@@ -166,6 +166,33 @@ pub(super) fn gateways<'a>(objects: impl Iterator<Item = (&'a Object, &'a Origin
     objects.clone().filter_map(passed_over).collect()
 }
 
+/// The routes among objects that lead nothing anywhere, because nothing here is a parent of theirs.
+pub(super) fn routes<'a>(objects: impl Iterator<Item = (&'a Object, &'a Origin)>) -> Vec<PassedOver> {
+    let passed_over = |(object, origin): (&Object, &Origin)| {
+        let parents = match object {
+            Object::HTTPRoute(route) => &route.spec.parent_refs,
+            Object::GRPCRoute(route) => &route.spec.parent_refs,
+            Object::TLSRoute(route) => &route.spec.parent_refs,
+            Object::TCPRoute(route) => &route.spec.parent_refs,
+            _ => return None,
+        };
+        // Of these the control plane says what becomes of them.
+        let is_told = |kind: Option<&str>| matches!(kind, Some("Service" | "ServiceEntry"));
+        if parents.iter().any(|parent| is_told(parent.kind.as_deref())) {
+            return None;
+        }
+        Some(PassedOver {
+            origin: origin.clone(),
+            object: object.key().to_string(),
+            field: String::new(),
+            effect: "traffic is NOT routed by it: none of its parentRefs is a Service (group: \"\", kind: Service)"
+                .to_owned(),
+            concerns: Concerns::Nobody,
+        })
+    };
+    objects.filter_map(passed_over).collect()
+}
+
 fn concerns(kind: &str, body: &Value) -> Concerns {
     let text = |value: &Value| value.as_str().map(Name::from);
     let metadata = |field: &str| body.get("metadata").and_then(|metadata| metadata.get(field)).and_then(text);

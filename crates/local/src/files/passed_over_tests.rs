@@ -44,6 +44,12 @@ fn what_is_passed_over_says_what_does_not_happen() {
             "{gatewayClassName: nginx, listeners: [{name: http, port: 80, protocol: HTTP}]}",
             "nothing from outside is led in by it",
         ),
+        (
+            "gateway.networking.k8s.io/v1",
+            "HTTPRoute",
+            "{parentRefs: [{name: edge}, {group: '', kind: Servce, name: web}]}",
+            "traffic is NOT routed by it: none of its parentRefs is a Service (group: \"\", kind: Service)",
+        ),
         ("networking.istio.io/v1", "Gateway", "{servers: []}", "nothing from outside is led in by it"),
         ("networking.k8s.io/v1", "Ingress", "{}", "nothing from outside is led in by it"),
         ("apps/v1", "DaemonSet", "{}", "its pods are NOT started; write one Pod with a nodeName for each node"),
