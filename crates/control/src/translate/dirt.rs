@@ -11,7 +11,7 @@ use super::index::{Known, Named, target_pods};
 use super::policy_refs::Attachable;
 use super::rule_host::Host;
 use super::waypoint::{Addressed, default_of, required};
-use super::{authorization, route_refs, service, virtual_service, workload};
+use super::{authorization, route_refs, service, virtual_host, workload};
 use leno_objects::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, FromNamespaces, Gateway, Kind, Labels, Namespace, Node,
     Object, ObjectKey, ObjectMeta, PeerAuthentication, Pod, Service, VirtualService,
@@ -59,7 +59,7 @@ impl Dirt {
             Kind::VirtualService => {
                 // The oldest of those for a host counts, so each speaks of the others.
                 for object in both().filter_map(VirtualService::of) {
-                    for host in virtual_service::hosts(options, object) {
+                    for host in virtual_host::hosts(options, object) {
                         self.virtuals.extend(index.virtuals_for(&key.namespace, &host).cloned());
                     }
                 }

@@ -12,7 +12,7 @@ use leno_objects::{
 
 use super::policy_refs::Attachable;
 use super::rule_host::Host;
-use super::{Options, route_refs, service, virtual_service, workload};
+use super::{Options, route_refs, service, virtual_host, workload};
 
 pub(super) use super::Named;
 
@@ -173,7 +173,7 @@ impl Index {
                 Some(Object::DestinationRule(rule)) => self.rule(options, key, rule, add),
                 Some(Object::VirtualService(object)) => {
                     let me = (key.namespace.clone(), key.name.clone());
-                    for host in virtual_service::hosts(options, object) {
+                    for host in virtual_host::hosts(options, object) {
                         let hash = self.hash((&*key.namespace, &*host));
                         self.virtuals.change(hash, &me, add);
                     }

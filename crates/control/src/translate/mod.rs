@@ -20,6 +20,7 @@ mod service;
 mod service_name;
 mod through_waypoint;
 mod token_keys;
+mod virtual_host;
 mod virtual_service;
 pub(crate) mod waypoint;
 mod without_waypoint;

@@ -12,6 +12,7 @@ use leno_objects::{
 
 use super::Options;
 use super::index::Known;
+use super::virtual_host::{hosts, whole};
 
 /// What becomes of an object.
 #[derive(Debug, Default)]
@@ -26,19 +27,6 @@ pub(super) struct Translated {
 /// Whether it is for requests in the mesh, and not only for those that come by some gateway.
 fn is_of_mesh(object: &VirtualService) -> bool {
     object.spec.gateways.is_empty() || object.spec.gateways.iter().any(|gateway| gateway == "mesh")
-}
-
-/// The host names that an object names, whole ones of Kubernetes' names alone.
-pub(super) fn hosts<'a>(options: &'a Options, object: &'a VirtualService) -> impl Iterator<Item = String> + 'a {
-    object.spec.hosts.iter().map(move |host| whole(options, object, host))
-}
-
-fn whole(options: &Options, object: &VirtualService, host: &str) -> String {
-    let host = host.to_ascii_lowercase();
-    if host.contains(['.', '*']) {
-        return host;
-    }
-    format!("{host}.{}.svc.{}", object.metadata.namespace, options.cluster_domain)
 }
 
 /// Which object counts for a host: the oldest.
