@@ -160,6 +160,9 @@ impl Subject {
             Via::Nodes | Via::Waypoint if matches!(self, Self::Haproxy(_) | Self::Traefik(_)) => {
                 Some("it is no proxy of a node")
             }
+            Via::Nodes if step.is_to_services() && matches!(self, Self::Floor | Self::Envoy(_)) => {
+                Some("as a node's proxy it knows no services")
+            }
             Via::Nodes if step.crosses_nodes() => None,
             Via::Nodes => self.absent_in_node(),
             Via::Waypoint => match self {
@@ -333,6 +336,7 @@ fn program(name: &str, path: &str) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{Size, find};
 
     fn refusal(text: &str) -> String {
         Subject::parse(text).unwrap_err().to_string()
@@ -361,6 +365,25 @@ mod tests {
             let known = Subject::parse(&name.replace("[=PATH]", "").replace("PATH", "/bin/sh")).unwrap();
             assert!(known.to_string().starts_with(name.split(['[', '=']).next().unwrap()), "{name}");
         }
+    }
+
+    #[test]
+    fn who_knows_no_services_is_asked_for_none() {
+        let steps = |scenario: &str| find(scenario, Size::Full).unwrap().steps;
+        let http = steps("http");
+        let absent = |subject: &str, step: &str| {
+            let step = http.iter().find(|it| it.name.starts_with(step)).unwrap();
+            Subject::parse(subject).unwrap().absent(step).unwrap_or_default()
+        };
+        for subject in ["floor", "envoy=/bin/sh"] {
+            assert!(absent(subject, "path/l4/").contains("knows no services"), "{subject}");
+            assert!(absent(subject, "path/waypoint/").contains("knows no waypoints"), "{subject}");
+        }
+        for subject in ["none", "leno", "ztunnel=/bin/sh"] {
+            assert_eq!(absent(subject, "path/l4/"), "", "{subject}");
+        }
+        assert_eq!(absent("envoy=/bin/sh", "hop/plain"), "");
+        assert!(steps("latency").iter().all(|step| Subject::Floor.covers(step)));
     }
 
     #[test]

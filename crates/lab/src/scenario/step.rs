@@ -60,6 +60,13 @@ impl Step {
         self.loads.iter().all(|placed| placed.to != NEAR)
     }
 
+    /// Whether some of its traffic is addressed to services, whose names have a namespace, and not to pods.
+    #[must_use]
+    pub fn is_to_services(&self) -> bool {
+        let walks = |load: &Load| matches!(load, Load::Http(load) if load.walk.is_some());
+        self.loads.iter().any(|placed| placed.to.contains('.') || walks(&placed.load))
+    }
+
     /// What it asks of the hop that it measures.
     #[must_use]
     pub fn hop(&self) -> Option<Hop> {
