@@ -23,6 +23,8 @@ use super::rule_host::Host;
 pub(super) struct Translated {
     /// `None` if it counts for no service.
     pub(super) policy: Option<EndpointPolicy>,
+    /// Whether the last good version stays in force, because this one can't be followed.
+    pub(super) keep_last: bool,
     pub(super) warnings: Vec<String>,
 }
 
@@ -57,13 +59,23 @@ fn counts(rule: &DestinationRule) -> bool {
     rule.spec.workload_selector.is_none() && rule.not_understood.is_empty()
 }
 
+/// What stays in force of the last good version of a rule: what it says of services that the rule is still for, and for which
+/// no other one counts by now.
+pub(super) fn kept(rules: &Rules<'_>, rule: &DestinationRule, held: &EndpointPolicy) -> Option<EndpointPolicy> {
+    let host = Host::of(rules.0.options, rule);
+    let is_free = |service: &&ServiceName| host.covers(&service.hostname) && rules.winner(service).is_none();
+    let services: Vec<ServiceName> = held.services.iter().filter(is_free).cloned().collect();
+    (!services.is_empty()).then(|| EndpointPolicy { services, ..held.clone() })
+}
+
 /// Translates a rule.
 pub(super) fn destination_rule(rules: &Rules<'_>, mesh: &Mesh, rule: &DestinationRule) -> Translated {
     let options = rules.0.options;
     let mut out = Translated::default();
     if !rule.not_understood.is_empty() {
+        out.keep_last = true;
         out.warnings.push(format!(
-            "not understood by this version of Leno, so nothing of it is in force: {}",
+            "not understood by this version of Leno: {}; it is not followed in part, and the version before stays in force",
             rule.not_understood.join("; ")
         ));
         return out;

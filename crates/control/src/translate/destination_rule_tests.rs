@@ -183,10 +183,39 @@ fn a_rule_for_some_clients_or_with_an_unknown_part_is_not_in_force() {
     put(&mut translator, &rule("shop", "r", OLD, "host: web, workloadSelector: {matchLabels: {app: x}}"));
     assert_eq!(of(&translator, "shop", "web"), None);
     assert!(warnings(&translator, "shop", "r").contains("for some of them is NOT in force"));
-    let mut rule = crate::testing::load(&rule("shop", "r", OLD, "host: web"));
+    put_unknown(&mut translator, "host: web");
+    assert_eq!(of(&translator, "shop", "web"), None);
+    assert!(warnings(&translator, "shop", "r").contains("by this version of Leno: spec.trafficPolicy.next"));
+}
+
+/// Puts a version of the rule `shop/r` that has a part which nobody knows.
+fn put_unknown(translator: &mut Translator, spec: &str) {
+    let mut rule = crate::testing::load(&rule("shop", "r", OLD, spec));
     let leno_objects::Object::DestinationRule(one) = &mut rule[0] else { panic!("a rule") };
     one.not_understood = vec!["spec.trafficPolicy.next: unknown".to_owned()];
     translator.apply(rule.into_iter().map(Change::upsert));
+}
+
+#[test]
+fn the_last_good_version_stays_in_force() {
+    let limits = "host: web, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}}";
+    let mut translator = shop();
+    put(&mut translator, &rule("shop", "r", OLD, limits));
+    let held = |translator: &Translator| {
+        let id = PolicyName { namespace: "shop".into(), name: "r".into() };
+        translator.mesh().endpoint_policy(&id).map(|policy| policy.of_port(80).max_connections)
+    };
+    assert_eq!(held(&translator), Some(Some(7)));
+    put_unknown(&mut translator, "host: web, trafficPolicy: {connectionPool: {tcp: {maxConnections: 9}}}");
+    assert_eq!((of(&translator, "shop", "web").as_deref(), held(&translator)), (Some("shop/r"), Some(Some(7))));
+    // Another rule for the host counts, and when it goes, nothing is known of what was before it.
+    put(&mut translator, &rule("shop", "other", NEW, "host: web"));
+    assert_eq!((of(&translator, "shop", "web").as_deref(), held(&translator)), (Some("shop/other"), None));
+    translator.apply([Change::Remove(ObjectKey::new(Kind::DestinationRule, "shop", "other"))]);
     assert_eq!(of(&translator, "shop", "web"), None);
-    assert!(warnings(&translator, "shop", "r").contains("nothing of it is in force: spec.trafficPolicy.next"));
+    // A version for another host leaves nothing of the one before.
+    put(&mut translator, &rule("shop", "r", OLD, limits));
+    put_unknown(&mut translator, "host: plain");
+    assert_eq!(held(&translator), None);
+    assert!(readers(&translator, "shop", "r").is_empty());
 }

@@ -395,9 +395,14 @@ impl Translator {
             let all = destination_rule::Rules(self.known());
             let translated = rule.map(|rule| destination_rule::destination_rule(&all, &self.mesh, rule));
             let translated = translated.unwrap_or_default();
-            let key = ObjectKey::new(Kind::DestinationRule, namespace.clone(), name.clone());
+            let id = PolicyName { namespace: namespace.clone(), name: name.clone() };
+            let policy = match (rule, self.mesh.endpoint_policy(&id)) {
+                (Some(rule), Some(held)) if translated.keep_last => destination_rule::kept(&all, rule, held),
+                _ => translated.policy,
+            };
+            let key = ObjectKey::new(Kind::DestinationRule, namespace, name);
             self.warn(key, translated.warnings, delta);
-            self.put_endpoint_policy(PolicyName { namespace, name }, translated.policy, delta);
+            self.put_endpoint_policy(id, policy, delta);
         }
     }
 
