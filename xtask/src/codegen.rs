@@ -24,6 +24,7 @@ const PACKAGES: [Package; 2] = [
         files: &[
             "google/rpc/status.proto",
             "envoy/config/core/v3/base.proto",
+            "envoy/service/auth/v3/check.proto",
             "envoy/service/discovery/v3/ads.proto",
             "istio/auth/ca.proto",
             "istio/security/authorization.proto",

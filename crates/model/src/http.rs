@@ -5,6 +5,7 @@
 //! that specification and decided in the `policy` crate.
 
 mod authorization;
+mod authorizer;
 mod backend_target;
 mod endpoints;
 mod filter;
@@ -14,6 +15,7 @@ mod route;
 mod token;
 
 pub use authorization::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
+pub use authorizer::{AllowedBy, AnswerHeader, Authorizer, AuthorizerAnswer, DeniedBy, HeaderMeets};
 pub use backend_target::BackendTarget;
 pub use endpoints::{Balancing, Ejection, EndpointPolicy, EndpointRules, HashOf, RetryBudget};
 pub use filter::{Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};

@@ -223,6 +223,11 @@ kinds! {
 }
 
 impl Kind {
+    /// [`Self::OF_THE_MESH`], and what holds the mesh's own configuration where that is an object among the others: a ConfigMap.
+    pub fn of_files() -> Vec<Self> {
+        Self::OF_THE_MESH.iter().copied().chain([Self::ConfigMap]).collect()
+    }
+
     /// The kinds that a control plane makes something of. What else there is concerns only who starts pods, and a
     /// control plane of a cluster should not even see its Secrets.
     pub const OF_THE_MESH: &[Self] = &[

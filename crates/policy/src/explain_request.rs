@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_model::http::{BackendTarget, PolicyAction, TokenKeys};
+use leno_model::http::{Authorizer, BackendTarget, PolicyAction, TokenKeys};
 use leno_model::{AppProtocol, HBONE_PORT, Mesh, Service, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,8 @@ pub struct AtWaypoint {
     /// Whether that is a refusal.
     #[serde(skip)]
     pub denied: bool,
+    /// Whether external authorisers decide before all policies. They are not asked here.
+    pub asks_authorizers: bool,
     /// The policies that are asked.
     pub policies: Vec<PolicyAsked>,
     /// What policies say that are only logged.
@@ -83,7 +85,7 @@ pub struct Refused {
 pub struct PolicyAsked {
     /// `namespace/name`.
     pub policy: String,
-    /// `ALLOW`, `DENY` or `AUDIT`.
+    /// `ALLOW`, `DENY`, `CUSTOM` or `AUDIT`.
     pub action: &'static str,
     /// The rule that matches, counted from 1.
     pub rule: Option<usize>,
@@ -145,6 +147,7 @@ pub(crate) fn explain(
         refused: None,
         verdict: None,
         denied: false,
+        asks_authorizers: false,
         policies: Vec::new(),
         logged: Vec::new(),
         rule: None,
@@ -236,7 +239,7 @@ pub(crate) fn explain(
         source_namespace: identity.as_ref().map(|identity| &**identity.namespace()),
     };
     out.request = Some(Line { method: asked.method.clone(), host: host.name.to_string(), path: path.to_string() });
-    let subject = Subject::new(connection, Some(&request));
+    let subject = Subject::new(connection, Some(&request)).authorized();
     match guard.authenticate(&request, &NotHere, 0) {
         // It has none, which is known.
         Ok(caller) => judged(&guard, &subject.by(&caller), &mut out),
@@ -275,6 +278,17 @@ impl AtWaypoint {
         if !self.is_allowed() {
             return Outcome::Denied;
         }
+        if self.asks_authorizers {
+            return match self.by_backends() {
+                refused @ (Outcome::Denied | Outcome::Refused) => refused,
+                _ => Outcome::AtWaypoint,
+            };
+        }
+        self.by_backends()
+    }
+
+    /// What it comes to, if every authoriser allows it.
+    fn by_backends(&self) -> Outcome {
         if self.answer.is_some() {
             return Outcome::AnsweredByRoute;
         }
@@ -317,6 +331,7 @@ fn judged(guard: &Guard, subject: &Subject<'_>, out: &mut AtWaypoint) {
         out.verdict = Some("allowed: no policy with targetRefs is about it".to_owned());
         return;
     }
+    let asked = if subject.has_request() { authorizers(guard, subject) } else { Vec::new() };
     let Judgement { verdict, notes } = guard.judge(subject);
     out.verdict = Some(match &verdict {
         Ok(Some(by)) => format!("allowed by rule {} of policy {}", by.rule + 1, by.policy),
@@ -324,6 +339,11 @@ fn judged(guard: &Guard, subject: &Subject<'_>, out: &mut AtWaypoint) {
         Err(denied) => denied.to_string(),
     });
     out.denied = verdict.is_err();
+    if !asked.is_empty() && !out.denied {
+        out.verdict = out.verdict.take().map(|verdict| format!("{verdict}, if every authoriser allows it"));
+    }
+    out.asks_authorizers = !asked.is_empty();
+    out.notes.extend(asked);
     if out.denied && subject.has_request() {
         out.notes.push(format!("its client gets status 403 and the body {:?}", Denied::TEXT));
     }
@@ -337,12 +357,29 @@ fn judged(guard: &Guard, subject: &Subject<'_>, out: &mut AtWaypoint) {
     out.policies = asked.collect();
 }
 
+/// What is said of the authorisers that a waypoint asks about a request. They are not asked here.
+fn authorizers(guard: &Guard, subject: &Subject<'_>) -> Vec<String> {
+    let said = |(policy, it): (&leno_model::PolicyName, &Arc<Authorizer>)| {
+        let without = match it.fail_open {
+            true => "passes (failOpen)".to_owned(),
+            false => format!("gets status {}", it.status_on_error),
+        };
+        format!(
+            "before all other policies the waypoint asks the authoriser {:?} ({}:{}) whether it may pass, as policy {policy} \
+             says; it is not asked here. Without an answer within {:?} the request {without}",
+            it.provider, it.hostname, it.port, it.timeout
+        )
+    };
+    guard.to_ask(subject).into_iter().map(said).collect()
+}
+
 fn action_name(action: PolicyAction) -> &'static str {
     match action {
         PolicyAction::Allow => "ALLOW",
         PolicyAction::Deny => "DENY",
         PolicyAction::Audit => "AUDIT",
         PolicyAction::Authenticate => "AUTHENTICATE",
+        PolicyAction::Custom => "CUSTOM",
     }
 }
 
@@ -503,7 +540,7 @@ fn to_backends(
                 match mesh.service(id) {
                     Some(service) => {
                         of_service(mesh, own, service, *port, None, &mut backend);
-                        if let Some(refused) = refused_by_backend(at, service, *port, request) {
+                        if let Some(refused) = refused_by_backend(at, service, *port, request, out) {
                             backend.refused = Some(refused);
                         }
                     }
@@ -524,13 +561,21 @@ fn refused_by_backend(
     service: &Arc<Service>,
     port: u16,
     request: Option<&Request<'_>>,
+    out: &mut AtWaypoint,
 ) -> Option<Refused> {
     let address = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
     let backend = WaypointTarget::Service { service: service.clone(), port, address };
     let policies = policies_of_backend(at.mesh, at.own, at.target, &backend)?;
     let guard = Guard::new(policies.values().map(|policy| &**policy));
     let connection = Connection { destination: backend.seen_by_policies(), ..at.connection };
-    let denied = guard.judge(&Subject::new(connection, request)).verdict.err()?;
+    let mut subject = Subject::new(connection, request);
+    if subject.has_request() {
+        subject = subject.authorized();
+        let asked = authorizers(&guard, &subject);
+        out.asks_authorizers |= !asked.is_empty();
+        out.notes.extend(asked.into_iter().map(|said| format!("for {}: {said}", service.id)));
+    }
+    let denied = guard.judge(&subject).verdict.err()?;
     Some(Refused { status: request.map(|_| 403), reason: format!("by the policies of {}: {denied}", service.id) })
 }
 

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use leno_model::http::{
-    Attribute, AttributeTest, Backend as RouteBackend, Filter, Match, Parent, PathMatch, Policy, PolicyClause,
-    PolicyRule, PolicyTarget, Redirect, Route, RouteKind, RouteName, Rule, Timeouts,
+    Attribute, AttributeTest, Authorizer, Backend as RouteBackend, Filter, Match, Parent, PathMatch, Policy,
+    PolicyClause, PolicyRule, PolicyTarget, Redirect, Route, RouteKind, RouteName, Rule, Timeouts,
 };
 use leno_model::{Action, Authorization, Name, Scope};
 
@@ -22,6 +22,7 @@ fn policy(name: &str, action: PolicyAction, target: &Service, tests: Vec<Attribu
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![tests] }] }],
         dry_run: false,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: None,
     }
 }
@@ -181,4 +182,36 @@ fn a_request_that_passes_no_waypoint_is_only_a_connection() {
     assert_eq!(explanation.outcome, Outcome::Allowed);
     assert!(explanation.at_waypoint.is_none());
     assert!(explanation.to_string().contains("nobody looks at its requests"), "{explanation}");
+}
+
+#[test]
+fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
+    let mut shop = shop();
+    let authorizer = Authorizer {
+        provider: "opa".into(),
+        namespace: "".into(),
+        hostname: "opa.auth.svc.cluster.local".into(),
+        port: 9191,
+        timeout: std::time::Duration::from_secs(1),
+        fail_open: false,
+        status_on_error: 403,
+    };
+    let custom = policy("default/ask", PolicyAction::Custom, &shop.web, vec![asks(Attribute::Path, "/asked*")]);
+    shop.mesh.upsert_request_policy(Arc::new(Policy { authorizer: Some(authorizer.into()), ..custom }));
+    let (explanation, found) = shop.asked(&get("/asked"));
+    assert_eq!(explanation.outcome, Outcome::AtWaypoint, "{explanation}");
+    assert!(
+        found.verdict.as_deref().is_some_and(|said| said.ends_with(", if every authoriser allows it")),
+        "{found:?}"
+    );
+    let text = explanation.to_string();
+    assert!(text.contains("CUSTOM default/ask: rule 1 matches"), "{text}");
+    assert!(text.contains("asks the authoriser \"opa\" (opa.auth.svc.cluster.local:9191)"), "{text}");
+    assert!(text.contains("Without an answer within 1s the request gets status 403"), "{text}");
+    let (explanation, found) = shop.asked(&get("/other"));
+    assert_eq!((explanation.outcome, found.asks_authorizers), (Outcome::Allowed, false), "{explanation}");
+
+    let deny = policy("default/no", PolicyAction::Deny, &shop.web, vec![asks(Attribute::Path, "/asked/no")]);
+    shop.mesh.upsert_request_policy(Arc::new(deny));
+    assert_eq!(shop.asked(&get("/asked/no")).0.outcome, Outcome::Denied, "whatever the authoriser says");
 }

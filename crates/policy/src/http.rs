@@ -7,6 +7,7 @@ pub mod rate;
 
 mod attribute_test;
 mod authentication;
+pub mod authorizer;
 mod bucket;
 mod changes;
 mod conditions;

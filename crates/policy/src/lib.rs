@@ -39,5 +39,5 @@ pub use routing::{
     Identities, Reachable, Route, RouteError, RoutePlan, reachable, route, route_around, route_to_reachable,
 };
 pub use understood::NotUnderstood;
-pub use waypoint::WaypointProblem;
+pub use waypoint::{WaypointProblem, serves};
 pub use waypoint_target::{WaypointRefusal, WaypointTarget, waypoint_target};

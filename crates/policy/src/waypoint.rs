@@ -103,7 +103,7 @@ pub(crate) fn is_waypoint(mesh: &Mesh, workload: &Workload, gateway: &GatewayAdd
 }
 
 /// Whether `workload` is an instance of a waypoint that the service names.
-pub(crate) fn serves(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
+pub fn serves(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
     let weighted = service.weighted_waypoints.iter().map(|w| &w.destination);
     service.waypoint.iter().chain(weighted).any(|gateway| is_waypoint(mesh, workload, gateway))
 }

@@ -1,5 +1,6 @@
 //! Conversion between the model's types and their protobuf messages.
 
+mod authorizer;
 mod endpoint_policy;
 mod fields;
 mod policy;

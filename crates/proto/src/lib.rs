@@ -5,6 +5,7 @@
 //! here decides anything. A message with a value that the model can't hold, or that this version does not know, is
 //! refused as a whole, so that half of a newer control plane's rule is never applied.
 
+pub mod check;
 pub mod convert;
 mod error;
 mod stand_in;
@@ -57,6 +58,12 @@ pub mod discovery {
     pub use crate::generated::envoy::config::core::v3::*;
     pub use crate::generated::envoy::service::discovery::v3::*;
     pub use crate::generated::google::rpc::*;
+}
+
+/// `envoy.service.auth.v3`: questions to external authorisers and their answers.
+pub mod auth {
+    pub use crate::generated::envoy::service::auth::v3::*;
+    pub use crate::generated::google::rpc::Status;
 }
 
 /// `istio.v1.auth`: certificates for workloads.

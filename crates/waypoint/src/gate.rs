@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::authorizers::Authorizers;
 use crate::balance::Balancers;
 use crate::config::WaypointConfig;
 use crate::guards::Guards;
@@ -37,6 +38,8 @@ pub(crate) struct Gate {
     pub(crate) guards: Guards,
     /// The keys of issuers of tokens.
     pub(crate) keys: KeyStore,
+    /// Who waits for external authorisers.
+    pub(crate) authorizers: Authorizers,
     /// What is to be read outside of the mesh.
     pub(crate) errands: mpsc::Sender<Errand>,
     pub(crate) lanes: Vec<Lane>,

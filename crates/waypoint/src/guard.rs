@@ -18,7 +18,7 @@ pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointT
     gate.guards.of(mesh, own, target.service().map(|service| &service.id))
 }
 
-/// Decides about a request, or about a connection that is passed on unread. `note` gets what is only logged.
+/// Decides about a request that authorisers let pass, or about a connection that is passed on unread. `note` gets what is only logged.
 pub(crate) fn judge(
     guard: &Guard,
     tunnel: &Tunnel,
@@ -35,7 +35,8 @@ pub(crate) fn judge(
         destination: target.seen_by_policies(),
     };
     let subject = match request {
-        Some((request, caller)) => Subject::new(connection, Some(request)).by(caller),
+        // Its authorisers were asked before, as it came: what they change is not asked about again.
+        Some((request, caller)) => Subject::new(connection, Some(request)).by(caller).authorized(),
         None => Subject::new(connection, None),
     };
     let judgement = guard.judge(&subject);

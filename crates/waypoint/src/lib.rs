@@ -36,6 +36,7 @@
 
 mod accept;
 mod asked;
+mod authorizers;
 mod balance;
 mod by_route;
 mod clear;

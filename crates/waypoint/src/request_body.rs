@@ -19,6 +19,8 @@ pub(crate) enum RequestBody {
     Passing(Box<Passing>),
     /// A copy of it.
     Copied(Copied),
+    /// The waypoint's own, whole. On its own: few have one.
+    Whole(Option<Box<Bytes>>),
 }
 
 /// Why a request's body breaks off.
@@ -114,6 +116,7 @@ impl Body for RequestBody {
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(RequestBodyError::from)))
             }
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(*bytes)))),
             Self::Copied(copied) => match ready!(copied.parts.poll_recv(cx)) {
                 Some(frame) => Poll::Ready(Some(Ok(frame))),
                 None if copied.complete.load(Ordering::Acquire) => Poll::Ready(None),
@@ -127,6 +130,7 @@ impl Body for RequestBody {
             Self::Empty => true,
             Self::Passing(passing) => passing.incoming.is_end_stream(),
             Self::Copied(_) => false,
+            Self::Whole(bytes) => bytes.is_none(),
         }
     }
 
@@ -135,6 +139,7 @@ impl Body for RequestBody {
             Self::Empty => SizeHint::with_exact(0),
             Self::Passing(passing) => passing.incoming.size_hint(),
             Self::Copied(_) => SizeHint::default(),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
         }
     }
 }

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::authorizers::Authorizers;
 use crate::balance::{Balancers, Totals};
 use crate::clear;
 use crate::config::{Config, WaypointConfig};
@@ -125,6 +126,7 @@ impl Waypoint {
                 retries_refused: core.metrics.retries_refused().clone(),
             }),
             keys: KeyStore::default(),
+            authorizers: Authorizers::default(),
             errands,
             unproven: Unproven::new(core.config.max_unproven_peers, &core.unproven),
             config: config.waypoint.clone(),

@@ -66,7 +66,7 @@ pub(super) fn authorization(options: &Options, policy: &AuthorizationPolicy) -> 
         PolicyAction::Deny | PolicyAction::Audit => Action::Deny,
         PolicyAction::Custom => {
             translation.warnings.push(
-                "action CUSTOM needs an external authoriser, which Leno does not have yet: what matches is DENIED"
+                "action CUSTOM needs a waypoint (targetRefs instead of a selector), which asks the authoriser: what matches is DENIED"
                     .to_owned(),
             );
             Action::Deny

@@ -182,7 +182,7 @@ fn what_cannot_be_enforced_makes_it_stricter() {
         (
             "{action: CUSTOM, provider: {name: opa}, rules: [{to: [{operation: {ports: [\"80\"]}}]}]}",
             vec![rule(&[ports(&[80])])],
-            &["action CUSTOM needs an external authoriser", "DENIED"],
+            &["action CUSTOM needs a waypoint", "DENIED"],
         ),
     ];
     for (spec, rules, words) in cases {

@@ -35,7 +35,7 @@ impl<'a> Rules<'a> {
     /// The rule that counts for a service: one in its namespace, or else one in the root namespace; of these, the one that says
     /// most of the host; of those, the oldest.
     fn winner(&self, service: &ServiceName) -> Option<&'a DestinationRule> {
-        let Known { options, store, index } = self.0;
+        let Known { options, store, index, .. } = self.0;
         let named = index.rules_covering(&service.hostname);
         let in_namespace = |namespace: &Name| {
             let rules = named.iter().filter(|(of, _)| of == namespace);

@@ -30,23 +30,22 @@ pub(super) struct Dirt {
     pub(super) routes: BTreeSet<ObjectKey>,
     pub(super) virtuals: BTreeSet<Named>,
     pub(super) rules: BTreeSet<Named>,
+    /// Whether the mesh's own configuration changed.
+    pub(super) mesh_config: bool,
 }
 
 impl Dirt {
     /// Marks what is affected by the change of the object `key` from `old` to `new`. `known` already includes the
     /// change.
     pub(super) fn mark(&mut self, known: Known<'_>, key: &ObjectKey, old: Option<&Object>, new: Option<&Object>) {
-        let Known { options, store, index } = known;
+        let Known { options, store, index, .. } = known;
         let me: Named = (key.namespace.clone(), key.name.clone());
         let both = || [old, new].into_iter().flatten();
         match key.kind {
             // Accounts and what makes pods mean something only through their pods; configuration is the programs' own.
-            Kind::ServiceAccount
-            | Kind::Deployment
-            | Kind::StatefulSet
-            | Kind::Job
-            | Kind::ConfigMap
-            | Kind::Secret => {}
+            Kind::ServiceAccount | Kind::Deployment | Kind::StatefulSet | Kind::Job | Kind::Secret => {}
+            // Others are left out before.
+            Kind::ConfigMap => self.mesh_config = true,
             Kind::HTTPRoute | Kind::GRPCRoute | Kind::TLSRoute | Kind::TCPRoute => {
                 self.routes.insert(key.clone());
                 // A GRPCRoute goes before HTTPRoutes of the same service, and a TLSRoute before TCPRoutes.

@@ -11,6 +11,7 @@ use leno_objects::{
 };
 
 use super::policy_refs::Attachable;
+use super::providers::Providers;
 use super::rule_host::Host;
 use super::{Options, route_refs, service, virtual_host, workload};
 
@@ -130,6 +131,7 @@ pub(super) struct Known<'a> {
     pub(super) options: &'a Options,
     pub(super) store: &'a ObjectStore,
     pub(super) index: &'a Index,
+    pub(super) providers: &'a Providers,
 }
 
 impl Index {

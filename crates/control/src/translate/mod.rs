@@ -10,6 +10,7 @@ mod dirt;
 mod index;
 mod peer_authentication;
 mod policy_refs;
+mod providers;
 mod rate;
 mod request_policy;
 mod route;
@@ -38,10 +39,12 @@ use dirt::Dirt;
 use index::{Index, Known};
 use leno_objects::{
     AuthorizationPolicy, Change, DestinationRule, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore,
-    PeerAuthentication, Pod, Service, Sharing, VirtualService,
+    PeerAuthentication, Pod, PolicyAction, Service, Sharing, VirtualService,
 };
 use peer_authentication::Peers;
 use policy_refs::Attachable;
+use providers::Providers;
+pub use providers::{MESH_CONFIG, MESH_CONFIG_ENTRY};
 use workload::Surroundings;
 
 /// Namespace and name.
@@ -146,6 +149,8 @@ pub struct Translator {
     // Shares equal parts of objects.
     sharing: Sharing,
     index: Index,
+    /// Whom policies may have asked.
+    providers: Providers,
     mesh: Mesh,
     // Shares equal names of the mesh.
     names: Names,
@@ -261,6 +266,10 @@ impl Translator {
                 }
                 Change::Remove(key) => key.clone(),
             };
+            // Of configuration, only the mesh's own means anything here.
+            if key.kind == Kind::ConfigMap && key != providers::key(&self.options) {
+                continue;
+            }
             let generation = self.store.generation();
             let old = match change {
                 Change::Upsert(object) => self.store.upsert(object),
@@ -282,6 +291,10 @@ impl Translator {
 
     fn clean(&mut self, dirt: &Dirt) -> Delta {
         let mut delta = Delta::default();
+        let mut attached = dirt.attached.clone();
+        if dirt.mesh_config {
+            self.refresh_providers(&mut attached, &mut delta);
+        }
         for (namespace, name) in &dirt.policies {
             self.refresh_policy(namespace, name, &mut delta);
         }
@@ -300,7 +313,6 @@ impl Translator {
         }
         self.refresh_destination_rules(dirt, &routed, &mut delta);
         self.refresh_virtual_services(dirt, &routed, &mut delta);
-        let mut attached = dirt.attached.clone();
         for service in &delta.services {
             let name = service.hostname.split('.').next().unwrap_or_default();
             let service = (service.namespace.clone(), name.into());
@@ -324,6 +336,19 @@ impl Translator {
             }
         }
         delta
+    }
+
+    /// Looks again at the policies that have an authoriser asked, if there are other ones than before.
+    fn refresh_providers(&mut self, attached: &mut BTreeSet<(Kind, Named)>, delta: &mut Delta) {
+        let (providers, warnings) = Providers::of(&self.options, &self.store);
+        self.warn(providers::key(&self.options), warnings, delta);
+        if self.providers == providers {
+            return;
+        }
+        self.providers = providers;
+        let asking = self.store.authorization_policies().filter(|it| it.spec.action == PolicyAction::Custom);
+        let named = |it: &AuthorizationPolicy| (it.metadata.namespace.clone(), it.metadata.name.clone());
+        attached.extend(asking.map(|it| (Kind::AuthorizationPolicy, named(it))));
     }
 
     fn refresh_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {
@@ -687,7 +712,7 @@ impl Translator {
     }
 
     fn known(&self) -> Known<'_> {
-        Known { options: &self.options, store: &self.store, index: &self.index }
+        Known { options: &self.options, store: &self.store, index: &self.index, providers: &self.providers }
     }
 
     fn surroundings(&self, pod: &Pod) -> Surroundings<'_> {

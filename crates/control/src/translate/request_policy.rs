@@ -83,7 +83,8 @@ fn authentication(
         out.warnings.extend(problems.map(|problem| format!("spec.jwtRules[{index}]{problem}")));
     }
     let (action, rules) = (Action::Authenticate, Vec::new());
-    let mut translated = Policy { id, action, targets, rules, dry_run: false, tokens, not_understood: None };
+    let mut translated =
+        Policy { id, action, targets, rules, dry_run: false, tokens, authorizer: None, not_understood: None };
     let problem = match policy.not_understood.is_empty() {
         false => Some(policy.not_understood.join("; ")),
         true => {
@@ -149,24 +150,31 @@ fn authorization(
     attached: Vec<PolicyTarget>,
     mut out: Translated,
 ) -> Translated {
+    let authorizer = match (policy.spec.action, &policy.spec.provider) {
+        (PolicyAction::Custom, Some(provider)) => match known.providers.get(known.options, &provider.name) {
+            Ok(authorizer) => Some(authorizer),
+            Err(why) => {
+                out.warnings.push(format!("action CUSTOM has nobody to ask, so what matches is DENIED: {why}"));
+                None
+            }
+        },
+        _ => None,
+    };
     let mut translated = Policy {
         id: policy_name(policy),
         action: match policy.spec.action {
             PolicyAction::Allow => Action::Allow,
             PolicyAction::Deny => Action::Deny,
             PolicyAction::Audit => Action::Audit,
-            PolicyAction::Custom => {
-                out.warnings.push(
-                    "action CUSTOM needs an external authoriser, which Leno does not have yet: what matches is DENIED"
-                        .to_owned(),
-                );
-                Action::Deny
-            }
+            // Without somebody to ask, the answer is no.
+            PolicyAction::Custom if authorizer.is_none() => Action::Deny,
+            PolicyAction::Custom => Action::Custom,
         },
         targets: attached,
         rules: Vec::new(),
         dry_run: is_dry_run(policy),
         tokens: Vec::new(),
+        authorizer,
         not_understood: None,
     };
     let mut unknowable = BTreeSet::new();
@@ -183,6 +191,12 @@ fn authorization(
         }
     };
     close(&mut translated, problem, &mut out.warnings);
+    if translated.action == Action::Custom && translated.rules.iter().any(asks_for_a_token) {
+        out.warnings.push(
+            "what a rule says of a token is taken to be so: with action CUSTOM the authoriser is asked before tokens are looked at"
+                .to_owned(),
+        );
+    }
     for attribute in unknowable {
         out.warnings.push(format!(
             "{attribute} can't be checked by this version of Leno: an ALLOW rule that asks for it never matches, and a DENY \
@@ -310,6 +324,17 @@ fn rule(
         }
     }
     Ok(PolicyRule { clauses })
+}
+
+/// Whether a rule says something of the request's token.
+fn asks_for_a_token(rule: &PolicyRule) -> bool {
+    let of_token = |test: &AttributeTest| {
+        matches!(
+            test.attribute,
+            Attribute::RequestPrincipal | Attribute::Audience | Attribute::Presenter | Attribute::Claim(_)
+        )
+    };
+    rule.clauses.iter().flat_map(|clause| clause.alternatives.iter().flatten()).any(of_token)
 }
 
 /// A test, if it asks for anything.

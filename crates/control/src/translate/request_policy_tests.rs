@@ -333,3 +333,73 @@ fn where_no_waypoint_stands_the_pods_stand_in() {
     assert!(lets_in(&translator, "web", 80));
     assert!(translator.made.is_empty() && translator.made_for.is_empty());
 }
+
+const PROVIDERS: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    {\"extensionProviders\": [
+      {\"name\": \"opa\", \"envoyExtAuthzGrpc\": {\"service\": \"opa.auth.svc.cluster.local\", \"port\": 9191, \"failOpen\": FAIL}},
+      {\"name\": \"web\", \"envoyExtAuthzHttp\": {\"service\": \"opa.auth.svc.cluster.local\", \"port\": 8000}}
+    ]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: shop}
+data: {mesh: '{}'}
+";
+
+#[test]
+fn a_custom_policy_asks_whom_the_mesh_configuration_names() {
+    let custom = |provider: &str| {
+        format!(
+            "{{{TO_WEB}, action: CUSTOM, provider: {{name: {provider}}}, rules: [{{to: [{{operation: {{paths: [/a]}}}}]}}]}}"
+        )
+    };
+    let mut translator = shop();
+    translator.apply(upserts(&object("shop", &custom("opa"))));
+    let policy = |translator: &Translator| translator.mesh().request_policy(&id("shop")).expect("a policy").clone();
+    assert_eq!((policy(&translator).action, policy(&translator).rules.len()), (PolicyAction::Deny, 1));
+    let said = warnings(&translator, "shop");
+    assert!(said.contains("DENIED: no provider \"opa\" is known, because there is no ConfigMap"), "{said}");
+
+    let delta = translator.apply(upserts(&PROVIDERS.replace("FAIL", "false")));
+    assert_eq!(delta.request_policies.keys().collect::<Vec<_>>(), [&id("shop")]);
+    let asking = policy(&translator);
+    let authorizer = asking.authorizer.clone().expect("an authoriser");
+    assert_eq!((asking.action, asking.rules.len()), (PolicyAction::Custom, 1));
+    assert_eq!(
+        (&*authorizer.hostname, authorizer.port, authorizer.fail_open),
+        ("opa.auth.svc.cluster.local", 9191, false)
+    );
+    assert_eq!(warnings(&translator, "shop"), "");
+    assert_eq!(readers(&translator, "shop"), ["shop/waypoint"]);
+
+    translator.apply(upserts(&PROVIDERS.replace("FAIL", "true")));
+    assert!(policy(&translator).authorizer.as_ref().is_some_and(|it| it.fail_open), "it follows the configuration");
+    assert!(translator.apply(upserts(&PROVIDERS.replace("FAIL", "true"))).is_empty());
+    translator.apply(upserts(&object("shop", &custom("web"))));
+    assert_eq!(policy(&translator).action, PolicyAction::Deny);
+    assert!(warnings(&translator, "shop").contains("envoyExtAuthzHttp is not spoken by Leno"));
+    let key = ObjectKey::new(Kind::ConfigMap, "istio-system", "istio");
+    assert!(translator.warnings()[&key][0].contains("envoyExtAuthzHttp"));
+
+    translator.apply(upserts(&object("shop", &custom("opa"))));
+    assert_eq!(policy(&translator).action, PolicyAction::Custom);
+    translator.apply([Change::Remove(key.clone())]);
+    assert_eq!((policy(&translator).action, policy(&translator).authorizer.clone()), (PolicyAction::Deny, None));
+    assert!(translator.warnings().get(&key).is_none());
+}
+
+#[test]
+fn a_custom_policy_asks_before_tokens_are_looked_at() {
+    let mut translator = shop();
+    translator.apply(upserts(&PROVIDERS.replace("FAIL", "false")));
+    let spec = format!(
+        "{{{TO_WEB}, action: CUSTOM, provider: {{name: opa}}, rules: [{{from: [{{source: {{requestPrincipals: ['*']}}}}]}}]}}"
+    );
+    translator.apply(upserts(&object("shop", &spec)));
+    assert!(warnings(&translator, "shop").contains("before tokens are looked at"));
+}

@@ -101,7 +101,7 @@ pub(super) fn stand_in<'p>(
 
 /// Whether something of such a policy can be said of a connection. A token comes with a request, and one without any passes.
 fn is_about_connections(action: PolicyAction) -> bool {
-    matches!(action, PolicyAction::Allow | PolicyAction::Deny)
+    matches!(action, PolicyAction::Allow | PolicyAction::Deny | PolicyAction::Custom)
 }
 
 /// What is refused at a port to which these ports of the service lead (`None`: which port is not known): alternatives, each
@@ -111,7 +111,8 @@ fn refused(policies: &[&Policy], leading: Option<&[u16]>) -> Vec<Vec<Clause>> {
         return vec![Vec::new()];
     }
     let of = |action| policies.iter().filter(move |policy| policy.action == action);
-    let denying = of(PolicyAction::Deny).flat_map(|policy| &policy.rules);
+    // Nobody asks an authoriser there, so what it would be asked about is refused.
+    let denying = of(PolicyAction::Deny).chain(of(PolicyAction::Custom)).flat_map(|policy| &policy.rules);
     let mut out: Vec<Vec<Clause>> = denying
         .filter_map(|rule| clauses(rule, leading, true))
         .map(|clauses| clauses.into_iter().map(matching).collect())

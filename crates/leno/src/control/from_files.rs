@@ -26,7 +26,7 @@ impl StatusSink for Log {
 
 /// Reads everything once. Then objects follow the files.
 pub(super) fn parts(args: &ControlArgs, controller: &Controller, options: CaOptions) -> anyhow::Result<Parts> {
-    let feed = Feed::announce(controller.clone(), Kind::OF_THE_MESH);
+    let feed = Feed::announce(controller.clone(), &Kind::of_files());
     let controller = controller.clone();
     let load = move |read: Result<files::Manifests, leno_local::Error>| match read {
         Ok(manifests) => {
@@ -35,7 +35,9 @@ pub(super) fn parts(args: &ControlArgs, controller: &Controller, options: CaOpti
                 tracing::warn!("{warning}");
             }
             tracing::info!(objects = manifests.objects.len(), "manifests loaded");
-            feed.replace(manifests.objects.into_values().map(|sourced| sourced.object));
+            let objects = manifests.objects.into_values().map(|sourced| sourced.object);
+            let objects = objects.map(|object| files::mesh_config(&object).map_or(object, Arc::new));
+            feed.replace(objects);
             controller.lint();
         }
         Err(error) => tracing::error!("the edit is refused as a whole, the last good state stays: {error}"),

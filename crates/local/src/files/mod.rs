@@ -2,6 +2,7 @@
 
 mod layout;
 mod manifests;
+mod mesh_config;
 mod mistakes;
 mod origin;
 mod other_tools;
@@ -9,5 +10,6 @@ pub(crate) mod passed_over;
 pub(crate) mod watch;
 
 pub use manifests::{Manifests, Sourced, follow, parse, read};
+pub use mesh_config::mesh_config;
 pub use origin::Origin;
 pub use passed_over::{Concerns, PassedOver};

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::cluster::addresses::control_plane;
+use crate::files::mesh_config;
 use crate::run_dir::write_file;
 use crate::stage::explained::passed_over_for;
 use crate::stage::listing::PassedOverListing;
@@ -82,7 +83,7 @@ impl Plane {
         };
         let found = Arc::new(Findings::default());
         let controller = Controller::telling(meaning, found.clone());
-        let feed = Feed::announce(controller.clone(), Kind::OF_THE_MESH);
+        let feed = Feed::announce(controller.clone(), &Kind::of_files());
         let authority = CertificateAuthority::ephemeral(options.trust_domain.as_str(), CaOptions::default())
             .map_err(Error::control(what))?;
         let authority = Arc::new(authority);
@@ -156,7 +157,7 @@ impl Plane {
 
     /// Makes these objects all there are.
     pub(crate) fn publish(&self, objects: impl IntoIterator<Item = Object>) {
-        self.feed.replace(objects);
+        self.feed.replace(objects.into_iter().map(|object| mesh_config(&object).unwrap_or(object)));
     }
 
     /// Warnings for the authors of objects: how they were understood, and what is valid but probably not meant.

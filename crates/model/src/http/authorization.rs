@@ -5,8 +5,9 @@
 //! alternative a conjunction of tests. What the tests mean is decided in the `policy` crate.
 
 use std::fmt;
+use std::sync::Arc;
 
-use crate::http::TokenRule;
+use crate::http::{Authorizer, TokenRule};
 use crate::{Name, PolicyName, ServiceName};
 
 /// A policy about requests, and about connections that are passed on unread.
@@ -24,6 +25,8 @@ pub struct Policy {
     pub dry_run: bool,
     /// With [`PolicyAction::Authenticate`]: whose tokens are accepted.
     pub tokens: Vec<TokenRule>,
+    /// With [`PolicyAction::Custom`]: who is asked.
+    pub authorizer: Option<Arc<Authorizer>>,
     /// Why the policy can't be enforced to the letter; `None` if it can. Such a policy lets nobody in.
     pub not_understood: Option<Name>,
 }
@@ -39,6 +42,8 @@ pub enum PolicyAction {
     Audit,
     /// Refuses requests with a token that none of the policy's rules for tokens accepts. It has no other rules.
     Authenticate,
+    /// Has the policy's authoriser asked. What it does not let pass is refused.
+    Custom,
 }
 
 /// What a policy is attached to.

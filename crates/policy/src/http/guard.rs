@@ -1,8 +1,9 @@
 //! May this request, or this connection, pass the waypoint?
 
 use std::fmt;
+use std::sync::Arc;
 
-use leno_model::http::{Policy, PolicyAction, PolicyRule};
+use leno_model::http::{Authorizer, Policy, PolicyAction, PolicyRule};
 use leno_model::{Name, PolicyName};
 
 use http::HeaderMap;
@@ -23,6 +24,7 @@ pub struct Guard {
     deny: Vec<Compiled>,
     allow: Vec<Compiled>,
     audit: Vec<Compiled>,
+    custom: Vec<(Compiled, Arc<Authorizer>)>,
     tokens: Authentication,
 }
 
@@ -69,6 +71,8 @@ pub struct Note<'g> {
 pub enum Says {
     /// Its action is AUDIT, and it matches.
     Audit,
+    /// A dry run that would ask an authoriser.
+    WouldAsk,
     /// A dry run that would deny.
     WouldDeny,
     /// A dry run that would allow.
@@ -95,6 +99,16 @@ pub enum Denied {
     NoAllowMatched {
         /// The enforced ALLOW policies.
         checked: Vec<PolicyName>,
+        /// Who is refused.
+        peer: Peer,
+    },
+    /// A policy would have an authoriser asked, and nobody has asked it: what passes is no request, or can't be read as one.
+    #[error("denied: policy {policy} has the authoriser {provider:?} asked about requests, and this is none: {peer}")]
+    NotAsked {
+        /// The policy.
+        policy: PolicyName,
+        /// The authoriser's name.
+        provider: Name,
         /// Who is refused.
         peer: Peer,
     },
@@ -137,6 +151,13 @@ impl Guard {
                 None => Compiled::new(policy).map_err(|(_, error)| error.to_string().into()),
             };
             match (compiled, policy.action) {
+                (Ok(compiled), PolicyAction::Custom) => match &policy.authorizer {
+                    Some(authorizer) => guard.custom.push((compiled, authorizer.clone())),
+                    None => {
+                        let reason = "it does not say which authoriser is to be asked".into();
+                        guard.not_understood.push((policy.id.clone(), reason));
+                    }
+                },
                 (Ok(compiled), PolicyAction::Deny) => guard.deny.push(compiled),
                 (Ok(compiled), PolicyAction::Allow) => guard.allow.push(compiled),
                 (Ok(compiled), PolicyAction::Audit) => guard.audit.push(compiled),
@@ -152,9 +173,29 @@ impl Guard {
 
     /// Whether no policy applies.
     pub fn is_empty(&self) -> bool {
-        let Self { not_understood, deny, allow, audit, tokens } = self;
-        let nobody = deny.is_empty() && allow.is_empty() && audit.is_empty() && tokens.is_empty();
+        let Self { not_understood, deny, allow, audit, custom, tokens } = self;
+        let nobody = custom.is_empty() && deny.is_empty() && allow.is_empty() && audit.is_empty() && tokens.is_empty();
         not_understood.is_empty() && nobody
+    }
+
+    /// Whether no authoriser is ever asked.
+    pub fn asks_nobody(&self) -> bool {
+        self.custom.is_empty()
+    }
+
+    /// The authorisers that have to let a request pass, each once, with the first policy that has it asked. What a policy says of
+    /// tokens is taken to be so: they are verified later, because an authoriser may be who puts one in.
+    pub fn to_ask<'g>(&'g self, subject: &Subject<'_>) -> Vec<(&'g PolicyName, &'g Arc<Authorizer>)> {
+        let mut out: Vec<(&PolicyName, &Arc<Authorizer>)> = Vec::new();
+        for (policy, authorizer) in &self.custom {
+            if !policy.dry_run
+                && !out.iter().any(|(_, known)| *known == authorizer)
+                && policy.matching(subject, true).is_some()
+            {
+                out.push((&policy.id, authorizer));
+            }
+        }
+        out
     }
 
     /// Whether no policy says whose tokens requests may carry.
@@ -186,8 +227,8 @@ impl Guard {
         self.tokens.rewrite(caller, query, headers)
     }
 
-    /// Decides in Istio's order: what a DENY policy matches is refused; without ALLOW policies everything else passes; else one
-    /// of them has to match.
+    /// Decides in Istio's order: what an authoriser has to be asked about is refused unless it was; what a DENY policy matches is
+    /// refused; without ALLOW policies everything else passes; else one of them has to match.
     ///
     /// A connection that is passed on unread has no request. What an ALLOW rule says of requests then never matches, and what
     /// a DENY rule says of them always does.
@@ -197,6 +238,18 @@ impl Guard {
         notes.extend(audits.map(|policy| Note { policy: &policy.id, says: Says::Audit }));
         let denied = |verdict, notes| Judgement { verdict: Err(verdict), notes };
         let peer = || Peer(subject.connection.source.cloned());
+        for (policy, authorizer) in &self.custom {
+            let counts = policy.dry_run || !subject.is_authorized();
+            if !counts || policy.matching(subject, true).is_none() {
+                continue;
+            }
+            if policy.dry_run {
+                notes.push(Note { policy: &policy.id, says: Says::WouldAsk });
+                continue;
+            }
+            let (policy, provider) = (policy.id.clone(), authorizer.provider.clone());
+            return denied(Denied::NotAsked { policy, provider, peer: peer() }, notes);
+        }
         let mut by = None;
         for policy in &self.deny {
             let Some(rule) = policy.matching(subject, true) else { continue };
@@ -247,11 +300,10 @@ impl Guard {
         let of = |action, policies: &'g [Compiled], strict| {
             policies.iter().map(move |it| (action, &it.id, it.dry_run, it.matching(subject, strict)))
         };
-        of(PolicyAction::Audit, &self.audit, true).chain(of(PolicyAction::Deny, &self.deny, true)).chain(of(
-            PolicyAction::Allow,
-            &self.allow,
-            false,
-        ))
+        let custom = self.custom.iter();
+        let custom = custom.map(|(it, _)| (PolicyAction::Custom, &it.id, it.dry_run, it.matching(subject, true)));
+        let others = of(PolicyAction::Deny, &self.deny, true).chain(of(PolicyAction::Allow, &self.allow, false));
+        of(PolicyAction::Audit, &self.audit, true).chain(custom).chain(others)
     }
 }
 
@@ -303,6 +355,7 @@ impl fmt::Display for Says {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Audit => "matches (AUDIT)",
+            Self::WouldAsk => "would have its authoriser asked (dry run)",
             Self::WouldDeny => "would deny (dry run)",
             Self::WouldAllow => "would allow (dry run)",
             Self::WouldNotAllow => "would not allow (dry run)",

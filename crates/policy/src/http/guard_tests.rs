@@ -32,7 +32,16 @@ fn rule(tests: Vec<AttributeTest>) -> PolicyRule {
 
 fn policy(name: &str, action: PolicyAction, rules: Vec<PolicyRule>) -> Policy {
     let id = PolicyName { namespace: "shop".into(), name: name.into() };
-    Policy { id, action, targets: Vec::new(), rules, dry_run: false, tokens: Vec::new(), not_understood: None }
+    Policy {
+        id,
+        action,
+        targets: Vec::new(),
+        rules,
+        dry_run: false,
+        tokens: Vec::new(),
+        authorizer: None,
+        not_understood: None,
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -70,6 +79,10 @@ fn with(headers: &[(&'static str, &'static str)]) -> Asked {
 
 impl Asked {
     fn of<T>(&self, http: bool, judge: impl FnOnce(&Subject<'_>) -> T) -> T {
+        self.seen(http, |subject| judge(&subject))
+    }
+
+    fn seen<T>(&self, http: bool, judge: impl FnOnce(Subject<'_>) -> T) -> T {
         let request = Request {
             method: self.method,
             host: self.host,
@@ -80,7 +93,7 @@ impl Asked {
             source_namespace: self.source.as_ref().map(|source| &**source.namespace()),
         };
         let connection = Connection { source: self.source.as_ref(), source_ip: self.from.ip(), destination: self.to };
-        judge(&Subject::new(connection, http.then_some(&request)))
+        judge(Subject::new(connection, http.then_some(&request)))
     }
 
     fn passes(&self, policies: &[Policy]) -> bool {
@@ -351,4 +364,50 @@ proptest! {
         }
         prop_assert_eq!(asked.passes(&policies), naive(&policies, &asked));
     }
+}
+
+fn authorizer(provider: &str) -> Arc<Authorizer> {
+    let timeout = std::time::Duration::from_secs(1);
+    let (namespace, hostname) = ("".into(), "opa.shop.svc.cluster.local".into());
+    let provider = provider.into();
+    Arc::new(Authorizer { provider, namespace, hostname, port: 1, timeout, fail_open: true, status_on_error: 403 })
+}
+
+#[test]
+fn authorisers_are_asked_once_each_and_until_then_nothing_passes() {
+    let custom = |name, provider, rules| Policy {
+        authorizer: Some(authorizer(provider)),
+        ..policy(name, PolicyAction::Custom, rules)
+    };
+    let get = || vec![rule(vec![is(Attribute::Method, &["GET"])])];
+    let post = || vec![rule(vec![is(Attribute::Method, &["POST"])])];
+    let token = vec![rule(vec![is(Attribute::RequestPrincipal, &["x"])])];
+    let policies = [
+        custom("a", "one", get()),
+        custom("b", "one", get()),
+        custom("c", "two", post()),
+        custom("d", "three", token),
+        Policy { dry_run: true, ..custom("e", "four", get()) },
+        policy("allow", PolicyAction::Allow, post()),
+    ];
+    asked().of(true, |subject| {
+        let guard = Guard::new(&policies[..5]);
+        assert!(!guard.asks_nobody() && !guard.is_empty());
+        let asked: Vec<_> = guard.to_ask(subject).iter().map(|(by, whom)| (&*by.name, &*whom.provider)).collect();
+        assert_eq!(asked, [("a", "one"), ("d", "three")]);
+        let judgement = guard.judge(subject);
+        let denied = judgement.verdict.unwrap_err().to_string();
+        assert!(denied.contains("policy shop/a") && denied.contains("\"one\""), "{denied}");
+    });
+    asked().seen(true, |subject| {
+        let (subject, guard) = (subject.authorized(), Guard::new(&policies[..5]));
+        let judgement = guard.judge(&subject);
+        assert_eq!(judgement.verdict, Ok(None));
+        let notes: Vec<_> = judgement.notes.iter().map(|note| (&*note.policy.name, note.says)).collect();
+        assert_eq!(notes, [("e", Says::WouldAsk)]);
+        assert!(Guard::new(&policies).judge(&subject).verdict.is_err(), "the others are asked, too");
+    });
+    assert!(!asked().passes_unread(&policies[..1]), "what is no request can't be asked about");
+    let nobody = [Policy { authorizer: None, ..custom("n", "x", post()) }];
+    assert!(!asked().passes(&nobody), "a policy without an authoriser lets nobody in");
 }

@@ -18,6 +18,8 @@ pub struct Subject<'a> {
     pub(super) request: Option<&'a Request<'a>>,
     /// Whose token the request carries; `None` if nobody has looked.
     caller: Option<&'a Caller>,
+    /// Whether the authorisers that are to be asked have let it pass.
+    authorized: bool,
     // Computed on demand: building it costs an allocation.
     principal: OnceCell<Option<String>>,
 }
@@ -37,12 +39,22 @@ impl<'a> Subject<'a> {
     /// Addresses that are claimed in headers don't count in `connection`; its destination is what was asked for, with the
     /// port of the service.
     pub fn new(connection: Connection<'a>, request: Option<&'a Request<'a>>) -> Self {
-        Self { connection, request, caller: None, principal: OnceCell::new() }
+        Self { connection, request, caller: None, authorized: false, principal: OnceCell::new() }
     }
 
     /// With whose token the request carries. Without this, conditions on tokens can't be checked.
     pub fn by(self, caller: &'a Caller) -> Self {
         Self { caller: Some(caller), ..self }
+    }
+
+    /// Says that the authorisers which are to be asked ([`Guard::to_ask`](super::Guard::to_ask)) have let it pass. Without this,
+    /// what they have to be asked about is refused.
+    pub fn authorized(self) -> Self {
+        Self { authorized: true, ..self }
+    }
+
+    pub(super) fn is_authorized(&self) -> bool {
+        self.authorized
     }
 
     /// What the request's token says: `None` if that can't be known here, and `Some(None)` if it has none.

@@ -9,6 +9,7 @@ use leno_model as model;
 use leno_model::Name;
 use leno_model::http;
 
+use super::authorizer;
 use super::fields::{known, service_name};
 use crate::ConvertError;
 use crate::waypoint as wire;
@@ -29,12 +30,14 @@ pub fn request_policy_from_proto(policy: wire::AuthorizationPolicy) -> Result<ht
             wire::authorization_policy::Action::Deny => http::PolicyAction::Deny,
             wire::authorization_policy::Action::Audit => http::PolicyAction::Audit,
             wire::authorization_policy::Action::Authenticate => http::PolicyAction::Authenticate,
+            wire::authorization_policy::Action::Custom => http::PolicyAction::Custom,
             wire::authorization_policy::Action::Unspecified => return Err(ConvertError::Missing { field: "action" }),
         },
         targets: policy.targets.into_iter().map(target).collect::<Result<_, _>>()?,
         rules: policy.rules.into_iter().map(rule).collect::<Result<_, _>>()?,
         dry_run: policy.dry_run,
         tokens: policy.tokens.into_iter().map(token_rule).collect::<Result<_, _>>()?,
+        authorizer: policy.authorizer.map(authorizer::from_proto).transpose()?,
         not_understood: (!policy.not_understood.is_empty()).then(|| policy.not_understood.into()),
     })
 }
@@ -90,6 +93,7 @@ pub fn request_policy_to_proto(policy: &http::Policy) -> wire::AuthorizationPoli
             http::PolicyAction::Deny => wire::authorization_policy::Action::Deny,
             http::PolicyAction::Audit => wire::authorization_policy::Action::Audit,
             http::PolicyAction::Authenticate => wire::authorization_policy::Action::Authenticate,
+            http::PolicyAction::Custom => wire::authorization_policy::Action::Custom,
         }
         .into(),
         targets: policy.targets.iter().map(target_to_proto).collect(),
@@ -97,6 +101,7 @@ pub fn request_policy_to_proto(policy: &http::Policy) -> wire::AuthorizationPoli
         dry_run: policy.dry_run,
         not_understood: policy.not_understood.as_ref().map(ToString::to_string).unwrap_or_default(),
         tokens: policy.tokens.iter().map(token_rule_to_proto).collect(),
+        authorizer: policy.authorizer.as_deref().map(authorizer::to_proto),
     }
 }
 
@@ -219,7 +224,16 @@ pub fn request_policy_stand_in(
         _ => vec![http::PolicyTarget::All],
     };
     let (action, rules, tokens) = (http::PolicyAction::Deny, Vec::new(), Vec::new());
-    Some(http::Policy { id, action, targets, rules, dry_run, tokens, not_understood: Some(reason.into()) })
+    Some(http::Policy {
+        id,
+        action,
+        targets,
+        rules,
+        dry_run,
+        tokens,
+        authorizer: None,
+        not_understood: Some(reason.into()),
+    })
 }
 
 /// The policy whose resource has this name; `None` if no policy's has.

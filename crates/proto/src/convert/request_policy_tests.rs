@@ -34,6 +34,7 @@ fn policy() -> http::Policy {
         rules: vec![http::PolicyRule { clauses: vec![clause] }, http::PolicyRule::default()],
         dry_run: true,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: Some("why".into()),
     }
 }
@@ -43,6 +44,32 @@ fn what_is_written_is_read() {
     for action in [http::PolicyAction::Allow, http::PolicyAction::Deny, http::PolicyAction::Audit] {
         let policy = http::Policy { action, ..policy() };
         assert_eq!(request_policy_from_proto(request_policy_to_proto(&policy)).unwrap(), policy);
+    }
+}
+
+#[test]
+fn an_authoriser_is_read_as_written() {
+    let authorizer = http::Authorizer {
+        provider: "opa".into(),
+        namespace: "".into(),
+        hostname: "opa.shop.svc.cluster.local".into(),
+        port: 9191,
+        timeout: Duration::from_millis(250),
+        fail_open: true,
+        status_on_error: 503,
+    };
+    let custom = http::Policy { action: http::PolicyAction::Custom, authorizer: Some(authorizer.into()), ..policy() };
+    assert_eq!(request_policy_from_proto(request_policy_to_proto(&custom)).unwrap(), custom);
+    let changes: [fn(&mut wire::Authorizer); 4] = [
+        |it| it.hostname.clear(),
+        |it| it.port = 70_000,
+        |it| it.status_on_error = 0,
+        |it| it.status_on_error = 65_936,
+    ];
+    for change in changes {
+        let mut message = request_policy_to_proto(&custom);
+        change(message.authorizer.as_mut().unwrap());
+        assert!(request_policy_from_proto(message.clone()).is_err(), "{message:?}");
     }
 }
 

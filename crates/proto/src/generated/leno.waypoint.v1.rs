@@ -26,6 +26,9 @@ pub struct AuthorizationPolicy {
     /// Whose tokens requests may carry.
     #[prost(message, repeated, tag = "8")]
     pub tokens: ::prost::alloc::vec::Vec<TokenRule>,
+    /// With CUSTOM: who is asked.
+    #[prost(message, optional, tag = "9")]
+    pub authorizer: ::core::option::Option<Authorizer>,
 }
 /// Nested message and enum types in `AuthorizationPolicy`.
 pub mod authorization_policy {
@@ -48,6 +51,8 @@ pub mod authorization_policy {
         Audit = 3,
         /// Of a RequestAuthentication: it has tokens, and no rules.
         Authenticate = 4,
+        /// The authoriser is asked about requests that match.
+        Custom = 5,
     }
     impl Action {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -61,6 +66,7 @@ pub mod authorization_policy {
                 Self::Deny => "DENY",
                 Self::Audit => "AUDIT",
                 Self::Authenticate => "AUTHENTICATE",
+                Self::Custom => "CUSTOM",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -71,6 +77,7 @@ pub mod authorization_policy {
                 "DENY" => Some(Self::Deny),
                 "AUDIT" => Some(Self::Audit),
                 "AUTHENTICATE" => Some(Self::Authenticate),
+                "CUSTOM" => Some(Self::Custom),
                 _ => None,
             }
         }
@@ -84,6 +91,38 @@ impl ::prost::Name for AuthorizationPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/leno.waypoint.v1.AuthorizationPolicy".into()
+    }
+}
+/// A provider of Istio's MeshConfig that speaks envoy.service.auth.v3.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Authorizer {
+    /// The provider's name.
+    #[prost(string, tag = "1")]
+    pub provider: ::prost::alloc::string::String,
+    /// The namespace of the service; empty if its host name alone says which one.
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub hostname: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub port: u32,
+    #[prost(uint64, tag = "5")]
+    pub timeout_ms: u64,
+    /// Without an answer, requests pass.
+    #[prost(bool, tag = "6")]
+    pub fail_open: bool,
+    /// Without an answer, this is the status of what does not pass.
+    #[prost(uint32, tag = "7")]
+    pub status_on_error: u32,
+}
+impl ::prost::Name for Authorizer {
+    const NAME: &'static str = "Authorizer";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.Authorizer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.Authorizer".into()
     }
 }
 /// Whose tokens are accepted, and where they stand.

@@ -8,6 +8,11 @@ pub mod envoy {
         }
     }
     pub mod service {
+        pub mod auth {
+            pub mod v3 {
+                include!("envoy.service.auth.v3.rs");
+            }
+        }
         pub mod discovery {
             pub mod v3 {
                 include!("envoy.service.discovery.v3.rs");

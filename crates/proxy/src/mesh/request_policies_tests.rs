@@ -17,6 +17,7 @@ fn policy() -> Policy {
         rules: vec![PolicyRule::default()],
         dry_run: false,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: None,
     }
 }

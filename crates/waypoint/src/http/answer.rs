@@ -1,5 +1,7 @@
 //! What the waypoint answers itself: a status, and one line that says why.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
@@ -26,6 +28,20 @@ impl Refusal {
     }
 
     fn plain_response(&self) -> Response<Body> {
+        if let Some(by) = &self.by {
+            let body = by.body.as_bytes();
+            let mut response = Response::new(match body {
+                b"" => Body::Empty,
+                _ => Body::Text(Some(Bytes::copy_from_slice(body))),
+            });
+            *response.status_mut() = self.status;
+            *response.headers_mut() = by.headers.clone();
+            if !body.is_empty() {
+                let text = HeaderValue::from_static("text/plain; charset=utf-8");
+                response.headers_mut().entry(CONTENT_TYPE).or_insert(text);
+            }
+            return response;
+        }
         let mut response = Response::new(Body::Text(Some(self.text())));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -45,10 +61,21 @@ impl Refusal {
         }
     }
 
+    /// What a gRPC client is told.
+    fn message(&self) -> Cow<'_, str> {
+        match &self.by {
+            Some(by) => by.body.chars().take(MESSAGE_MOST).collect::<String>().into(),
+            None => self.told.unwrap_or(&self.reason).into(),
+        }
+    }
+
     /// A response of nothing but a head (gRPC over HTTP/2, "Trailers-Only").
     fn grpc_response(&self) -> Response<Body> {
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
+        if let Some(by) = &self.by {
+            headers.clone_from(&by.headers);
+        }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(
             GRPC_STATUS,
@@ -58,7 +85,7 @@ impl Refusal {
                 (None, _) => grpc_status(self.status),
             }),
         );
-        if let Ok(message) = HeaderValue::from_str(&percent_encoded(self.told.unwrap_or(&self.reason))) {
+        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&self.message())) {
             headers.insert(GRPC_MESSAGE, message);
         }
         response
@@ -75,6 +102,9 @@ const OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
 const RATE_LIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
 
 const DEADLINE_EXCEEDED: u16 = 4;
+
+/// Characters of an authoriser's body that a gRPC client is told: they are a header there.
+const MESSAGE_MOST: usize = 1024;
 
 /// The gRPC status for an HTTP status (gRPC: "HTTP to gRPC Status Code Mapping").
 fn grpc_status(status: StatusCode) -> u16 {

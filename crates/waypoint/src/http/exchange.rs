@@ -15,6 +15,7 @@ use leno_telemetry::metrics::{Outcome, RequestProtocol};
 use leno_telemetry::spans::{Span, Value};
 
 use super::client::{Client, View};
+use super::consent::Consent;
 use super::head::Asks;
 use super::pending::{Pending, protocol};
 use super::refusal::{Flag, Refusal};
@@ -57,6 +58,8 @@ pub(crate) struct Exchange {
     error: Option<String>,
     /// What policies say that are only logged.
     notes: Vec<String>,
+    /// The authorisers that were asked, if any were.
+    asked: Option<Box<Consent>>,
     told: bool,
 }
 
@@ -98,6 +101,7 @@ impl Exchange {
             flag: Flag::None,
             error: None,
             notes: Vec::new(),
+            asked: None,
             told: false,
         }
     }
@@ -160,6 +164,21 @@ impl Exchange {
         // Policies are asked twice about a request that waits on purpose.
         if !self.notes.contains(&note) {
             self.notes.push(note);
+        }
+    }
+
+    /// Authorisers have let it pass.
+    pub(crate) fn authorized(&mut self, mut asked: Consent) {
+        std::mem::take(&mut asked.notes).into_iter().for_each(|note| self.note(note));
+        if asked.changes_response() {
+            self.asked.get_or_insert_default().join(asked);
+        }
+    }
+
+    /// What authorisers want of its response.
+    pub(crate) fn change_response(&self, headers: &mut HeaderMap) {
+        if let Some(asked) = &self.asked {
+            asked.change_response(headers);
         }
     }
 
@@ -313,7 +332,7 @@ impl Exchange {
         record.duration = self.started.elapsed();
         record.trace_id = self.trace.map(|trace| trace.id);
         record.error.clone_from(&self.error);
-        record.denied = self.flag == Flag::Denied;
+        record.denied = matches!(self.flag, Flag::Denied | Flag::External);
         record.dry_run.clone_from(&self.notes);
         record.request = Some(Box::new(Request {
             method: self.method.as_str().into(),

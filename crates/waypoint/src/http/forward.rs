@@ -12,8 +12,10 @@ use leno_policy::{Route, WaypointTarget};
 use leno_tunnel::timers;
 use tokio::time::Instant;
 
+use super::authorize;
 use super::body::{Body, Passing};
 use super::client::{Client, View};
+use super::consent::Consent;
 use super::exchange::Exchange;
 use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
@@ -59,7 +61,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     if let Some(routed) = &routed {
         exchange.aimed(&routed.target);
         let backend = (&routed.target, &mut exchange);
-        if let Err(refusal) = permit_at_backend(&client, &view, (&mut head, &mut asks), backend).await {
+        if let Err(refusal) = Box::pin(permit_at_backend(&client, &view, (&mut head, &mut asks), backend)).await {
             return Ok(refuse(exchange, &refusal, asks.grpc));
         }
     }
@@ -123,7 +125,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     Ok(pass_back(&view, response, (leased, ends), exchange, upgrade))
 }
 
-/// Gives the request its one form, looks whose token it carries, and asks the policies whether it may pass. They see it as its
+/// Gives the request its one form, asks external authorisers whether it may pass, looks whose token it carries, and asks the policies whether it may pass. They see it as its
 /// program will, so a header that only a token may fill is never the client's. A request that fails on purpose may wait here; what
 /// the mesh is like afterwards is in `view` then. Returns the request's upgrade, if it asks for one.
 async fn permit(
@@ -136,6 +138,11 @@ async fn permit(
     if view.guards().any(|guard| guard.finds_tokens_in(asks.path.query())) {
         exchange.hide_query();
     }
+    let mut asked = Consent::default();
+    if authorize::asks_somebody(view.guards()) {
+        let asking = (view.guards(), &view.target);
+        Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+    }
     let now = tokens::now();
     let callers = Callers::of(client, view, (head, asks), &Callers::default(), now).await;
     let mut callers = callers.map_err(|error| Refusal::token(&error))?;
@@ -147,10 +154,15 @@ async fn permit(
         Box::pin(timers::sleep(wait)).await;
         // Policies and routes count as they are now.
         *view = client.view();
+        if authorize::asks_somebody(view.guards()) {
+            let asking = (view.guards(), &view.target);
+            Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+        }
         let again = Callers::of(client, view, (head, asks), &callers, now).await;
         callers = again.map_err(|error| Refusal::token(&error))?;
     }
-    let upgrade = Upgrade::of(head, asks, &callers, now);
+    let upgrade = Upgrade::of(head, asks, &callers, &asked, now);
+    exchange.authorized(asked);
     callers.tell(head, asks)?;
     ask_policies(client, view, (head, asks), &callers, exchange)?;
     Ok(upgrade)
@@ -167,6 +179,12 @@ async fn permit_at_backend(
     let Some(guard) = guards.of_backend(&view.mesh, &view.own, &view.target, backend) else { return Ok(()) };
     if guard.finds_tokens_in(asks.path.query()) {
         exchange.hide_query();
+    }
+    if !guard.asks_nobody() {
+        let mut asked = Consent::default();
+        let asking = (std::iter::once(&guard), backend);
+        Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+        exchange.authorized(asked);
     }
     let callers = Box::pin(Callers::among([&guard], client, (head, asks), &Callers::default(), tokens::now())).await;
     let callers = callers.map_err(|error| Refusal::token(&error))?;
@@ -210,6 +228,7 @@ fn pass_back(
 ) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     exchange.responded(head.status, &head.headers);
+    exchange.change_response(&mut head.headers);
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let on_endpoint = head.extensions.remove::<OnUpgrade>();
         let (Some(upgrade), Some(on_endpoint)) = (upgrade, on_endpoint) else {

@@ -15,8 +15,11 @@
 //! ```
 
 mod answer;
+mod authorize;
 mod body;
+mod check_call;
 mod client;
+mod consent;
 mod exchange;
 mod fault;
 #[cfg(test)]

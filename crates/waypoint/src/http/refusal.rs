@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use leno_model::http::{RateLimit, RouteName};
 use leno_policy::RouteError;
+use leno_policy::http::authorizer;
 use leno_policy::http::token::TokenError;
 use leno_policy::http::{Denied, rate};
 
@@ -32,6 +33,8 @@ pub(crate) enum Flag {
     Stopped,
     /// A policy refuses it.
     Denied,
+    /// An external authoriser refuses it, or gives no answer.
+    External,
     /// It took too long.
     Timeout,
     /// A rule permits no more requests or connections.
@@ -59,6 +62,7 @@ impl Flag {
             Self::ProtocolError => "DPE",
             Self::Stopped => "LR",
             Self::Denied => "DENY",
+            Self::External => "UAEX",
             Self::Timeout => "UT",
             Self::Overflow => "UO",
             Self::RateLimited => "RL",
@@ -77,6 +81,8 @@ pub(crate) struct Refusal {
     pub(crate) reason: Cow<'static, str>,
     /// What the client is told instead of the reason.
     pub(crate) told: Option<&'static str>,
+    /// What an authoriser answers to the client, which goes before all of this.
+    pub(crate) by: Option<Box<authorizer::Denied>>,
     /// The gRPC status, if it is not the one for `status`.
     pub(crate) grpc: Option<u16>,
     /// When it may come again.
@@ -85,7 +91,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, flag: Flag, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, flag, reason: reason.into(), told: None, grpc: None, after: None }
+        Self { status, flag, reason: reason.into(), told: None, by: None, grpc: None, after: None }
     }
 
     /// For a request that a policy refuses. Its client learns no more than that.

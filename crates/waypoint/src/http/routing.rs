@@ -153,6 +153,7 @@ pub(crate) fn answer(answer: Answer, mut exchange: Exchange) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = answer.headers;
+    exchange.change_response(response.headers_mut());
     exchange.status = response.status();
     exchange.finished();
     response

@@ -18,7 +18,7 @@ use crate::balance::{Limit, Seat, Tried, Wish, hash};
 use crate::failure::Failure;
 use crate::http_pool::{HandshakeError, Kind, Leased, New, Terms, UpstreamKey};
 use crate::request_body::RequestBody;
-use crate::upstream::{self, Caller, Next, Room};
+use crate::upstream::{self, Caller, Next, Plan, Room};
 
 /// The HTTP version for the endpoint: what its port declares, or else what the client speaks.
 pub(super) fn kind(declared: AppProtocol, head: &Parts, asks: &Asks) -> Kind {
@@ -154,6 +154,18 @@ pub(super) async fn send(
     told: Told<'_>,
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
     let plan = upstream::plan(&client.gate, client.lane(), &to.view.mesh, &to.view.own, to.target)?;
+    send_by(&plan, client, to, request, kind, told).await
+}
+
+/// As [`send`], by a plan of its own.
+pub(super) async fn send_by(
+    plan: &Plan,
+    client: &Client,
+    to: &To<'_>,
+    request: Request<RequestBody>,
+    kind: Kind,
+    told: Told<'_>,
+) -> Result<(Response<Incoming>, Leased), Refusal> {
     let (mut tried, mut last) = (Tried::default(), None);
     let hash = plan.hash_of().and_then(|of| hash::of(of, request.uri(), request.headers(), client.address().ip()));
     let mut pending = Some(request);
@@ -245,7 +257,8 @@ async fn ask(
         // An endpoint may close a kept connection at the moment of the request. One that changes nothing may be asked
         // again; so may any that an HTTP/2 endpoint says it has not looked at.
         let is_repeatable = reused && is_repeatable(&request);
-        let kept_copy = is_repeatable || key.is_shared() && matches!(request.body(), RequestBody::Empty);
+        let is_whole = matches!(request.body(), RequestBody::Empty | RequestBody::Whole(_));
+        let kept_copy = is_repeatable || key.is_shared() && is_whole;
         let copy = kept_copy.then(|| copy(&request));
         let mut error = match sender.send(request).await {
             Ok(response) => return Ok((response, leased)),
@@ -320,7 +333,10 @@ fn is_repeatable(request: &Request<RequestBody>) -> bool {
 }
 
 fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
+    let mut copy = Request::new(match request.body() {
+        RequestBody::Whole(bytes) => RequestBody::Whole(bytes.clone()),
+        _ => RequestBody::Empty,
+    });
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.version_mut() = request.version();

@@ -8,7 +8,9 @@ use hyper_util::rt::TokioIo;
 use leno_policy::http::Denied;
 use tokio::io::copy_bidirectional;
 
+use super::authorize;
 use super::client::{Client, View};
+use super::consent::Consent;
 use super::exchange::Exchange;
 use super::head::Asks;
 use super::refusal::{Flag, Refusal};
@@ -29,6 +31,8 @@ struct Admitted {
     head: Parts,
     asks: Asks,
     callers: Callers,
+    /// The authorisers that let it pass.
+    asked: Consent,
     /// When, in seconds since the Unix epoch. A token that was good then counts for as long as the connection lives, like a
     /// certificate of a connection does: its end is no end of what it began.
     at: u64,
@@ -36,9 +40,10 @@ struct Admitted {
 
 impl Upgrade {
     /// Of a request whose tokens are still in it; `None` if it asks for no other protocol.
-    pub(crate) fn of(head: &mut Parts, asks: &Asks, callers: &Callers, at: u64) -> Option<Self> {
+    pub(crate) fn of(head: &mut Parts, asks: &Asks, callers: &Callers, asked: &Consent, at: u64) -> Option<Self> {
         let client = asks.upgrade.then(|| head.extensions.remove::<OnUpgrade>()).flatten()?;
-        let request = Admitted { head: head.clone(), asks: asks.clone(), callers: callers.clone(), at };
+        let request =
+            Admitted { head: head.clone(), asks: asks.clone(), callers: callers.clone(), asked: asked.clone(), at };
         Some(Self { client, request: Box::new(request) })
     }
 
@@ -111,6 +116,12 @@ impl Admitted {
 
     async fn still_passes(&mut self, client: &Arc<Client>) -> Result<(), String> {
         let view = client.view();
+        if authorize::asks_somebody(view.guards()) {
+            // Only those who have not let it pass before are asked.
+            let asking = (view.guards(), &view.target);
+            let asked = authorize::ask(client, &view, asking, (&mut self.head, &self.asks), &mut self.asked);
+            Box::pin(asked).await.map_err(|refusal| refusal.reason)?;
+        }
         let callers = Callers::of(client, &view, (&self.head, &self.asks), &self.callers, self.at).await;
         self.callers = callers.map_err(|error| Refusal::token(&error).reason)?;
         let (mut head, mut asks) = (self.head.clone(), self.asks.clone());

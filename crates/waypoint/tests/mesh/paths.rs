@@ -195,6 +195,7 @@ async fn closed(endpoint: SocketAddr) -> Mesh {
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
         dry_run: false,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: None,
     });
     mesh.control.synced(1).await;

@@ -26,6 +26,7 @@ fn on(target: PolicyTarget, name: &str, action: PolicyAction, tests: Vec<Attribu
         rules: vec![rule],
         dry_run: false,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: None,
     }
 }

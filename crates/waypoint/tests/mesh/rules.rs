@@ -47,6 +47,7 @@ fn deny_all(service: &Service) -> Policy {
         rules: vec![PolicyRule::default()],
         dry_run: false,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: None,
     }
 }

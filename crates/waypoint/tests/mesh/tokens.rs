@@ -33,6 +33,7 @@ fn policy(of: &Service, name: &str, action: PolicyAction, tokens: Vec<TokenRule>
         rules,
         dry_run: false,
         tokens,
+        authorizer: None,
         not_understood: None,
     }
 }

@@ -48,6 +48,7 @@ fn no_chats(of: &Service) -> Policy {
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
         dry_run: false,
         tokens: Vec::new(),
+        authorizer: None,
         not_understood: None,
     }
 }

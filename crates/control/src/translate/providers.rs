@@ -1,0 +1,191 @@
+//! The external authorisers that policies with action CUSTOM may name: `extensionProviders` of Istio's MeshConfig, which is in a
+//! ConfigMap.
+//!
+//! Whoever brings the ConfigMap has made JSON of its YAML: this crate reads no files, whatever they are written in.
+//!
+//! A provider with a field that can't be honoured is none: half of it would ask less of a request than its author meant.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_model::Name;
+use leno_model::http::Authorizer;
+use leno_objects::{ConfigMap, GoDuration, Kind, ObjectKey, ObjectStore};
+use serde_json::{Map, Value};
+
+use super::Options;
+
+/// The ConfigMap of the mesh's configuration, in the root namespace.
+pub const MESH_CONFIG: &str = "istio";
+
+/// Its entry: YAML as it is written, JSON as it is read here.
+pub const MESH_CONFIG_ENTRY: &str = "mesh";
+
+/// How long an answer may take where a provider does not say: Istio's value.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// The status without an answer where a provider does not say: Istio's value.
+const FORBIDDEN: u16 = 403;
+
+/// The providers of a mesh.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Providers {
+    /// By name, or why one is none.
+    known: BTreeMap<Name, Result<Arc<Authorizer>, String>>,
+    /// Why the configuration can't be read, if there is one.
+    unreadable: Option<String>,
+    is_there: bool,
+}
+
+/// The ConfigMap of the mesh's configuration.
+pub(super) fn key(options: &Options) -> ObjectKey {
+    ObjectKey::new(Kind::ConfigMap, options.root_namespace.clone(), MESH_CONFIG)
+}
+
+impl Providers {
+    /// Those of a mesh, and the warnings for their author.
+    pub(super) fn of(options: &Options, store: &ObjectStore) -> (Self, Vec<String>) {
+        let Some(object) = ConfigMap::get(store, &options.root_namespace, MESH_CONFIG) else {
+            return (Self::default(), Vec::new());
+        };
+        let mut out = Self { is_there: true, ..Self::default() };
+        let text = object.data.get(MESH_CONFIG_ENTRY).map(String::as_str).unwrap_or_default();
+        if text.trim().is_empty() {
+            return (out, Vec::new());
+        }
+        let read: Result<Value, _> = serde_json::from_str(text);
+        match read.map_err(|error| error.to_string()).and_then(|value| out.read(&value)) {
+            Ok(warnings) => (out, warnings),
+            Err(why) => {
+                let warning = format!(
+                    "data.{MESH_CONFIG_ENTRY} can't be read, so no policy with action CUSTOM has a provider: {why}"
+                );
+                (Self { unreadable: Some(why), is_there: true, ..Self::default() }, vec![warning])
+            }
+        }
+    }
+
+    fn read(&mut self, config: &Value) -> Result<Vec<String>, String> {
+        // Of an entry that has comments only.
+        if config.is_null() {
+            return Ok(Vec::new());
+        }
+        let config = config.as_object().ok_or("it is no mapping")?;
+        let mut warnings = Vec::new();
+        let others: Vec<&str> = config.keys().map(String::as_str).filter(|key| *key != "extensionProviders").collect();
+        if !others.is_empty() {
+            warnings.push(format!(
+                "of the mesh configuration, only extensionProviders is read; not in force: {}",
+                others.join(", ")
+            ));
+        }
+        let none = Vec::new();
+        let listed = match config.get("extensionProviders") {
+            None | Some(Value::Null) => &none,
+            Some(listed) => listed.as_array().ok_or("extensionProviders is no list")?,
+        };
+        for (index, one) in listed.iter().enumerate() {
+            let at = format!("extensionProviders[{index}]");
+            let one = one.as_object().ok_or_else(|| format!("{at} is no mapping"))?;
+            let name = one.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+            let name: Name = name.ok_or_else(|| format!("{at} has no name"))?.into();
+            let authorizer = match self.known.contains_key(&name) {
+                true => Err("two providers have this name".to_owned()),
+                false => provider(&name, one),
+            };
+            // Other programs' providers are none of this.
+            if let Err(why) = &authorizer
+                && one.keys().any(|key| key.starts_with("envoyExtAuthz"))
+            {
+                warnings.push(format!("{at} ({name}): {why}"));
+            }
+            self.known.insert(name, authorizer);
+        }
+        Ok(warnings)
+    }
+
+    /// The authoriser that a policy names.
+    ///
+    /// # Errors
+    /// If it can't be asked, with the reason.
+    pub(super) fn get(&self, options: &Options, name: &str) -> Result<Arc<Authorizer>, String> {
+        let place = || format!("ConfigMap {}/{MESH_CONFIG} ({MESH_CONFIG_ENTRY})", options.root_namespace);
+        if let Some(why) = &self.unreadable {
+            return Err(format!("{} can't be read: {why}", place()));
+        }
+        match self.known.get(name) {
+            Some(Ok(authorizer)) => Ok(authorizer.clone()),
+            Some(Err(why)) => Err(format!("provider {name:?} of {}: {why}", place())),
+            None if self.is_there => Err(format!("{} has no provider {name:?} in extensionProviders", place())),
+            None => Err(format!("no provider {name:?} is known, because there is no {}", place())),
+        }
+    }
+}
+
+/// The authoriser that a provider is.
+fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>, String> {
+    let mut kinds = fields.iter().filter(|(key, _)| *key != "name");
+    let (kind, fields) = match (kinds.next(), kinds.next()) {
+        (Some(one), None) => one,
+        (None, _) => return Err("it does not say what it is".to_owned()),
+        (Some(_), Some(_)) => return Err("it is several things".to_owned()),
+    };
+    match kind.as_str() {
+        "envoyExtAuthzGrpc" => {}
+        "envoyExtAuthzHttp" => return Err("envoyExtAuthzHttp is not spoken by Leno; envoyExtAuthzGrpc is".to_owned()),
+        other => return Err(format!("{other} is no authoriser")),
+    }
+    let fields = fields.as_object().ok_or_else(|| format!("{kind} is no mapping"))?;
+    let mut out = Authorizer {
+        provider: name.clone(),
+        namespace: "".into(),
+        hostname: "".into(),
+        port: 0,
+        timeout: TEN_MINUTES,
+        fail_open: false,
+        status_on_error: FORBIDDEN,
+    };
+    for (field, value) in fields {
+        let bad = |what: &str| format!("{kind}.{field} is not {what}");
+        // Numbers are often written as texts.
+        let number =
+            || value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u16::try_from(number).ok());
+        match field.as_str() {
+            "service" => {
+                let text = value.as_str().ok_or_else(|| bad("a text"))?;
+                let (namespace, host) = text.split_once('/').unwrap_or(("", text));
+                if !host.contains('.') || host.contains(['*', '/', ' ']) {
+                    return Err(bad("the whole host name of a Service, such as opa.auth.svc.cluster.local"));
+                }
+                out.namespace = namespace.into();
+                out.hostname = host.trim_end_matches('.').to_ascii_lowercase().into();
+            }
+            "port" => out.port = number().filter(|port| *port > 0).ok_or_else(|| bad("a port number"))?,
+            "timeout" => {
+                let duration = value.as_str().and_then(|text| text.parse::<GoDuration>().ok());
+                let duration = duration.filter(|it| it.0 >= Duration::from_millis(1));
+                out.timeout = duration.ok_or_else(|| bad("a duration such as 0.5s or 10s"))?.0;
+            }
+            "failOpen" => out.fail_open = value.as_bool().ok_or_else(|| bad("true or false"))?,
+            "statusOnError" => {
+                let status = number().filter(|status| (200..600).contains(status));
+                out.status_on_error = status.ok_or_else(|| bad("an HTTP status from 200 to 599"))?;
+            }
+            // Routes are looked for afterwards in any case.
+            "clearRouteCache" if value.is_boolean() => {}
+            "includeRequestBodyInCheck" => {
+                return Err(format!("{kind}.{field}: Leno does not send bodies to authorisers"));
+            }
+            _ => return Err(format!("{kind}.{field}: this version of Leno does not know this field")),
+        }
+    }
+    if out.hostname.is_empty() || out.port == 0 {
+        return Err(format!("{kind} needs service and port"));
+    }
+    Ok(Arc::new(out))
+}
+
+#[cfg(test)]
+#[path = "providers_tests.rs"]
+mod tests;

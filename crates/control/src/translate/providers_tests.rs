@@ -1,0 +1,95 @@
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use leno_objects::{Mode, decode};
+
+use super::*;
+
+/// What becomes of YAML, which is JSON when it comes here. What is no YAML stays as it is.
+fn of(mesh: &str) -> (Providers, Vec<String>) {
+    let json = serde_saphyr::from_str::<Value>(mesh).map_or(mesh.to_owned(), |value| value.to_string());
+    let text = format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: istio, namespace: istio-system}}, data: {{mesh: {json:?}}}}}"
+    );
+    let decoded = serde_saphyr::with_deserializer_from_str(&text, |from| decode(Kind::ConfigMap, Mode::Strict, from));
+    let mut store = ObjectStore::default();
+    store.upsert(decoded.unwrap().object);
+    Providers::of(&Options::default(), &store)
+}
+
+fn get(providers: &Providers, name: &str) -> Result<Arc<Authorizer>, String> {
+    providers.get(&Options::default(), name)
+}
+
+const GOOD: &str = "
+extensionProviders:
+- name: all
+  envoyExtAuthzGrpc:
+    service: auth/OPA.auth.svc.cluster.local
+    port: \"9191\"
+    timeout: 0.25s
+    failOpen: true
+    statusOnError: \"503\"
+    clearRouteCache: true
+- name: least
+  envoyExtAuthzGrpc: {service: opa.auth.svc.cluster.local, port: 9191}
+- name: zipkin
+  zipkin: {service: zipkin.istio-system.svc.cluster.local, port: 9411}
+";
+
+#[test]
+fn a_provider_is_read_with_istios_defaults() {
+    let (providers, warnings) = of(GOOD);
+    assert_eq!(warnings, Vec::<String>::new());
+    let all = get(&providers, "all").unwrap();
+    assert_eq!((&*all.namespace, &*all.hostname, all.port), ("auth", "opa.auth.svc.cluster.local", 9191));
+    assert_eq!((all.timeout, all.fail_open, all.status_on_error), (Duration::from_millis(250), true, 503));
+    let least = get(&providers, "least").unwrap();
+    assert_eq!((&*least.namespace, least.timeout), ("", Duration::from_secs(600)));
+    assert_eq!((least.fail_open, least.status_on_error), (false, 403));
+    assert!(get(&providers, "zipkin").unwrap_err().contains("is no authoriser"));
+    assert!(get(&providers, "other").unwrap_err().contains("has no provider \"other\""));
+    let without = Providers::of(&Options::default(), &ObjectStore::default()).0;
+    assert!(get(&without, "all").unwrap_err().contains("there is no ConfigMap istio-system/istio"));
+}
+
+#[test]
+fn what_can_not_be_honoured_is_no_provider() {
+    for (fields, why) in [
+        ("{service: opa.auth.svc.cluster.local, port: 1, includeRequestBodyInCheck: {maxRequestBytes: 1}}", "bodies"),
+        ("{service: opa.auth.svc.cluster.local, port: 1, newer: 1}", "does not know this field"),
+        ("{service: opa.auth.svc.cluster.local}", "needs service and port"),
+        ("{port: 1}", "needs service and port"),
+        ("{service: opa, port: 1}", "whole host name"),
+        ("{service: '*.local', port: 1}", "whole host name"),
+        ("{service: opa.a, port: 0}", "port number"),
+        ("{service: opa.a, port: 70000}", "port number"),
+        ("{service: opa.a, port: 1, timeout: 5}", "a duration"),
+        ("{service: opa.a, port: 1, timeout: 0s}", "a duration"),
+        ("{service: opa.a, port: 1, failOpen: 'yes'}", "true or false"),
+        ("{service: opa.a, port: 1, statusOnError: '99'}", "HTTP status"),
+        ("[]", "no mapping"),
+    ] {
+        let (providers, warnings) = of(&format!("extensionProviders:\n- name: x\n  envoyExtAuthzGrpc: {fields}\n"));
+        let error = get(&providers, "x").unwrap_err();
+        assert!(error.contains(why) && warnings.len() == 1 && warnings[0].contains(why), "{error} {warnings:?}");
+    }
+    let http = of("extensionProviders:\n- name: x\n  envoyExtAuthzHttp: {service: a.b, port: 1}\n").0;
+    assert!(get(&http, "x").unwrap_err().contains("not spoken by Leno"));
+    let good = "{service: opa.a, port: 1}";
+    let twice = format!(
+        "extensionProviders:\n- {{name: x, envoyExtAuthzGrpc: {good}}}\n- {{name: x, envoyExtAuthzGrpc: {good}}}\n"
+    );
+    assert!(get(&of(&twice).0, "x").unwrap_err().contains("two providers"));
+    for (text, why) in [
+        ("extensionProviders: [", "can't be read"),
+        ("- 1", "no mapping"),
+        ("extensionProviders: 5", "no list"),
+        ("extensionProviders: [{}]", "no name"),
+    ] {
+        let (providers, warnings) = of(text);
+        assert!(get(&providers, "x").unwrap_err().contains("can't be read"), "{text}");
+        assert!(warnings[0].contains(why), "{warnings:?}");
+    }
+    let (_, warnings) = of("trustDomain: td\nextensionProviders: []\n");
+    assert!(warnings[0].contains("not in force: trustDomain"), "{warnings:?}");
+}

@@ -1,0 +1,85 @@
+//! External authorisers: whom a policy with action CUSTOM has asked, and what they answer.
+
+use std::time::Duration;
+
+use crate::Name;
+
+/// Whom a policy has asked: an `envoyExtAuthzGrpc` provider of Istio's MeshConfig.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Authorizer {
+    /// The provider's name.
+    pub provider: Name,
+    /// The namespace of its service; empty if the host name alone says which one.
+    pub namespace: Name,
+    /// The host name of its service.
+    pub hostname: Name,
+    /// The port of its service.
+    pub port: u16,
+    /// How long one answer may take.
+    pub timeout: Duration,
+    /// Whether requests pass while it gives no answer.
+    pub fail_open: bool,
+    /// The status of what does not pass for want of an answer.
+    pub status_on_error: u16,
+}
+
+/// What an authoriser answers about a request. What it says of headers is not checked yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthorizerAnswer {
+    /// The request may pass.
+    Allowed(AllowedBy),
+    /// It may not.
+    Denied(DeniedBy),
+}
+
+/// What changes on a request's way if it may pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowedBy {
+    /// Headers of the request, in order.
+    pub headers: Vec<AnswerHeader>,
+    /// Headers that are taken out of the request before.
+    pub remove: Vec<String>,
+    /// Headers of the response.
+    pub response_headers: Vec<AnswerHeader>,
+    /// Whether its query is to change, too.
+    pub changes_query: bool,
+}
+
+/// What a client gets whose request may not pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeniedBy {
+    /// The gRPC status that says so. Not 0.
+    pub code: i32,
+    /// What is said of it, for the log.
+    pub message: String,
+    /// The HTTP status, if one is given.
+    pub status: Option<i32>,
+    /// Headers of the response.
+    pub headers: Vec<AnswerHeader>,
+    /// Its body.
+    pub body: String,
+}
+
+/// A header that an authoriser wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerHeader {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// How it meets one of the same name.
+    pub how: HeaderMeets,
+}
+
+/// How a header meets one of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderMeets {
+    /// It takes its place.
+    Overwrite,
+    /// It comes after it.
+    Append,
+    /// It gives way.
+    OnlyIfAbsent,
+    /// It takes its place, and is left out if there is none.
+    OnlyIfPresent,
+}

@@ -1,0 +1,42 @@
+//! Conversion between what is said of an authoriser and its message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_model::http::Authorizer;
+
+use super::fields::port;
+use crate::ConvertError;
+use crate::waypoint as wire;
+
+pub(super) fn from_proto(authorizer: wire::Authorizer) -> Result<Arc<Authorizer>, ConvertError> {
+    if authorizer.hostname.is_empty() {
+        return Err(ConvertError::Missing { field: "hostname" });
+    }
+    let status = authorizer.status_on_error;
+    let known = u16::try_from(status).ok().filter(|status| (200..600).contains(status));
+    Ok(Arc::new(Authorizer {
+        provider: authorizer.provider.into(),
+        namespace: authorizer.namespace.into(),
+        hostname: authorizer.hostname.into(),
+        port: port("port", authorizer.port)?,
+        timeout: Duration::from_millis(authorizer.timeout_ms),
+        fail_open: authorizer.fail_open,
+        status_on_error: known.ok_or(ConvertError::UnknownEnum {
+            field: "status_on_error",
+            value: i32::try_from(status).unwrap_or(i32::MAX),
+        })?,
+    }))
+}
+
+pub(super) fn to_proto(authorizer: &Authorizer) -> wire::Authorizer {
+    wire::Authorizer {
+        provider: authorizer.provider.to_string(),
+        namespace: authorizer.namespace.to_string(),
+        hostname: authorizer.hostname.to_string(),
+        port: authorizer.port.into(),
+        timeout_ms: u64::try_from(authorizer.timeout.as_millis()).unwrap_or(u64::MAX),
+        fail_open: authorizer.fail_open,
+        status_on_error: authorizer.status_on_error.into(),
+    }
+}

@@ -1,0 +1,38 @@
+//! What external authorisers have said of a request that may pass.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use leno_model::http::Authorizer;
+use leno_policy::http::authorizer::Allowed;
+
+/// Who has let a request pass, and on what terms.
+#[derive(Default, Clone)]
+pub(crate) struct Consent {
+    /// The authorisers.
+    pub(super) by: Vec<Arc<Authorizer>>,
+    /// What they want of its response.
+    pub(super) response: Vec<Allowed>,
+    /// What is to be told of those who gave no answer.
+    pub(super) notes: Vec<String>,
+}
+
+impl Consent {
+    /// With that of others, too.
+    pub(super) fn join(&mut self, other: Self) {
+        self.by.extend(other.by);
+        self.response.extend(other.response);
+    }
+
+    /// Whether the response is changed.
+    pub(super) fn changes_response(&self) -> bool {
+        !self.response.is_empty()
+    }
+
+    /// Changes the headers of the response.
+    pub(super) fn change_response(&self, headers: &mut HeaderMap) {
+        for one in &self.response {
+            one.change_response(headers);
+        }
+    }
+}
