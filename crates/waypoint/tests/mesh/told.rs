@@ -98,9 +98,17 @@ async fn what_is_open_is_listed_and_what_ended_too() {
     assert_eq!((connection.reporter.as_str(), connection.encrypted), ("waypoint", Some(true)));
     drop(stream);
     mesh.log.line(&["path=\"/waits?for=ever\"", "response_flags=\"DC\""]).await;
-    let page = mesh.connections().await;
-    assert!(open(&page).is_none(), "{page}");
-    let ended = page.lines().find(|line| line.contains("\"event\":\"ended\"")).unwrap();
+    // The line is written before what ended is kept.
+    let ended = soon("what ended", async {
+        loop {
+            let page = mesh.connections().await;
+            assert!(open(&page).is_none(), "{page}");
+            if let Some(ended) = page.lines().find(|line| line.contains("\"event\":\"ended\"")) {
+                return ended.to_owned();
+            }
+        }
+    })
+    .await;
     assert!(ended.contains(&format!("\"span\":\"{}\"", request.span)), "{ended}");
 }
 
