@@ -27,6 +27,7 @@ pub(super) async fn install(args: InstallArgs) -> anyhow::Result<()> {
     }
     let client = client(&args.cluster).await?;
     let record = Record::of(args.profile, &release.values)?;
+    cluster::refuse_other_choices(&client, &release.namespace, &record).await?;
     let applied = cluster::apply(&client, &release, &record).await?;
     told(&applied, &client, &args.cluster)?;
     settle(&client, &args.cluster, &args.wait).await

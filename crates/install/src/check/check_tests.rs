@@ -103,6 +103,16 @@ fn pods_that_are_left_out_are_found() {
     assert_eq!(installed::left_out(&namespaces, &pods), ["shop/pending", "bank/alone"]);
 }
 
+#[test]
+fn labels_that_mean_nothing_are_found() {
+    let object = |namespace: Option<&str>, name: &str, mode: &str| json!({"metadata": {"name": name, "namespace": namespace, "labels": {"istio.io/dataplane-mode": mode}}});
+    let namespaces = json!({"items": [object(None, "shop", "ambient"), object(None, "bank", "ambiant"),
+        object(None, "old", "none"), json!({"metadata": {"name": "plain"}})]});
+    assert_eq!(installed::without_meaning("Namespace", &namespaces), ["Namespace bank has \"ambiant\""]);
+    let pods = json!({"items": [object(Some("shop"), "web", "")]});
+    assert_eq!(installed::without_meaning("Pod", &pods), ["Pod shop/web has \"\""]);
+}
+
 #[tokio::test]
 async fn definitions_that_are_missing_or_too_old_are_found() {
     let server = ApiServer::start().await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Finding, Outcome, is_allowed};
 use crate::Values;
-use crate::cluster::{ClusterError, Installer, Record, Rollout, installer, rollouts};
+use crate::cluster::{ClusterError, Installer, Record, Rollout, installer, is_ending, rollouts};
 
 const CATEGORY: &str = "installation";
 const PODS: &str = "pods";
@@ -26,6 +26,10 @@ pub(super) async fn all(client: &Client, namespace: &str) -> Vec<Finding> {
             return vec![there.but(Outcome::Unknown, error.to_string(), "run the check as somebody who may look")];
         }
     };
+    if is_ending(client, namespace).await.unwrap_or_default() {
+        let found = "its removal has begun and not come to its end";
+        return vec![there.but(Outcome::Failed, found, "run `leno uninstall` once more, and then install it")];
+    }
     let rollouts = rollouts(client, namespace).await;
     let of_version = versions(rollouts.as_deref().unwrap_or_default(), by);
     let mut findings = vec![there, of_version, roles(client, namespace).await];
@@ -40,6 +44,7 @@ pub(super) async fn all(client: &Client, namespace: &str) -> Vec<Finding> {
         }
     }
     findings.push(captured(client).await);
+    findings.push(labelled(client).await);
     findings
 }
 
@@ -195,6 +200,32 @@ async fn captured(client: &Client) -> Finding {
         }
         Err(error) => check.unknown(&error),
     }
+}
+
+/// A label with a value that means nothing takes its pods out of the mesh, in the clear.
+async fn labelled(client: &Client) -> Finding {
+    let check = Finding::ok(PODS, format!("every label {DATAPLANE_MODE} has a value that means something"));
+    let mut found = Vec::new();
+    for (kind, plural) in [("Namespace", "namespaces"), ("Pod", "pods")] {
+        let selector = DATAPLANE_MODE.replace('/', "%2F");
+        match client.get::<Value>(&format!("/api/v1/{plural}?labelSelector={selector}")).await {
+            Ok(list) => found.extend(without_meaning(kind, &list)),
+            Err(error) => return check.unknown(&error),
+        }
+    }
+    let hint = "write ambient, which puts the pods into the mesh, or none, which keeps them out of it as they are now";
+    check.unless(&found, Outcome::Failed, hint)
+}
+
+pub(super) fn without_meaning(kind: &str, list: &Value) -> Vec<String> {
+    let objects = list["items"].as_array().into_iter().flatten();
+    let found = objects.filter_map(|object| {
+        let (metadata, mode) = (&object["metadata"], object["metadata"]["labels"][DATAPLANE_MODE].as_str()?);
+        let name = metadata["name"].as_str()?;
+        let name = metadata["namespace"].as_str().map_or_else(|| name.to_owned(), |of| format!("{of}/{name}"));
+        (!["ambient", "none"].contains(&mode)).then(|| format!("{kind} {name} has {mode:?}"))
+    });
+    found.collect()
 }
 
 pub(super) fn left_out(namespaces: &Value, pods: &Value) -> Vec<String> {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::error::doing;
 use super::requests::{AS_MANAGER, MANAGED_BY, MANAGER, delete_ours};
 use super::resource::{RESOURCES, Resource};
-use super::{ClusterError, Installer, Record, installer, meshes};
+use super::{ClusterError, Installer, Record, installer, is_ending, meshes};
 use crate::{Manifest, Release};
 
 /// What was done.
@@ -36,6 +36,10 @@ pub async fn apply(client: &Client, release: &Release, record: &Record) -> Resul
         Some((there, _)) if there != release.namespace => return Err(ClusterError::Elsewhere { there }),
         Some((namespace, Installer::Helm)) => return Err(ClusterError::Helms { namespace }),
         _ => {}
+    }
+    // What agents have taken from the nodes already, proxies that still run would miss.
+    if is_ending(client, &release.namespace).await? {
+        return Err(ClusterError::HalfRemoved { namespace: release.namespace.clone() });
     }
     meshes::refuse(client, release.values.checked()?).await?;
     let mut applied = Applied::default();

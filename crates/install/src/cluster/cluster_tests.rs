@@ -194,6 +194,51 @@ async fn the_class_of_waypoints_goes_unless_it_is_somebody_elses() {
 }
 
 #[tokio::test]
+async fn what_was_chosen_is_not_forgotten_by_another_install() {
+    let (_server, client) = cluster().await;
+    let record = |sets: &[&str]| {
+        let mut values = Values::of(Profile::Default).expect("a chart");
+        for set in ["namespace.create=true"].iter().chain(sets) {
+            values.set(set).expect("a value");
+        }
+        Record::of(Profile::Default, &values).expect("a record")
+    };
+    let (plain, two) = (record(&[]), record(&["control.replicas=2"]));
+    refuse_other_choices(&client, NAMESPACE, &plain).await.expect("nothing is installed");
+    install(&client, Profile::Default, &["control.replicas=2"]).await.expect("it is installed");
+    refuse_other_choices(&client, NAMESPACE, &two).await.expect("the same again");
+    let refusal = refuse_other_choices(&client, NAMESPACE, &plain).await.expect_err("others").to_string();
+    assert!(refusal.contains("`leno upgrade -n leno-system` keeps these"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_removal_that_was_cut_off_has_to_come_to_its_end() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    // As far as a removal is when the agents begin to go.
+    record::ends(&client, NAMESPACE).await.expect("it is noted");
+    assert!(is_ending(&client, NAMESPACE).await.expect("an answer"));
+    let refusal = install(&client, Profile::Default, &[]).await.expect_err("half of it is gone").to_string();
+    assert!(refusal.contains("run `leno uninstall -n leno-system` once more"), "{refusal}");
+    uninstall(&client, false).await.expect("it is removed");
+    assert!(everything(&server).is_empty());
+    install(&client, Profile::Default, &[]).await.expect("it is installed again");
+}
+
+#[tokio::test]
+async fn an_installation_whose_binding_is_gone_is_found_by_its_parts() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    let bindings = ("rbac.authorization.k8s.io/v1", "clusterrolebindings");
+    server.delete(bindings.0, bindings.1, "", "leno-control");
+    assert_eq!(installer(&client).await.expect("an answer"), Some((NAMESPACE.to_owned(), Installer::Leno)));
+    server.delete("apps/v1", "deployments", NAMESPACE, "leno-control");
+    assert_eq!(installer(&client).await.expect("an answer"), Some((NAMESPACE.to_owned(), Installer::Leno)));
+    install(&client, Profile::Default, &[]).await.expect("what is missing is put back");
+    assert!(names(&server, bindings.0, bindings.1).contains(&"leno-control".to_owned()));
+}
+
+#[tokio::test]
 async fn namespaces_that_stay_enrolled_are_named() {
     let (server, client) = cluster().await;
     install(&client, Profile::Default, &[]).await.expect("it is installed");

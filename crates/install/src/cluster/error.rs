@@ -75,6 +75,24 @@ pub enum ClusterError {
         /// The namespace that was looked in.
         namespace: String,
     },
+    /// It would forget what was chosen before.
+    #[error(
+        "Leno is installed in {namespace} with another profile or other values: `leno upgrade -n {namespace}` keeps these and adds what is \
+         given, and with --reset-values only what is given counts"
+    )]
+    OtherChoices {
+        /// The installation's namespace.
+        namespace: String,
+    },
+    /// A removal was ended early, and what is left of the installation does not work together.
+    #[error(
+        "the removal of Leno in {namespace} has begun and not come to its end: run `leno uninstall -n {namespace}` once more, and \
+         then install it"
+    )]
+    HalfRemoved {
+        /// The installation's namespace.
+        namespace: String,
+    },
     /// Two of them would take each other's pods.
     #[error(
         "Leno is installed in {there} already, and a cluster has room for one; change that one with -n {there}, or remove it \
@@ -98,6 +116,8 @@ impl ClusterError {
             | Self::SecondMesh { .. }
             | Self::Helms { .. }
             | Self::NotInstalled { .. }
+            | Self::HalfRemoved { .. }
+            | Self::OtherChoices { .. }
             | Self::Elsewhere { .. } => false,
         }
     }

@@ -13,7 +13,7 @@ mod rollout;
 pub use apply::{Applied, apply};
 pub use error::ClusterError;
 pub use find::{Installer, installer};
-pub use record::Record;
+pub use record::{Record, is_ending, refuse_other_choices};
 pub use remove::{Kept, Removal, remove};
 pub use rollout::{Rollout, rollouts};
 

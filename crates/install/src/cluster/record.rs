@@ -1,6 +1,7 @@
 //! What an operator chose, kept beside the installation, so that an upgrade starts from it.
 
 use leno_kubernetes::{Client, Patch};
+use leno_objects::UNINSTALLED_ANNOTATION;
 use serde_json::{Value, json};
 
 use super::error::doing;
@@ -60,6 +61,40 @@ impl Record {
         let path = format!("{}?{}", path(namespace), requests::AS_MANAGER);
         client.patch(&path, Patch::Apply, &object).await.map_err(doing("keeping what was chosen"))
     }
+}
+
+/// Refuses an installation over one with other choices, which would be forgotten without a word.
+///
+/// # Errors
+///
+/// [`ClusterError::OtherChoices`], or if the API server can't tell.
+pub async fn refuse_other_choices(client: &Client, namespace: &str, record: &Record) -> Result<(), ClusterError> {
+    match Record::read(client, namespace).await? {
+        Some(there) if (there.profile, &there.values) != (record.profile, &record.values) => {
+            Err(ClusterError::OtherChoices { namespace: namespace.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Notes that a removal has begun. It ends with the record itself.
+pub(super) async fn ends(client: &Client, namespace: &str) -> Result<(), ClusterError> {
+    let patch = json!({"metadata": {"annotations": {UNINSTALLED_ANNOTATION: "true"}}});
+    match client.patch(&path(namespace), Patch::Merge, &patch).await {
+        Err(error) if !error.is_not_found() => Err(doing("noting that a removal begins")(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a removal has begun and not come to its end.
+///
+/// # Errors
+///
+/// If the API server can't tell.
+pub async fn is_ending(client: &Client, namespace: &str) -> Result<bool, ClusterError> {
+    let found =
+        client.find::<Value>(&path(namespace)).await.map_err(doing("reading what was chosen at the installation"))?;
+    Ok(found.is_some_and(|object| object["metadata"]["annotations"][UNINSTALLED_ANNOTATION] == "true"))
 }
 
 pub(super) fn path(namespace: &str) -> String {

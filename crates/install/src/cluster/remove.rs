@@ -65,6 +65,7 @@ pub async fn remove(
     }
     // The record goes last: by it, a call that is ended early is known to have begun.
     let (mut removal, kept) = (Removal::default(), BTreeSet::from([record::path(namespace)]));
+    record::ends(client, namespace).await?;
     announce(client, namespace).await?;
     // First the agents: each takes its pods out of the mesh and its configuration from the node, and wants the proxy, the
     // API server and its rights there for that. A control plane that still ran would make its Secret anew.
@@ -151,11 +152,13 @@ async fn remove_workload(
     let look = async || {
         let left = list(client, &pods).await?;
         let places: Vec<_> = left.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        // A pod that waits for room has no node.
+        let on = if places.is_empty() { String::new() } else { format!(", on {}", places.join(", ")) };
         Ok(match left.len() {
             0 if exists(client, &path).await? => Some(format!("waiting for {kind} {name} to be gone")),
             0 => None,
-            1 => Some(format!("waiting for 1 pod of {name} to end, on {}", places.join(", "))),
-            many => Some(format!("waiting for {many} pods of {name} to end, on {}", places.join(", "))),
+            1 => Some(format!("waiting for 1 pod of {name} to end{on}")),
+            many => Some(format!("waiting for {many} pods of {name} to end{on}")),
         })
     };
     until_gone(look, says).await?;
