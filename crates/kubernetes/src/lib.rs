@@ -44,5 +44,5 @@ pub use lease::Candidate;
 pub use node_feed::{Listener, NodeFeed};
 pub use pod_logs::{LogQuery, PodLog};
 pub use resource::KINDS;
-pub use status::StatusWriter;
+pub use status::{CONDITION, StatusWriter};
 pub use token_reviews::TokenReviews;

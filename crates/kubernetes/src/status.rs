@@ -18,7 +18,7 @@ use crate::resource::Resource;
 use crate::{Client, Error, Patch};
 
 /// The type of this control plane's condition in a policy's status.
-pub(crate) const CONDITION: &str = "LenoAccepted";
+pub const CONDITION: &str = "LenoAccepted";
 /// The reason of this control plane's Events.
 pub(crate) const REASON: &str = "LenoFinding";
 const COMPONENT: &str = "leno-control";

@@ -28,7 +28,7 @@ pub(crate) enum WaypointCommand {
         It applies a Gateway of class leno-waypoint. The same command again changes nothing.")]
     Apply(ApplyArgs),
 
-    /// List the waypoints of a cluster
+    /// List the waypoints of a namespace, or with -A of all
     #[command(after_help = "Examples:\n  leno waypoint list -A\n  leno waypoint list -n shop -o json")]
     List(ListArgs),
 

@@ -171,12 +171,18 @@ pub(crate) async fn waypoints(client: &Client, namespace: Option<&str>) -> anyho
     Ok(items.iter().filter_map(Value::as_array).flatten().filter_map(Shown::of).collect())
 }
 
-fn show(shown: &[Shown], output: Format) -> anyhow::Result<()> {
+/// `within` is the namespace that was looked at; `None` if all were.
+fn show(shown: &[Shown], within: Option<&str>, output: Format) -> anyhow::Result<()> {
     if output == Format::Json {
         return output::json(&shown);
     }
     if shown.is_empty() {
-        return output::line("no waypoints; `leno waypoint apply` makes one");
+        return output::line(&match within {
+            Some(namespace) => format!(
+                "no waypoints in namespace {namespace}; -A lists those of all, and `leno waypoint apply -n {namespace}` makes one"
+            ),
+            None => "no waypoints; `leno waypoint apply -n NAMESPACE` makes one".to_owned(),
+        });
     }
     let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let rows: Vec<Vec<String>> = shown
@@ -191,8 +197,8 @@ fn show(shown: &[Shown], output: Format) -> anyhow::Result<()> {
 
 async fn list(args: ListArgs) -> anyhow::Result<()> {
     let (client, namespace) = login(&args.place).await?;
-    let shown = waypoints(&client, (!args.all_namespaces).then_some(&namespace)).await?;
-    show(&shown, args.output.output)
+    let within = (!args.all_namespaces).then_some(&*namespace);
+    show(&waypoints(&client, within).await?, within, args.output.output)
 }
 
 async fn status(args: WaypointStatusArgs) -> anyhow::Result<ExitCode> {
@@ -208,7 +214,7 @@ async fn status(args: WaypointStatusArgs) -> anyhow::Result<ExitCode> {
         }
         let sound = shown.iter().all(|it| it.programmed);
         if sound || !args.wait.wait || Instant::now() >= deadline {
-            show(&shown, args.output.output)?;
+            show(&shown, Some(&namespace), args.output.output)?;
             return Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         sleep(INTERVAL).await;

@@ -11,7 +11,7 @@ use super::stage::pages;
 use crate::args::CollectArgs;
 use crate::logs::cluster::{origins_of, whole};
 use crate::status;
-use crate::target::{ClusterNodes, Part, chosen};
+use crate::target::{ClusterNodes, Part, Source as _, chosen};
 
 /// Objects of the installation's namespace: no Secrets, and of ConfigMaps only Leno's own.
 const OF_NAMESPACE: [(&str, &str); 13] = [
@@ -32,11 +32,24 @@ const OF_NAMESPACE: [(&str, &str); 13] = [
 
 /// Objects of the whole cluster that the mesh is made from. Users' pods are not among them: the proxies tell what of these
 /// matters.
-const OF_CLUSTER: [(&str, &str); 6] = [
+const OF_CLUSTER: [(&str, &str); 16] = [
     ("nodes", "/api/v1/nodes"),
     ("namespaces", "/api/v1/namespaces"),
     ("authorizationpolicies", "/apis/security.istio.io/v1/authorizationpolicies"),
     ("peerauthentications", "/apis/security.istio.io/v1/peerauthentications"),
+    ("requestauthentications", "/apis/security.istio.io/v1/requestauthentications"),
+    ("gatewayclasses", "/apis/gateway.networking.k8s.io/v1/gatewayclasses"),
+    ("gateways", "/apis/gateway.networking.k8s.io/v1/gateways"),
+    ("httproutes", "/apis/gateway.networking.k8s.io/v1/httproutes"),
+    ("grpcroutes", "/apis/gateway.networking.k8s.io/v1/grpcroutes"),
+    ("referencegrants", "/apis/gateway.networking.k8s.io/v1/referencegrants"),
+    ("destinationrules", "/apis/networking.istio.io/v1/destinationrules"),
+    ("virtualservices", "/apis/networking.istio.io/v1/virtualservices"),
+    (
+        "waypoint-deployments",
+        "/apis/apps/v1/deployments?labelSelector=gateway.istio.io/managed%3Dleno.mesh-waypoint-controller",
+    ),
+    ("waypoint-pods", "/api/v1/pods?labelSelector=gateway.istio.io/managed%3Dleno.mesh-waypoint-controller"),
     ("clusterroles", "/apis/rbac.authorization.k8s.io/v1/clusterroles?labelSelector=app.kubernetes.io/part-of%3Dleno"),
     (
         "clusterrolebindings",
@@ -69,6 +82,15 @@ pub(super) async fn collect(archive: &mut Archive, nodes: &ClusterNodes, args: &
             }
         }
         Err(error) => archive.failed("nodes", &error),
+    }
+    match nodes.waypoints().await {
+        Ok(waypoints) if args.node.is_empty() => {
+            for waypoint in waypoints {
+                pages(archive, nodes, &waypoint).await?;
+            }
+        }
+        Ok(_) => {}
+        Err(error) => archive.failed("waypoints", &error),
     }
     let parts = match nodes.parts().await {
         Ok(parts) => parts,
@@ -126,8 +148,10 @@ async fn objects(archive: &mut Archive, client: &Client, namespace: &str) -> any
         }
     }
     for (name, path) in OF_CLUSTER {
-        let list = client.get::<Value>(path).await;
-        object(archive, &format!("objects/{name}"), list)?;
+        // Not every cluster has every kind.
+        if let Some(list) = client.find::<Value>(path).await.transpose() {
+            object(archive, &format!("objects/{name}"), list)?;
+        }
     }
     Ok(())
 }
@@ -140,7 +164,7 @@ fn object(archive: &mut Archive, name: &str, read: Result<Value, leno_kubernetes
     archive.read(&format!("{name}.json"), text)
 }
 
-/// Removes what is long and says nothing, and the values of variables that may be secrets.
+/// Removes what is long and says nothing, and the values of variables and of headers that may be secrets.
 fn strip(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(strip),
@@ -150,6 +174,14 @@ fn strip(value: &mut Value) {
             fields.remove("kubectl.kubernetes.io/last-applied-configuration");
             if fields.get("name").and_then(Value::as_str).is_some_and(is_secret) && fields.contains_key("value") {
                 fields.insert("value".to_owned(), REMOVED.into());
+            }
+            // How Istio's objects write headers. What a Kubernetes route sets has a name and a value, as variables have.
+            for change in ["set", "add"] {
+                for (name, value) in fields.get_mut(change).and_then(Value::as_object_mut).into_iter().flatten() {
+                    if is_secret(name) {
+                        *value = REMOVED.into();
+                    }
+                }
             }
             if let Some(Value::String(values)) = fields.get_mut(VALUES) {
                 *values = without_values(values);
@@ -172,6 +204,12 @@ mod tests {
         let expected = json!({"spec": {"env": [{"name": "AUTH_TOKEN", "value": "[removed]"}, {"name": "A", "value": "y"}]},
             "metadata": {"name": "a"}});
         assert_eq!(object, expected);
+        let mut headers = json!({"request": {"set": {"authorization": "Bearer x", "x-team": "a"}},
+            "requestHeaderModifier": {"set": [{"name": "Cookie", "value": "x"}]}});
+        strip(&mut headers);
+        let expected = json!({"request": {"set": {"authorization": "[removed]", "x-team": "a"}},
+            "requestHeaderModifier": {"set": [{"name": "Cookie", "value": "[removed]"}]}});
+        assert_eq!(headers, expected);
         let mut values = json!({"data": {"values.yaml": "control:\n  env:\n    X_PASSWORD: hush\n    LEVEL: info\n"}});
         strip(&mut values);
         let expected =

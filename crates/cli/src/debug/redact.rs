@@ -7,8 +7,9 @@ use std::borrow::Cow;
 
 pub(super) const REMOVED: &str = "[removed]";
 
-/// Ends of the names of variables whose values are removed from objects.
-const SECRET_NAMES: [&str; 6] = ["TOKEN", "PASSWORD", "SECRET", "KEY", "CREDENTIALS", "PASSPHRASE"];
+/// Ends of the names of variables and headers whose values are removed from objects.
+const SECRET_NAMES: [&str; 8] =
+    ["TOKEN", "PASSWORD", "SECRET", "KEY", "CREDENTIALS", "PASSPHRASE", "AUTHORIZATION", "COOKIE"];
 
 /// Whether a variable of this name may hold a secret.
 pub(super) fn is_secret(name: &str) -> bool {

@@ -22,6 +22,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// How old a connection is when it is shown as open: most are over by then, and shown once.
 const LASTS: Duration = Duration::from_secs(1);
 
+/// How long it is waited for a node's first words. A pod that has ended meanwhile never says any.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is heard from all nodes.
 struct Heard {
     ledger: Ledger,
@@ -36,6 +39,30 @@ impl Heard {
     fn new(nodes: &[String]) -> Self {
         let all: BTreeSet<_> = nodes.iter().cloned().collect();
         Self { ledger: Ledger::default(), notes: Notes::new(nodes), awaited: all.clone(), live: all }
+    }
+
+    /// Waits no longer for the first words of some nodes, if others have said theirs. Says whether it did.
+    fn lose_patience(&mut self) -> bool {
+        if self.awaited.is_empty() || self.awaited.is_superset(&self.live) {
+            return false;
+        }
+        for node in std::mem::take(&mut self.awaited) {
+            eprintln!(
+                "{node}: it has not answered for {} s; what it carries is shown once it does",
+                PATIENCE.as_secs()
+            );
+        }
+        true
+    }
+
+    /// What was carried before does not count. Returns when the first moment ends, which is `each` long.
+    fn count_from_here(&mut self, each: Duration) -> tokio::time::Instant {
+        for entry in self.ledger.entries() {
+            let Some(shown) = entry.shown() else { continue };
+            entry.announced = true;
+            entry.counted = [shown.connection.bytes_sent, shown.connection.bytes_received];
+        }
+        tokio::time::Instant::now() + each
     }
 
     /// Takes in what a node tells. Says whether what was before is now known of all nodes.
@@ -74,6 +101,7 @@ pub(super) async fn rows<S: Source>(source: &S, nodes: &[String], args: &Observe
     let mut told = stream::read(source, nodes, &format!("follow=true&since={since}"), true);
     let mut heard = Heard::new(nodes);
     let mut printer = Printer::new(args.output.output);
+    let begun = Instant::now();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -85,7 +113,7 @@ pub(super) async fn rows<S: Source>(source: &S, nodes: &[String], args: &Observe
                 }
                 true
             }
-            _ = tick.tick() => false,
+            _ = tick.tick() => begun.elapsed() >= PATIENCE && heard.lose_patience(),
         };
         if heard.awaited.is_empty() {
             due(&mut heard, &mut printer, args, begins)?;
@@ -174,6 +202,7 @@ pub(super) async fn map<S: Source>(
     let mut map = Map::new(moments, each.as_secs_f64());
     // From the time on when all nodes have said what there was before.
     let mut next: Option<tokio::time::Instant> = None;
+    let mut patience = tokio::time::interval_at(tokio::time::Instant::now() + PATIENCE, PATIENCE);
     loop {
         let due = async {
             match next {
@@ -185,12 +214,15 @@ pub(super) async fn map<S: Source>(
             told = told.recv() => {
                 let Some(told) = told else { return Ok(()) };
                 if heard.take(told)? {
-                    for entry in heard.ledger.entries() {
-                        let Some(shown) = entry.shown() else { continue };
-                        entry.announced = true;
-                        entry.counted = [shown.connection.bytes_sent, shown.connection.bytes_received];
-                    }
-                    next = Some(tokio::time::Instant::now() + each);
+                    next = Some(heard.count_from_here(each));
+                }
+                continue;
+            }
+            _ = patience.tick(), if next.is_none() => {
+                if heard.lose_patience() {
+                    next = Some(heard.count_from_here(each));
+                } else if !live {
+                    anyhow::bail!("no node's proxy has answered for {} s; `leno check` may say why", PATIENCE.as_secs());
                 }
                 continue;
             }
@@ -241,4 +273,19 @@ fn screen(text: &str) -> String {
         picture.push_str(&format!("… and {} more; narrow it with --namespace or --to\n", lines.len() - room));
     }
     picture
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_says_nothing_is_not_waited_for_for_ever() {
+        let mut heard = Heard::new(&["a".to_owned(), "shop/waypoint-1".to_owned()]);
+        assert!(!heard.lose_patience(), "nobody has said anything yet");
+        let now = Told { node: "a".to_owned(), what: What::Event(Event::Now) };
+        assert!(!heard.take(now).unwrap(), "the other is awaited");
+        assert!(heard.lose_patience() && heard.awaited.is_empty());
+        assert!(!heard.lose_patience(), "it is told once");
+    }
 }

@@ -5,6 +5,7 @@
 mod before;
 mod installed;
 mod nodes;
+mod objects;
 mod parts;
 mod waypoints;
 
@@ -29,7 +30,7 @@ pub enum Outcome {
 /// One check and what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it belongs to: `cluster`, `nodes`, `installation`, `pods`, `parts`, `waypoints`.
+    /// What it belongs to: `cluster`, `nodes`, `installation`, `pods`, `parts`, `waypoints`, `objects`.
     pub category: &'static str,
     /// How things should be.
     pub check: String,
@@ -85,6 +86,7 @@ pub async fn after(client: &Client, namespace: &str) -> Vec<Finding> {
         findings.extend(installed::all(client, namespace).await);
         findings.extend(parts::all(client, namespace).await);
         findings.extend(waypoints::all(client).await);
+        findings.extend(objects::all(client).await);
     }
     findings
 }
