@@ -49,6 +49,7 @@ impl Schema {
             (Some(property), _) => Ok(self.part(property)),
             (None, others @ Value::Object(_)) => Ok(self.part(others)),
             (None, Value::Bool(true)) => Ok(self.part(&ANYTHING)),
+            (None, _) if self.here.is_null() => Ok(*self),
             (None, _) => {
                 let names: Vec<_> = known.as_object().into_iter().flat_map(|known| known.keys()).cloned().collect();
                 if names.is_empty() {
