@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use leno_model::{DEFAULT_TRUST_DOMAIN, ports, settings};
 
+/// Where a control plane has the mesh's own configuration.
+pub(crate) const MESH_CONFIG: &str = "LENO_MESH_CONFIG";
+
 /// Settings of a control plane that runs by itself.
 #[derive(Debug, Clone, Args)]
 #[non_exhaustive]
@@ -42,6 +45,11 @@ pub struct ControlArgs {
     /// waypoints out of Gateways
     #[arg(long, value_name = "PATH", env = "LENO_WAYPOINT_TEMPLATE", requires = "kubernetes")]
     pub waypoint_template: Option<PathBuf>,
+
+    /// With --kubernetes, the mesh's own configuration: the entry of its ConfigMap leno-mesh-config as a file, with
+    /// extensionProviders as Istio's MeshConfig has them. It is followed
+    #[arg(long, value_name = "PATH", env = MESH_CONFIG, requires = "kubernetes")]
+    pub mesh_config: Option<PathBuf>,
 
     /// Address for discovery and certificates
     #[arg(long, default_value = "[::]:15012")]

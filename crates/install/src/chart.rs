@@ -22,7 +22,7 @@ pub(crate) const LENO: Chart = Chart {
     name: "leno",
     values: include_str!("../../../charts/leno/values.yaml"),
     parts: files!("leno": "_parts.tpl"),
-    templates: files!("leno": "namespace.yaml", "control-rbac.yaml", "control.yaml", "agent.yaml", "node.yaml", "waypoint.yaml", "network-policy.yaml", "dashboard.yaml"),
+    templates: files!("leno": "namespace.yaml", "control-rbac.yaml", "mesh-config.yaml", "control.yaml", "agent.yaml", "node.yaml", "waypoint.yaml", "network-policy.yaml", "dashboard.yaml"),
 };
 
 /// The values that [`LENO`] takes, as JSON Schema.

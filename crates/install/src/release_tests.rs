@@ -9,7 +9,12 @@ use super::*;
 use crate::Profile;
 
 fn release(profile: Profile, sets: &[&str]) -> Release {
+    with_file(profile, "", sets)
+}
+
+fn with_file(profile: Profile, file: &str, sets: &[&str]) -> Release {
     let mut values = Values::of(profile).expect("a chart");
+    values.file(file, "a file").expect("values");
     for set in sets {
         values.set(set).expect("a value");
     }
@@ -17,7 +22,11 @@ fn release(profile: Profile, sets: &[&str]) -> Release {
 }
 
 fn rendered(profile: Profile, sets: &[&str]) -> BTreeMap<String, Value> {
-    let manifests = release(profile, sets).render().expect("objects");
+    objects(&release(profile, sets))
+}
+
+fn objects(release: &Release) -> BTreeMap<String, Value> {
+    let manifests = release.render().expect("objects");
     let count = manifests.len();
     let objects: BTreeMap<_, _> =
         manifests.into_iter().map(|manifest| (key(&manifest.object), manifest.object)).collect();
@@ -35,15 +44,27 @@ fn key(object: &Value) -> String {
     )
 }
 
-/// Values that take every way through the templates between them.
-const VARIANTS: [(Profile, &[&str]); 6] = [
-    (Profile::Minimal, &[]),
-    (Profile::Default, &[]),
-    (Profile::Default, &["namespace.create=true", "prometheus.annotations=false"]),
-    (Profile::Default, &["agent.enabled=false", "node.enabled=false"]),
-    (Profile::Ha, &[]),
+/// Authorisers, of which one has what YAML could take for something else.
+const PROVIDERS: &str = r#"
+meshConfig:
+  extensionProviders:
+  - name: opa
+    envoyExtAuthzGrpc: {service: opa.auth.svc.cluster.local, port: 9191, timeout: 0.5s, failOpen: true, statusOnError: "503"}
+  - name: "no"
+    zipkin: {port: 9411, text: "a: \"b\" # c\n- d", empty: {}, list: [1, [], true, null]}
+"#;
+
+/// Values, of which some are a file, that take every way through the templates between them.
+const VARIANTS: [(Profile, &str, &[&str]); 7] = [
+    (Profile::Minimal, "", &[]),
+    (Profile::Default, "", &[]),
+    (Profile::Default, PROVIDERS, &["waypoint.enabled=false"]),
+    (Profile::Default, "", &["namespace.create=true", "prometheus.annotations=false"]),
+    (Profile::Default, "", &["agent.enabled=false", "node.enabled=false"]),
+    (Profile::Ha, "", &[]),
     (
         Profile::Ha,
+        PROVIDERS,
         &[
             "image.repository=registry.example:5000/mesh/leno",
             "image.tag=1.2.3",
@@ -62,8 +83,8 @@ const VARIANTS: [(Profile, &[&str]); 6] = [
 
 #[test]
 fn all_ways_through_the_templates_give_objects() {
-    for (profile, sets) in VARIANTS {
-        for (key, object) in rendered(profile, sets) {
+    for (profile, file, sets) in VARIANTS {
+        for (key, object) in objects(&with_file(profile, file, sets)) {
             assert_eq!(
                 object["metadata"]["labels"]["app.kubernetes.io/part-of"], "leno",
                 "{key}: it can be found again"
@@ -81,7 +102,9 @@ fn helm_renders_the_same() {
         return;
     };
     let charts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../charts");
-    for (profile, sets) in VARIANTS {
+    let given = tempfile::NamedTempFile::new().expect("a file");
+    for (profile, file, sets) in VARIANTS {
+        std::fs::write(given.path(), file).expect("a file");
         let mut theirs = BTreeMap::new();
         for chart in ["leno", "leno-crds"] {
             let mut command = Command::new(&helm);
@@ -94,6 +117,7 @@ fn helm_renders_the_same() {
                 if file.exists() {
                     command.arg("-f").arg(file);
                 }
+                command.arg("-f").arg(given.path());
                 for set in sets {
                     let (name, value) = set.split_once('=').expect("an assignment");
                     let list = value.starts_with('{');
@@ -107,7 +131,7 @@ fn helm_renders_the_same() {
             let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&text).expect("helm writes YAML");
             theirs.extend(documents.into_iter().flatten().map(|object| (key(&object), with_files_read(object))));
         }
-        let ours = rendered(profile, sets);
+        let ours = objects(&with_file(profile, file, sets));
         assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "{profile} {sets:?}");
         for (key, object) in ours {
             assert_eq!(with_files_read(object), theirs[&key], "{profile} {sets:?}: {key}");
@@ -121,7 +145,7 @@ fn with_files_read(mut object: Value) -> Value {
         return object;
     }
     for (name, text) in object["data"].as_object_mut().into_iter().flatten() {
-        if name.ends_with(".yaml") {
+        if name.ends_with(".yaml") || name == "mesh" {
             *text = serde_saphyr::from_str(text.as_str().expect("a text")).expect("a file of YAML");
         }
     }
@@ -253,6 +277,34 @@ fn the_control_plane_is_granted_what_it_asks_for_and_nothing_else() {
     }
     let without = rendered(Profile::Default, &["waypoint.enabled=false"]);
     assert!(!without.keys().any(|key| key.contains("waypoint")), "who makes no waypoints needs no rights for them");
+}
+
+/// It is followed without a restart, so the pods don't change with it, and without a right to read ConfigMaps.
+#[test]
+fn the_mesh_configuration_is_a_file_of_the_control_plane() {
+    let read = |objects: &BTreeMap<String, Value>| {
+        let text = objects["ConfigMap leno-system/leno-mesh-config"]["data"]["mesh"].as_str().expect("a text");
+        yaml::object(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    };
+    let without = rendered(Profile::Default, &[]);
+    assert_eq!(read(&without), json!({"extensionProviders": []}));
+    let with = objects(&with_file(Profile::Default, PROVIDERS, &[]));
+    assert_eq!(read(&with), yaml::object(PROVIDERS).expect("YAML")["meshConfig"]);
+    let control = "Deployment leno-system/leno-control";
+    assert_eq!(with[control], without[control]);
+    for sets in [&[][..], &["waypoint.enabled=false"]] {
+        let pod = &rendered(Profile::Default, sets)[control]["spec"]["template"]["spec"];
+        let all = |value: &Value| value.as_array().cloned().expect("a list");
+        let container = &pod["containers"][0];
+        let file = all(&container["env"]).into_iter().find(|it| it["name"] == "LENO_MESH_CONFIG").expect("a variable");
+        let mount =
+            all(&container["volumeMounts"]).into_iter().find(|it| it["name"] == "mesh-config").expect("a mount");
+        // A file that is mounted by itself never changes.
+        assert_eq!(mount["subPath"], Value::Null);
+        assert_eq!(file["value"], format!("{}/mesh", mount["mountPath"].as_str().expect("a path")));
+        let volume = all(&pod["volumes"]).into_iter().find(|it| it["name"] == "mesh-config").expect("a volume");
+        assert_eq!(volume["configMap"]["name"], "leno-mesh-config");
+    }
 }
 
 /// What a waypoint is made of is text to the chart, so it is looked at as what it becomes.

@@ -106,6 +106,10 @@ fn mistakes_are_told_with_what_would_be_right() {
 
     values.file("control: {env: {N: 1}}", "x.yaml").expect("a mapping");
     let error = values.checked().expect_err("a number where a text belongs").to_string();
+    let mut nameless = self::values(Profile::Default);
+    nameless.file("meshConfig: {extensionProviders: [{envoyExtAuthzGrpc: {}}]}", "x.yaml").expect("a mapping");
+    let refusal = nameless.checked().expect_err("a provider without a name").to_string();
+    assert!(refusal.contains("meshConfig.extensionProviders[0]: lacks name"), "{refusal}");
     assert!(error.starts_with("x.yaml: control.env.N: is 1, and must be of type string"), "{error}");
 }
 
@@ -133,4 +137,15 @@ fn every_value_is_explained() {
             explained = false;
         }
     }
+}
+
+#[test]
+fn where_anything_may_be_it_may_be_deep() {
+    let mut values = values(Profile::Default);
+    let affinity = json!({"nodeAffinity": {"preferred": [{"weight": 1, "preference": {"matchFields": []}}]}});
+    values.file(&json!({"control": {"affinity": affinity}}).to_string(), "x.yaml").expect("a mapping");
+    values.set("control.affinity.podAffinity.a.b=c").expect("a value");
+    let all = values.checked().expect("valid values");
+    assert_eq!(all["control"]["affinity"]["nodeAffinity"], affinity["nodeAffinity"]);
+    assert_eq!(all["control"]["affinity"]["podAffinity"]["a"]["b"], "c");
 }

@@ -4,6 +4,7 @@
 //! * [`PodStream`], [`PodPage`], [`PodLog`]: connections to ports of pods, pages there, and what containers wrote.
 //! * [`ClusterFeed`]: watches become the objects that a control plane understands.
 //! * [`NodeFeed`]: what an agent of one node must know.
+//! * [`mesh_config`]: the mesh's own configuration, from a file in the control plane's pod.
 //! * [`TokenReviews`]: the API server says whose token it is.
 //! * [`ClusterAuthority`]: the certificate authority's files are a Secret.
 //! * [`Candidate`]: one of several replicas writes.
@@ -22,6 +23,7 @@ mod forward;
 mod gateways;
 mod lease;
 mod lines;
+pub mod mesh_config;
 mod named;
 mod node_feed;
 mod pod_logs;

@@ -63,11 +63,14 @@ async fn wire(args: ControlArgs, memory: Arc<Memory>) -> anyhow::Result<()> {
     let readiness = Readiness::default();
 
     // Objects, who may ask, and who signs.
+    let default = Options::default();
+    let mesh_config = if args.kubernetes { from_cluster::mesh_config(&args) } else { default.mesh_config.clone() };
     let meaning = Options {
         cluster_id: args.cluster_id.as_str().into(),
         trust_domain: args.trust_domain.as_str().into(),
         cluster_domain: args.cluster_domain.as_str().into(),
-        ..Options::default()
+        mesh_config,
+        ..default
     };
     let options = CaOptions { max_ttl: args.max_certificate_ttl, ..CaOptions::default() };
     let (controller, parts) = if args.kubernetes {

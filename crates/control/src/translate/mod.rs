@@ -44,7 +44,7 @@ use leno_objects::{
 use peer_authentication::Peers;
 use policy_refs::Attachable;
 use providers::Providers;
-pub use providers::{MESH_CONFIG, MESH_CONFIG_ENTRY};
+pub use providers::{MESH_CONFIG_ENTRY, mesh_config_entry};
 use workload::Surroundings;
 
 /// Namespace and name.
@@ -63,11 +63,13 @@ pub struct Options {
     pub cluster_domain: Name,
     /// Namespace whose policies without a selector apply to the whole mesh.
     pub root_namespace: Name,
+    /// The ConfigMap of the mesh's own configuration.
+    pub mesh_config: ObjectKey,
 }
 
 impl Default for Options {
     /// Istio's defaults: cluster `Kubernetes`, trust domain and cluster domain `cluster.local`, root namespace
-    /// `istio-system`.
+    /// `istio-system`, where the mesh's configuration is the ConfigMap `istio`.
     fn default() -> Self {
         Self {
             cluster_id: DEFAULT_CLUSTER_ID.into(),
@@ -75,6 +77,7 @@ impl Default for Options {
             trust_domain: DEFAULT_TRUST_DOMAIN.into(),
             cluster_domain: DEFAULT_CLUSTER_DOMAIN.into(),
             root_namespace: "istio-system".into(),
+            mesh_config: ObjectKey::new(Kind::ConfigMap, "istio-system", "istio"),
         }
     }
 }
@@ -267,7 +270,7 @@ impl Translator {
                 Change::Remove(key) => key.clone(),
             };
             // Of configuration, only the mesh's own means anything here.
-            if key.kind == Kind::ConfigMap && key != providers::key(&self.options) {
+            if key.kind == Kind::ConfigMap && key != self.options.mesh_config {
                 continue;
             }
             let generation = self.store.generation();
@@ -340,8 +343,8 @@ impl Translator {
 
     /// Looks again at the policies that have an authoriser asked, if there are other ones than before.
     fn refresh_providers(&mut self, attached: &mut BTreeSet<(Kind, Named)>, delta: &mut Delta) {
-        let (providers, warnings) = Providers::of(&self.options, &self.store);
-        self.warn(providers::key(&self.options), warnings, delta);
+        let (providers, warnings) = Providers::of(&self.options, &self.store, &self.providers);
+        self.warn(self.options.mesh_config.clone(), warnings, delta);
         if self.providers == providers {
             return;
         }

@@ -11,16 +11,27 @@ use std::time::Duration;
 
 use leno_model::Name;
 use leno_model::http::Authorizer;
-use leno_objects::{ConfigMap, GoDuration, Kind, ObjectKey, ObjectStore};
+use leno_objects::{ConfigMap, GoDuration, ObjectKey, ObjectStore};
 use serde_json::{Map, Value};
 
 use super::Options;
 
-/// The ConfigMap of the mesh's configuration, in the root namespace.
-pub const MESH_CONFIG: &str = "istio";
-
-/// Its entry: YAML as it is written, JSON as it is read here.
+/// The entry of the mesh's configuration in its ConfigMap: YAML as it is written, JSON as it is read here, which
+/// [`mesh_config_entry`] makes of it.
 pub const MESH_CONFIG_ENTRY: &str = "mesh";
+
+/// The entry as it is read here. Of a text that is no YAML it is the reason, which no configuration can be mistaken for: that is
+/// a mapping.
+pub fn mesh_config_entry(read: Result<Value, String>) -> String {
+    match read {
+        Ok(Value::String(_)) => Value::from(NO_MAPPING).to_string(),
+        Ok(value) => value.to_string(),
+        // A reader of YAML goes on with a picture of the place.
+        Err(why) => Value::from(why.lines().next().unwrap_or_default().trim_start_matches("error: ")).to_string(),
+    }
+}
+
+const NO_MAPPING: &str = "it is no mapping";
 
 /// How long an answer may take where a provider does not say: Istio's value.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
@@ -33,20 +44,16 @@ const FORBIDDEN: u16 = 403;
 pub(super) struct Providers {
     /// By name, or why one is none.
     known: BTreeMap<Name, Result<Arc<Authorizer>, String>>,
-    /// Why the configuration can't be read, if there is one.
+    /// Why the configuration can't be read. Then the providers are those of the last one that could be.
     unreadable: Option<String>,
     is_there: bool,
 }
 
-/// The ConfigMap of the mesh's configuration.
-pub(super) fn key(options: &Options) -> ObjectKey {
-    ObjectKey::new(Kind::ConfigMap, options.root_namespace.clone(), MESH_CONFIG)
-}
-
 impl Providers {
-    /// Those of a mesh, and the warnings for their author.
-    pub(super) fn of(options: &Options, store: &ObjectStore) -> (Self, Vec<String>) {
-        let Some(object) = ConfigMap::get(store, &options.root_namespace, MESH_CONFIG) else {
+    /// Those of a mesh, and the warnings for their author. A configuration that can't be read leaves those that were `before`.
+    pub(super) fn of(options: &Options, store: &ObjectStore, before: &Self) -> (Self, Vec<String>) {
+        let ObjectKey { namespace, name, .. } = &options.mesh_config;
+        let Some(object) = ConfigMap::get(store, namespace, name) else {
             return (Self::default(), Vec::new());
         };
         let mut out = Self { is_there: true, ..Self::default() };
@@ -59,9 +66,9 @@ impl Providers {
             Ok(warnings) => (out, warnings),
             Err(why) => {
                 let warning = format!(
-                    "data.{MESH_CONFIG_ENTRY} can't be read, so no policy with action CUSTOM has a provider: {why}"
+                    "data.{MESH_CONFIG_ENTRY} can't be read, so the providers of the last good version stay, if there was one: {why}"
                 );
-                (Self { unreadable: Some(why), is_there: true, ..Self::default() }, vec![warning])
+                (Self { unreadable: Some(why), is_there: true, known: before.known.clone() }, vec![warning])
             }
         }
     }
@@ -71,7 +78,11 @@ impl Providers {
         if config.is_null() {
             return Ok(Vec::new());
         }
-        let config = config.as_object().ok_or("it is no mapping")?;
+        let config = match config {
+            Value::Object(config) => config,
+            Value::String(why) => return Err(why.clone()),
+            _ => return Err(NO_MAPPING.to_owned()),
+        };
         let mut warnings = Vec::new();
         let others: Vec<&str> = config.keys().map(String::as_str).filter(|key| *key != "extensionProviders").collect();
         if !others.is_empty() {
@@ -110,17 +121,26 @@ impl Providers {
     /// # Errors
     /// If it can't be asked, with the reason.
     pub(super) fn get(&self, options: &Options, name: &str) -> Result<Arc<Authorizer>, String> {
-        let place = || format!("ConfigMap {}/{MESH_CONFIG} ({MESH_CONFIG_ENTRY})", options.root_namespace);
-        if let Some(why) = &self.unreadable {
-            return Err(format!("{} can't be read: {why}", place()));
-        }
-        match self.known.get(name) {
-            Some(Ok(authorizer)) => Ok(authorizer.clone()),
-            Some(Err(why)) => Err(format!("provider {name:?} of {}: {why}", place())),
-            None if self.is_there => Err(format!("{} has no provider {name:?} in extensionProviders", place())),
-            None => Err(format!("no provider {name:?} is known, because there is no {}", place())),
+        let place = place(options);
+        match (self.known.get(name), &self.unreadable) {
+            (Some(Ok(authorizer)), _) => Ok(authorizer.clone()),
+            (_, Some(why)) => Err(format!("{place} can't be read: {why}")),
+            (Some(Err(why)), None) => Err(format!("provider {name:?} of {place}: {why}")),
+            (None, None) if self.is_there => Err(format!("{place} has no provider {name:?} in extensionProviders")),
+            (None, None) => Err(format!("no provider {name:?} is known, because there is no {place}")),
         }
     }
+
+    /// What the author of a policy is told if its provider is that of an earlier configuration.
+    pub(super) fn outdated(&self, options: &Options) -> Option<String> {
+        let why = self.unreadable.as_ref()?;
+        Some(format!("the provider is that of the last good version, because {} can't be read: {why}", place(options)))
+    }
+}
+
+fn place(options: &Options) -> String {
+    let ObjectKey { namespace, name, .. } = &options.mesh_config;
+    format!("ConfigMap {namespace}/{name} ({MESH_CONFIG_ENTRY})")
 }
 
 /// The authoriser that a provider is.

@@ -4,16 +4,23 @@ use leno_objects::{Mode, decode};
 
 use super::*;
 
-/// What becomes of YAML, which is JSON when it comes here. What is no YAML stays as it is.
+/// What becomes of YAML, which is JSON when it comes here.
 fn of(mesh: &str) -> (Providers, Vec<String>) {
-    let json = serde_saphyr::from_str::<Value>(mesh).map_or(mesh.to_owned(), |value| value.to_string());
+    after(&Providers::default(), mesh)
+}
+
+/// The same, where there was another configuration before.
+fn after(before: &Providers, mesh: &str) -> (Providers, Vec<String>) {
+    let json = mesh_config_entry(serde_saphyr::from_str(mesh).map_err(|error| format!("no YAML: {error}")));
     let text = format!(
         "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: istio, namespace: istio-system}}, data: {{mesh: {json:?}}}}}"
     );
-    let decoded = serde_saphyr::with_deserializer_from_str(&text, |from| decode(Kind::ConfigMap, Mode::Strict, from));
+    let decoded = serde_saphyr::with_deserializer_from_str(&text, |from| {
+        decode(leno_objects::Kind::ConfigMap, Mode::Strict, from)
+    });
     let mut store = ObjectStore::default();
     store.upsert(decoded.unwrap().object);
-    Providers::of(&Options::default(), &store)
+    Providers::of(&Options::default(), &store, before)
 }
 
 fn get(providers: &Providers, name: &str) -> Result<Arc<Authorizer>, String> {
@@ -48,7 +55,7 @@ fn a_provider_is_read_with_istios_defaults() {
     assert_eq!((least.fail_open, least.status_on_error), (false, 403));
     assert!(get(&providers, "zipkin").unwrap_err().contains("is no authoriser"));
     assert!(get(&providers, "other").unwrap_err().contains("has no provider \"other\""));
-    let without = Providers::of(&Options::default(), &ObjectStore::default()).0;
+    let without = Providers::of(&Options::default(), &ObjectStore::default(), &providers).0;
     assert!(get(&without, "all").unwrap_err().contains("there is no ConfigMap istio-system/istio"));
 }
 
@@ -81,8 +88,9 @@ fn what_can_not_be_honoured_is_no_provider() {
     );
     assert!(get(&of(&twice).0, "x").unwrap_err().contains("two providers"));
     for (text, why) in [
-        ("extensionProviders: [", "can't be read"),
+        ("extensionProviders: [", "no YAML"),
         ("- 1", "no mapping"),
+        ("a word", "no mapping"),
         ("extensionProviders: 5", "no list"),
         ("extensionProviders: [{}]", "no name"),
     ] {
@@ -92,4 +100,21 @@ fn what_can_not_be_honoured_is_no_provider() {
     }
     let (_, warnings) = of("trustDomain: td\nextensionProviders: []\n");
     assert!(warnings[0].contains("not in force: trustDomain"), "{warnings:?}");
+}
+
+#[test]
+fn the_last_configuration_that_can_be_read_stays() {
+    let good = of(GOOD).0;
+    let (kept, warnings) = after(&good, "extensionProviders: [");
+    assert!(warnings[0].contains("the providers of the last good version stay"), "{warnings:?}");
+    assert_eq!(get(&kept, "all"), get(&good, "all"));
+    let outdated = kept.outdated(&Options::default()).unwrap();
+    assert!(outdated.contains("ConfigMap istio-system/istio (mesh) can't be read: no YAML"), "{outdated}");
+    assert!(get(&kept, "new").unwrap_err().contains("can't be read"), "the new one may have it");
+    // A mistake after a mistake changes nothing, and one that can be read counts again.
+    let (kept, _) = after(&kept, "5");
+    assert_eq!(get(&kept, "least"), get(&good, "least"));
+    let (empty, warnings) = after(&kept, "extensionProviders: []");
+    assert_eq!((warnings, empty.outdated(&Options::default())), (Vec::new(), None));
+    assert!(get(&empty, "all").unwrap_err().contains("has no provider \"all\""));
 }

@@ -152,7 +152,10 @@ fn authorization(
 ) -> Translated {
     let authorizer = match (policy.spec.action, &policy.spec.provider) {
         (PolicyAction::Custom, Some(provider)) => match known.providers.get(known.options, &provider.name) {
-            Ok(authorizer) => Some(authorizer),
+            Ok(authorizer) => {
+                out.warnings.extend(known.providers.outdated(known.options));
+                Some(authorizer)
+            }
             Err(why) => {
                 out.warnings.push(format!("action CUSTOM has nobody to ask, so what matches is DENIED: {why}"));
                 None

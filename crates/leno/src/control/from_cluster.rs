@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use leno_cli::ControlArgs;
 use leno_control::Controller;
 use leno_kubernetes::{
     Candidate, Client, Cluster, ClusterAuthority, ClusterFeed, GatewayKeeper, StatusWriter, TokenReviews,
-    WaypointTemplate,
+    WaypointTemplate, mesh_config as installed,
 };
+use leno_objects::ObjectKey;
 use leno_telemetry::Readiness;
 use leno_tls::CaOptions;
 
@@ -20,6 +22,11 @@ const NAMESPACE: &str = "leno-system";
 /// Where this control plane keeps what is its own.
 pub(super) fn namespace(args: &ControlArgs) -> &str {
     args.namespace.as_deref().unwrap_or(NAMESPACE)
+}
+
+/// The ConfigMap of the mesh's configuration, which the installation makes.
+pub(super) fn mesh_config(args: &ControlArgs) -> ObjectKey {
+    installed::key(namespace(args))
 }
 
 /// The time between announcing a new root and signing with it. Each replica knows only whether its own proxies trust the
@@ -39,6 +46,9 @@ pub(super) async fn parts(
     let namespace = namespace(args);
     tracing::info!(server = client.server(), namespace, "following a cluster");
     let feed = ClusterFeed::announce(client.clone(), controller.clone(), readiness);
+    let file = args.mesh_config.clone();
+    let config = file.map(|file| installed::MeshConfigFile::announce(file, namespace, controller.clone()));
+    let config = OptionFuture::from(config.map(installed::MeshConfigFile::run));
 
     let ready = readiness.task("certificate authority");
     let kept = ClusterAuthority::open(client.clone(), namespace, &args.trust_domain, options, ready).await?;
@@ -51,7 +61,8 @@ pub(super) async fn parts(
     let gateways = GatewayKeeper::new(client.clone(), controller.clone(), template).run(leads.clone());
     let (asking, running, told) = (client.clone(), candidate.clone(), controller.clone());
     let following = async move {
-        tokio::join!(feed.run(), running.run(), kept.run(leads.clone()), status.run(&asking, &told, leads), gateways);
+        let writing = status.run(&asking, &told, leads.clone());
+        tokio::join!(feed.run(), config, running.run(), kept.run(leads), writing, gateways);
         Ok(())
     };
     Ok(Parts {

@@ -10,6 +10,7 @@ use leno_testkit::api_server::ApiServer;
 use leno_tls::{ControlConnector, RootSource};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
@@ -42,6 +43,10 @@ pub(crate) fn kubeconfig(path: &Path, server: &str) {
 
 impl Control {
     fn start(server: &str) -> Self {
+        Self::start_with(server, &[])
+    }
+
+    fn start_with(server: &str, flags: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("kubeconfig");
         kubeconfig(&file, server);
@@ -49,6 +54,7 @@ impl Control {
             .args(["control", "--kubernetes", "--listen", "127.0.0.1:0"])
             .args(["--metrics-port", "0", "--readiness-port", "0", "--kubeconfig"])
             .arg(&file)
+            .args(flags)
             .env_remove("POD_NAMESPACE")
             .stdout(Stdio::piped())
             .spawn()
@@ -139,6 +145,52 @@ fn a_cluster_is_served_with_an_authority_of_its_own() {
     assert!(holder().is_some_and(|holder| !holder.is_empty()));
     assert_eq!(control.end(), Some(0));
     assert_eq!(holder().as_deref(), Some(""));
+}
+
+#[test]
+fn authorisers_come_from_a_file_that_is_followed() {
+    let runtime = runtime();
+    let server = runtime.block_on(ApiServer::start());
+    server.put(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"clusterIP": "10.1.0.1", "clusterIPs": ["10.1.0.1"], "ports": [{"name": "http", "port": 80}]},
+    }));
+    server.put(&json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": {"name": "ask", "namespace": "shop"},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "web"}],
+            "action": "CUSTOM", "provider": {"name": "opa"}, "rules": [{}],
+        },
+    }));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mesh");
+    std::fs::write(&file, "extensionProviders: []\n").unwrap();
+    let mut control = Control::start_with(&server.url(), &["--mesh-config", file.to_str().unwrap()]);
+    control.line("mesh configuration read");
+    // The finding is the policy's, in the cluster.
+    let condition = |wanted: &str| {
+        eventually(wanted, || {
+            let policy = server.get("security.istio.io/v1", "authorizationpolicies", "shop", "ask").unwrap();
+            let said = policy["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned();
+            if said.contains(wanted) { Ok(said) } else { Err(policy.to_string()) }
+        })
+    };
+    condition("what matches is DENIED: ConfigMap leno-system/leno-mesh-config (mesh) has no provider \"opa\"");
+    let next = directory.path().join("next");
+    std::fs::write(&next, "extensionProviders: [{name: opa, envoyExtAuthzGrpc: {service: opa.auth.svc, port: 1}}]")
+        .unwrap();
+    std::fs::rename(&next, &file).unwrap();
+    eventually("it has somebody to ask", || {
+        let policy = server.get("security.istio.io/v1", "authorizationpolicies", "shop", "ask").unwrap();
+        if policy["status"].to_string().contains("has no provider") { Err(policy.to_string()) } else { Ok(()) }
+    });
+    std::fs::write(&next, "extensionProviders: [").unwrap();
+    std::fs::rename(&next, &file).unwrap();
+    control.line("can't be read, so the providers of the last good version stay");
+    let said = condition("the provider is that of the last good version");
+    assert!(!said.contains("what matches is DENIED"), "{said}");
+    assert_eq!(control.end(), Some(0));
 }
 
 #[test]
