@@ -37,6 +37,7 @@ mod takeover;
 mod topology;
 mod waiting;
 mod waypoint;
+mod waypoint_authorizers;
 mod waypoint_connections;
 mod waypoint_policy;
 mod waypoint_programs;

@@ -1,0 +1,170 @@
+//! External authorisers on a stage: a real gRPC server in the mesh is asked by the waypoint, and curl sees what becomes of it.
+
+use crate::stage::{Ran, Stage, eventually, run, skip};
+
+const MESH: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gate, namespace: shop}
+spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: opa, namespace: shop, labels: {istio.io/use-waypoint: none}}
+spec: {selector: {app: opa}, ports: [{name: grpc, port: 9191}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop}
+spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec:
+  nodeName: node-2
+  containers:
+  - name: nginx
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}
+    command:
+    - bash
+    - -c
+    - |
+      d=$(mktemp -d)
+      cat > $d/conf <<'EOF'
+      user root; worker_processes 1; error_log stderr; pid nginx.pid; events {}
+      http {
+        access_log off;
+        server { listen 8080; location / { return 200 "$request_uri user=$http_x_user pass=$http_x_pass\n"; } }
+      }
+      EOF
+      exec nginx -e stderr -p $d -c $d/conf -g 'daemon off;'
+"#;
+
+/// Lets pass who says so in a header, and takes that header away. Messages are put together by hand (protobuf's wire format),
+/// so nothing has to be generated.
+const AUTHORIZER: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: opa, namespace: shop, labels: {app: opa}}
+spec:
+  nodeName: node-2
+  containers:
+  - name: opa
+    readinessProbe: {tcpSocket: {port: 9191}, periodSeconds: 1, failureThreshold: 60}
+    command:
+    - /usr/bin/python3
+    - -c
+    - |
+      import grpc
+      from concurrent import futures
+      def varint(n): return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+      def part(field, data): return bytes([field << 3 | 2]) + varint(len(data)) + data
+      def number(field, n): return bytes([field << 3]) + varint(n)
+      def header(name, value): return part(1, part(1, name) + part(2, value))
+      allowed = part(1, b"") + part(3, part(2, header(b"x-user", b"ann")) + part(5, b"x-pass") + part(6, header(b"x-seen", b"1")))
+      denied = part(1, number(1, 7)) + part(2, part(1, number(1, 418)) + part(2, header(b"x-why", b"no pass")) + part(3, b"not today\n"))
+      principal = part(4, b"spiffe://cluster.local/ns/shop/sa/default")
+      def check(asked, context):
+          return allowed if part(1, b"x-pass") + part(2, b"yes") in asked and principal in asked else denied
+      class Handler(grpc.GenericRpcHandler):
+          def service(self, call):
+              if call.method == "/envoy.service.auth.v3.Authorization/Check":
+                  return grpc.unary_unary_rpc_method_handler(check)
+      server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[Handler()])
+      server.add_insecure_port("[::]:9191")
+      server.start()
+      server.wait_for_termination()
+"#;
+
+const POLICIES: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: opa
+      envoyExtAuthzGrpc: {service: opa.shop.svc.cluster.local, port: 9191, timeout: 5s, failOpen: FAIL}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: ask, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: web}]
+  action: CUSTOM
+  provider: {name: opa}
+  rules: [{to: [{operation: {paths: ['/asked*']}}]}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: lost, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: web}]
+  action: CUSTOM
+  provider: {name: nobody}
+  rules: [{to: [{operation: {paths: ['/lost']}}]}]
+"#;
+
+fn curl(stage: &Stage, what: &str) -> Ran {
+    stage.sh("shop/client", &format!("curl -sS -m 20 -w '%{{http_code}}' {what}")).ok()
+}
+
+/// Waits for a line of the waypoint's log that has all of this.
+fn logged(stage: &Stage, words: &[&str]) {
+    eventually("a line of the log", || {
+        let log = run(stage.command("logs").arg("shop/gate")).ok().stdout;
+        let found = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        if found { Ok(()) } else { Err(log) }
+    });
+}
+
+#[test]
+fn an_authoriser_that_speaks_grpc_is_asked_at_a_waypoint() {
+    let programs = ["nginx", "curl", "/usr/bin/python3"];
+    if skip("an_authoriser_that_speaks_grpc_is_asked_at_a_waypoint", &programs) {
+        return;
+    }
+    let policies = |fail_open: &str| POLICIES.replace("FAIL", fail_open);
+    let files = [("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("policies.yaml", &policies("false"))];
+    let stage = Stage::prepare(&files);
+    let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
+
+    let allowed = curl(&stage, "-i -H 'x-pass: yes' -H 'x-user: root' http://web/asked/a").stdout;
+    assert!(allowed.ends_with("\r\n\r\n/asked/a user=ann pass=\n200"), "{allowed}");
+    assert!(allowed.contains("x-seen: 1\r\n"), "{allowed}");
+    let denied = curl(&stage, "-i http://web/asked/a").stdout;
+    assert!(denied.contains("x-why: no pass\r\n") && denied.ends_with("\r\n\r\nnot today\n418"), "{denied}");
+    assert_eq!(curl(&stage, "http://web/open").stdout, "/open user= pass=\n200", "it is not asked about that");
+    logged(&stage, &["response_code=418", "UAEX", "denied by the authoriser", "of policy shop/ask"]);
+
+    // Where nobody is to be asked, the answer is no, and the author is told.
+    assert!(curl(&stage, "-H 'x-pass: yes' http://web/lost").stdout.ends_with("403"));
+    let finding = warned.lines().find(|line| line.contains("AuthorizationPolicy shop/lost")).unwrap_or(&warned);
+    assert!(finding.contains("what matches is DENIED") && finding.contains("no provider \"nobody\""), "{finding}");
+    assert!(!warned.contains("shop/ask"), "{warned}");
+
+    // A dead one lets nothing through that it would be asked about, unless its provider says so.
+    stage.remove("opa.yaml");
+    stage.wait("the authoriser is gone", |ps| {
+        ps["pods"].as_array()?.iter().all(|pod| pod["name"] != "opa").then_some(())
+    });
+    let asked = "-H 'x-pass: yes' http://web/asked";
+    assert!(curl(&stage, asked).stdout.ends_with("403"));
+    assert_eq!(curl(&stage, "http://web/open").stdout, "/open user= pass=\n200");
+    stage.write("policies.yaml", &policies("true"));
+    eventually("failOpen is in force", || match curl(&stage, asked).stdout {
+        passed if passed == "/asked user= pass=yes\n200" => Ok(()),
+        other => Err(other),
+    });
+    logged(&stage, &["response_code=200", "gave no answer (failOpen)"]);
+}
