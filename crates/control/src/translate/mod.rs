@@ -321,6 +321,9 @@ impl Translator {
             let service = (service.namespace.clone(), name.into());
             attached.extend(self.index.attached_to(Kind::Service, service).cloned());
         }
+        if delta.services.iter().any(|service| self.providers.are_at(&service.hostname)) {
+            attached.extend(self.asking());
+        }
         for (kind, name) in &attached {
             self.refresh_request_policy(*kind, name, &mut delta);
         }
@@ -349,9 +352,13 @@ impl Translator {
             return;
         }
         self.providers = providers;
+        attached.extend(self.asking());
+    }
+
+    /// The policies that have an authoriser asked.
+    fn asking(&self) -> impl Iterator<Item = (Kind, Named)> {
         let asking = self.store.authorization_policies().filter(|it| it.spec.action == PolicyAction::Custom);
-        let named = |it: &AuthorizationPolicy| (it.metadata.namespace.clone(), it.metadata.name.clone());
-        attached.extend(asking.map(|it| (Kind::AuthorizationPolicy, named(it))));
+        asking.map(|it| (Kind::AuthorizationPolicy, (it.metadata.namespace.clone(), it.metadata.name.clone())))
     }
 
     fn refresh_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {

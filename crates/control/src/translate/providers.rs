@@ -131,6 +131,11 @@ impl Providers {
         }
     }
 
+    /// Whether an authoriser is at this host name.
+    pub(super) fn are_at(&self, hostname: &str) -> bool {
+        self.known.values().flatten().any(|authorizer| *authorizer.hostname == *hostname)
+    }
+
     /// What the author of a policy is told if its provider is that of an earlier configuration.
     pub(super) fn outdated(&self, options: &Options) -> Option<String> {
         let why = self.unreadable.as_ref()?;

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leno_model::http::{
-    Attribute, AttributeTest, Policy, PolicyAction as Action, PolicyClause, PolicyRule, PolicyTarget, TokenKeys,
-    TokenRule,
+    Attribute, AttributeTest, Authorizer, Policy, PolicyAction as Action, PolicyClause, PolicyRule, PolicyTarget,
+    TokenKeys, TokenRule,
 };
-use leno_model::{Mesh, Name, PolicyName};
+use leno_model::{Mesh, Name, PolicyName, ServiceName, Transport};
 use leno_objects::{
     AuthorizationPolicy, Gateway, GatewayClass, IpBlock, JwtRule, Operation, PolicyAction, PolicyTargetReference,
     RequestAuthentication, Service, Source, When,
@@ -58,7 +58,7 @@ pub(super) fn request_policy(known: Known<'_>, mesh: &Mesh, policy: Attachable<'
     attached.dedup();
     match policy {
         Attachable::Authentication(policy) => authentication(known.options, policy, attached, out),
-        Attachable::Authorization(policy) if !attached.is_empty() => authorization(known, policy, attached, out),
+        Attachable::Authorization(policy) if !attached.is_empty() => authorization(known, mesh, policy, attached, out),
         Attachable::Authorization(_) => out,
     }
 }
@@ -146,6 +146,7 @@ fn close(translated: &mut Policy, problem: Option<String>, warnings: &mut Vec<St
 /// The policy that an AuthorizationPolicy is.
 fn authorization(
     known: Known<'_>,
+    mesh: &Mesh,
     policy: &AuthorizationPolicy,
     attached: Vec<PolicyTarget>,
     mut out: Translated,
@@ -154,6 +155,7 @@ fn authorization(
         (PolicyAction::Custom, Some(provider)) => match known.providers.get(known.options, &provider.name) {
             Ok(authorizer) => {
                 out.warnings.extend(known.providers.outdated(known.options));
+                out.warnings.extend(unreachable(mesh, &policy.metadata.namespace, &authorizer));
                 Some(authorizer)
             }
             Err(why) => {
@@ -327,6 +329,30 @@ fn rule(
         }
     }
     Ok(PolicyRule { clauses })
+}
+
+/// Why an authoriser can't be asked as the mesh is, and what follows. `namespace` is the policy's, and its waypoints'.
+fn unreachable(mesh: &Mesh, namespace: &str, authorizer: &Authorizer) -> Option<String> {
+    let Authorizer { provider, hostname, port, .. } = authorizer;
+    let found = match &*authorizer.namespace {
+        "" => mesh.service_by_hostname(hostname, namespace),
+        of => mesh.service(&ServiceName { namespace: of.into(), hostname: hostname.clone() }),
+    };
+    let why = match found {
+        Some(service)
+            if service.ports.iter().any(|its| its.service_port == *port && its.transport == Transport::Tcp) =>
+        {
+            return None;
+        }
+        Some(_) => format!("the Service {hostname} has no port {port}"),
+        None if authorizer.namespace.is_empty() => format!("there is no Service {hostname}"),
+        None => format!("there is no Service {hostname} in the namespace {}", authorizer.namespace),
+    };
+    let follows = match authorizer.fail_open {
+        true => "PASSES, because the provider is failOpen".to_owned(),
+        false => format!("gets status {}", authorizer.status_on_error),
+    };
+    Some(format!("the authoriser {provider:?} can't be asked, and what matches {follows}: {why}"))
 }
 
 /// Whether a rule says something of the request's token.

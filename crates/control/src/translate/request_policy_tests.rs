@@ -351,6 +351,39 @@ metadata: {name: istio, namespace: shop}
 data: {mesh: '{}'}
 ";
 
+const OPA: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: opa, namespace: auth}
+spec: {clusterIP: 10.0.0.9, ports: [{name: grpc, port: 9191}], selector: {app: opa}}
+";
+
+#[test]
+fn an_authoriser_that_is_not_there_is_told_of() {
+    let mut translator = shop();
+    let spec = format!("{{{TO_WEB}, action: CUSTOM, provider: {{name: opa}}, rules: [{{}}]}}");
+    translator.apply(upserts(&object("shop", &spec)));
+    translator.apply(upserts(&PROVIDERS.replace("FAIL", "false")));
+    let said = warnings(&translator, "shop");
+    let missing = "what matches gets status 403: there is no Service opa.auth.svc.cluster.local";
+    assert!(said.contains(missing), "{said}");
+    translator.apply(upserts(&PROVIDERS.replace("FAIL", "true")));
+    let said = warnings(&translator, "shop");
+    assert!(said.contains("what matches PASSES, because the provider is failOpen"), "{said}");
+    // It follows the Service, and nothing of it changes what waypoints are told.
+    assert!(translator.apply(upserts(OPA)).request_policies.is_empty());
+    assert_eq!(warnings(&translator, "shop"), "");
+    translator.apply(upserts(&OPA.replace("9191", "9292")));
+    assert!(warnings(&translator, "shop").contains("the Service opa.auth.svc.cluster.local has no port 9191"));
+    let delta = translator.apply([Change::Remove(ObjectKey::new(Kind::Service, "auth", "opa"))]);
+    assert!(delta.request_policies.is_empty());
+    assert!(warnings(&translator, "shop").contains("there is no Service"));
+    // One that names the namespace means no other.
+    let elsewhere = PROVIDERS.replace("FAIL", "false").replace("opa.auth.svc", "web/opa.auth.svc");
+    translator.apply(upserts(&elsewhere).into_iter().chain(upserts(OPA)));
+    assert!(warnings(&translator, "shop").contains("in the namespace web"));
+}
+
 #[test]
 fn a_custom_policy_asks_whom_the_mesh_configuration_names() {
     let custom = |provider: &str| {
@@ -359,6 +392,7 @@ fn a_custom_policy_asks_whom_the_mesh_configuration_names() {
         )
     };
     let mut translator = shop();
+    translator.apply(upserts(OPA));
     translator.apply(upserts(&object("shop", &custom("opa"))));
     let policy = |translator: &Translator| translator.mesh().request_policy(&id("shop")).expect("a policy").clone();
     assert_eq!((policy(&translator).action, policy(&translator).rules.len()), (PolicyAction::Deny, 1));
