@@ -216,7 +216,7 @@ async fn a_removal_that_was_cut_off_has_to_come_to_its_end() {
     let (server, client) = cluster().await;
     install(&client, Profile::Default, &[]).await.expect("it is installed");
     // As far as a removal is when the agents begin to go.
-    record::ends(&client, NAMESPACE).await.expect("it is noted");
+    remove::announce(&client, NAMESPACE).await.expect("it is noted");
     assert!(is_ending(&client, NAMESPACE).await.expect("an answer"));
     let refusal = install(&client, Profile::Default, &[]).await.expect_err("half of it is gone").to_string();
     assert!(refusal.contains("run `leno uninstall -n leno-system` once more"), "{refusal}");

@@ -77,15 +77,6 @@ pub async fn refuse_other_choices(client: &Client, namespace: &str, record: &Rec
     }
 }
 
-/// Notes that a removal has begun. It ends with the record itself.
-pub(super) async fn ends(client: &Client, namespace: &str) -> Result<(), ClusterError> {
-    let patch = json!({"metadata": {"annotations": {UNINSTALLED_ANNOTATION: "true"}}});
-    match client.patch(&path(namespace), Patch::Merge, &patch).await {
-        Err(error) if !error.is_not_found() => Err(doing("noting that a removal begins")(error)),
-        _ => Ok(()),
-    }
-}
-
 /// Whether a removal has begun and not come to its end.
 ///
 /// # Errors

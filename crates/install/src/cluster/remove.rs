@@ -8,7 +8,9 @@ use leno_objects::{DATAPLANE_MODE, Kind, UNINSTALLED_ANNOTATION, WAYPOINT_CLASS,
 use serde_json::{Value, json};
 
 use super::error::doing;
-use super::requests::{AS_MANAGER, MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_ours, exists, list};
+use super::requests::{
+    AS_MANAGER, MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_alone, delete_ours, exists, list,
+};
 use super::resource::{RESOURCES, Resource};
 use super::{ClusterError, Installer, installer, record};
 
@@ -65,7 +67,6 @@ pub async fn remove(
     }
     // The record goes last: by it, a call that is ended early is known to have begun.
     let (mut removal, kept) = (Removal::default(), BTreeSet::from([record::path(namespace)]));
-    record::ends(client, namespace).await?;
     announce(client, namespace).await?;
     // First the agents: each takes its pods out of the mesh and its configuration from the node, and wants the proxy, the
     // API server and its rights there for that. A control plane that still ran would make its Secret anew.
@@ -127,14 +128,18 @@ async fn is_anything_left(client: &Client, namespace: &str) -> Result<bool, Clus
     Ok(found.is_some_and(|object| object["metadata"]["labels"]["app.kubernetes.io/part-of"] == "leno"))
 }
 
-/// Tells the agents that the proxies go, too. An agent that is removed alone leaves what a proxy has mounted.
-async fn announce(client: &Client, namespace: &str) -> Result<(), ClusterError> {
-    let Some(resource) = Resource::of("DaemonSet") else { return Ok(()) };
+/// Tells the agents that the proxies go, too: an agent that is removed alone leaves what a proxy has mounted. And notes in the
+/// record that a removal has begun, which ends with the record itself.
+pub(super) async fn announce(client: &Client, namespace: &str) -> Result<(), ClusterError> {
+    let agents = Resource::of("DaemonSet").map(|resource| resource.one(namespace, "leno-agent"));
     let patch = json!({"metadata": {"annotations": {UNINSTALLED_ANNOTATION: "true"}}});
-    match client.patch(&resource.one(namespace, "leno-agent"), Patch::Merge, &patch).await {
-        Err(error) if !error.is_not_found() => Err(doing("telling the agents that all is removed")(error)),
-        _ => Ok(()),
+    for path in std::iter::once(record::path(namespace)).chain(agents) {
+        match client.patch(&path, Patch::Merge, &patch).await {
+            Err(error) if !error.is_not_found() => return Err(doing("telling that all is removed")(error)),
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// Removes it, returns when the last of its pods is gone, and says whether it was there.
@@ -193,12 +198,8 @@ async fn remove_class(client: &Client, removal: &mut Removal) -> Result<(), Clus
     let found = client.find::<Value>(&path).await.map_err(doing("looking for the class of waypoints"))?;
     let labels = |object: &Value| object["metadata"]["labels"]["app.kubernetes.io/part-of"] == "leno";
     if found.is_some_and(|object| labels(&object) && object["spec"]["controllerName"] == WAYPOINT_CONTROLLER) {
-        // Nothing belongs to it. Were it deleted with what does, it would be there until the garbage collector has heard of
-        // its kind, half a minute after the installation, and its definition would stay.
-        match client.delete(&format!("{path}?propagationPolicy=Background")).await {
-            Err(error) if !error.is_not_found() => return Err(doing("deleting the class of waypoints")(error)),
-            _ => {}
-        }
+        // Its definition is looked at next, and stays while there is an object of it.
+        delete_alone(client, &path, "the class of waypoints").await?;
         removal.removed.push(format!("GatewayClass {WAYPOINT_CLASS}"));
     }
     Ok(())

@@ -35,7 +35,17 @@ pub(super) async fn list(client: &Client, path: &str) -> Result<Vec<Value>, Clus
 
 /// Deletes an object, and all that belongs to it before it. That it is gone already is fine.
 pub(super) async fn delete(client: &Client, path: &str, name: &str) -> Result<(), ClusterError> {
-    match client.delete(&format!("{path}?propagationPolicy=Foreground")).await {
+    delete_by("Foreground", client, path, name).await
+}
+
+/// Deletes an object to which nothing belongs. It is gone when this returns; by [`delete`], one whose kind was defined lately
+/// stays until the garbage collector has heard of that kind, half a minute after an installation.
+pub(super) async fn delete_alone(client: &Client, path: &str, name: &str) -> Result<(), ClusterError> {
+    delete_by("Background", client, path, name).await
+}
+
+async fn delete_by(propagation: &str, client: &Client, path: &str, name: &str) -> Result<(), ClusterError> {
+    match client.delete(&format!("{path}?propagationPolicy={propagation}")).await {
         Err(error) if !error.is_not_found() => Err(doing(format!("deleting {name}"))(error)),
         _ => Ok(()),
     }
