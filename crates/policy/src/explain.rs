@@ -65,7 +65,7 @@ pub fn explain_request(
     asked: Option<&Asked>,
 ) -> Explanation {
     let mut explanation = Explanation {
-        source: party(source),
+        source: party(mesh, source),
         destination: destination.into(),
         transport: "tcp",
         outcome: Outcome::Undecided,

@@ -153,7 +153,11 @@ pub(crate) fn of_endpoint(mesh: &Mesh, source: &Workload, route: Route) -> Endpo
     match route {
         Route::Passthrough { address } => unknown(address, "the mesh knows nothing of the destination"),
         Route::Plain { address, workload: Some(workload), .. } => {
-            plaintext(mesh, source, &workload, address, "the destination is not in the mesh")
+            let reason = match takes_tunnels(mesh, &workload) {
+                true => "the destination is a waypoint, and what is addressed to it itself is not brought in a tunnel",
+                false => "the destination is not in the mesh",
+            };
+            plaintext(mesh, source, &workload, address, reason)
         }
         Route::Plain { address, workload: None, .. } => unknown(address, "the service leaves its destinations alone"),
         Route::Hbone { workload, address, authority, expected, target, via_waypoint, .. } => {
@@ -174,7 +178,7 @@ pub(crate) fn of_endpoint(mesh: &Mesh, source: &Workload, route: Route) -> Endpo
             let expected = expected.iter().map(ToString::to_string).collect();
             let path = Path::Hbone { tunnel: address, authority, expected, via_waypoint };
             let address = if via_waypoint { address } else { target };
-            let mut party = party(&workload);
+            let mut party = party(mesh, &workload);
             if via_waypoint {
                 // It proves who it is, though no node proxy carries its connections.
                 party.identity = workload.identity().map(|id| id.to_string());
@@ -212,7 +216,7 @@ pub(crate) fn plaintext(
         None
     };
     let path = Path::Plaintext { reason: reason.to_owned() };
-    EndpointExplanation { workload: Some(party(workload)), address, path, refused, arrival, notes }
+    EndpointExplanation { workload: Some(party(mesh, workload)), address, path, refused, arrival, notes }
 }
 
 pub(crate) fn unknown(address: SocketAddr, reason: &str) -> EndpointExplanation {
@@ -293,14 +297,20 @@ pub(crate) fn address_of(source: &Workload, destination: IpAddr) -> IpAddr {
     })
 }
 
-pub(crate) fn party(workload: &Workload) -> Party {
+pub(crate) fn party(mesh: &Mesh, workload: &Workload) -> Party {
     let in_mesh = workload.tunnel_protocol == TunnelProtocol::Hbone;
     Party {
         workload: format!("{}/{}", workload.namespace, workload.name),
         node: workload.node.to_string(),
-        identity: workload.identity().filter(|_| in_mesh).map(|id| id.to_string()),
+        identity: workload.identity().filter(|_| in_mesh || takes_tunnels(mesh, workload)).map(|id| id.to_string()),
         in_mesh,
     }
+}
+
+/// Whether the workload is the end of tunnels itself, as a waypoint is, which nothing captures.
+fn takes_tunnels(mesh: &Mesh, workload: &Workload) -> bool {
+    let mut services = workload.services.keys().filter_map(|id| mesh.service(id));
+    services.any(|service| service.tcp_ports().any(|port| port.target_port == ports::HBONE))
 }
 
 /// What the answers of all endpoints come to.

@@ -142,7 +142,7 @@ pub(crate) fn explain(
     asked: Option<&Asked>,
 ) -> AtWaypoint {
     let mut out = AtWaypoint {
-        waypoint: party(own),
+        waypoint: party(mesh, own),
         request: None,
         refused: None,
         verdict: None,

@@ -91,6 +91,22 @@ fn to_a_pod_outside_the_mesh_policies_are_idle() {
 }
 
 #[test]
+fn a_waypoint_proves_who_it_is_though_nothing_captures_it() {
+    let mut service = service("waypoint", &["10.96.0.2"]);
+    service.ports = vec![port(15008, 15008)];
+    let client = pod("client", "10.0.0.1");
+    let gateway = Workload { tunnel_protocol: TunnelProtocol::None, ..endpoint("gateway", "10.0.2.1", &[&service]) };
+    let mut web = self::service("web", &["10.96.0.1"]);
+    web.waypoint = Some(waypoint_by_name(&service));
+    let mesh = mesh(&[&service, &web], &[&client, &gateway, &endpoint("web-1", "10.0.1.1", &[&web])]);
+    for to in ["10.96.0.1:80", "10.0.2.1:15020"] {
+        let text = explain(&mesh, &client, at(to)).to_string();
+        assert!(text.contains("default/gateway (spiffe://cluster.local/ns/default/sa/gateway)"), "{to}: {text}");
+        assert!(!text.contains("not in the mesh"), "{to}: {text}");
+    }
+}
+
+#[test]
 fn through_a_waypoint() {
     let mut waypoint = service("waypoint", &["10.96.0.2"]);
     waypoint.ports = vec![port(15008, 15008)];

@@ -17,7 +17,7 @@ const DNS: u16 = 53;
 /// Explains UDP of `source` to `destination`.
 pub fn explain_udp(mesh: &Mesh, source: &Workload, destination: impl Into<Destination>) -> Explanation {
     let mut out = Explanation {
-        source: party(source),
+        source: party(mesh, source),
         destination: destination.into(),
         transport: "udp",
         outcome: Outcome::PassesBy,
