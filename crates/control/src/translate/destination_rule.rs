@@ -16,6 +16,7 @@ use leno_objects::{
 };
 
 use super::index::Known;
+use super::route::instead;
 use super::rule_host::Host;
 
 /// What becomes of a rule.
@@ -74,9 +75,11 @@ pub(super) fn destination_rule(rules: &Rules<'_>, mesh: &Mesh, rule: &Destinatio
     let mut out = Translated::default();
     if !rule.not_understood.is_empty() {
         out.keep_last = true;
+        let id = PolicyName { namespace: rule.metadata.namespace.clone(), name: rule.metadata.name.clone() };
         out.warnings.push(format!(
-            "not understood by this version of Leno: {}; it is not followed in part, and the version before stays in force",
-            rule.not_understood.join("; ")
+            "not understood by this version of Leno: {}; it is not followed in part, and {}",
+            rule.not_understood.join("; "),
+            instead(mesh.endpoint_policy(&id).is_some())
         ));
         return out;
     }

@@ -139,6 +139,11 @@ pub(super) fn route_name(key: &ObjectKey) -> Option<RouteName> {
     Some(RouteName { kind, namespace: key.namespace.clone(), name: key.name.clone() })
 }
 
+/// What counts instead of a version that can't be followed. An earlier control plane may have known one that this one does not.
+pub(super) fn instead(is_held: bool) -> &'static str {
+    if is_held { "the version before stays in force" } else { "it has no effect, because no version before is known" }
+}
+
 /// The waypoints that the route's requests pass, as discovery knows them: `namespace/service account`.
 pub(super) fn readers(mesh: &Mesh, route: &Route) -> BTreeSet<Name> {
     let services = route.parents.iter().filter_map(|parent| mesh.service(&parent.service));
@@ -309,10 +314,8 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
         let attached = match &refused {
             Some((reason, problem)) => {
                 out.keep_last = true;
-                Err((
-                    *reason,
-                    format!("{problem}; the route is not followed in part, and the version before stays in force"),
-                ))
+                let then = instead(mesh.route(&route.id).is_some());
+                Err((*reason, format!("{problem}; the route is not followed in part, and {then}")))
             }
             None => attach(known, mesh, source, reference),
         };

@@ -12,6 +12,7 @@ use leno_objects::{
 
 use super::Options;
 use super::index::Known;
+use super::route::instead;
 use super::virtual_host::{hosts, whole};
 
 /// What becomes of an object.
@@ -83,7 +84,9 @@ pub(super) fn virtual_service(known: Known<'_>, mesh: &Mesh, object: &VirtualSer
         Ok(rules) => rules,
         Err(why) => {
             out.keep_last = true;
-            out.warnings = vec![format!("{why}; it is not followed in part, and the version before stays in force")];
+            let id = PolicyName { namespace: namespace.clone(), name: object.metadata.name.clone() };
+            let then = instead(mesh.request_defaults(&id).is_some());
+            out.warnings = vec![format!("{why}; it is not followed in part, and {then}")];
             return out;
         }
     };
