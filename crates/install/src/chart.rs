@@ -33,7 +33,7 @@ pub(crate) const CRDS: Chart = Chart {
     name: "leno-crds",
     values: include_str!("../../../charts/leno-crds/values.yaml"),
     parts: &[],
-    templates: files!("leno-crds": "authorizationpolicies.yaml", "peerauthentications.yaml", "requestauthentications.yaml", "gateways.yaml", "gatewayclasses.yaml", "httproutes.yaml", "grpcroutes.yaml", "tlsroutes.yaml", "tcproutes.yaml", "referencegrants.yaml"),
+    templates: files!("leno-crds": "authorizationpolicies.yaml", "peerauthentications.yaml", "requestauthentications.yaml", "gateways.yaml", "gatewayclasses.yaml", "httproutes.yaml", "grpcroutes.yaml", "tlsroutes.yaml", "tcproutes.yaml", "referencegrants.yaml", "destinationrules.yaml", "virtualservices.yaml"),
 };
 
 #[cfg(test)]
