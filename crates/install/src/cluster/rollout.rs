@@ -41,8 +41,11 @@ pub async fn rollouts(client: &Client, namespace: &str) -> Result<Vec<Rollout>, 
         let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io/part-of%3Dleno");
         let pods = list(client, &path).await?;
         for rollout in rollouts.iter_mut().filter(|rollout| !rollout.done) {
-            let mut troubled = pods.iter().filter(|pod| is_of(pod, &rollout.name));
-            let Some((pod, mut trouble)) = troubled.find_map(|pod| Some((pod, trouble(pod)?))) else { continue };
+            let own = || pods.iter().filter(|pod| is_of(pod, &rollout.name));
+            // One that goes says little about the one that is to come.
+            let (going, staying): (Vec<_>, Vec<_>) = own().partition(|pod| drains(pod).is_some());
+            let troubled = staying.into_iter().chain(going).find_map(|pod| Some((pod, trouble(pod)?)));
+            let Some((pod, mut trouble)) = troubled else { continue };
             if trouble.ends_with(STARTING)
                 && let Some(event) = event(client, namespace, pod).await
             {
@@ -117,6 +120,9 @@ fn trouble(pod: &Value) -> Option<String> {
         let words: Vec<_> = [reason, message].into_iter().flatten().collect();
         (!words.is_empty()).then(|| format!("{name}{place}: {}", words.join(": ")))
     };
+    if let Some(drains) = drains(pod) {
+        return with(Some(drains), None);
+    }
     let containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
     for container in containers {
         let waiting = &container["state"]["waiting"];
@@ -151,6 +157,17 @@ fn trouble(pod: &Value) -> Option<String> {
     }
     let running = pod["status"]["phase"] == "Running";
     with(Some(if running { "runs and is not ready yet" } else { STARTING }.to_owned()), None)
+}
+
+/// What is said of a pod that is going: its program lets live connections end, for as long as it may.
+fn drains(pod: &Value) -> Option<String> {
+    let latest = pod["metadata"]["deletionTimestamp"].as_str()?;
+    let mut containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten().peekable();
+    let has_ended = containers.peek().is_some() && containers.all(|it| it["state"]["terminated"].is_object());
+    Some(match has_ended {
+        true => "has ended and is being removed".to_owned(),
+        false => format!("lets its connections end, and ends itself at {latest} at the latest"),
+    })
 }
 
 /// What a container wrote last before it ended: its error and the causes, or else its last line.

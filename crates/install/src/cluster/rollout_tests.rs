@@ -56,6 +56,51 @@ fn what_is_wrong_with_a_pod_is_said() {
 }
 
 #[test]
+fn of_a_pod_that_drains_it_is_said_when_it_ends() {
+    let pod = |status: Value| {
+        trouble(&json!({
+            "metadata": {"name": "p", "namespace": "n", "deletionTimestamp": "2026-11-26T10:05:00Z"},
+            "spec": {"nodeName": "n1"}, "status": status,
+        }))
+    };
+    let running = json!({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]});
+    assert_eq!(
+        pod(running).as_deref(),
+        Some("p on n1: lets its connections end, and ends itself at 2026-11-26T10:05:00Z at the latest")
+    );
+    let ended = json!({"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}]});
+    assert_eq!(pod(ended).as_deref(), Some("p on n1: has ended and is being removed"));
+}
+
+/// The rollout waits for the new pod, so what is wrong with that one counts.
+#[tokio::test]
+async fn of_a_pod_that_drains_little_is_said_beside_one_that_does_not_start() {
+    let server = leno_testkit::api_server::ApiServer::start().await;
+    let client = Client::anonymous(&server.url()).expect("a URL");
+    let labels = json!({"app.kubernetes.io/part-of": "leno", "app.kubernetes.io/name": "leno-node"});
+    server.put(&json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "leno-node", "namespace": "leno-system", "labels": labels, "generation": 2},
+        "status": {"observedGeneration": 2, "desiredNumberScheduled": 1, "updatedNumberScheduled": 0},
+    }));
+    let pod = |name: &str, metadata: Value, state: Value| {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running", "containerStatuses": [{"state": state}]},
+        });
+        pod["metadata"]["name"] = name.into();
+        pod["metadata"]["namespace"] = "leno-system".into();
+        pod["metadata"]["labels"] = labels.clone();
+        server.put(&pod);
+    };
+    let because = async || rollouts(&client, "leno-system").await.expect("an answer")[0].because.clone();
+    pod("a", json!({"deletionTimestamp": "2026-11-26T10:05:00Z"}), json!({"running": {}}));
+    assert!(because().await.is_some_and(|why| why.contains("at 2026-11-26T10:05:00Z at the latest")));
+    pod("b", json!({}), json!({"waiting": {"reason": "ErrImageNeverPull"}}));
+    assert_eq!(because().await.as_deref(), Some("b on n1: ErrImageNeverPull"));
+}
+
+#[test]
 fn a_pod_that_is_being_started_is_told_with_its_latest_event() {
     let event = |pod: &str, kind: &str, reason: &str, second: u8, message: &str| {
         json!({
