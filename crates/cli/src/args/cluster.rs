@@ -107,8 +107,8 @@ pub(crate) struct InstallArgs {
     #[command(flatten)]
     pub(crate) values: ValueArgs,
 
-    /// Leave the definitions of AuthorizationPolicy and PeerAuthentication to somebody else. Where Istio's are there, they are
-    /// left alone anyway
+    /// Leave the definitions of Istio's and the Gateway API's kinds to somebody else. Those that are there already are left
+    /// alone anyway
     #[arg(long)]
     pub(crate) skip_crds: bool,
 

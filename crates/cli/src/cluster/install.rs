@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use leno_install::cluster::{self, Applied, ClusterError, Record};
+use leno_install::cluster::{self, Applied, ClusterError, Installer, Record, Turns};
 use leno_install::{Release, Values};
 use leno_kubernetes::Client;
 
@@ -13,7 +13,7 @@ use crate::args::{ClusterArgs, ClusterUpgradeArgs, Format, InstallArgs, ObjectFo
 use crate::output;
 
 /// `leno install`.
-pub(super) async fn install(args: InstallArgs) -> anyhow::Result<()> {
+pub(super) async fn install(args: InstallArgs, turns: &Turns) -> anyhow::Result<()> {
     if args.help_values {
         return output::bytes(leno_install::values_text().as_bytes());
     }
@@ -27,27 +27,20 @@ pub(super) async fn install(args: InstallArgs) -> anyhow::Result<()> {
     }
     let client = client(&args.cluster).await?;
     let record = Record::of(args.profile, &release.values)?;
-    cluster::refuse_other_choices(&client, &release.namespace, &record).await?;
-    let applied = cluster::apply(&client, &release, &record).await?;
+    let applied = turns.alone(&client, async {
+        cluster::refuse_other_choices(&client, &release.namespace, &record).await?;
+        cluster::apply(&client, &release, &record).await
+    });
+    let applied = applied.await?;
     told(&applied, &client, &args.cluster)?;
     settle(&client, &args.cluster, &args.wait).await
 }
 
 /// `leno upgrade`.
-pub(super) async fn upgrade(args: ClusterUpgradeArgs, format: Format) -> anyhow::Result<()> {
+pub(super) async fn upgrade(args: ClusterUpgradeArgs, format: Format, turns: &Turns) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
-    let namespace = args.cluster.namespace.clone();
-    let none = || ClusterError::NotInstalled { namespace: namespace.clone() };
-    let record = Record::read(&client, &namespace).await?.ok_or_else(none)?;
-    let profile = args.profile.unwrap_or(record.profile);
-    let mut values = Values::of(profile)?;
-    values.set("namespace.create=true")?;
-    if !args.reset_values {
-        values.file(&record.values, "what was chosen at the installation")?;
-    }
-    add(&mut values, &args.values)?;
-    let release = Release { namespace, values, crds: !args.skip_crds };
-    let applied = cluster::apply(&client, &release, &Record::of(profile, &release.values)?).await?;
+    // What was chosen before is part of what is applied, so nobody may choose meanwhile.
+    let applied = turns.alone(&client, change(&client, &args)).await?;
     if format == Format::Json {
         if args.wait.wait {
             rollout::settled(&client, &args.cluster.namespace, args.wait.timeout).await?;
@@ -62,6 +55,31 @@ pub(super) async fn upgrade(args: ClusterUpgradeArgs, format: Format) -> anyhow:
     }
     told(&applied, &client, &args.cluster)?;
     settle(&client, &args.cluster, &args.wait).await
+}
+
+async fn change(client: &Client, args: &ClusterUpgradeArgs) -> anyhow::Result<Applied> {
+    let namespace = args.cluster.namespace.clone();
+    let Some(record) = Record::read(client, &namespace).await? else {
+        return Err(missing(client, namespace).await?.into());
+    };
+    let profile = args.profile.unwrap_or(record.profile);
+    let mut values = Values::of(profile)?;
+    values.set("namespace.create=true")?;
+    if !args.reset_values {
+        values.file(&record.values, "what was chosen at the installation")?;
+    }
+    add(&mut values, &args.values)?;
+    let release = Release { namespace, values, crds: !args.skip_crds };
+    Ok(cluster::apply(client, &release, &Record::of(profile, &release.values)?).await?)
+}
+
+/// Why there is no record of what was chosen.
+async fn missing(client: &Client, namespace: String) -> anyhow::Result<ClusterError> {
+    Ok(match cluster::installer(client).await? {
+        Some((there, _)) if there != namespace => ClusterError::NotHere { namespace, there },
+        Some((_, Installer::Helm)) => ClusterError::Helms { namespace },
+        _ => ClusterError::NotInstalled { namespace },
+    })
 }
 
 fn add(values: &mut Values, args: &ValueArgs) -> anyhow::Result<()> {

@@ -1,7 +1,7 @@
 //! `leno uninstall`.
 
 use anyhow::bail;
-use leno_install::cluster::{self, Removal};
+use leno_install::cluster::{self, Removal, Turns};
 use serde_json::json;
 
 use super::client;
@@ -9,7 +9,7 @@ use crate::args::{Format, UninstallArgs};
 use crate::output;
 
 /// `leno uninstall`.
-pub(super) async fn run(args: UninstallArgs) -> anyhow::Result<()> {
+pub(super) async fn run(args: UninstallArgs, turns: &Turns) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
     let mut waiting = String::new();
     let mut says = |line: String| {
@@ -17,6 +17,7 @@ pub(super) async fn run(args: UninstallArgs) -> anyhow::Result<()> {
         waiting = line;
     };
     let removing = cluster::remove(&client, &args.cluster.namespace, args.purge, &mut says);
+    let removing = turns.alone(&client, removing);
     match tokio::time::timeout(args.timeout, removing).await {
         Ok(removal) => print(&removal?, &args),
         Err(_) => bail!(

@@ -26,7 +26,7 @@ pub(super) async fn gather_when(nodes: &ClusterNodes, wait: Option<Duration>) ->
     let (client, namespace) = (nodes.client(), nodes.namespace());
     match installer(client).await {
         Ok(Some((there, _))) if there == namespace => {}
-        Ok(Some((there, _))) => return Err(ClusterError::Elsewhere { there }.into()),
+        Ok(Some((there, _))) => return Err(ClusterError::NotHere { namespace: namespace.to_owned(), there }.into()),
         Ok(None) => return Err(ClusterError::NotInstalled { namespace: namespace.to_owned() }.into()),
         // Whoever may look into this namespace need not be let see the whole cluster.
         Err(ClusterError::Forbidden { .. }) => {}

@@ -193,6 +193,87 @@ async fn the_class_of_waypoints_goes_unless_it_is_somebody_elses() {
     }
 }
 
+/// What stays with its users says that nobody serves it any more, and what other controllers said stays.
+#[tokio::test]
+async fn no_object_that_stays_says_that_it_is_served() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    let yes = |kind: &str| {
+        json!({
+            "type": kind, "status": "True", "reason": kind, "message": "so it is", "observedGeneration": 3,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    };
+    let gateway = |name: &str, class: &str| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"gatewayClassName": class},
+            "status": {
+                "addresses": [{"type": "Hostname", "value": "waypoint.shop.svc.cluster.local"}],
+                "conditions": [yes("Accepted"), yes("Programmed"), yes("example.com/Seen")],
+                "listeners": [{"name": "mesh", "attachedRoutes": 1, "conditions": [yes("Programmed")]}],
+            },
+        })
+    };
+    for (name, controller) in [("leno-waypoint", "leno.mesh/waypoint-controller"), ("nginx", "example.com/nginx")] {
+        server.put(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "leno"}},
+            "spec": {"controllerName": controller}, "status": {"conditions": [yes("Accepted")]},
+        }));
+    }
+    for (name, class) in [("ours", "leno-waypoint"), ("alias", "istio-waypoint"), ("theirs", "nginx")] {
+        server.put(&gateway(name, class));
+    }
+    let parent = |controller: &str| json!({"parentRef": {"name": "web"}, "controllerName": controller, "conditions": [yes("Accepted")]});
+    server.put(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "web", "namespace": "shop"},
+        "status": {"parents": [parent("example.com/nginx"), parent("leno.mesh/waypoint-controller")]},
+    }));
+    server.put(&json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "web", "namespace": "shop"},
+        "status": {"conditions": [yes("WaypointAccepted"), yes(leno_kubernetes::CONDITION)]},
+    }));
+    uninstall(&client, false).await.expect("it is removed");
+
+    let get = |version: &str, plural: &str, namespace: &str, name: &str| {
+        server.get(version, plural, namespace, name).expect("it stays")["status"].clone()
+    };
+    let api = "gateway.networking.k8s.io/v1";
+    for name in ["ours", "alias"] {
+        let status = get(api, "gateways", "shop", name);
+        assert_eq!((&status["addresses"], &status["listeners"]), (&json!([]), &json!([])), "{name}");
+        let conditions = status["conditions"].as_array().expect("conditions");
+        let words: Vec<_> = conditions.iter().map(|it| [&it["type"], &it["status"], &it["reason"]]).collect();
+        let (accepted, programmed, seen) = (json!("Accepted"), json!("Programmed"), json!("example.com/Seen"));
+        let (unknown, pending, is) = (json!("Unknown"), json!("Pending"), json!("True"));
+        let expected = [[&accepted, &unknown, &pending], [&programmed, &unknown, &pending], [&seen, &is, &seen]];
+        assert_eq!(words, expected, "{name}");
+        assert_ne!(conditions[1]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+    }
+    assert_eq!(get(api, "gateways", "shop", "theirs"), gateway("theirs", "nginx")["status"]);
+    assert_eq!(get(api, "gatewayclasses", "", "nginx"), json!({"conditions": [yes("Accepted")]}));
+    assert_eq!(get(api, "httproutes", "shop", "web"), json!({"parents": [parent("example.com/nginx")]}));
+    let policy = get("security.istio.io/v1", "authorizationpolicies", "shop", "web");
+    assert_eq!(policy, json!({"conditions": [yes("WaypointAccepted")]}));
+}
+
+/// It keeps nothing else from going, and is told.
+#[tokio::test]
+async fn a_status_that_can_not_be_changed_is_named() {
+    let (server, client) = cluster().await;
+    install(&client, Profile::Default, &[]).await.expect("it is installed");
+    server.put(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "web", "namespace": "shop"},
+        "status": {"parents": [{"parentRef": {"name": "web"}, "controllerName": "leno.mesh/waypoint-controller"}]},
+    }));
+    server.forbid("/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/web/status");
+    let removal = uninstall(&client, false).await.expect("it is removed");
+    let kept = removal.kept.iter().find(|kept| kept.what == "status of HTTPRoute shop/web");
+    assert!(kept.is_some_and(|kept| kept.why.contains("could not be changed")), "{removal:?}");
+}
+
 #[tokio::test]
 async fn what_was_chosen_is_not_forgotten_by_another_install() {
     let (_server, client) = cluster().await;

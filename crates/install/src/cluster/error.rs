@@ -75,6 +75,14 @@ pub enum ClusterError {
         /// The namespace that was looked in.
         namespace: String,
     },
+    /// What is to be changed or looked at is elsewhere.
+    #[error("Leno is not installed in {namespace}; it is in {there}, which -n {there} names")]
+    NotHere {
+        /// The namespace that was looked in.
+        namespace: String,
+        /// Where it is.
+        there: String,
+    },
     /// It would forget what was chosen before.
     #[error(
         "Leno is installed in {namespace} with another profile or other values: `leno upgrade -n {namespace}` keeps these and adds what is \
@@ -93,6 +101,23 @@ pub enum ClusterError {
         /// The installation's namespace.
         namespace: String,
     },
+    /// Of two commands at once the last would win.
+    #[error(
+        "another command is changing the installation: {who}, since {since}; nothing was changed: call this again when that one \
+         is done, or end it there first"
+    )]
+    Busy {
+        /// What it is and who runs it.
+        who: String,
+        /// Since when, as the API server has it.
+        since: String,
+    },
+    /// This process stood still for so long that it was taken for dead.
+    #[error(
+        "another command changes the installation now, because this one was not heard of for a while; look what that one did \
+         with `leno status`, and call this again"
+    )]
+    TurnLost,
     /// Two of them would take each other's pods.
     #[error(
         "Leno is installed in {there} already, and a cluster has room for one; change that one with -n {there}, or remove it \
@@ -109,6 +134,7 @@ impl ClusterError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Api { source, .. } => source.is_retryable(),
+            Self::Busy { .. } => true,
             Self::Objects(_)
             | Self::Forbidden { .. }
             | Self::Ending { .. }
@@ -116,8 +142,10 @@ impl ClusterError {
             | Self::SecondMesh { .. }
             | Self::Helms { .. }
             | Self::NotInstalled { .. }
+            | Self::NotHere { .. }
             | Self::HalfRemoved { .. }
             | Self::OtherChoices { .. }
+            | Self::TurnLost
             | Self::Elsewhere { .. } => false,
         }
     }

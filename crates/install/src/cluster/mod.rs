@@ -9,6 +9,8 @@ mod remove;
 mod requests;
 mod resource;
 mod rollout;
+mod statuses;
+mod turn;
 
 pub use apply::{Applied, apply};
 pub use error::ClusterError;
@@ -16,6 +18,7 @@ pub use find::{Installer, installer};
 pub use record::{Record, is_ending, refuse_other_choices};
 pub use remove::{Kept, Removal, remove};
 pub use rollout::{Rollout, rollouts};
+pub use turn::Turns;
 
 #[cfg(test)]
 #[path = "cluster_tests.rs"]

@@ -12,7 +12,7 @@ use super::requests::{
     AS_MANAGER, MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_alone, delete_ours, exists, list,
 };
 use super::resource::{RESOURCES, Resource};
-use super::{ClusterError, Installer, installer, record};
+use super::{ClusterError, Installer, installer, record, statuses};
 
 /// What was done, and what was not.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -56,7 +56,9 @@ pub async fn remove(
     says: &mut (dyn FnMut(String) + Send),
 ) -> Result<Removal, ClusterError> {
     match installer(client).await? {
-        Some((there, _)) if there != namespace => return Err(ClusterError::Elsewhere { there }),
+        Some((there, _)) if there != namespace => {
+            return Err(ClusterError::NotHere { namespace: namespace.to_owned(), there });
+        }
         Some((_, Installer::Helm)) => return Err(ClusterError::Helms { namespace: namespace.to_owned() }),
         Some(_) => {}
         // An installation may have been ended before the binding was made, and a removal after it was gone.
@@ -75,6 +77,7 @@ pub async fn remove(
             removal.removed.push(format!("{kind} {name}"));
         }
     }
+    statuses::take_back(client, &mut removal).await?;
     remove_class(client, &mut removal).await?;
     for resource in &RESOURCES {
         match resource.kind {
