@@ -100,7 +100,14 @@ fn endpoint(mesh: &Mesh, address: SocketAddr, workload: Option<&Workload>) -> En
         }
     }
     let path = Path::Plaintext { reason: "it is UDP".to_owned() };
-    EndpointExplanation { workload: workload.map(party), address, path, refused: None, arrival: None, notes }
+    EndpointExplanation {
+        workload: workload.map(|it| party(mesh, it)),
+        address,
+        path,
+        refused: None,
+        arrival: None,
+        notes,
+    }
 }
 
 #[cfg(test)]

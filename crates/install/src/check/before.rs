@@ -62,7 +62,9 @@ pub(super) async fn cluster(client: &Client, namespace: &str) -> Vec<Finding> {
 }
 
 /// What `leno install` does, as the API server's authorizer has it: verb, group, resource, and whether it is in the namespace.
-const NEEDED: [(&str, &str, &str, bool); 11] = [
+const NEEDED: [(&str, &str, &str, bool); 12] = [
+    // In one namespace, by which commands wait for each other.
+    ("create", "coordination.k8s.io", "leases", false),
     ("create", "", "namespaces", false),
     ("patch", "rbac.authorization.k8s.io", "clusterroles", false),
     ("patch", "rbac.authorization.k8s.io", "clusterrolebindings", false),

@@ -105,10 +105,14 @@ async fn is_foreign(client: &Client, manifest: &Manifest) -> Result<bool, Cluste
     }
 }
 
-/// The newest version of our definition, if theirs does not serve it.
+/// The newest version of our definition, if theirs serves none that will do.
 fn missing_version(theirs: &Value, ours: &Value) -> Option<String> {
     let versions = |definition: &Value| definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
     let wanted = versions(ours).into_iter().find(|version| version["storage"] == true)?["name"].clone();
-    let served = versions(theirs).iter().any(|version| version["name"] == wanted && version["served"] == true);
+    // Istio had these long before it called them v1, and the control plane reads all of their versions.
+    let any = ours["spec"]["group"] == "networking.istio.io";
+    let ours = versions(ours);
+    let will_do = |name: &Value| *name == wanted || any && ours.iter().any(|version| version["name"] == *name);
+    let served = versions(theirs).iter().any(|version| version["served"] == true && will_do(&version["name"]));
     if served { None } else { wanted.as_str().map(str::to_owned) }
 }

@@ -151,6 +151,12 @@ async fn definitions_of_others_are_left_alone_unless_they_are_too_old() {
     uninstall(&client, true).await.expect("it is removed");
     assert_eq!(everything(&server), ["authorizationpolicies.security.istio.io"]);
 
+    let mut rules = definition("destinationrules", "v1alpha3");
+    rules["metadata"]["name"] = "destinationrules.networking.istio.io".into();
+    server.put(&rules);
+    let applied = install(&client, Profile::Default, &[]).await.expect("all versions are read");
+    assert!(applied.foreign.contains(&"destinationrules.networking.istio.io".to_owned()), "{applied:?}");
+
     server.put(&definition("authorizationpolicies", "v1beta1"));
     let refusal = install(&client, Profile::Default, &[]).await.expect_err("it is too old").to_string();
     assert!(refusal.contains("has no version v1; upgrade it"), "{refusal}");
