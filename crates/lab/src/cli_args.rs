@@ -15,7 +15,7 @@ use crate::cluster::{self, Place};
 use crate::report::{Report, text};
 use crate::report_file;
 use crate::run::{Alone, Progress, RunOptions, in_words, run};
-use crate::scenario::{Scenario, Size, all, clear_listeners, find};
+use crate::scenario::{Application, Scenario, Size, all, clear_listeners, find};
 use crate::subject::{SUBJECTS, Subject};
 
 /// Rounds and seconds per step if nothing else is asked for.
@@ -322,7 +322,11 @@ fn on_this_machine(options: &RunOptions) -> Result<Report, Error> {
     let _alone = Alone::claim(&options.stage)?;
     let is_stage = options.scenario.mesh.is_none();
     if options.has_waypoint_as_hop() {
-        listen_in_the_clear();
+        tell_proxies("LENO_WAYPOINT_CLEAR_LISTENERS", &clear_listeners());
+    }
+    if matches!(options.scenario.application, Some(Application::Http)) && std::env::var_os("RUST_LOG").is_none() {
+        // The programs beside it write no access log, either.
+        tell_proxies("RUST_LOG", "info,access=off");
     }
     if is_stage {
         leno_local::privilege::acquire().map_err(|error| Error::Privilege(error.into()))?;
@@ -333,12 +337,12 @@ fn on_this_machine(options: &RunOptions) -> Result<Report, Error> {
     runtime(workers)?.block_on(watched(async |stop, progress| run(options, stop, progress).await))
 }
 
-/// Has the waypoints of stages take connections in the clear, which makes hops of them. Their settings are this process's.
+/// Gives a setting to the proxies of stages, which inherit this process's. With clear listeners, waypoints are hops.
 #[allow(unsafe_code)]
 #[expect(clippy::disallowed_methods, reason = "nobody else is there to read the environment meanwhile")]
-fn listen_in_the_clear() {
+fn tell_proxies(name: &str, value: &str) {
     // SAFETY: the process has one thread, see `LabCommand::execute`.
-    unsafe { std::env::set_var("LENO_WAYPOINT_CLEAR_LISTENERS", clear_listeners()) }
+    unsafe { std::env::set_var(name, value) }
 }
 
 fn runtime(workers: usize) -> Result<tokio::runtime::Runtime, Error> {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::balance::{Counted, InFlight, Shared};
 use crate::request_body::RequestBody;
 use crate::stream::Stream;
-use crate::timer::{Here, Timer};
+use crate::timer::{FirstCorked, Timer};
 use crate::wire::Wire;
 
 /// The HTTP version spoken to an endpoint.
@@ -337,7 +337,8 @@ impl HttpPool {
                 leased.sender = Some(Sender::Http1(sender));
             }
             Kind::Http2 => {
-                let mut builder = http2::Builder::new(Here);
+                let (wire, cork) = wire.corked();
+                let mut builder = http2::Builder::new(FirstCorked::new(cork));
                 builder
                     .timer(Timer)
                     .initial_stream_window_size(STREAM_WINDOW)

@@ -42,6 +42,7 @@ mod by_route;
 mod clear;
 mod config;
 mod connection;
+mod cork;
 mod detect;
 mod failure;
 mod frames;

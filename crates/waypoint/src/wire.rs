@@ -13,7 +13,9 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use leno_tunnel::{TunnelStream, timers};
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
 
+use crate::cork::Cork;
 use crate::frames::Frames;
 use crate::framing::{Doubt, Framing};
 
@@ -66,6 +68,8 @@ pub(crate) struct Signs {
 enum Inner {
     Tunnel(TunnelStream),
     Tcp(TokioIo<TcpStream>),
+    /// One on which HTTP/2 is spoken.
+    Corked(TokioIo<OwnedReadHalf>, Arc<Cork>),
 }
 
 impl Wire {
@@ -77,12 +81,29 @@ impl Wire {
         Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None, watch: Watch::Nothing, read: 0 }
     }
 
+    /// HTTP/2 is spoken on it. If there is a cork then, whoever drives the connection releases it after each turn.
+    pub(crate) fn corked(mut self) -> (Self, Option<Arc<Cork>>) {
+        match self.inner.take() {
+            Some(Inner::Tcp(stream)) => {
+                let (read, write) = stream.into_inner().into_split();
+                let cork = Arc::new(Cork::new(write));
+                self.inner = Some(Inner::Corked(TokioIo::new(read), cork.clone()));
+                (self, Some(cork))
+            }
+            // The tunnel's own task writes, as much as it has.
+            inner => {
+                self.inner = inner;
+                (self, None)
+            }
+        }
+    }
+
     /// Whether bytes have come that nobody has read.
     pub(crate) fn has_unread(&self) -> bool {
         match &self.inner {
             Some(Inner::Tunnel(stream)) => !stream.unread_bytes().is_empty(),
             // What the system has for a connection in the clear is not looked at: its first bytes count when they are read.
-            Some(Inner::Tcp(_)) | None => false,
+            Some(Inner::Tcp(_) | Inner::Corked(..)) | None => false,
         }
     }
 
@@ -142,6 +163,7 @@ impl Read for Wire {
         }
         match self.parts()? {
             Inner::Tcp(stream) => return Pin::new(stream).poll_read(cx, buf),
+            Inner::Corked(stream, _) => return Pin::new(stream).poll_read(cx, buf),
             Inner::Tunnel(stream) => {
                 let Some(mut chunk) = ready!(stream.poll_chunk(cx))? else { return Poll::Ready(Ok(())) };
                 let length = chunk.len().min(before);
@@ -163,6 +185,7 @@ impl Write for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = match self.parts()? {
             Inner::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Inner::Corked(_, cork) => cork.poll_write(cx, &[IoSlice::new(buf)]),
             Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write(Pin::new(stream), cx, buf),
         };
         self.sent(written)
@@ -175,6 +198,7 @@ impl Write for Wire {
     ) -> Poll<io::Result<usize>> {
         let written = match self.parts()? {
             Inner::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Inner::Corked(_, cork) => cork.poll_write(cx, slices),
             Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write_vectored(Pin::new(stream), cx, slices),
         };
         self.sent(written)
@@ -188,13 +212,14 @@ impl Write for Wire {
         match self.parts()? {
             Inner::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             // The connection's own task writes as soon as it can.
-            Inner::Tunnel(_) => Poll::Ready(Ok(())),
+            Inner::Tunnel(_) | Inner::Corked(..) => Poll::Ready(Ok(())),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.parts()? {
             Inner::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Inner::Corked(_, cork) => cork.poll_shutdown(cx),
             Inner::Tunnel(stream) => stream.poll_finished(cx).map_err(io::Error::from),
         }
     }

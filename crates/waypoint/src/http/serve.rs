@@ -19,6 +19,7 @@ use leno_tunnel::{rarely, timers};
 use super::client::Client;
 use super::forward::forward;
 use super::unread::End;
+use crate::cork::Cork;
 use crate::failure::Failure;
 use crate::timer::{Here, Timer};
 use crate::wire::{Signs, Wire};
@@ -53,8 +54,10 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
             let client = client.clone();
             service_fn(move |request: Request<Incoming>| forward(client.clone(), request))
         };
-        let connection = pin!(builder.serve_connection(wire.http2(), service));
-        until_end(&client, connection, |connection| connection.graceful_shutdown(), None).await
+        let (wire, cork) = wire.http2().corked();
+        let connection = pin!(builder.serve_connection(wire, service));
+        let turns = Turns { slow: None, cork };
+        until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await
     } else {
         let mut builder = http1::Builder::new();
         // Not `pipeline_flush`: with it, the answer to what is not HTTP stays unsent.
@@ -85,7 +88,8 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
         };
         let connection = builder.serve_connection(wire.http1(signs.clone()), service);
         let connection = pin!(connection.with_upgrades());
-        let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), Some(slow)).await;
+        let turns = Turns { slow: Some(slow), cork: None };
+        let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await;
         if let Ended::Broken(error) = &ended {
             // The library has answered that.
             signs.complete.store(error.is_parse(), Relaxed);
@@ -130,12 +134,18 @@ fn report_end(client: &Client, ended: Ended) {
     }
 }
 
+/// What a connection needs at the end of each turn.
+struct Turns {
+    slow: Option<SlowHead>,
+    cork: Option<Arc<Cork>>,
+}
+
 /// Drives a connection. When the waypoint drains, it is told to end with its open requests.
 async fn until_end<C>(
     client: &Client,
     mut connection: Pin<&mut C>,
     end_soon: impl Fn(Pin<&mut C>),
-    mut slow: Option<SlowHead>,
+    Turns { mut slow, cork }: Turns,
 ) -> Ended
 where
     C: Future<Output = Result<(), hyper::Error>>,
@@ -155,7 +165,11 @@ where
         if Pin::new(&mut stopped).poll(cx).is_ready() {
             return Poll::Ready(Ended::Stopped);
         }
-        match connection.as_mut().poll(cx) {
+        let polled = connection.as_mut().poll(cx);
+        if let Some(cork) = &cork {
+            cork.release(cx);
+        }
+        match polled {
             Poll::Ready(Ok(())) => Poll::Ready(Ended::Well),
             Poll::Ready(Err(error)) => Poll::Ready(Ended::Broken(error)),
             // Later than the connection's own turn: the library ends one at once of which it has read nothing yet.
