@@ -42,8 +42,9 @@ impl Pod {
         self
     }
 
-    /// Its manifest. It serves HTTP on port 8080, lines over TCP on 9000 and gRPC health checks on 9001, is ready when the
-    /// HTTP server answers the kubelet, and can ask as well.
+    /// Its manifest. It serves HTTP on port 8080, lines over TCP on 9000 and gRPC health checks on 9001, lines
+    /// behind TLS on 9443, and is an external authoriser on 9191. It is ready when the HTTP server answers the kubelet, and can
+    /// ask as well.
     pub fn manifest(&self) -> String {
         let mut labels = format!("app: \"{}\"", self.name);
         for (key, value) in &self.labels {
@@ -62,7 +63,7 @@ spec:
   - name: toolbox
     image: {TOOLBOX_IMAGE}
     imagePullPolicy: IfNotPresent
-    command: [/toolbox, serve, -http, \":8080\", -tcp, \":9000\", -grpc, \":9001\"]
+    command: [/toolbox, serve, -http, \":8080\", -tcp, \":9000\", -grpc, \":9001\", -tls, \":9443\", -authorize, \":9191\"]
     readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
 ",
             name = self.name,
@@ -79,7 +80,7 @@ spec:
             urls.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", ")
         );
         let manifest = self.manifest();
-        let serves = "[/toolbox, serve, -http, \":8080\", -tcp, \":9000\", -grpc, \":9001\"]\n    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}";
+        let serves = "[/toolbox, serve, -http, \":8080\", -tcp, \":9000\", -grpc, \":9001\", -tls, \":9443\", -authorize, \":9191\"]\n    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}";
         debug_assert!(manifest.contains(serves));
         manifest.replace(serves, &command)
     }
@@ -151,8 +152,18 @@ impl Namespace {
     ///
     /// As [`Namespace::ask`].
     pub fn ask_with(&self, pod: &str, headers: &[&str], urls: &[String]) -> Result<Vec<Answer>, Error> {
+        let options: Vec<_> = headers.iter().flat_map(|header| ["-header", header]).collect();
+        self.ask_by(pod, &options, urls)
+    }
+
+    /// As [`Namespace::ask`], with more options of the toolbox.
+    ///
+    /// # Errors
+    ///
+    /// As [`Namespace::ask`].
+    pub fn ask_by(&self, pod: &str, options: &[&str], urls: &[String]) -> Result<Vec<Answer>, Error> {
         let mut arguments = vec!["exec", "--namespace", self.name(), pod, "--", "/toolbox", "ask"];
-        arguments.extend(headers.iter().flat_map(|header| ["-header", header]));
+        arguments.extend(options);
         arguments.extend(urls.iter().map(String::as_str));
         let output = self.kubectl().output(&arguments)?;
         let answers = read(&String::from_utf8_lossy(&output.stdout));

@@ -30,5 +30,6 @@ mod starting;
 mod surviving;
 mod traffic;
 mod upgrading;
+mod waypoint_features;
 mod waypoints;
 mod without_agents;

@@ -8,7 +8,8 @@ use leno_e2e::{Cluster, Hosts, Leno, Namespace, Pod, Snapshot};
 
 use crate::{
     addresses, away, churn, clear, day_two, enrolling, interop, istio_cni, kinds, outage, policies, probes, quickstart,
-    reboot, second_mesh, skew, stand, starting, surviving, traffic, upgrading, waypoints, without_agents,
+    reboot, second_mesh, skew, stand, starting, surviving, traffic, upgrading, waypoint_features, waypoints,
+    without_agents,
 };
 
 /// The label by which pods and namespaces enter the mesh.
@@ -26,12 +27,13 @@ pub(crate) struct Stand {
 type Chapter = (&'static str, fn(&Stand));
 
 /// In this order. None relies on another.
-const CHAPTERS: [Chapter; 36] = [
+const CHAPTERS: [Chapter; 37] = [
     ("traffic in and out of the mesh", traffic::in_and_out),
     ("policies", policies::decide),
     ("a user's commands", day_two::commands_tell_how_things_are),
     ("accounts are refused what they do not need", day_two::accounts_are_refused_the_rest),
     ("waypoints are passed by all that must pass them", waypoints::are_passed),
+    ("waypoints ask, limit and remember", waypoint_features::work),
     ("waypoints change under load", waypoints::change_under_load),
     ("probes of pods that take nothing but mutual TLS", probes_under_strict),
     ("pods of every kind", kinds::talk_from_their_first_moment),

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"io"
@@ -35,6 +36,7 @@ func ask(arguments []string) error {
 		headers.Add(name, value)
 		return nil
 	})
+	show := flags.String("show", "", "header of each HTTP answer that is printed")
 	flags.Parse(arguments)
 	if flags.NArg() == 0 {
 		return fmt.Errorf("ask wants an address")
@@ -44,7 +46,7 @@ func ask(arguments []string) error {
 	for ; asked < *n || *untilEnd && !ended(); asked++ {
 		for _, url := range flags.Args() {
 			began := time.Now()
-			answer, err := once(url, *timeout, headers)
+			answer, err := once(url, *timeout, headers, *show)
 			took := time.Since(began).Round(100 * time.Microsecond)
 			if err != nil {
 				failures++
@@ -74,23 +76,35 @@ func inputEnds(read bool) func() bool {
 }
 
 // once asks one address, by the protocol that its scheme names.
-func once(url string, timeout time.Duration, headers http.Header) (string, error) {
+func once(url string, timeout time.Duration, headers http.Header, show string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	scheme, address, _ := strings.Cut(url, "://")
 	switch scheme {
 	case "http":
-		return get(ctx, url, headers)
+		return get(ctx, url, headers, show)
 	case "tcp":
-		return line(ctx, address)
+		connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return "", err
+		}
+		return line(ctx, connection)
+	case "tls":
+		name, address, _ := strings.Cut(address, "@")
+		dialer := tls.Dialer{Config: &tls.Config{ServerName: name, InsecureSkipVerify: true}}
+		connection, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return "", err
+		}
+		return line(ctx, connection)
 	case "grpc":
 		return health(ctx, address)
 	}
-	return "", fmt.Errorf("%q is none of http, tcp and grpc", scheme)
+	return "", fmt.Errorf("%q is none of http, tcp, tls and grpc", scheme)
 }
 
 // get makes one HTTP request on a connection of its own. Any status is an answer, and stands first in it.
-func get(ctx context.Context, url string, headers http.Header) (string, error) {
+func get(ctx context.Context, url string, headers http.Header, show string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
@@ -103,15 +117,15 @@ func get(ctx context.Context, url string, headers http.Header) (string, error) {
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return fmt.Sprint(response.StatusCode, " ", string(body)), err
+	answer := fmt.Sprint(response.StatusCode, " ", strings.TrimSpace(string(body)))
+	if show != "" {
+		answer += fmt.Sprintf(" %s=%q", show, response.Header.Values(show))
+	}
+	return answer, err
 }
 
 // line sends one line and reads one.
-func line(ctx context.Context, address string) (string, error) {
-	connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return "", err
-	}
+func line(ctx context.Context, connection net.Conn) (string, error) {
 	defer connection.Close()
 	if deadline, ok := ctx.Deadline(); ok {
 		connection.SetDeadline(deadline)

@@ -10,11 +10,14 @@ import (
 )
 
 const usage = `toolbox COMMAND
-  serve [-http ADDR] [-tcp ADDR] [-grpc ADDR]   servers that answer with this pod's name and the caller's address
-  ask [-n N] [-every D] [-timeout D] [-until-eof] [-header NAME:VALUE] URL...
+  serve [-http ADDR] [-tcp ADDR] [-grpc ADDR] [-tls ADDR] [-authorize ADDR]
+                                                servers that answer with this pod's name and the caller's address, and an
+                                                external authoriser that lets pass who sends x-pass: yes
+  ask [-n N] [-every D] [-timeout D] [-until-eof] [-header NAME:VALUE] [-show NAME] URL...
                                                 asks each N times, or until standard input ends, on connections of their
                                                 own; one line for each answer
-                                                http://HOST:PORT/PATH, tcp://HOST:PORT (a line), grpc://HOST:PORT (health)
+                                                http://HOST:PORT/PATH, tcp://HOST:PORT (a line), grpc://HOST:PORT (health),
+                                                tls://SERVERNAME@HOST:PORT (a line, to whoever answers)
   hold [-for D] [-every D] [-until-eof] ADDR    one TCP connection, kept; says how many lines came back
   lookup NAME                                   the addresses that the resolver has for NAME
   files PATH...                                 every file below, with its size and a checksum; nothing for what is missing

@@ -2,8 +2,14 @@ package main
 
 import (
 	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"flag"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +28,8 @@ func serve(arguments []string) error {
 	httpAddress := flags.String("http", "", "address of the HTTP server, for example :8080")
 	tcpAddress := flags.String("tcp", "", "address of the line server")
 	grpcAddress := flags.String("grpc", "", "address of the gRPC health server")
+	tlsAddress := flags.String("tls", "", "address of the line server behind TLS, with a certificate that nobody signed")
+	authorizer := flags.String("authorize", "", "address of the external authoriser")
 	flags.Parse(arguments)
 	// For those who measure how long a pod's start takes.
 	fmt.Println("started", time.Now().UnixNano())
@@ -29,7 +37,7 @@ func serve(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 3)
+	failed := make(chan error, 5)
 	start := func(address string, run func(net.Listener) error) error {
 		if address == "" {
 			return nil
@@ -47,6 +55,12 @@ func serve(arguments []string) error {
 		return err
 	}
 	if err := start(*grpcAddress, serveHealth); err != nil {
+		return err
+	}
+	if err := start(*tlsAddress, func(l net.Listener) error { return serveTLS(l, name) }); err != nil {
+		return err
+	}
+	if err := start(*authorizer, authorize); err != nil {
 		return err
 	}
 	stop := make(chan os.Signal, 1)
@@ -91,6 +105,21 @@ func serveLines(listener net.Listener, name string) error {
 			}
 		}()
 	}
+}
+
+// serveTLS is serveLines behind TLS, with a certificate of its own making.
+func serveTLS(listener net.Listener, name string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{name}}
+	certificate, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	own := tls.Certificate{Certificate: [][]byte{certificate}, PrivateKey: key}
+	return serveLines(tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{own}}), name)
 }
 
 func serveHealth(listener net.Listener) error {
