@@ -8,6 +8,7 @@ pub(crate) mod authorization;
 mod destination_rule;
 mod dirt;
 mod index;
+mod last_good;
 mod peer_authentication;
 mod policy_refs;
 mod providers;
@@ -37,6 +38,7 @@ use leno_model::{DEFAULT_TRUST_DOMAIN, Mesh, Name, Names, PolicyName, ServiceNam
 use crate::status::ParentStatus;
 use dirt::Dirt;
 use index::{Index, Known};
+use last_good::LastGood;
 use leno_objects::{
     AuthorizationPolicy, Change, DestinationRule, EndpointSlice, Kind, Namespace, Node, ObjectKey, ObjectStore,
     PeerAuthentication, Pod, PolicyAction, Service, Sharing, VirtualService,
@@ -149,6 +151,8 @@ impl Delta {
 pub struct Translator {
     options: Options,
     store: ObjectStore,
+    /// What is followed of policies whose newest version can't be read.
+    last_good: LastGood,
     // Shares equal parts of objects.
     sharing: Sharing,
     index: Index,
@@ -286,6 +290,7 @@ impl Translator {
                 Some((held, new)) => (held.clone(), Some(new.clone())),
                 None => (key, None),
             };
+            self.last_good.edited(&key, old.as_ref(), new.as_deref());
             self.index.update(&self.options, &key, old.as_deref(), new.as_deref());
             dirt.mark(self.known(), &key, old.as_deref(), new.as_deref());
         }
@@ -363,11 +368,14 @@ impl Translator {
 
     fn refresh_policy(&mut self, namespace: &Name, name: &Name, delta: &mut Delta) {
         let key = ObjectKey::new(Kind::AuthorizationPolicy, namespace.clone(), name.clone());
-        let policy = AuthorizationPolicy::get(&self.store, namespace, name);
-        let (policy, warnings) =
-            policy.map(|policy| authorization::authorization(&self.options, policy)).unwrap_or_default();
-        let object = AuthorizationPolicy::get(&self.store, namespace, name);
-        if !object.is_some_and(|policy| Attachable::Authorization(policy).is_attached()) {
+        let found = self.last_good.in_force(&self.store, key.kind, &(namespace.clone(), name.clone()));
+        let (mut policy, mut warnings, mut is_attached) = (None, Vec::new(), false);
+        if let Some((it @ Attachable::Authorization(object), instead)) = found {
+            (policy, warnings) = authorization::authorization(&self.options, object);
+            warnings.splice(0..0, instead);
+            is_attached = it.is_attached();
+        }
+        if !is_attached {
             self.warn(key, warnings, delta);
         }
         self.put_policy(PolicyName { namespace: namespace.clone(), name: name.clone() }, policy, delta);
@@ -377,12 +385,16 @@ impl Translator {
         let key = ObjectKey::new(kind, name.0.clone(), name.1.clone());
         let id = policy_refs::name_in_mesh(kind, name);
         let known = self.known();
-        let object = Attachable::get(&self.store, kind, name);
+        let object = self.last_good.in_force(&self.store, kind, name);
         // Of an AuthorizationPolicy that is attached to nothing, what is said is about what node proxies make of it.
         let only_here = kind == Kind::RequestAuthentication;
-        let object = object.filter(|it| it.is_attached() || only_here);
+        let object = object.filter(|(it, _)| it.is_attached() || only_here);
         let is_attached = object.is_some() || only_here;
-        let found = object.map(|policy| request_policy::request_policy(known, &self.mesh, policy));
+        let found = object.map(|(policy, instead)| {
+            let mut found = request_policy::request_policy(known, &self.mesh, policy);
+            found.warnings.splice(0..0, instead);
+            found
+        });
         let request_policy::Translated { policy: wanted, readers: at, warnings } = found.unwrap_or_default();
         if is_attached {
             self.warn(key.clone(), warnings, delta);

@@ -76,25 +76,83 @@ fn authentication(
     if targets.is_empty() {
         return out;
     }
-    let id = PolicyName::authentication(policy.metadata.namespace.clone(), &policy.metadata.name);
-    let tokens: Vec<TokenRule> = policy.spec.jwt_rules.iter().map(|rule| token_rule(options, rule)).collect();
-    for (index, rule) in tokens.iter().enumerate() {
+    let mut translated = tokens(options, policy, targets);
+    for (index, rule) in translated.tokens.iter().enumerate() {
         let problems = token_keys::problems(options, &rule.keys).into_iter();
         out.warnings.extend(problems.map(|problem| format!("spec.jwtRules[{index}]{problem}")));
     }
-    let (action, rules) = (Action::Authenticate, Vec::new());
-    let mut translated =
-        Policy { id, action, targets, rules, dry_run: false, tokens, authorizer: None, not_understood: None };
-    let problem = match policy.not_understood.is_empty() {
-        false => Some(policy.not_understood.join("; ")),
-        true => {
-            let checked = leno_policy::http::check_policy(&translated);
-            checked.err().map(|(index, error)| format!("spec.jwtRules[{index}]: {error}"))
-        }
-    };
+    let problem = problem_of_tokens(policy, &translated);
     close(&mut translated, problem, &mut out.warnings);
     out.policy = Some(translated);
     out
+}
+
+/// What a RequestAuthentication says of tokens.
+fn tokens(options: &Options, policy: &RequestAuthentication, targets: Vec<PolicyTarget>) -> Policy {
+    Policy {
+        id: PolicyName::authentication(policy.metadata.namespace.clone(), &policy.metadata.name),
+        action: Action::Authenticate,
+        targets,
+        rules: Vec::new(),
+        dry_run: false,
+        tokens: policy.spec.jwt_rules.iter().map(|rule| token_rule(options, rule)).collect(),
+        authorizer: None,
+        not_understood: None,
+    }
+}
+
+fn problem_of_tokens(policy: &RequestAuthentication, translated: &Policy) -> Option<String> {
+    if !policy.not_understood.is_empty() {
+        return Some(policy.not_understood.join("; "));
+    }
+    let checked = leno_policy::http::check_policy(translated);
+    checked.err().map(|(index, error)| format!("spec.jwtRules[{index}]: {error}"))
+}
+
+/// Why a policy can't be followed to the letter, whatever else there is in the mesh.
+pub(super) fn problem(policy: Attachable<'_>) -> Option<String> {
+    match policy {
+        Attachable::Authentication(policy) => {
+            // Where keys are read says nothing of whether a rule can be.
+            problem_of_tokens(policy, &tokens(&Options::default(), policy, Vec::new()))
+        }
+        Attachable::Authorization(it) if !policy.is_attached() => {
+            (!it.not_understood.is_empty()).then(|| it.not_understood.join("; "))
+        }
+        Attachable::Authorization(policy) => rules(policy, &mut untargeted(policy)).err(),
+    }
+}
+
+/// A policy as it is before its targets, its authoriser and its rules are known.
+fn untargeted(policy: &AuthorizationPolicy) -> Policy {
+    Policy {
+        id: policy_name(policy),
+        action: match policy.spec.action {
+            PolicyAction::Allow => Action::Allow,
+            // Without somebody to ask, the answer is no.
+            PolicyAction::Deny | PolicyAction::Custom => Action::Deny,
+            PolicyAction::Audit => Action::Audit,
+        },
+        targets: Vec::new(),
+        rules: Vec::new(),
+        dry_run: is_dry_run(policy),
+        tokens: Vec::new(),
+        authorizer: None,
+        not_understood: None,
+    }
+}
+
+/// Puts a policy's rules into what it becomes.
+fn rules(policy: &AuthorizationPolicy, translated: &mut Policy) -> Result<(), String> {
+    if !policy.not_understood.is_empty() {
+        return Err(policy.not_understood.join("; "));
+    }
+    for (index, one) in policy.spec.rules.iter().enumerate() {
+        let one = rule(policy, one).map_err(|why| format!("spec.rules[{index}]: {why}"))?;
+        translated.rules.push(one);
+    }
+    let checked = leno_policy::http::check_policy(translated);
+    checked.map_err(|(index, error)| format!("spec.rules[{index}]: {error}"))
 }
 
 fn token_rule(options: &Options, rule: &JwtRule) -> TokenRule {
@@ -165,48 +223,18 @@ fn authorization(
         },
         _ => None,
     };
-    let mut translated = Policy {
-        id: policy_name(policy),
-        action: match policy.spec.action {
-            PolicyAction::Allow => Action::Allow,
-            PolicyAction::Deny => Action::Deny,
-            PolicyAction::Audit => Action::Audit,
-            // Without somebody to ask, the answer is no.
-            PolicyAction::Custom if authorizer.is_none() => Action::Deny,
-            PolicyAction::Custom => Action::Custom,
-        },
-        targets: attached,
-        rules: Vec::new(),
-        dry_run: is_dry_run(policy),
-        tokens: Vec::new(),
-        authorizer,
-        not_understood: None,
-    };
-    let mut unknowable = BTreeSet::new();
-    let rules = policy.spec.rules.iter().enumerate();
-    let rules = rules
-        .map(|(index, one)| rule(policy, one, &mut unknowable).map_err(|why| format!("spec.rules[{index}]: {why}")));
-    let problem = match rules.collect::<Result<Vec<_>, _>>() {
-        _ if !policy.not_understood.is_empty() => Some(policy.not_understood.join("; ")),
-        Err(why) => Some(why),
-        Ok(rules) => {
-            translated.rules = rules;
-            let checked = leno_policy::http::check_policy(&translated);
-            checked.err().map(|(index, error)| format!("spec.rules[{index}]: {error}"))
-        }
-    };
-    close(&mut translated, problem, &mut out.warnings);
+    let mut translated = Policy { targets: attached, ..untargeted(policy) };
+    if authorizer.is_some() {
+        (translated.action, translated.authorizer) = (Action::Custom, authorizer);
+    }
+    if let Err(problem) = rules(policy, &mut translated) {
+        close(&mut translated, Some(problem), &mut out.warnings);
+    }
     if translated.action == Action::Custom && translated.rules.iter().any(asks_for_a_token) {
         out.warnings.push(
             "what a rule says of a token is taken to be so: with action CUSTOM the authoriser is asked before tokens are looked at"
                 .to_owned(),
         );
-    }
-    for attribute in unknowable {
-        out.warnings.push(format!(
-            "{attribute} can't be checked by this version of Leno: an ALLOW rule that asks for it never matches, and a DENY \
-             rule matches whatever it is"
-        ));
     }
     out.warnings.extend(foreign_ports(known, policy));
     out.policy = Some(translated);
@@ -307,11 +335,7 @@ fn blocks(blocks: &[IpBlock]) -> Vec<Name> {
     blocks.iter().map(|block| block.0.to_string().into()).collect()
 }
 
-fn rule(
-    policy: &AuthorizationPolicy,
-    rule: &leno_objects::Rule,
-    unknowable: &mut BTreeSet<String>,
-) -> Result<PolicyRule, String> {
+fn rule(policy: &AuthorizationPolicy, rule: &leno_objects::Rule) -> Result<PolicyRule, String> {
     let mut clauses = Vec::new();
     if !rule.from.is_empty() {
         let alternatives = rule.from.iter().map(|from| source(policy, &from.source)).collect();
@@ -322,11 +346,6 @@ fn rule(
     }
     for when in &rule.when {
         clauses.push(PolicyClause { alternatives: vec![vec![condition(policy, when)?]] });
-    }
-    for test in clauses.iter().flat_map(|clause| clause.alternatives.iter().flatten()) {
-        if test.attribute == Attribute::Sni {
-            unknowable.insert(test.attribute.to_string());
-        }
     }
     Ok(PolicyRule { clauses })
 }
