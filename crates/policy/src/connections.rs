@@ -166,6 +166,15 @@ impl Group {
         self.kind == RouteKind::Tls && self.not_understood.is_none()
     }
 
+    /// Where it may send connections.
+    pub fn destinations(&self) -> impl Iterator<Item = Destination> {
+        let rules = self.hosts.values().chain(self.wildcards.values()).chain(&self.any);
+        rules.flat_map(|rule| &rule.backends).filter_map(|backend| match &backend.target {
+            BackendTarget::Service { service, port } => Some(Destination { service: service.clone(), port: *port }),
+            BackendTarget::Invalid(_) => None,
+        })
+    }
+
     /// The routes.
     pub fn routes(&self) -> &[RouteName] {
         &self.routes

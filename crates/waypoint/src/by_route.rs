@@ -3,8 +3,10 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
+use leno_model::AppProtocol;
 use leno_policy::WaypointTarget;
 use leno_policy::connections::{Connections, Unrouted};
+use leno_policy::http::Destination;
 use leno_proxy::tunnels::Tunnel;
 use leno_tls::ClientHello;
 use leno_tunnel::{TunnelStream, timers};
@@ -12,6 +14,7 @@ use leno_tunnel::{TunnelStream, timers};
 use crate::asked::{Asked, backend};
 use crate::failure::Failure;
 use crate::gate::Gate;
+use crate::guard::ServerName;
 
 /// A client's first message of TLS is no longer than this. With certificates of the post-quantum kind it has a few KiB.
 const LONGEST_HELLO: usize = 64 << 10;
@@ -22,11 +25,44 @@ fn routes(gate: &Gate, asked: &Asked) -> Option<Arc<Connections>> {
     gate.tables.connections(&asked.mesh, service, port).filter(|all| !all.is_empty())
 }
 
-/// Whether what the client says first decides.
+/// Whether what the client says first decides: about where the connection goes, or for the policies of where it may go.
 pub(crate) fn needs_name(gate: &Gate, tunnel: &Tunnel, asked: &Asked) -> bool {
     let namespace = Some(&**tunnel.identity.namespace());
-    routes(gate, asked).is_some_and(|all| all.group(namespace).is_some_and(|group| group.needs_name()))
+    let routes = routes(gate, asked);
+    let Some(group) = routes.as_ref().and_then(|all| all.group(namespace)) else { return false };
+    let policies_do = |to: Destination| {
+        let target = backend(&asked.mesh, &asked.target, &to);
+        let guard = target.and_then(|to| gate.guards.of_backend(&asked.mesh, &asked.own, &asked.target, &to));
+        guard.is_some_and(|guard| guard.needs_server_name())
+    };
+    group.needs_name() || group.destinations().any(policies_do)
 }
+
+/// The server name that the client asks for, for policies. A client that does not speak TLS asks for none. Of one that says
+/// nothing for a while, or what may be TLS and can't be read, nobody knows.
+pub(crate) async fn heard(gate: &Gate, asked: &Asked, stream: &mut TunnelStream) -> ServerName {
+    // Where a server may speak first, nobody waits long for the client.
+    let first = match asked.target.protocol() {
+        AppProtocol::Tls => gate.config.head_timeout,
+        _ => gate.config.detection_timeout.min(gate.config.head_timeout),
+    };
+    if stream.unread_bytes().is_empty()
+        && !matches!(timers::timeout(first, poll_fn(|cx| stream.poll_peek(cx))).await, Ok(Ok(true)))
+    {
+        return ServerName::Unknown;
+    }
+    if stream.unread_bytes().first() != Some(&TLS_HANDSHAKE) {
+        return ServerName::Known(None);
+    }
+    match timers::timeout(gate.config.head_timeout, server_name(stream)).await {
+        Ok(Ok(name)) => ServerName::Known(name),
+        Ok(Err(_)) | Err(_) => ServerName::Unknown,
+    }
+}
+
+/// The first byte of what a client of TLS says (RFC 8446 §5.1). In the form of SSL 2, which begins with another one, no server
+/// can be named.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// Whether a port that nothing is declared of is for connections: routes of connections are about it, and none of requests.
 pub(crate) fn is_unread(gate: &Gate, tunnel: &Tunnel, asked: &Asked) -> bool {

@@ -20,8 +20,8 @@ use crate::gate::Gate;
 use crate::guard;
 use crate::http::{self as requests, Client};
 use crate::pass;
+use crate::pass::Reached;
 use crate::report::Report;
-use crate::stream::Stream;
 use crate::wire::Wire;
 
 /// Answers one request for a connection, and carries it to its end.
@@ -142,7 +142,7 @@ async fn undeclared(
     mut stream: TunnelStream,
     mut report: Report,
 ) {
-    let mut upstream: Option<Stream> = None;
+    let mut upstream: Option<Reached> = None;
     let deadline = tokio::time::Instant::now() + gate.config.detection_timeout;
     let detected = loop {
         let heard = match &mut upstream {

@@ -18,12 +18,31 @@ pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointT
     gate.guards.of(mesh, own, target.service().map(|service| &service.id))
 }
 
-/// Decides about a request that authorisers let pass, or about a connection that is passed on unread. `note` gets what is only logged.
+/// What is to pass.
+#[derive(Clone, Copy)]
+pub(crate) enum What<'a> {
+    /// A request that authorisers let pass, with whose token it carries.
+    Request(&'a Request<'a>, &'a Caller),
+    /// A connection that is passed on unread.
+    Unread(&'a ServerName),
+}
+
+/// The server name that the client of a connection asks for.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum ServerName {
+    /// Nobody has listened, or it could not be made out.
+    #[default]
+    Unknown,
+    /// `None` if it asks for none, or does not speak TLS.
+    Known(Option<String>),
+}
+
+/// Decides whether something may pass. `note` gets what is only logged.
 pub(crate) fn judge(
     guard: &Guard,
     tunnel: &Tunnel,
     target: &WaypointTarget,
-    request: Option<(&Request<'_>, &Caller)>,
+    what: What<'_>,
     mut note: impl FnMut(String),
 ) -> Result<(), Denied> {
     if guard.is_empty() {
@@ -34,10 +53,11 @@ pub(crate) fn judge(
         source_ip: tunnel.peer.ip(),
         destination: target.seen_by_policies(),
     };
-    let subject = match request {
+    let subject = match what {
         // Its authorisers were asked before, as it came: what they change is not asked about again.
-        Some((request, caller)) => Subject::new(connection, Some(request)).by(caller).authorized(),
-        None => Subject::new(connection, None),
+        What::Request(request, caller) => Subject::new(connection, Some(request)).by(caller).authorized(),
+        What::Unread(ServerName::Unknown) => Subject::new(connection, None),
+        What::Unread(ServerName::Known(name)) => Subject::new(connection, None).asking_for(name.as_deref()),
     };
     let judgement = guard.judge(&subject);
     for one in &judgement.notes {

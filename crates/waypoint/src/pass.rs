@@ -4,18 +4,19 @@ use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
 use leno_model::http::HashOf;
-use leno_policy::waypoint_target;
+use leno_policy::http::{Destination, Guard};
+use leno_policy::{WaypointTarget, waypoint_target};
 use leno_proxy::peers;
 use leno_proxy::tunnels::Tunnel;
 use leno_tunnel::server::InboundConnect;
 use leno_tunnel::{TunnelStream, relay};
 
-use crate::asked::Asked;
+use crate::asked::{self, Asked};
 use crate::balance::{InFlight, Limit, Tried, Wish, hash};
 use crate::by_route;
 use crate::failure::Failure;
 use crate::gate::Gate;
-use crate::guard;
+use crate::guard::{self, ServerName, What};
 use crate::report::Report;
 use crate::stream::Stream;
 use crate::upstream::{self, Caller};
@@ -29,8 +30,9 @@ pub(crate) async fn carry(
     mut request: InboundConnect,
     mut report: Report,
 ) {
-    if by_route::needs_name(gate, tunnel, &asked) {
-        // On its own, so that connections without such a route do not have its size.
+    let guard = guard::guard(gate, &asked.mesh, &asked.own, &asked.target);
+    if guard.needs_server_name() || by_route::needs_name(gate, tunnel, &asked) {
+        // On its own, so that connections without such a route or policy do not have its size.
         return Box::pin(carry_by_name(gate, tunnel, &asked, request, report)).await;
     }
     let connected = tokio::select! {
@@ -39,9 +41,9 @@ pub(crate) async fn carry(
         () = gate.stopped.cancelled() => Err(Failure::Stopped),
     };
     match connected {
-        Ok(upstream) => {
+        Ok(reached) => {
             if let Ok(stream) = request.accept(HeaderMap::new()) {
-                relay(gate, tunnel, &asked, stream, upstream, report).await;
+                relay(gate, tunnel, &asked, stream, reached, report).await;
             }
         }
         Err(failure) => {
@@ -51,7 +53,8 @@ pub(crate) async fn carry(
     }
 }
 
-/// As [`carry`], where the server name that the client asks for decides about the endpoint: it has to be heard first.
+/// As [`carry`], where the server name that the client asks for decides about the endpoint, or whether it may pass: it has to be
+/// heard first.
 async fn carry_by_name(
     gate: &Arc<Gate>,
     tunnel: &Arc<Tunnel>,
@@ -59,50 +62,80 @@ async fn carry_by_name(
     request: InboundConnect,
     mut report: Report,
 ) {
-    if let Err(failure) = permit(gate, tunnel, asked, &mut report) {
+    // Whatever can be refused without the name is refused at once.
+    let guard = guard::guard(gate, &asked.mesh, &asked.own, &asked.target);
+    if !guard.needs_server_name()
+        && let Err(failure) = permit(&guard, tunnel, &asked.target, &ServerName::Unknown, &mut report)
+    {
         request.refuse(failure.status(), HeaderMap::new());
         return report.failed(&failure);
     }
     let Ok(mut stream) = request.accept(HeaderMap::new()) else { return };
     let reached = tokio::select! {
-        reached = Box::pin(reach(gate, tunnel, asked, Some(&mut stream), &mut report)) => reached,
+        reached = Box::pin(connect(gate, tunnel, asked, Some(&mut stream), &mut report)) => reached,
         () = gate.stopped.cancelled() => Err(Failure::Stopped),
     };
     match reached {
-        Ok(upstream) => relay(gate, tunnel, asked, stream, upstream, report).await,
+        Ok(reached) => relay(gate, tunnel, asked, stream, reached, report).await,
         Err(failure) => report.failed(&failure),
     }
 }
 
-/// Connects to one of the endpoints, if the policies let the connection pass unread. `stream` is what the client says, for a
-/// route that goes by it.
+/// An endpoint to which a connection may pass.
+pub(crate) struct Reached {
+    upstream: Stream,
+    /// Where a route has sent it.
+    routed: Option<WaypointTarget>,
+    /// As far as it was needed.
+    name: ServerName,
+}
+
+impl Reached {
+    /// Returns when the endpoint has said something, or has ended.
+    pub(crate) async fn speaks(&mut self) {
+        self.upstream.speaks().await;
+    }
+}
+
+/// Connects to one of the endpoints, if the policies let the connection pass unread. `stream` is what the client says, for
+/// routes and policies that go by it.
 pub(crate) async fn connect(
     gate: &Gate,
     tunnel: &Tunnel,
     asked: &Asked,
-    stream: Option<&mut TunnelStream>,
+    mut stream: Option<&mut TunnelStream>,
     report: &mut Report,
-) -> Result<Stream, Failure> {
-    permit(gate, tunnel, asked, report)?;
-    reach(gate, tunnel, asked, stream, report).await
+) -> Result<Reached, Failure> {
+    let mut name = ServerName::Unknown;
+    let guard = guard::guard(gate, &asked.mesh, &asked.own, &asked.target);
+    if let Some(stream) = stream.as_deref_mut().filter(|_| guard.needs_server_name()) {
+        name = by_route::heard(gate, asked, stream).await;
+    }
+    permit(&guard, tunnel, &asked.target, &name, report)?;
+    let routed = by_route::target(gate, tunnel, asked, stream.as_deref_mut()).await?;
+    if let Some(routed) = &routed {
+        report.aimed(routed);
+        if let Some(guard) = gate.guards.of_backend(&asked.mesh, &asked.own, &asked.target, routed) {
+            if let (Some(stream), ServerName::Unknown) = (stream, &name)
+                && guard.needs_server_name()
+            {
+                name = by_route::heard(gate, asked, stream).await;
+            }
+            permit(&guard, tunnel, routed, &name, report)?;
+        }
+    }
+    let upstream = reach(gate, tunnel, asked, routed.as_ref(), report).await?;
+    Ok(Reached { upstream, routed, name })
 }
 
 async fn reach(
     gate: &Gate,
     tunnel: &Tunnel,
     asked: &Asked,
-    stream: Option<&mut TunnelStream>,
+    routed: Option<&WaypointTarget>,
     report: &mut Report,
 ) -> Result<Stream, Failure> {
-    let routed = by_route::target(gate, tunnel, asked, stream).await?;
-    if let Some(routed) = &routed {
-        report.aimed(routed);
-        if let Some(guard) = gate.guards.of_backend(&asked.mesh, &asked.own, &asked.target, routed) {
-            let judged = guard::judge(&guard, tunnel, routed, None, |note| report.note(note));
-            judged.map_err(|denied| Failure::Denied(Arc::new(denied)))?;
-        }
-    }
-    let target = routed.as_ref().unwrap_or(&asked.target);
+    let target = routed.unwrap_or(&asked.target);
     let plan = upstream::plan(gate, gate.lane(tunnel), &asked.mesh, &asked.own, target)?;
     let (mut tried, mut last) = (Tried::default(), None);
     // A rule that goes by the client's address is for connections, too.
@@ -128,23 +161,44 @@ async fn reach(
     Err(last.unwrap_or(Failure::NoRoute))
 }
 
-/// Asks the policies whether the connection may pass unread.
-fn permit(gate: &Gate, tunnel: &Tunnel, asked: &Asked, report: &mut Report) -> Result<(), Failure> {
-    let guard = guard::guard(gate, &asked.mesh, &asked.own, &asked.target);
-    let judged = guard::judge(&guard, tunnel, &asked.target, None, |note| report.note(note));
+/// Asks policies whether the connection may pass unread.
+fn permit(
+    guard: &Guard,
+    tunnel: &Tunnel,
+    target: &WaypointTarget,
+    name: &ServerName,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let judged = guard::judge(guard, tunnel, target, What::Unread(name), |note| report.note(note));
     judged.map_err(|denied| Failure::Denied(Arc::new(denied)))
 }
 
-/// Returns when the policies no longer let the connection pass.
-async fn forbidden(gate: &Gate, tunnel: &Tunnel, asked: &Asked) -> Failure {
+/// Returns when the policies no longer let the connection pass: those of what was asked for, or those of the backend to which a
+/// route has sent it.
+async fn forbidden(
+    gate: &Gate,
+    tunnel: &Tunnel,
+    asked: &Asked,
+    (routed, name): (Option<&WaypointTarget>, &ServerName),
+) -> Failure {
     let mut changes = gate.core.state.subscribe();
+    let judge =
+        |guard: &Guard, target: &WaypointTarget| guard::judge(guard, tunnel, target, What::Unread(name), |_| ());
     loop {
         // What has left this waypoint is another's to judge.
         if let Some((mesh, own)) = gate.own.now()
             && let Ok(target) = waypoint_target(&mesh, &own, &asked.authority)
         {
-            let guard = guard::guard(gate, &mesh, &own, &target);
-            if let Err(denied) = guard::judge(&guard, tunnel, &target, None, |_| ()) {
+            let mut judged = judge(&guard::guard(gate, &mesh, &own, &target), &target);
+            let backend = routed.and_then(WaypointTarget::routed).and_then(|(service, port)| {
+                asked::backend(&mesh, &target, &Destination { service: service.clone(), port })
+            });
+            if let Some(backend) = backend
+                && let Some(guard) = gate.guards.of_backend(&mesh, &own, &target, &backend)
+            {
+                judged = judged.and_then(|()| judge(&guard, &backend));
+            }
+            if let Err(denied) = judged {
                 return Failure::Denied(Arc::new(denied));
             }
         }
@@ -160,15 +214,16 @@ pub(crate) async fn relay(
     tunnel: &Tunnel,
     asked: &Asked,
     mut stream: TunnelStream,
-    upstream: Stream,
+    reached: Reached,
     report: Report,
 ) {
+    let Reached { upstream, routed, name } = reached;
     let carried = report.opened();
     let cut = OnceLock::new();
     let stopped = async {
         tokio::select! {
             () = gate.stopped.cancelled() => {}
-            failure = forbidden(gate, tunnel, asked) => drop(cut.set(failure)),
+            failure = forbidden(gate, tunnel, asked, (routed.as_ref(), &name)) => drop(cut.set(failure)),
         }
     };
     let outcome = match upstream {

@@ -119,7 +119,10 @@ impl Report {
 
     /// What a policy says that is only logged.
     pub(crate) fn note(&mut self, note: String) {
-        self.facts.notes.push(note);
+        // Policies are asked twice about a connection whose first bytes are waited for.
+        if !self.facts.notes.contains(&note) {
+            self.facts.notes.push(note);
+        }
     }
 
     /// It is known whom the connection is for.

@@ -51,8 +51,7 @@ pub(super) enum Test {
     Audience(Wanted<StringMatch>),
     Presenter(Wanted<StringMatch>),
     Claim(Vec<Name>, Wanted<StringMatch>),
-    /// Of what can't be known here.
-    Unknown,
+    ServerName(Wanted<StringMatch>),
 }
 
 impl Test {
@@ -91,8 +90,13 @@ impl Test {
             Attribute::Audience => Self::Audience(Wanted::new(test, text)?),
             Attribute::Presenter => Self::Presenter(Wanted::new(test, text)?),
             Attribute::Claim(path) => Self::Claim(path.clone(), Wanted::new(test, text)?),
-            Attribute::Sni => Self::Unknown,
+            Attribute::Sni => Self::ServerName(Wanted::new(test, |value| Ok(pattern(&value.to_ascii_lowercase())))?),
         })
+    }
+
+    /// Whether it is about the server name that a client of TLS asks for.
+    pub(super) fn is_of_server_name(&self) -> bool {
+        matches!(self, Self::ServerName(_))
     }
 
     /// Whether the test passes. Where that can't be known, or depends on how a program reads the request, `strict` is the
@@ -146,7 +150,7 @@ impl Test {
                     Some(_) => Some(claims.texts(&names)?.into_iter().map(Cow::Borrowed).collect()),
                 }
             }),
-            Self::Unknown => strict,
+            Self::ServerName(wanted) => texts(wanted, subject.server_name(), strict),
         }
     }
 }

@@ -183,6 +183,13 @@ impl Guard {
         self.custom.is_empty()
     }
 
+    /// Whether a policy is about the server name that a client of TLS asks for, which has to be heard first.
+    pub fn needs_server_name(&self) -> bool {
+        let custom = self.custom.iter().map(|(policy, _)| policy);
+        let mut all = self.deny.iter().chain(&self.allow).chain(&self.audit).chain(custom);
+        all.any(Compiled::is_of_server_name)
+    }
+
     /// The authorisers that have to let a request pass, each once, with the first policy that has it asked. What a policy says of
     /// tokens is taken to be so: they are verified later, because an authoriser may be who puts one in.
     pub fn to_ask<'g>(&'g self, subject: &Subject<'_>) -> Vec<(&'g PolicyName, &'g Arc<Authorizer>)> {
@@ -312,6 +319,11 @@ impl Compiled {
         let rule = |(index, rule): (usize, &PolicyRule)| Rule::new(rule).map_err(|error| (index, error));
         let rules = policy.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { id: policy.id.clone(), dry_run: policy.dry_run, rules })
+    }
+
+    fn is_of_server_name(&self) -> bool {
+        let tests = self.rules.iter().flat_map(|rule| rule.0.iter().flatten().flatten());
+        tests.into_iter().any(Test::is_of_server_name)
     }
 
     fn matching(&self, subject: &Subject<'_>, strict: bool) -> Option<usize> {

@@ -250,6 +250,31 @@ fn a_connection_that_is_passed_on_unread_gets_the_stricter_reading() {
 }
 
 #[test]
+fn the_server_name_of_a_connection_is_what_its_client_asks_for() {
+    let named = |policies: &[Policy], name: Option<&str>| {
+        let guard = Guard::new(policies);
+        assert!(guard.needs_server_name());
+        asked().seen(false, |subject| guard.judge(&subject.asking_for(name)).verdict.is_ok())
+    };
+    let with = |action, test: AttributeTest| [policy("p", action, vec![rule(vec![test])])];
+    let allow = with(PolicyAction::Allow, is(Attribute::Sni, &["A.example", "*.b.example"]));
+    for (name, passes) in
+        [(Some("a.example"), true), (Some("x.b.example"), true), (Some("c.example"), false), (None, false)]
+    {
+        assert_eq!(named(&allow, name), passes, "{name:?}");
+    }
+    // Whoever asks for none asks for none of these.
+    let deny = with(PolicyAction::Deny, not(Attribute::Sni, &["a.example"]));
+    for (name, passes) in [(Some("a.example"), true), (Some("c.example"), false), (None, false)] {
+        assert_eq!(named(&deny, name), passes, "{name:?}");
+    }
+    // A request came without TLS of its program's own.
+    assert!(!asked().passes(&allow) && !asked().passes(&deny));
+    assert!(asked().passes(&with(PolicyAction::Deny, is(Attribute::Sni, &["*"]))));
+    assert!(!Guard::new(&with(PolicyAction::Deny, is(Attribute::Path, &["*"]))).needs_server_name());
+}
+
+#[test]
 fn who_proves_nothing_is_nobody() {
     let nobody = Asked { source: None, ..asked() };
     for attribute in [Attribute::Principal, Attribute::Namespace] {

@@ -20,6 +20,8 @@ pub struct Subject<'a> {
     caller: Option<&'a Caller>,
     /// Whether the authorisers that are to be asked have let it pass.
     authorized: bool,
+    /// The server name that a client of TLS asks for; `None` if nobody has listened.
+    server_name: Option<Option<String>>,
     // Computed on demand: building it costs an allocation.
     principal: OnceCell<Option<String>>,
 }
@@ -39,7 +41,16 @@ impl<'a> Subject<'a> {
     /// Addresses that are claimed in headers don't count in `connection`; its destination is what was asked for, with the
     /// port of the service.
     pub fn new(connection: Connection<'a>, request: Option<&'a Request<'a>>) -> Self {
-        Self { connection, request, caller: None, authorized: false, principal: OnceCell::new() }
+        // What a waypoint reads as HTTP came to it without TLS of the program's own.
+        let server_name = request.map(|_| None);
+        Self { connection, request, caller: None, authorized: false, server_name, principal: OnceCell::new() }
+    }
+
+    /// With the server name that the client of TLS asks for, `None` if it asks for none, or does not speak TLS. Without this,
+    /// conditions on the server name of a connection that passes unread can't be checked.
+    pub fn asking_for(self, server_name: Option<&str>) -> Self {
+        let one_form = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
+        Self { server_name: Some(server_name.map(one_form)), ..self }
     }
 
     /// With whose token the request carries. Without this, conditions on tokens can't be checked.
@@ -75,6 +86,14 @@ impl<'a> Subject<'a> {
 
     pub(super) fn namespace(&self) -> Values<'_> {
         self.connection.source.map_or(Values::Absent, |identity| Values::One(identity.namespace().as_bytes()))
+    }
+
+    pub(super) fn server_name(&self) -> Values<'_> {
+        match &self.server_name {
+            None => Values::Unknown,
+            Some(None) => Values::Absent,
+            Some(Some(name)) => Values::One(name.as_bytes()),
+        }
     }
 
     pub(super) fn method(&self) -> Values<'_> {

@@ -22,10 +22,9 @@ use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
 use super::send::{Again, To, kind, late, send_again};
 use super::tokens::{self, Callers};
-use super::upgrade::{self, Upgrade};
+use super::upgrade::{self, Admitted, Upgrade};
 use super::{fault, identity, mirror, session, trace, websocket};
 use crate::balance::Seat;
-use crate::guard;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
 
@@ -49,7 +48,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
     let permitted = Box::pin(permit(&client, &mut view, (&mut head, &mut asks), &mut exchange)).await;
-    let upgrade = match permitted {
+    let mut upgrade = match permitted {
         Ok(upgrade) => upgrade,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
     };
@@ -60,7 +59,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     };
     if let Some(routed) = &routed {
         exchange.aimed(&routed.target);
-        let backend = (&routed.target, &mut exchange);
+        let backend = (&routed.target, &mut exchange, upgrade.as_mut());
         if let Err(refusal) = Box::pin(permit_at_backend(&client, &view, (&mut head, &mut asks), backend)).await {
             return Ok(refuse(exchange, &refusal, asks.grpc));
         }
@@ -173,25 +172,28 @@ async fn permit_at_backend(
     client: &Arc<Client>,
     view: &View,
     (head, asks): (&mut Parts, &mut Asks),
-    (backend, exchange): (&WaypointTarget, &mut Exchange),
+    (backend, exchange, upgrade): (&WaypointTarget, &mut Exchange, Option<&mut Upgrade>),
 ) -> Result<(), Refusal> {
-    let guards = &client.gate.guards;
-    let Some(guard) = guards.of_backend(&view.mesh, &view.own, &view.target, backend) else { return Ok(()) };
-    if guard.finds_tokens_in(asks.path.query()) {
-        exchange.hide_query();
+    let guard = client.gate.guards.of_backend(&view.mesh, &view.own, &view.target, backend);
+    let (mut asked, mut callers, now) = (Consent::default(), Callers::default(), tokens::now());
+    if let Some(guard) = &guard {
+        if guard.finds_tokens_in(asks.path.query()) {
+            exchange.hide_query();
+        }
+        if !guard.asks_nobody() {
+            let asking = (std::iter::once(guard), backend);
+            Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+        }
+        let found = Box::pin(Callers::among([guard], client, (head, asks), &callers, now)).await;
+        callers = found.map_err(|error| Refusal::token(&error))?;
     }
-    if !guard.asks_nobody() {
-        let mut asked = Consent::default();
-        let asking = (std::iter::once(&guard), backend);
-        Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
-        exchange.authorized(asked);
+    if let Some(upgrade) = upgrade {
+        // Also if it has no policies yet.
+        upgrade.goes_to(backend, Admitted::new((head, asks), &callers, &asked, now));
     }
-    let callers = Box::pin(Callers::among([&guard], client, (head, asks), &Callers::default(), tokens::now())).await;
-    let callers = callers.map_err(|error| Refusal::token(&error))?;
+    exchange.authorized(asked);
     callers.tell(head, asks)?;
-    let request = routing::seen(client.identity(), head, asks);
-    let asked = Some((&request, callers.by(&guard)));
-    let judged = guard::judge(&guard, &client.tunnel, backend, asked, |note| exchange.note(note));
+    let judged = upgrade::judge(client, (guard.iter(), backend), (head, asks), &callers, |note| exchange.note(note));
     judged.map_err(|denied| Refusal::denied(&denied))
 }
 
@@ -202,7 +204,7 @@ fn ask_policies(
     callers: &Callers,
     exchange: &mut Exchange,
 ) -> Result<(), Refusal> {
-    let asked = upgrade::judge(client, view, request, callers, |note| exchange.note(note));
+    let asked = upgrade::judge(client, (view.guards(), &view.target), request, callers, |note| exchange.note(note));
     asked.map_err(|denied| Refusal::denied(&denied))
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use leno_policy::http::Denied;
+use leno_policy::WaypointTarget;
+use leno_policy::http::{Denied, Destination, Guard};
 use tokio::io::copy_bidirectional;
 
 use super::authorize;
@@ -16,17 +17,20 @@ use super::head::Asks;
 use super::refusal::{Flag, Refusal};
 use super::routing;
 use super::tokens::Callers;
-use crate::guard;
+use crate::asked::backend;
+use crate::guard::{self, What};
 
 /// A request that asks for another protocol.
 pub(crate) struct Upgrade {
     client: OnUpgrade,
     /// On its own: every request has a place for an upgrade, and few have one.
     request: Box<Admitted>,
+    /// The backend that a route has chosen, with what it was asked.
+    backend: Option<Box<(WaypointTarget, Admitted)>>,
 }
 
 /// A request that policies let pass. They may change their mind.
-struct Admitted {
+pub(super) struct Admitted {
     /// As it came, with its tokens.
     head: Parts,
     asks: Asks,
@@ -42,9 +46,13 @@ impl Upgrade {
     /// Of a request whose tokens are still in it; `None` if it asks for no other protocol.
     pub(crate) fn of(head: &mut Parts, asks: &Asks, callers: &Callers, asked: &Consent, at: u64) -> Option<Self> {
         let client = asks.upgrade.then(|| head.extensions.remove::<OnUpgrade>()).flatten()?;
-        let request =
-            Admitted { head: head.clone(), asks: asks.clone(), callers: callers.clone(), asked: asked.clone(), at };
-        Some(Self { client, request: Box::new(request) })
+        let request = Admitted::new((head, asks), callers, asked, at);
+        Some(Self { client, request: Box::new(request), backend: None })
+    }
+
+    /// It goes to a backend that a route has chosen, whose own policies have let this pass.
+    pub(super) fn goes_to(&mut self, backend: &WaypointTarget, request: Admitted) {
+        self.backend = Some(Box::new((backend.clone(), request)));
     }
 
     /// Whether it was asked for in HTTP/2.
@@ -56,7 +64,7 @@ impl Upgrade {
     ///
     /// `counted` is what counts the connection until then.
     pub(crate) fn carry(self, endpoint: OnUpgrade, counted: impl Send + 'static, mut exchange: Exchange) {
-        let Self { client, mut request } = self;
+        let Self { client, mut request, mut backend } = self;
         let gate = exchange.gate().clone();
         let carried = gate.carried.token();
         tokio::spawn(async move {
@@ -70,7 +78,7 @@ impl Upgrade {
             let asker = exchange.client().clone();
             let outcome = tokio::select! {
                 outcome = relayed => outcome.map_err(|error| (Flag::Downstream, format!("the connection broke off: {error}"))),
-                why = request.forbidden(&asker) => Err((Flag::Denied, why)),
+                why = forbidden(&asker, &mut request, backend.as_deref_mut()) => Err((Flag::Denied, why)),
                 () = gate.stopped.cancelled() => {
                     Err((Flag::Downstream, "the connection broke off: the waypoint is shutting down".to_owned()))
                 }
@@ -84,48 +92,88 @@ impl Upgrade {
     }
 }
 
-/// Asks the policies whether a request may pass that was told whose token it carries.
-pub(crate) fn judge(
+/// Asks the policies whether a request for `target` may pass that was told whose token it carries.
+pub(crate) fn judge<'g>(
     client: &Client,
-    view: &View,
+    (guards, target): (impl Iterator<Item = &'g Arc<Guard>>, &WaypointTarget),
     (head, asks): (&Parts, &Asks),
     callers: &Callers,
     mut note: impl FnMut(String),
 ) -> Result<(), Denied> {
     let request = routing::seen(client.identity(), head, asks);
-    for guard in view.guards() {
+    for guard in guards {
         let whose = callers.by(guard);
-        guard::judge(guard, &client.tunnel, &view.target, Some((&request, whose)), &mut note)?;
+        guard::judge(guard, &client.tunnel, target, What::Request(&request, whose), &mut note)?;
     }
     Ok(())
 }
 
-impl Admitted {
-    /// Returns when the policies no longer let the request pass, with the reason.
-    async fn forbidden(&mut self, client: &Arc<Client>) -> String {
-        let mut changes = client.gate.core.state.subscribe();
-        loop {
-            if let Err(why) = self.still_passes(client).await {
-                return why;
-            }
-            if changes.changed().await.is_err() {
-                return std::future::pending().await;
-            }
+/// Returns when the policies no longer let a request pass, with the reason: those of what was asked for, or those of the backend
+/// to which a route has sent it.
+async fn forbidden(
+    client: &Arc<Client>,
+    request: &mut Admitted,
+    mut backend: Option<&mut (WaypointTarget, Admitted)>,
+) -> String {
+    let mut changes = client.gate.core.state.subscribe();
+    loop {
+        let view = client.view();
+        if let Err(why) = request.still_passes(client, &view, || view.guards(), &view.target).await {
+            return why;
+        }
+        if let Some((target, request)) = &mut backend
+            && let Err(why) = still_passes_at(target, request, client, &view).await
+        {
+            return why;
+        }
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
+}
 
-    async fn still_passes(&mut self, client: &Arc<Client>) -> Result<(), String> {
-        let view = client.view();
-        if authorize::asks_somebody(view.guards()) {
+/// Whether a backend's own policies let a request pass, as they are now.
+async fn still_passes_at(
+    target: &WaypointTarget,
+    request: &mut Admitted,
+    client: &Arc<Client>,
+    view: &View,
+) -> Result<(), String> {
+    // What is gone, or is another waypoint's, has no policies here.
+    let now = target
+        .routed()
+        .and_then(|(service, port)| backend(&view.mesh, &view.target, &Destination { service: service.clone(), port }));
+    let guard = now.as_ref().and_then(|now| client.gate.guards.of_backend(&view.mesh, &view.own, &view.target, now));
+    match (now, guard) {
+        (Some(now), Some(guard)) => request.still_passes(client, view, || std::iter::once(&guard), &now).await,
+        _ => Ok(()),
+    }
+}
+
+impl Admitted {
+    /// With tokens that are still in it.
+    pub(super) fn new((head, asks): (&Parts, &Asks), callers: &Callers, asked: &Consent, at: u64) -> Self {
+        Self { head: head.clone(), asks: asks.clone(), callers: callers.clone(), asked: asked.clone(), at }
+    }
+
+    async fn still_passes<'g, G: Iterator<Item = &'g Arc<Guard>>>(
+        &mut self,
+        client: &Arc<Client>,
+        view: &View,
+        guards: impl Fn() -> G,
+        target: &WaypointTarget,
+    ) -> Result<(), String> {
+        if authorize::asks_somebody(guards()) {
             // Only those who have not let it pass before are asked.
-            let asking = (view.guards(), &view.target);
-            let asked = authorize::ask(client, &view, asking, (&mut self.head, &self.asks), &mut self.asked);
+            let asked = (&mut self.head, &self.asks);
+            let asked = authorize::ask(client, view, (guards(), target), asked, &mut self.asked);
             Box::pin(asked).await.map_err(|refusal| refusal.reason)?;
         }
-        let callers = Callers::of(client, &view, (&self.head, &self.asks), &self.callers, self.at).await;
+        let callers = Callers::among(guards(), client, (&self.head, &self.asks), &self.callers, self.at).await;
         self.callers = callers.map_err(|error| Refusal::token(&error).reason)?;
         let (mut head, mut asks) = (self.head.clone(), self.asks.clone());
         self.callers.tell(&mut head, &mut asks).map_err(|refusal| refusal.reason)?;
-        judge(client, &view, (&head, &asks), &self.callers, |_| ()).map_err(|denied| denied.to_string())
+        let judged = judge(client, (guards(), target), (&head, &asks), &self.callers, |_| ());
+        judged.map_err(|denied| denied.to_string())
     }
 }

@@ -15,7 +15,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::http::{
-    Attribute, AttributeTest, Authorizer, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget,
+    Attribute, AttributeTest, Authorizer, Backend, BackendTarget, Filter, Parent, PathChange, Policy, PolicyAction,
+    PolicyClause, PolicyRule, PolicyTarget, Rewrite, Route, RouteKind, RouteName, Rule,
 };
 use leno_model::{AppProtocol, HBONE_PORT, NetworkAddress, PolicyName, Port, Service, TunnelProtocol};
 use leno_proto::auth::check_response::HttpResponse;
@@ -401,6 +402,51 @@ async fn a_websocket_is_asked_about_by_a_policy_that_comes_later() {
     let _ = soon("the end of what is refused now", bad.read_to_end(&mut Vec::new())).await;
     mesh.log.line(&["path=\"/asked/bad\"", "denied by the authoriser"]).await;
     assert!(lives(&mut good).await, "what it lets pass goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_has_its_own_asked_about_what_its_program_will_see() {
+    let judge = says(|asked| {
+        let destination = asked.destination.as_ref().unwrap().address.clone().unwrap().socket_address.unwrap();
+        assert_eq!(destination.port_value, 8080, "the backend's port");
+        let http = asked.request.as_ref().unwrap().http.as_ref().unwrap();
+        match (&*http.path, http.headers.get("x-pass")) {
+            ("/asked/inner", Some(pass)) if pass == "yes" => {
+                allowed(OkHttpResponse { headers: vec![header("x-user", "ann")], ..OkHttpResponse::default() })
+            }
+            _ => denied(401, Vec::new(), "who?"),
+        }
+    });
+    let mesh = Mesh::new().await;
+    publish(&mesh, program(judge).await).await;
+    let web = mesh.service(AppProtocol::Http11, &[]).await;
+    let mut other = mesh.unpublished_service(AppProtocol::Http11);
+    other.id = Service::new("default", "other", "other.default.svc.cluster.local").id;
+    other.addresses.clear();
+    other.ports = vec![Port { app_protocol: AppProtocol::Http11, ..Port::tcp(8080, 8080) }];
+    mesh.control.publish_service(&other);
+    mesh.endpoint(&other, 7, mirror().await, TunnelProtocol::None);
+    let inner = Rewrite { hostname: None, path: Some(PathChange::Full("/asked/inner".into())) };
+    let target = BackendTarget::Service { service: other.id.clone(), port: 8080 };
+    mesh.control.publish_route(&Route {
+        id: RouteName { kind: RouteKind::Http, namespace: "default".into(), name: "route".into() },
+        created: 1,
+        parents: vec![Parent { service: web.id.clone(), port: None, consumer: None }],
+        hostnames: Vec::new(),
+        rules: vec![Rule {
+            filters: vec![Filter::Rewrite(inner)],
+            backends: vec![Backend { weight: 1, target, filters: Vec::new() }],
+            ..Rule::default()
+        }],
+        not_understood: None,
+    });
+    mesh.control.publish_request_policy(&custom(&other, provider()));
+    mesh.control.synced(1).await;
+    let answer = ask(&mesh, "/outer", "x-pass: yes\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\nx-user=ann\n"), "{answer}");
+    let answer = ask(&mesh, "/outer", "").await;
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.ends_with("\r\n\r\nwho?"), "{answer}");
+    mesh.log.line(&["response_code=401", "denied by the authoriser", "default/custom"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

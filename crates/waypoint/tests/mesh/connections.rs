@@ -1,7 +1,10 @@
 //! Connections that pass unread follow TLSRoutes and TCPRoutes.
 
-use leno_model::http::{Backend, BackendTarget, Parent, Route, RouteKind, RouteName, Rule};
-use leno_model::{AppProtocol, Port, Service, TunnelProtocol};
+use leno_model::http::{
+    Attribute, AttributeTest, Backend, BackendTarget, Parent, Policy, PolicyAction, PolicyClause, PolicyRule,
+    PolicyTarget, Route, RouteKind, RouteName, Rule,
+};
+use leno_model::{AppProtocol, PolicyName, Port, Service, TunnelProtocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -134,6 +137,104 @@ async fn a_client_that_says_nothing_is_not_waited_for_for_long() {
     let ended = soon("the end", stream.read(&mut read)).await;
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     mesh.log.line(&["the client's first TLS message took longer than 200ms"]).await;
+}
+
+fn by_server_name(of: &Service, action: PolicyAction, values: &[&str]) -> Policy {
+    let values = values.iter().map(|value| (*value).into()).collect();
+    let test = AttributeTest { attribute: Attribute::Sni, values, not_values: Vec::new() };
+    Policy {
+        id: PolicyName { namespace: "default".into(), name: "by-name".into() },
+        action,
+        targets: vec![PolicyTarget::Service(of.id.clone())],
+        rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
+        dry_run: false,
+        tokens: Vec::new(),
+        authorizer: None,
+        not_understood: None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_goes_by_the_server_name() {
+    let (good, bad, nameless) = (hello(Some("A.example")), hello(Some("b.example")), hello(None));
+    for protocol in [AppProtocol::Tls, AppProtocol::Tcp, AppProtocol::Unknown] {
+        let (mesh, web, _) = mesh(protocol).await;
+        mesh.control.publish_request_policy(&by_server_name(&web, PolicyAction::Allow, &["a.example", "*.a.example"]));
+        mesh.control.synced(1).await;
+        assert_eq!(said(&mesh, &[&good]).await, [&b"a"[..], &good].concat(), "{protocol:?}");
+        let answer = said(&mesh, &[&good[..1], &good[1..60], &good[60..]]).await;
+        assert!(answer.first() == Some(&b'a') && good.starts_with(&answer[1..]), "{protocol:?}: {answer:?}");
+        for bytes in [&bad[..], &nameless, b"SSH-2.0-x\r\n"] {
+            assert_eq!(said(&mesh, &[bytes]).await, b"", "{protocol:?}");
+        }
+        mesh.log.line(&["not allowed: no ALLOW policy matches (checked default/by-name)"]).await;
+        mesh.control.publish_request_policy(&by_server_name(&web, PolicyAction::Deny, &["a.example"]));
+        mesh.control.synced(1).await;
+        assert_eq!(said(&mesh, &[&good]).await, b"", "{protocol:?}");
+        for bytes in [&bad[..], &nameless, b"SSH-2.0-x\r\n"] {
+            assert_eq!(said(&mesh, &[bytes]).await, [b"a", bytes].concat(), "{protocol:?}");
+        }
+        // What begins as TLS and is none that can be read may ask for any name.
+        assert_eq!(said(&mesh, &[&[22, 3, 1, 0, 5, 1, 0, 0, 1, 0]]).await, b"", "{protocol:?}");
+        mesh.log.line(&["denied by rule 1 of policy default/by-name"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_server_name_nobody_knows_gets_the_stricter_reading() {
+    let mesh = Mesh::with(|config| config.waypoint.detection_timeout = std::time::Duration::from_millis(100)).await;
+    let web = mesh.service(AppProtocol::Tcp, &[named(b'a').await]).await;
+    mesh.control.publish_request_policy(&by_server_name(&web, PolicyAction::Deny, &["a.example"]));
+    mesh.control.synced(1).await;
+    // It may yet ask for that name.
+    assert_eq!(said(&mesh, &[]).await, b"");
+    mesh.log.line(&["denied by rule 1 of policy default/by-name"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_policies_goes_by_the_name_that_was_heard() {
+    let mesh = Mesh::new().await;
+    let web = mesh
+        .service(
+            AppProtocol::Tls,
+            &[server(|mut stream| async move {
+                let (mut read, mut write) = stream.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            })
+            .await],
+        )
+        .await;
+    let allow = |names: &[&str]| by_server_name(&web, PolicyAction::Allow, names);
+    mesh.control.publish_request_policy(&allow(&["a.example"]));
+    mesh.control.synced(1).await;
+    let mut stream = TcpStream::connect(mesh.bridged().await).await.unwrap();
+    let hello = hello(Some("a.example"));
+    let mut echo = vec![0; hello.len()];
+    let mut lives = async |stream: &mut TcpStream| {
+        stream.write_all(&hello).await.is_ok() && soon("the echo", stream.read_exact(&mut echo)).await.is_ok()
+    };
+    assert!(lives(&mut stream).await);
+    mesh.control.publish_request_policy(&allow(&["b.example", "a.example"]));
+    mesh.control.synced(1).await;
+    assert!(lives(&mut stream).await, "it goes on to be allowed");
+    mesh.control.publish_request_policy(&allow(&["b.example"]));
+    mesh.control.synced(1).await;
+    assert!(matches!(soon("the end", stream.read(&mut [0; 1])).await, Ok(0) | Err(_)));
+    mesh.log.line(&["no ALLOW policy matches (checked default/by-name)"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_of_the_backend_that_a_route_has_chosen_go_by_the_server_name_too() {
+    let (mesh, web, mut other) = mesh(AppProtocol::Tcp).await;
+    other.waypoint = web.waypoint.clone();
+    mesh.control.publish_service(&other);
+    mesh.control.publish_route(&route(RouteKind::Tcp, &web, &[], vec![to(&other, 1)]));
+    mesh.control.publish_request_policy(&by_server_name(&other, PolicyAction::Allow, &["a.example"]));
+    mesh.control.synced(1).await;
+    let (good, bad) = (hello(Some("a.example")), hello(Some("b.example")));
+    assert_eq!(said(&mesh, &[&good]).await, [&b"b"[..], &good].concat());
+    assert_eq!(said(&mesh, &[&bad]).await, b"");
+    mesh.log.line(&["not allowed: no ALLOW policy matches (checked default/by-name)"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

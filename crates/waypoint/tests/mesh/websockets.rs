@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{Method, Request, StatusCode};
-use leno_model::http::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
-use leno_model::{AppProtocol, PolicyName, Service};
+use leno_model::http::{
+    Attribute, AttributeTest, Backend, BackendTarget, Filter, Parent, PathChange, Policy, PolicyAction, PolicyClause,
+    PolicyRule, PolicyTarget, Rewrite, Route, RouteKind, RouteName,
+};
+use leno_model::{AppProtocol, PolicyName, Service, TunnelProtocol};
 use leno_testkit::hbone;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -92,6 +95,44 @@ async fn a_policy_ends_those_that_it_would_refuse() {
     assert_eq!(rest, b"");
     mesh.log.line(&["path=\"/chat/1\"", "response_flags=\"DENY\"", "policy default/no-chats"]).await;
     assert!(lives(&mut news).await, "what is allowed goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_of_the_backend_that_a_route_has_chosen_ends_them_too() {
+    let mesh = Mesh::new().await;
+    let web = mesh.service(AppProtocol::Http11, &[]).await;
+    let mut other = mesh.unpublished_service(AppProtocol::Http11);
+    other.id = Service::new("default", "other", "other.default.svc.cluster.local").id;
+    other.addresses.clear();
+    mesh.control.publish_service(&other);
+    mesh.endpoint(&other, 7, echo().await, TunnelProtocol::None);
+    // The client's path is no chat's, and that of the backend's program is.
+    let rewrite = Rewrite { hostname: None, path: Some(PathChange::Full("/chat/in".into())) };
+    let target = BackendTarget::Service { service: other.id.clone(), port: 80 };
+    mesh.control.publish_route(&Route {
+        id: RouteName { kind: RouteKind::Http, namespace: "default".into(), name: "route".into() },
+        created: 1,
+        parents: vec![Parent { service: web.id.clone(), port: None, consumer: None }],
+        hostnames: Vec::new(),
+        rules: vec![leno_model::http::Rule {
+            filters: vec![Filter::Rewrite(rewrite)],
+            backends: vec![Backend { weight: 1, target, filters: Vec::new() }],
+            ..Default::default()
+        }],
+        not_understood: None,
+    });
+    mesh.control.synced(1).await;
+    let mut chat = open(&mesh, "/in").await;
+    assert!(lives(&mut chat).await);
+    // Of the service that was asked for, such a policy says nothing of it.
+    mesh.control.publish_request_policy(&no_chats(&web));
+    mesh.control.synced(1).await;
+    assert!(lives(&mut chat).await);
+    let of_backend = PolicyName { namespace: "default".into(), name: "inner".into() };
+    mesh.control.publish_request_policy(&Policy { id: of_backend, ..no_chats(&other) });
+    mesh.control.synced(1).await;
+    let _ = soon("the end of what is refused now", chat.read_to_end(&mut Vec::new())).await;
+    mesh.log.line(&["path=\"/in\"", "response_flags=\"DENY\"", "policy default/inner"]).await;
 }
 
 /// Asks in HTTP/2.
