@@ -11,6 +11,7 @@ use leno_control::translate::{MESH_CONFIG_ENTRY, Options};
 use leno_control::{Controller, Feed};
 use leno_kubernetes::{mesh_config, read_objects};
 use leno_local::client::Client;
+use leno_model::PolicyName;
 use leno_objects::{Kind, Object, ObjectKey, ObjectMeta, PolicyAction};
 use serde_json::{Value, json};
 
@@ -71,14 +72,15 @@ async fn of_cluster(nodes: &ClusterNodes, args: &ExplainArgs) -> anyhow::Result<
     let text = explained.text();
     if let Some(why) = config.err().or_else(|| unreadable(&found, nodes)) {
         let asking = controller.store();
-        let mut asking = asking.authorization_policies().filter(|it| it.spec.action == PolicyAction::Custom);
+        let asking = asking.authorization_policies().filter(|it| it.spec.action == PolicyAction::Custom);
         // With its authoriser known, another answer might be right.
-        let told = asking.find(|it| text.contains(&format!("{}/{}", it.metadata.namespace, it.metadata.name)));
-        if let Some(policy) = told {
-            let ObjectMeta { namespace, name, .. } = &policy.metadata;
-            anyhow::bail!(
-                "policy {namespace}/{name} has an authoriser asked, and which ones there are is not known here: {why}"
-            );
+        let name = |ObjectMeta { namespace, name, .. }: &ObjectMeta| PolicyName {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        let mut asking = asking.map(|it| name(&it.metadata));
+        if let Some(policy) = asking.find(|policy| explained.names_policy(policy)) {
+            anyhow::bail!("policy {policy} has an authoriser asked, and which ones there are is not known here: {why}");
         }
     }
     Ok(Answer {

@@ -15,7 +15,8 @@ use crate::lookup;
 use crate::status::Status;
 
 /// Words that a finding has which says that something of a policy is not checked as it is written.
-const UNCHECKED: [&str; 4] = ["needs a waypoint", "is DENIED", "are DENIED", "no rule is left"];
+const UNCHECKED: [&str; 5] =
+    ["needs a waypoint", "is DENIED", "are DENIED", "no rule is left", "the version before stays in force"];
 
 /// The answer to "what would happen to a connection?".
 #[derive(Debug, Clone)]
@@ -24,6 +25,8 @@ pub struct Explained {
     pub explanations: Vec<Explanation>,
     /// Policies about the destination's pods that no node proxy is told of, with the reason.
     never: Vec<(String, String)>,
+    /// The policies that the explanations name, and those for which others stand in.
+    policies: BTreeSet<PolicyName>,
 }
 
 /// Explains a connection from `source` (`NAMESPACE/NAME`) to `destination` (`NAME:PORT`), and a request on it if one is asked
@@ -47,13 +50,19 @@ pub fn explained(
     let mut explanations: Vec<_> = target.destinations.iter().cloned().map(one).collect();
     explanations.iter_mut().for_each(|explanation| unchecked_rules(mesh, explanation, findings));
     let never = never_enforced(&explanations, findings);
-    Ok(Explained { explanations, never })
+    let policies = asked_policies(mesh, &explanations);
+    Ok(Explained { explanations, never, policies })
 }
 
 impl Explained {
     /// The explanations in words.
     pub fn text(&self) -> String {
         explain_groups::text(&self.explanations)
+    }
+
+    /// Whether a policy was asked, or another one that stands in for it.
+    pub fn names_policy(&self, policy: &PolicyName) -> bool {
+        self.policies.contains(policy)
     }
 
     /// Which policies are not in force, a line for each.
@@ -85,6 +94,18 @@ fn unchecked_rules(mesh: &Mesh, explanation: &mut Explanation, findings: &BTreeM
             }
         }
     }
+}
+
+fn asked_policies(mesh: &Mesh, explanations: &[Explanation]) -> BTreeSet<PolicyName> {
+    let named = explanations.iter().flat_map(Explanation::policies).filter_map(|policy| policy.split_once('/'));
+    let mut all: BTreeSet<_> =
+        named.map(|(namespace, name)| PolicyName { namespace: namespace.into(), name: name.into() }).collect();
+    for stand_in in all.clone() {
+        if let Some(service) = stand_in.stands_in_for() {
+            all.extend(attached(mesh, &stand_in.namespace, service).cloned());
+        }
+    }
+    all
 }
 
 /// The policies that are attached to a service.

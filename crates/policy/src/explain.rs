@@ -1,6 +1,7 @@
 //! Why does, or doesn't, a connection work? The path it takes, who answers, and what the policies decide on arrival.
 //! Calls the functions that the proxy decides with, so the words are the same.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use leno_model::{Mesh, Service, ServiceName, Workload};
@@ -40,6 +41,18 @@ impl Explanation {
     pub fn all_endpoints(&self) -> impl Iterator<Item = &EndpointExplanation> {
         let behind = self.at_waypoint.iter().flat_map(|at| &at.backends).flat_map(|backend| &backend.endpoints);
         self.endpoints.iter().chain(behind)
+    }
+
+    /// The policies that were asked, as `namespace/name`: at the waypoint, for its backends, and where endpoints accept.
+    pub fn policies(&self) -> BTreeSet<&str> {
+        let backends = self.at_waypoint.iter().flat_map(|at| &at.backends);
+        let at_waypoint = self.at_waypoint.iter().flat_map(|at| &at.policies);
+        let at_waypoint = at_waypoint.chain(backends.flat_map(|backend| &backend.policies));
+        let arrivals = self.all_endpoints().filter_map(|endpoint| endpoint.arrival.as_ref());
+        let arrivals = arrivals.flat_map(|arrival| &arrival.policies);
+        let of_requests = self.at_waypoint.iter().flat_map(|at| &at.of_requests).map(|policy| &**policy);
+        let at_waypoint = at_waypoint.map(|asked| &*asked.policy).chain(of_requests);
+        at_waypoint.chain(arrivals.map(|check| &*check.policy)).collect()
     }
 
     /// All endpoints, also those behind a waypoint.

@@ -50,6 +50,9 @@ pub struct AtWaypoint {
     pub asks_authorizers: bool,
     /// The policies that are asked.
     pub policies: Vec<PolicyAsked>,
+    /// The policies that each request is asked, as `namespace/name`, where no request was asked about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub of_requests: Vec<String>,
     /// What policies say that are only logged.
     pub logged: Vec<String>,
     /// The rule of a route that it follows; `None` if it follows none.
@@ -128,6 +131,9 @@ pub struct Backend {
     pub host: Option<String>,
     /// Why it can't be used, with the status that a client gets.
     pub refused: Option<Refused>,
+    /// Its own policies, which are asked, too, where the waypoint serves it beside the service that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyAsked>,
     /// Each endpoint that may be chosen, the preferred one first.
     pub endpoints: Vec<EndpointExplanation>,
 }
@@ -149,6 +155,7 @@ pub(crate) fn explain(
         denied: false,
         asks_authorizers: false,
         policies: Vec::new(),
+        of_requests: Vec::new(),
         logged: Vec::new(),
         rule: None,
         answer: None,
@@ -191,18 +198,23 @@ pub(crate) fn explain(
     if let Some(why) = why {
         let says = match asked {
             None => "",
-            Some(_) if routed.is_some_and(Group::needs_name) => {
+            Some(_) if routed.is_some_and(Group::needs_name) || guard.needs_server_name() => {
                 ", so of what was asked about a request only the host plays a part, as the server name of a TLS client"
             }
             Some(_) => ", so what was asked about a request plays no part",
         };
         out.notes.push(format!("{why}{says}: connections pass unread"));
-        judged(&guard, &Subject::new(connection, None), &mut out);
+        let named = asked.map(host_of);
+        if named.is_none() && guard.needs_server_name() {
+            let note = "policies ask for the server name that a TLS client names, and none was asked about: --header host=NAME";
+            out.notes.push(note.to_owned());
+        }
+        judged(&guard, &unread(connection, named), &mut out);
         match routed {
             _ if !out.is_allowed() => {}
             Some(group) => {
-                let at = At { mesh, own, target: &target, connection };
-                follow_connection(&at, group, asked, &mut out);
+                let at = At { mesh, own, target: &target, connection, named };
+                follow_connection(&at, group, &mut out);
             }
             None => unrouted(mesh, own, &target, &mut out),
         }
@@ -216,7 +228,7 @@ pub(crate) fn explain(
         Ok(headers) => headers,
         Err(reason) => return malformed(reason, out),
     };
-    let named = asked.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| &**value);
+    let named = host_of(asked);
     let default = default_host(&target);
     let named = named.unwrap_or(&default);
     let (raw, query) = match asked.path.split_once('?') {
@@ -251,7 +263,7 @@ pub(crate) fn explain(
         }
     }
     if out.is_allowed() {
-        follow(&At { mesh, own, target: &target, connection }, &request, &mut out);
+        follow(&At { mesh, own, target: &target, connection, named: None }, &request, &mut out);
     }
     out
 }
@@ -348,13 +360,17 @@ fn judged(guard: &Guard, subject: &Subject<'_>, out: &mut AtWaypoint) {
         out.notes.push(format!("its client gets status 403 and the body {:?}", Denied::TEXT));
     }
     out.logged = notes.iter().map(|note| format!("policy {} {}", note.policy, note.says)).collect();
+    out.policies = examined(guard, subject);
+}
+
+fn examined(guard: &Guard, subject: &Subject<'_>) -> Vec<PolicyAsked> {
     let asked = guard.examine(subject).map(|(action, policy, dry_run, rule)| PolicyAsked {
         policy: policy.to_string(),
         action: action_name(action),
         rule: rule.map(|rule| rule + 1),
         dry_run,
     });
-    out.policies = asked.collect();
+    asked.collect()
 }
 
 /// What is said of the authorisers that a waypoint asks about a request. They are not asked here.
@@ -383,12 +399,27 @@ fn action_name(action: PolicyAction) -> &'static str {
     }
 }
 
+/// The host that is asked about: of a connection that passes unread, the server name that its client asks for.
+fn host_of(asked: &Asked) -> Option<&str> {
+    asked.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| &**value)
+}
+
+/// A connection that passes unread; `named` is `None` if nothing is known of the server name that its client asks for.
+fn unread<'a>(connection: Connection<'a>, named: Option<Option<&str>>) -> Subject<'a> {
+    let subject = Subject::new(connection, None);
+    match named {
+        Some(name) => subject.asking_for(name),
+        None => subject,
+    }
+}
+
 /// No request was asked about: what there is that looks at requests.
 fn not_asked(guard: &Guard, mesh: &Mesh, target: &WaypointTarget, connection: &Connection<'_>, out: &mut AtWaypoint) {
     // Which policies there are is all that counts here; whether they match depends on the request.
     let subject = Subject::new(*connection, None);
     let names: Vec<String> =
         guard.examine(&subject).map(|(action, policy, ..)| format!("{} {policy}", action_name(action))).collect();
+    out.of_requests = guard.examine(&subject).map(|(_, policy, ..)| policy.to_string()).collect();
     let routes = target.routes(mesh).map_or(0, |routes| routes.len());
     out.notes.push(match (&names[..], routes) {
         ([], 0) => "no policy with targetRefs and no route is about it: every request goes to the Service's endpoints"
@@ -407,6 +438,8 @@ struct At<'a> {
     own: &'a Arc<Workload>,
     target: &'a WaypointTarget,
     connection: Connection<'a>,
+    /// The server name that the client of a connection asks for, as far as it is known.
+    named: Option<Option<&'a str>>,
 }
 
 /// The routes of requests to the port; `None` if there are none.
@@ -422,10 +455,8 @@ fn connections(mesh: &Mesh, target: &WaypointTarget) -> Option<Connections> {
 }
 
 /// What the routes make of a connection. The server that a client of TLS asks for is given as the header `host`.
-fn follow_connection(at: &At<'_>, group: &Group, asked: Option<&Asked>, out: &mut AtWaypoint) {
-    let headers = asked.iter().flat_map(|asked| &asked.headers);
-    let mut hosts = headers.filter(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| &**value);
-    let name = hosts.next();
+fn follow_connection(at: &At<'_>, group: &Group, out: &mut AtWaypoint) {
+    let name = at.named.flatten();
     if group.needs_name() && name.is_none() {
         let routes = group.routes().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         out.notes.push(format!(
@@ -528,6 +559,7 @@ fn to_backends(
             path: path.clone(),
             host: host.clone(),
             refused: None,
+            policies: Vec::new(),
             endpoints: Vec::new(),
         };
         match target {
@@ -540,9 +572,8 @@ fn to_backends(
                 match mesh.service(id) {
                     Some(service) => {
                         of_service(mesh, own, service, *port, None, &mut backend);
-                        if let Some(refused) = refused_by_backend(at, service, *port, request, out) {
-                            backend.refused = Some(refused);
-                        }
+                        let refused = refused_by_backend(at, service, *port, request, out, &mut backend.policies);
+                        backend.refused = refused.or(backend.refused);
                     }
                     None => {
                         let reason = format!("the mesh does not know service {id}");
@@ -562,27 +593,39 @@ fn refused_by_backend(
     port: u16,
     request: Option<&Request<'_>>,
     out: &mut AtWaypoint,
+    asked: &mut Vec<PolicyAsked>,
 ) -> Option<Refused> {
     let address = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
     let backend = WaypointTarget::Service { service: service.clone(), port, address };
     let policies = policies_of_backend(at.mesh, at.own, at.target, &backend)?;
     let guard = Guard::new(policies.values().map(|policy| &**policy));
     let connection = Connection { destination: backend.seen_by_policies(), ..at.connection };
-    let mut subject = Subject::new(connection, request);
+    let mut subject = match request {
+        Some(request) => Subject::new(connection, Some(request)),
+        None => unread(connection, at.named),
+    };
     if subject.has_request() {
         subject = subject.authorized();
-        let asked = authorizers(&guard, &subject);
-        out.asks_authorizers |= !asked.is_empty();
-        out.notes.extend(asked.into_iter().map(|said| format!("for {}: {said}", service.id)));
+        let authorizers = authorizers(&guard, &subject);
+        out.asks_authorizers |= !authorizers.is_empty();
+        out.notes.extend(authorizers.into_iter().map(|said| format!("for {}: {said}", service.id)));
     }
+    *asked = examined(&guard, &subject);
     let denied = guard.judge(&subject).verdict.err()?;
     Some(Refused { status: request.map(|_| 403), reason: format!("by the policies of {}: {denied}", service.id) })
 }
 
 /// Where what follows no route goes.
 fn unrouted(mesh: &Mesh, own: &Arc<Workload>, target: &WaypointTarget, out: &mut AtWaypoint) {
-    let mut backend =
-        Backend { to: String::new(), share: (1, 1), path: None, host: None, refused: None, endpoints: Vec::new() };
+    let mut backend = Backend {
+        to: String::new(),
+        share: (1, 1),
+        path: None,
+        host: None,
+        refused: None,
+        policies: Vec::new(),
+        endpoints: Vec::new(),
+    };
     match target {
         WaypointTarget::Service { service, port, address } => {
             backend.to = format!("{}:{port}", service.id);

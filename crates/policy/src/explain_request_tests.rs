@@ -215,3 +215,43 @@ fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
     shop.mesh.upsert_request_policy(Arc::new(deny));
     assert_eq!(shop.asked(&get("/asked/no")).0.outcome, Outcome::Denied, "whatever the authoriser says");
 }
+
+#[test]
+fn the_host_that_is_asked_about_is_the_server_name_of_what_passes_unread() {
+    let mut shop = shop();
+    let mut web = shop.web.clone();
+    web.ports[0].app_protocol = AppProtocol::Tls;
+    shop.mesh.upsert_service(Arc::new(web));
+    let allow = policy("default/named", PolicyAction::Allow, &shop.web, vec![asks(Attribute::Sni, "a.example")]);
+    shop.mesh.upsert_request_policy(Arc::new(allow));
+    for (host, outcome) in [("A.example", Outcome::Allowed), ("b.example", Outcome::Denied)] {
+        let named = Asked { headers: vec![("host".to_owned(), host.to_owned())], ..get("/") };
+        let (explanation, _) = shop.asked(&named);
+        assert_eq!(explanation.outcome, outcome, "{explanation}");
+        assert!(explanation.to_string().contains("only the host plays a part"), "{explanation}");
+    }
+    let unnamed = explain_request(&shop.mesh, &shop.client, at("10.96.0.1:80"), None);
+    assert_eq!(unnamed.outcome, Outcome::Denied, "{unnamed}");
+    assert!(unnamed.to_string().contains("none was asked about: --header host=NAME"), "{unnamed}");
+}
+
+#[test]
+fn the_policies_of_a_backend_are_named_too() {
+    let mut shop = shop();
+    shop.canary.waypoint.clone_from(&shop.web.waypoint);
+    shop.mesh.upsert_service(Arc::new(shop.canary.clone()));
+    let target = BackendTarget::Service { service: shop.canary.id.clone(), port: 80 };
+    let backends = vec![RouteBackend { weight: 1, target, filters: Vec::new() }];
+    shop.mesh.upsert_route(Arc::new(route(&shop, vec![to("/", backends, Vec::new())])));
+    let own = policy("default/own", PolicyAction::Allow, &shop.canary, vec![asks(Attribute::Path, "/a")]);
+    shop.mesh.upsert_request_policy(Arc::new(own));
+    let (explanation, found) = shop.asked(&get("/a"));
+    assert_eq!(explanation.policies().into_iter().collect::<Vec<_>>(), ["default/own"], "{explanation}");
+    assert_eq!(found.backends[0].policies[0].rule, Some(1));
+    assert!(
+        explanation.to_string().contains("policy of the Service: ALLOW default/own: rule 1 matches"),
+        "{explanation}"
+    );
+    let elsewhere = explain_request(&shop.mesh, &shop.client, at("10.96.0.3:80"), None);
+    assert_eq!(elsewhere.policies().into_iter().collect::<Vec<_>>(), ["default/own"], "requests may be: {elsewhere}");
+}

@@ -147,6 +147,9 @@ impl fmt::Display for Backend {
             write!(f, ", weight {weight} of {total}")?;
         }
         writeln!(f)?;
+        for policy in &self.policies {
+            writeln!(f, "  policy of the Service: {policy}")?;
+        }
         if let Some(path) = &self.path {
             writeln!(f, "  with the path {path}")?;
         }
