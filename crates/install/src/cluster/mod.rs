@@ -5,6 +5,7 @@ mod error;
 mod find;
 pub(crate) mod meshes;
 mod record;
+mod removal;
 mod remove;
 mod requests;
 mod resource;
@@ -16,7 +17,8 @@ pub use apply::{Applied, apply};
 pub use error::ClusterError;
 pub use find::{Installer, installer};
 pub use record::{Record, is_ending, refuse_other_choices};
-pub use remove::{Kept, Removal, remove};
+pub use removal::{Kept, Removal};
+pub use remove::remove;
 pub use rollout::{Rollout, rollouts};
 pub use turn::Turns;
 

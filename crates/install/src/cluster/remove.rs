@@ -8,30 +8,12 @@ use leno_objects::{DATAPLANE_MODE, Kind, UNINSTALLED_ANNOTATION, WAYPOINT_CLASS,
 use serde_json::{Value, json};
 
 use super::error::doing;
+use super::removal::{Kept, Removal};
 use super::requests::{
     AS_MANAGER, MANAGED_BY, MANAGER, OURS, WAYPOINTS, delete, delete_alone, delete_ours, exists, list,
 };
 use super::resource::{RESOURCES, Resource};
 use super::{ClusterError, Installer, installer, record, statuses};
-
-/// What was done, and what was not.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Removal {
-    /// What is gone.
-    pub removed: Vec<String>,
-    /// What stays, and why.
-    pub kept: Vec<Kept>,
-}
-
-/// Something that stays.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
-    /// What it is.
-    pub what: String,
-    /// Why, and how to remove it, too.
-    pub why: String,
-}
 
 /// How often it is looked whether something is gone.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::ClusterError;
-use super::remove::{Kept, Removal};
+use super::removal::{Kept, Removal};
 use super::requests::list;
 
 /// How often a status is changed anew, where somebody else changes the object, too.
