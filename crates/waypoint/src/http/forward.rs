@@ -175,6 +175,10 @@ async fn permit_at_backend(
     (backend, exchange, upgrade): (&WaypointTarget, &mut Exchange, Option<&mut Upgrade>),
 ) -> Result<(), Refusal> {
     let guard = client.gate.guards.of_backend(&view.mesh, &view.own, &view.target, backend);
+    if guard.is_none() && upgrade.is_none() {
+        // As most requests are: nothing is prepared for them.
+        return Ok(());
+    }
     let (mut asked, mut callers, now) = (Consent::default(), Callers::default(), tokens::now());
     if let Some(guard) = &guard {
         if guard.finds_tokens_in(asks.path.query()) {
