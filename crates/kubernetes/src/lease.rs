@@ -3,16 +3,15 @@
 //! Every replica serves. Only one writes to the API server, or they would overwrite each other: the one whose name is in
 //! the Lease. It renews the Lease; if it does not for long enough, another takes it.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::macros::format_description;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::named::Named;
+use crate::now::timestamp;
 use crate::{Client, Error};
 
 /// The Lease's name.
@@ -170,19 +169,6 @@ fn held(written: Result<Value, Error>) -> Result<bool, Error> {
         Err(error) if error.is_conflict() => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Now, as Kubernetes writes a `MicroTime`.
-pub(crate) fn timestamp() -> String {
-    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
-    // Every part of the format is there.
-    OffsetDateTime::from(SystemTime::now()).format(format).unwrap_or_default()
-}
-
-/// Now, as Kubernetes writes a `Time`.
-pub(crate) fn seconds() -> String {
-    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
-    OffsetDateTime::from(SystemTime::now()).format(format).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod lines;
 pub mod mesh_config;
 mod named;
 mod node_feed;
+pub mod now;
 mod pod_logs;
 pub mod rbac;
 mod reduce;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
-use crate::lease::{seconds, timestamp};
+use crate::now::{seconds, timestamp};
 use crate::resource::Resource;
 use crate::{Client, Error, Patch};
 

@@ -1,13 +1,10 @@
 //! What the control plane wrote into the status of objects that stay. Nobody keeps it true once the mesh is removed, so a
 //! Gateway says again that no controller has looked at it, and what was said of routes and policies goes.
 
-use std::time::SystemTime;
-
+use leno_kubernetes::now::seconds;
 use leno_kubernetes::{CONDITION, Client, Patch};
 use leno_objects::{ISTIO_WAYPOINT_CLASS, Kind, WAYPOINT_CLASS, WAYPOINT_CONTROLLER};
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::macros::format_description;
 
 use super::ClusterError;
 use super::removal::{Kept, Removal};
@@ -118,7 +115,7 @@ fn unknown(status: &Value, kinds: &[&str]) -> Option<Value> {
         json!({
             "type": condition["type"], "status": "Unknown", "reason": "Pending",
             "message": "Leno was uninstalled, and no controller has taken this over",
-            "observedGeneration": condition["observedGeneration"], "lastTransitionTime": now(),
+            "observedGeneration": condition["observedGeneration"], "lastTransitionTime": seconds(),
         })
     });
     Some(after.collect())
@@ -138,11 +135,4 @@ fn without(list: &Value, ours: fn(&Value) -> bool) -> Option<Vec<Value>> {
     let list = list.as_array()?;
     let others: Vec<_> = list.iter().filter(|entry| !ours(entry)).cloned().collect();
     (others.len() < list.len()).then_some(others)
-}
-
-/// Now, as Kubernetes writes a `Time`.
-fn now() -> String {
-    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
-    // Every part of the format is there.
-    OffsetDateTime::from(SystemTime::now()).format(format).unwrap_or_default()
 }

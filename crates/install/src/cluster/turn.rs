@@ -5,12 +5,11 @@
 //! goes with the installation. A command that was killed renews nothing, so its Lease is free after [`LASTS`].
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use leno_kubernetes::Client;
+use leno_kubernetes::now::timestamp;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::macros::format_description;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -124,7 +123,7 @@ async fn keep(client: Client, mut lease: Value, mut dropped: oneshot::Receiver<(
             _ = &mut dropped => break,
             () = sleep(PERIOD) => {}
         }
-        lease["spec"]["renewTime"] = now().into();
+        lease["spec"]["renewTime"] = timestamp().into();
         match client.replace::<Value>(LEASE, &lease).await {
             Ok(renewed) => lease = renewed,
             Err(error) if error.is_conflict() || error.is_not_found() => {
@@ -144,7 +143,7 @@ async fn keep(client: Client, mut lease: Value, mut dropped: oneshot::Receiver<(
 }
 
 fn lease(who: &str, version: Option<&Value>) -> Value {
-    let now = now();
+    let now = timestamp();
     let mut lease = json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -170,13 +169,6 @@ fn lasts(lease: &Value) -> Duration {
 fn busy(lease: &Value) -> ClusterError {
     let text = |field: &str, unknown: &str| lease["spec"][field].as_str().unwrap_or(unknown).to_owned();
     ClusterError::Busy { who: text("holderIdentity", "another command"), since: text("acquireTime", "an unknown time") }
-}
-
-/// Now, as Kubernetes writes a `MicroTime`.
-fn now() -> String {
-    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
-    // Every part of the format is there.
-    OffsetDateTime::from(SystemTime::now()).format(format).unwrap_or_default()
 }
 
 #[cfg(test)]
