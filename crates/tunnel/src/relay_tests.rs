@@ -422,18 +422,22 @@ async fn a_reset_behind_a_stalled_reader_arrives() {
 async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then() {
     let is_delivered = |path, reader_ends| async move {
         let settings = Settings { stream_window: 1 << 20, ..Settings::default() };
-        let Rig { mut client, mut server, near, .. } = Rig::with(path, RelayOptions::default(), settings).await;
+        let Rig { mut client, mut server, near, far, .. } = Rig::with(path, RelayOptions::default(), settings).await;
         // The less the reader's kernel takes, the more stays with the relay.
         SockRef::from(&client).set_send_buffer_size(4 << 10).unwrap();
         let written = write_until_stuck(&mut client, &[7; 64 << 10], 64 << 20).await;
         client.shutdown().await.unwrap();
-        // Wait until the other kernel has acknowledged everything, because a reset discards the rest.
+        // Wait until the other kernel has acknowledged everything, because a reset discards the rest. On a busy machine an
+        // acknowledgement takes its time, and whoever reads on meanwhile has nothing left that could be stalled.
         let mut got = 0;
         let mut buffer = vec![0; 64 << 10];
         while unacknowledged(&client) {
-            match timeout(Duration::from_millis(10), server.read(&mut buffer)).await {
-                Ok(read) => got += read.unwrap(),
-                Err(_) => tokio::task::yield_now().await,
+            if let Ok(read) = timeout(Duration::from_millis(10), server.read(&mut buffer)).await {
+                got += read.unwrap();
+            }
+            let asked = Instant::now();
+            while unacknowledged(&client) && asked.elapsed() < Duration::from_millis(200) {
+                tokio::task::yield_now().await;
             }
         }
         // How much the kernels take beforehand differs between machines.
@@ -451,7 +455,16 @@ async fn what_has_ended_behind_a_stalled_reader_is_delivered_whatever_comes_then
         }
         // The relay notices, and has nothing to do except to write what is left.
         sleep(reset::PATIENCE * 3 / 2).await;
-        let rest = read_all(&mut server).await.unwrap_or_else(|error| panic!("{path:?} {reader_ends}: {error:?}"));
+        let rest = match read_all(&mut server).await {
+            Ok(rest) => rest,
+            Err(error) => {
+                let mut relays = Vec::new();
+                for relay in std::iter::once(near).chain(far) {
+                    relays.push(timeout(LIMIT, relay).await);
+                }
+                panic!("{path:?} {reader_ends}: {error:?}; the relays, from the client's: {relays:?}");
+            }
+        };
         assert_eq!(got + rest.len(), written, "{path:?} {reader_ends}");
         drop(server);
         timeout(LIMIT, near).await.unwrap().unwrap().unwrap();
