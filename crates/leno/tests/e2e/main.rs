@@ -38,6 +38,7 @@ mod topology;
 mod waiting;
 mod waypoint;
 mod waypoint_authorizers;
+mod waypoint_browser;
 mod waypoint_connections;
 mod waypoint_policy;
 mod waypoint_programs;

@@ -1,4 +1,4 @@
-//! HTTP/2 clients, WebSockets and a browser's preflight through a waypoint on a stage, with programs that others wrote.
+//! HTTP/2 clients, WebSockets and the questions that browsers ask, through a waypoint on a stage, with programs that others wrote.
 
 use std::collections::HashMap;
 
