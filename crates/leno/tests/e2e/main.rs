@@ -40,6 +40,7 @@ mod waypoint;
 mod waypoint_authorizers;
 mod waypoint_browser;
 mod waypoint_connections;
+mod waypoint_grpcurl;
 mod waypoint_policy;
 mod waypoint_programs;
 mod waypoint_tokens;
