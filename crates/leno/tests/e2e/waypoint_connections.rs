@@ -1,4 +1,5 @@
-//! TLSRoutes and TCPRoutes on a stage: what passes a waypoint unread goes where they say, and `leno explain` says so beforehand.
+//! What passes a waypoint unread on a stage: it goes where TLSRoutes and TCPRoutes say, passes if policies about its server name
+//! let it, and `leno explain` says so beforehand.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -91,6 +92,15 @@ fn by_weight(a: u32, b: &str, weight: u32) -> String {
         "apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {{name: spread, namespace: shop}}\nspec:\n  \
          parentRefs: [{{group: '', kind: Service, name: front, port: 9000}}, {{group: '', kind: Service, name: front, port: 9001}}]\n  \
          rules: [{{backendRefs: [{{name: a, port: 9000, weight: {a}}}, {{name: {b}, port: 9000, weight: {weight}}}]}}]\n"
+    )
+}
+
+/// Lets connections in by the server name that they ask for.
+fn by_server_name(action: &str, names: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: named, namespace: shop}}\nspec:\n  \
+         targetRefs: [{{kind: Service, group: '', name: front}}]\n  \
+         action: {action}\n  rules: [{{when: [{{key: connection.sni, values: [{names}]}}]}}]\n"
     )
 }
 
@@ -214,4 +224,69 @@ fn connections_follow_tls_routes_and_tcp_routes() {
     }
     let warned = run(&mut stage.command("logs")).stdout;
     assert!(warned.contains("TCPRoute") && warned.contains("gone"), "{warned}");
+}
+
+#[test]
+fn connections_pass_by_their_server_name() {
+    if skip("connections_pass_by_their_server_name", &["nginx", "curl", "openssl", "socat"]) {
+        return;
+    }
+    let certificates = tempfile::tempdir().unwrap();
+    let directory = certificates.path().to_str().unwrap();
+    certificate(certificates.path(), "a");
+    let server = SERVER.replace("NAME", "a").replace("DIRECTORY", directory);
+    let allowed = by_server_name("ALLOW", "a.example, '*.open.a.example'");
+    let stage =
+        Stage::up(&[("mesh.yaml", MESH), ("server.yaml", &server), ("policy.yaml", &allowed)], &["--nodes", "2"]);
+    let client = |line: &str| stage.sh("shop/client", line);
+    // The server would answer to any of these names.
+    let asks_for = |host: &str| {
+        client(&format!("curl -sS -m 20 -k --connect-to {host}:443:front.shop:443 https://{host}/")).stdout
+    };
+    let passes = |host: &str| asks_for(host) == format!("a HTTP/2.0 {host}\n");
+    let shown = |name: &str| {
+        let asked = "timeout 20 openssl s_client -connect front.shop:443";
+        client(&format!("{asked} {name} </dev/null 2>/dev/null | grep -o 'subject=CN = .'")).stdout
+    };
+    assert!(passes("a.example") && passes("x.open.a.example"));
+    assert_eq!(shown("-servername A.Example -tls1_2"), "subject=CN = a\n");
+    assert_eq!((asks_for("x.a.example"), asks_for("b.example")), (String::new(), String::new()));
+    // Nor without a name, nor without TLS, on any port of the service.
+    assert_eq!(shown("-noservername"), "");
+    assert_eq!(client("(echo hello; sleep 1) | timeout 10 socat -t 1 - TCP:front.shop:443").stdout, "");
+    assert_eq!(client("socat -t 10 - TCP:front.shop:9000 </dev/null").stdout, "");
+    let log = run(stage.command("logs").arg("shop/gate")).ok().stdout;
+    assert!(log.contains("no ALLOW policy matches (checked shop/named)"), "{log}");
+
+    // Asked beforehand, the answers are the same.
+    let explain = |host: &str| {
+        let arguments = ["shop/client", "shop/front:443", "--header", &format!("host={host}")];
+        run(stage.command("explain").args(arguments)).stdout
+    };
+    let (yes, no) = (explain("a.example"), explain("b.example"));
+    assert!(yes.contains("allowed by rule 1 of policy shop/named"), "{yes}");
+    assert!(no.contains("not allowed: no ALLOW policy matches (checked shop/named)"), "{no}");
+
+    // An edit ends the open connections that it lets in no more, and leaves the others.
+    let open = |host: &str| {
+        let mut child =
+            stage.spawn("shop/client", &["openssl", "s_client", "-connect", "front.shop:443", "-servername", host]);
+        let mut heard = BufReader::new(child.stdout.take().unwrap()).lines();
+        heard.find(|line| line.as_ref().unwrap().contains("Verify return code")).unwrap().unwrap();
+        // It would end if nobody heard it.
+        (child, heard)
+    };
+    let ((mut stays, _hears), (mut ends, _heard)) = (open("a.example"), open("x.open.a.example"));
+    stage.write("policy.yaml", &by_server_name("DENY", "x.open.a.example"));
+    eventually("the other names pass", || {
+        let passing = ["a.example", "b.example", "x.open.a.example"].map(passes);
+        if passing == [true, true, false] { Ok(()) } else { Err(format!("{passing:?}")) }
+    });
+    eventually("the open connection ends", || {
+        ends.try_wait().unwrap().map(drop).ok_or_else(|| "it is open still".to_owned())
+    });
+    assert!(stays.try_wait().unwrap().is_none());
+    // The server ends it, at the client's word.
+    drop(stays.stdin.take());
+    stays.wait().unwrap();
 }
