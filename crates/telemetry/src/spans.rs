@@ -1,21 +1,25 @@
-//! Spans of requests, told to an OpenTelemetry collector (OTLP 1.x over HTTP, in JSON).
+//! Spans of requests, told to an OpenTelemetry collector (OTLP 1.x).
 //!
 //! What tells a span puts it into a queue and goes on. A task elsewhere sends what is in the queue. If the collector is slow or
 //! away, the queue gets full; what finds no place, and what could not be sent, is dropped and counted.
 
+mod answer;
+mod collector;
 mod export;
+mod json;
+mod protobuf;
 
 use std::collections::VecDeque;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::Uri;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
 
 use export::Export;
+
+pub use collector::{Collector, Protocol};
 
 /// Spans that wait. They take about 2 MiB.
 const CAPACITY: usize = 4096;
@@ -28,38 +32,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause after the collector did not take what it was sent.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// Where a collector takes spans.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collector {
-    host: String,
-    port: u16,
-    path: String,
-}
-
-impl FromStr for Collector {
-    type Err = String;
-
-    /// Of what `OTEL_EXPORTER_OTLP_ENDPOINT` says: `/v1/traces` is appended to its path.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("{text:?} is no collector: {why}; write http://HOST:PORT");
-        let uri: Uri = text.parse().map_err(|_| wrong("it is no URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(wrong("TLS is not spoken here; the mesh encrypts where the collector is in it"));
-            }
-            _ => return Err(wrong("it has no scheme")),
-        }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
-        Ok(Self {
-            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            // The port of OTLP over HTTP.
-            port: uri.port_u16().unwrap_or(4318),
-            path: format!("{}/v1/traces", uri.path().trim_end_matches('/')),
-        })
-    }
-}
 
 /// One request, as its server's side saw it.
 #[derive(Debug, Clone)]
@@ -128,9 +100,9 @@ impl Spans {
     }
 
     /// Sends spans to the collector, in the name of `service`. Never returns. For a runtime that carries no traffic.
-    pub async fn send(self, collector: Collector, service: String) {
-        let mut export = Export::new(collector, service);
-        let mut well = true;
+    pub async fn send(self, collector: Collector, protocol: Protocol, service: String) {
+        let mut export = Export::new(collector, protocol, service);
+        let (mut well, mut whole) = (true, true);
         loop {
             let _ = tokio::time::timeout(PAUSE, self.queue.enough.notified()).await;
             loop {
@@ -143,10 +115,22 @@ impl Spans {
                     (Err(error), true) => {
                         tracing::warn!(%error, "the trace collector does not take spans; they are dropped and counted until it does");
                     }
-                    (Ok(()), false) => tracing::info!("the trace collector takes spans again"),
+                    (Ok(_), false) => tracing::info!("the trace collector takes spans again"),
                     _ => {}
                 }
                 well = sent.is_ok();
+                if let Ok(refused) = sent {
+                    if let Some(refused) = &refused {
+                        self.queue.dropped.inc_by(refused.count);
+                        if whole {
+                            tracing::warn!(
+                                why = refused.why,
+                                "the trace collector refuses some of the spans; they are counted as dropped"
+                            );
+                        }
+                    }
+                    whole = refused.is_none();
+                }
                 if !well {
                     self.queue.dropped.inc_by(batch.len() as u64);
                     tokio::time::sleep(AGAIN).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leno_model::HBONE_PORT;
 use leno_model::settings::FORWARD_CLIENT_CERT;
 use leno_proxy::config::{PLACE, at_least_one, duration};
-use leno_telemetry::spans::Collector;
+use leno_telemetry::spans::{Collector, Protocol};
 
 /// Settings of a waypoint.
 #[derive(Debug, Clone, clap::Args)]
@@ -85,10 +85,14 @@ pub struct WaypointConfig {
     #[arg(long, env = "LENO_MAX_CONCURRENT_REQUESTS", default_value_t = 100, value_parser = requests)]
     pub max_concurrent_requests: u32,
 
-    /// OpenTelemetry collector that takes spans of requests, as http://HOST:PORT (OTLP over HTTP). Without one, no spans are
-    /// told; a trace that a client has begun is passed on all the same, and one is begun where there is none.
+    /// OpenTelemetry collector that takes spans of requests, as http://HOST:PORT. Without one, no spans are told; a trace that
+    /// a client has begun is passed on all the same, and one is begun where there is none.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub collector: Option<Collector>,
+
+    /// How the collector is spoken to: http/protobuf, http/json (port 4318 by default) or grpc (4317).
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_PROTOCOL", default_value_t)]
+    pub collector_protocol: Protocol,
 
     /// Of a hundred requests that belong to no trace, those whose trace is told. Of a trace that a client has begun, the
     /// client says.

@@ -177,7 +177,8 @@ impl Carrier for Waypoint {
         let servers = self.gate.lanes.iter().map(server).collect::<Vec<_>>();
         if let (Some(spans), Some(collector)) = (&self.gate.spans, &self.gate.config.collector) {
             let own = (&self.gate.config.service_account, &self.gate.core.config.pod_namespace);
-            tokio::spawn(spans.clone().send(collector.clone(), format!("{}.{}", own.0, own.1)));
+            let protocol = self.gate.config.collector_protocol;
+            tokio::spawn(spans.clone().send(collector.clone(), protocol, format!("{}.{}", own.0, own.1)));
         }
         let gate = self.gate.clone();
         tokio::spawn(upstream::forget_peers(gate.clone()));

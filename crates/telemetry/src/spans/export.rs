@@ -1,17 +1,17 @@
 //! One collector, and the connection to it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HOST};
-use http::{Request, StatusCode};
+use http::header::{CONTENT_TYPE, HOST, TE};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
-use serde_json::{Value as Json, json};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use super::{Collector, Span, Value};
+use super::answer::{self, Refused};
+use super::{Collector, Protocol, Span, json, protobuf};
 
 /// How long the collector may take for one message.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -19,17 +19,25 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// As much of its answer as is read.
 const ANSWER: usize = 64 << 10;
 
+/// Before a message of gRPC: whether it is compressed, and its length.
+const FRAME_HEAD: usize = 5;
+
 /// Why spans were not taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{address}: {source}; does a collector listen there (OTEL_EXPORTER_OTLP_ENDPOINT)?")]
     Connect { address: String, source: std::io::Error },
-    #[error("it speaks no HTTP: {0}; is it the port for OTLP over HTTP (4318)?")]
-    Http(#[from] hyper::Error),
+    #[error(
+        "it does not speak {protocol}: {source}; is it the port for that (mostly {}), and OTEL_EXPORTER_OTLP_PROTOCOL as it is meant?",
+        .protocol.port()
+    )]
+    Http { protocol: Protocol, source: hyper::Error },
     #[error("a message can't be made: {0}")]
     Message(#[from] http::Error),
-    #[error("it answered {0}; does it take JSON?")]
-    Status(StatusCode),
+    #[error("it answered {status}; does it take {protocol} (OTEL_EXPORTER_OTLP_PROTOCOL)?")]
+    Status { protocol: Protocol, status: StatusCode },
+    #[error("it answered with gRPC's status {code}: {message:?}")]
+    Grpc { code: String, message: String },
     #[error("its answer can't be read: {0}")]
     Answer(Box<dyn std::error::Error + Send + Sync>),
     #[error("it took longer than {LIMIT:?}")]
@@ -38,17 +46,19 @@ pub(super) enum Error {
 
 pub(super) struct Export {
     collector: Collector,
+    protocol: Protocol,
     service: String,
-    sender: Option<SendRequest<Full<Bytes>>>,
+    sender: Option<Sender>,
 }
 
 impl Export {
-    pub(super) fn new(collector: Collector, service: String) -> Self {
-        Self { collector, service, sender: None }
+    pub(super) fn new(collector: Collector, protocol: Protocol, service: String) -> Self {
+        Self { collector, protocol, service, sender: None }
     }
 
-    pub(super) async fn send(&mut self, spans: &[Span]) -> Result<(), Error> {
-        let body = Bytes::from(message(&self.service, spans).to_string());
+    /// Sends spans. Returns those that the collector refused, if it took the others.
+    pub(super) async fn send(&mut self, spans: &[Span]) -> Result<Option<Refused>, Error> {
+        let body = self.body(spans);
         let sent = match tokio::time::timeout(LIMIT, self.post(body)).await {
             Ok(sent) => sent,
             Err(_) => Err(Error::Slow),
@@ -59,80 +69,114 @@ impl Export {
         sent
     }
 
-    async fn post(&mut self, body: Bytes) -> Result<(), Error> {
-        let Collector { host, port, path } = &self.collector;
+    fn body(&self, spans: &[Span]) -> Bytes {
+        match self.protocol {
+            Protocol::HttpJson => json::message(&self.service, spans).to_string().into(),
+            Protocol::HttpProtobuf => protobuf::message(&self.service, spans, 0).into(),
+            Protocol::Grpc => {
+                let mut framed = protobuf::message(&self.service, spans, FRAME_HEAD);
+                // A batch has far less than 4 GiB.
+                let length = u32::try_from(framed.len() - FRAME_HEAD).unwrap_or(u32::MAX);
+                framed[1..FRAME_HEAD].copy_from_slice(&length.to_be_bytes());
+                framed.into()
+            }
+        }
+    }
+
+    async fn post(&mut self, body: Bytes) -> Result<Option<Refused>, Error> {
+        let protocol = self.protocol;
+        let http = |source| Error::Http { protocol, source };
         let kept = self.sender.take().filter(|sender| !sender.is_closed());
         let mut sender = match kept {
             Some(sender) => sender,
-            None => {
-                let address = format!("{host}:{port}");
-                let stream = TcpStream::connect((host.as_str(), *port)).await;
-                let stream = stream.map_err(|source| Error::Connect { address, source })?;
-                let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-                // Its end shows when something is sent.
-                tokio::spawn(async move { drop(connection.await) });
-                sender
-            }
+            None => self.connect().await?,
         };
-        sender.ready().await?;
-        let request = Request::post(path).header(HOST, format!("{host}:{port}"));
-        let request = request.header(CONTENT_TYPE, "application/json").body(Full::new(body))?;
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        Limited::new(response.into_body(), ANSWER).collect().await.map_err(Error::Answer)?;
-        if !status.is_success() {
-            return Err(Error::Status(status));
+        let (head, body) = sender.send(self.request(body)?).await.map_err(http)?.into_parts();
+        let body = Limited::new(body, ANSWER).collect().await.map_err(Error::Answer)?;
+        if !head.status.is_success() {
+            return Err(Error::Status { protocol, status: head.status });
+        }
+        if protocol == Protocol::Grpc {
+            // Without a body, the status is in the head.
+            grpc_status(body.trailers().unwrap_or(&head.headers))?;
         }
         self.sender = Some(sender);
-        Ok(())
+        let body = body.to_bytes();
+        Ok(match protocol {
+            Protocol::HttpProtobuf => answer::of_protobuf(&body),
+            Protocol::HttpJson => answer::of_json(&body),
+            Protocol::Grpc => answer::of_grpc(&body),
+        })
+    }
+
+    async fn connect(&self) -> Result<Sender, Error> {
+        let (host, port) = (self.collector.host.as_str(), self.collector.port(self.protocol));
+        let stream = TcpStream::connect((host, port)).await;
+        let fail = |source| Error::Connect { address: self.collector.authority(self.protocol), source };
+        let stream = TokioIo::new(stream.map_err(fail)?);
+        let http = |source| Error::Http { protocol: self.protocol, source };
+        // A connection's end shows when something is sent.
+        if self.protocol == Protocol::Grpc {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.map_err(http)?;
+            tokio::spawn(async move { drop(connection.await) });
+            return Ok(Sender::Http2(sender));
+        }
+        let (sender, connection) = http1::handshake(stream).await.map_err(http)?;
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(Sender::Http1(sender))
+    }
+
+    fn request(&self, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
+        let (authority, path) = (self.collector.authority(self.protocol), self.collector.path(self.protocol));
+        let request = match self.protocol {
+            Protocol::HttpProtobuf => {
+                Request::post(path).header(HOST, authority).header(CONTENT_TYPE, "application/x-protobuf")
+            }
+            Protocol::HttpJson => Request::post(path).header(HOST, authority).header(CONTENT_TYPE, "application/json"),
+            // HTTP/2 takes the host from the URL.
+            Protocol::Grpc => Request::post(format!("http://{authority}{path}"))
+                .header(CONTENT_TYPE, "application/grpc")
+                .header(TE, "trailers"),
+        };
+        Ok(request.body(Full::new(body))?)
     }
 }
 
-/// An `ExportTraceServiceRequest` (OTLP: "JSON Protobuf Encoding").
-pub(super) fn message(service: &str, spans: &[Span]) -> Json {
-    json!({
-        "resourceSpans": [{
-            "resource": {"attributes": [attribute("service.name", &Value::Text(service.to_owned()))]},
-            "scopeSpans": [{
-                "scope": {"name": "leno", "version": env!("CARGO_PKG_VERSION")},
-                "spans": spans.iter().map(span).collect::<Vec<_>>(),
-            }],
-        }],
-    })
+/// One connection.
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// SPAN_KIND_SERVER.
-const SERVER: u8 = 2;
-/// STATUS_CODE_ERROR.
-const ERROR: u8 = 2;
+impl Sender {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Http1(sender) => sender.is_closed(),
+            Self::Http2(sender) => sender.is_closed(),
+        }
+    }
 
-fn span(span: &Span) -> Json {
-    let nanoseconds = |time: SystemTime| {
-        // A 64-bit number is a text in JSON.
-        time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string()
-    };
-    let mut out = json!({
-        "traceId": format!("{:032x}", span.trace),
-        "spanId": format!("{:016x}", span.span),
-        "name": span.name,
-        "kind": SERVER,
-        "startTimeUnixNano": nanoseconds(span.began),
-        "endTimeUnixNano": nanoseconds(span.began + span.took),
-        "attributes": span.attributes.iter().map(|(name, value)| attribute(name, value)).collect::<Vec<_>>(),
-    });
-    if let Some(parent) = span.parent {
-        out["parentSpanId"] = format!("{parent:016x}").into();
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, hyper::Error> {
+        match self {
+            Self::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
     }
-    if let Some(error) = &span.error {
-        out["status"] = json!({"code": ERROR, "message": error});
-    }
-    out
 }
 
-fn attribute(name: &str, value: &Value) -> Json {
-    let value = match value {
-        Value::Text(text) => json!({"stringValue": text}),
-        Value::Number(number) => json!({"intValue": number.to_string()}),
-    };
-    json!({"key": name, "value": value})
+fn grpc_status(headers: &HeaderMap) -> Result<(), Error> {
+    let field = |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    match field("grpc-status") {
+        Some(code) if code == "0" => Ok(()),
+        code => Err(Error::Grpc {
+            code: code.unwrap_or_else(|| "(none)".to_owned()),
+            message: field("grpc-message").unwrap_or_default(),
+        }),
+    }
 }

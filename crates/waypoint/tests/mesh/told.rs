@@ -146,7 +146,11 @@ async fn passed_bytes_are_listed_while_they_pass() {
 async fn a_span_is_told_under_which_the_program_goes_on() {
     let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = format!("http://{}", collector.local_addr().unwrap()).parse().unwrap();
-    let mesh = Mesh::with(|config| config.waypoint.collector = Some(at)).await;
+    let mesh = Mesh::with(|config| {
+        config.waypoint.collector = Some(at);
+        config.waypoint.collector_protocol = leno_telemetry::spans::Protocol::HttpJson;
+    });
+    let mesh = mesh.await;
     mesh.service(AppProtocol::Http11, &[mirror().await]).await;
     let request = "GET /x?secret=1 HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\
         traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n";
