@@ -52,13 +52,18 @@ impl Release {
         let values = self.values.checked()?;
         let mut manifests = Vec::new();
         if self.crds {
-            manifests.extend(render(&chart::CRDS, &self.namespace, &json!({}))?);
+            manifests.extend(definitions()?);
         }
         manifests.extend(render(&chart::LENO, &self.namespace, values)?);
         // The sort keeps the order of equals.
         manifests.sort_by_key(|manifest| rank(manifest.kind()));
         Ok(manifests)
     }
+}
+
+/// The definitions of the kinds that the mesh reads. No value changes them.
+pub(crate) fn definitions() -> Result<Vec<Manifest>, Error> {
+    render(&chart::CRDS, NAMESPACE, &json!({}))
 }
 
 /// Helm's order of installing, of the kinds that there are here.

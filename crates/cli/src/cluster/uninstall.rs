@@ -34,7 +34,11 @@ fn print(removal: &Removal, args: &UninstallArgs) -> anyhow::Result<()> {
         let kept: Vec<_> = removal.kept.iter().map(|kept| json!({"what": kept.what, "why": kept.why})).collect();
         return output::json(&json!({"removed": removal.removed, "kept": kept}));
     }
-    output::line(&format!("removed {} objects from {}", removal.removed.len(), args.cluster.namespace))?;
+    let removed = match removal.removed.len() {
+        1 => "1 object".to_owned(),
+        count => format!("{count} objects"),
+    };
+    output::line(&format!("removed {removed} from {}", args.cluster.namespace))?;
     for kept in &removal.kept {
         output::line(&format!("{} stays: {}", kept.what, kept.why))?;
     }

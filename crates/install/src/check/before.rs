@@ -5,7 +5,8 @@ use leno_kubernetes::Client;
 use serde_json::{Value, json};
 
 use super::{Finding, Outcome, is_allowed};
-use crate::cluster::meshes;
+use crate::cluster::{meshes, missing_version};
+use crate::release;
 
 const CATEGORY: &str = "cluster";
 
@@ -94,37 +95,47 @@ async fn permitted(client: &Client, namespace: &str) -> Finding {
     check.unless(&refused, Outcome::Failed, "you lack these rights; install as a cluster administrator")
 }
 
-/// Istio's are as good as ours, if they have the version that is read. Before an installation there may be none.
+/// The definitions that the program brings, or others that are as good. Before an installation there may be none.
 pub(super) async fn definitions(client: &Client, needed: bool) -> Finding {
     let check = Finding::ok(CATEGORY, if needed { DEFINED } else { DEFINED_WELL });
-    let (mut old, mut missing) = (Vec::new(), Vec::new());
-    for plural in ["authorizationpolicies", "peerauthentications"] {
-        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.security.istio.io");
-        let definition = match client.find::<Value>(&path).await {
-            Ok(Some(definition)) => definition,
-            Ok(None) if needed => {
-                missing.push(format!("{plural}.security.istio.io is missing"));
-                continue;
+    let ours = match release::definitions() {
+        Ok(ours) => ours,
+        Err(error) => return check.but(Outcome::Unknown, error.to_string(), "this is a defect of the program"),
+    };
+    let (mut old, mut no_policies, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    for definition in &ours {
+        let name = definition.name();
+        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+        match client.find::<Value>(&path).await {
+            Ok(Some(theirs)) => {
+                if let Some(version) = missing_version(&theirs, &definition.object) {
+                    old.push(format!("{name} has no {version}"));
+                }
             }
-            Ok(None) => continue,
+            Ok(None) if !needed => {}
+            Ok(None) if definition.object["spec"]["group"] == "security.istio.io" => {
+                no_policies.push(format!("{name} is missing"));
+            }
+            Ok(None) => missing.push(format!("{name} is missing")),
             Err(error) => return check.unknown(&error),
-        };
-        let mut served = definition["spec"]["versions"].as_array().into_iter().flatten();
-        if !served.any(|version| version["name"] == "v1" && version["served"] == true) {
-            old.push(format!("{plural}.security.istio.io has no v1"));
         }
     }
-    if !missing.is_empty() {
+    if !no_policies.is_empty() {
         let hint =
             "nobody can write policies of that kind, and none is in force: `leno upgrade` brings the definitions";
-        return check.unless(&missing, Outcome::Failed, hint);
+        return check.unless(&no_policies, Outcome::Failed, hint);
     }
-    let hint = "upgrade Istio's definitions (its chart `base`), or remove them and let `leno install` bring its own";
-    check.unless(&old, Outcome::Failed, hint)
+    if !old.is_empty() {
+        let hint = "upgrade them (Istio's chart `base`, the Gateway API's release), or remove them and let `leno install` \
+                    bring its own";
+        return check.unless(&old, Outcome::Failed, hint);
+    }
+    let hint = "nobody can write objects of that kind: `leno upgrade` brings the definitions";
+    check.unless(&missing, Outcome::Warning, hint)
 }
 
-const DEFINED: &str = "the kinds of policies are defined, in version v1";
-const DEFINED_WELL: &str = "definitions of Istio's kinds that are there already have version v1";
+const DEFINED: &str = "the kinds that Leno reads are defined, in versions that it reads";
+const DEFINED_WELL: &str = "definitions that are there already have versions that Leno reads";
 
 pub(super) async fn alone(client: &Client) -> Finding {
     let check = Finding::ok(CATEGORY, "there is no other mesh");

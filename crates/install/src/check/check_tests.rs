@@ -119,8 +119,19 @@ async fn definitions_that_are_missing_or_too_old_are_found() {
     let client = Client::anonymous(&server.url()).expect("a URL");
     let before = before::definitions(&client, false).await;
     assert_eq!(before.outcome, Outcome::Ok, "an installation brings them");
-    server.put(&definition("peerauthentications", "v1"));
+    let ours = crate::release::definitions().expect("definitions");
+    for ours in ours.iter().filter(|ours| !ours.name().starts_with("tcproutes")) {
+        server.put(&ours.object);
+    }
+    let few = before::definitions(&client, true).await;
+    assert_eq!(few.outcome, Outcome::Warning);
+    assert_eq!(few.found.as_deref(), Some("tcproutes.gateway.networking.k8s.io is missing"));
+    server.put(&ours.iter().find(|ours| ours.name().starts_with("tcproutes")).expect("TCPRoute's").object);
+    assert_eq!(before::definitions(&client, true).await.outcome, Outcome::Ok);
+    let (version, plural) = ("apiextensions.k8s.io/v1", "customresourcedefinitions");
+    server.delete(version, plural, "", "authorizationpolicies.security.istio.io");
     let after = before::definitions(&client, true).await;
+    assert_eq!(after.outcome, Outcome::Failed);
     assert_eq!(after.found.as_deref(), Some("authorizationpolicies.security.istio.io is missing"));
     assert!(after.hint.is_some_and(|hint| hint.contains("`leno upgrade`")));
     server.put(&definition("authorizationpolicies", "v1beta1"));

@@ -106,7 +106,7 @@ async fn is_foreign(client: &Client, manifest: &Manifest) -> Result<bool, Cluste
 }
 
 /// The newest version of our definition, if theirs serves none that will do.
-fn missing_version(theirs: &Value, ours: &Value) -> Option<String> {
+pub(crate) fn missing_version(theirs: &Value, ours: &Value) -> Option<String> {
     let versions = |definition: &Value| definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
     let wanted = versions(ours).into_iter().find(|version| version["storage"] == true)?["name"].clone();
     // Istio had these long before it called them v1, and the control plane reads all of their versions.

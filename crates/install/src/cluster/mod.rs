@@ -13,6 +13,7 @@ mod rollout;
 mod statuses;
 mod turn;
 
+pub(crate) use apply::missing_version;
 pub use apply::{Applied, apply};
 pub use error::ClusterError;
 pub use find::{Installer, installer};
