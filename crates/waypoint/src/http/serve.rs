@@ -1,6 +1,7 @@
 //! Serves a client's HTTP connection.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -9,7 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Method, Request};
+use http::header::CONNECTION;
+use http::{HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -31,6 +33,11 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// How long a client without requests may take: to end its connection, once it was asked to; to begin one, once the
 /// waypoint drains.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long an HTTP/1.1 connection without a request stays once the waypoint drains. Whoever sends one meanwhile is answered,
+/// and told that it was the last: a connection that is closed at once takes with it the request that is on its way. But a
+/// waypoint that nobody uses is to end soon.
+const LAST_CALL: Duration = Duration::from_secs(3);
 
 /// How much is buffered for a client that does not read, bytes per request.
 const SEND_BUFFER: usize = 64 << 10;
@@ -56,7 +63,7 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
         };
         let (wire, cork) = wire.http2().corked();
         let connection = pin!(builder.serve_connection(wire, service));
-        let turns = Turns { slow: None, cork };
+        let turns = Turns { slow: None, cork, last_call: None };
         until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await
     } else {
         let mut builder = http1::Builder::new();
@@ -79,16 +86,21 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
                 signs.complete.store(request.method() == Method::CONNECT, Relaxed);
                 let (client, signs) = (client.clone(), signs.clone());
                 async move {
-                    let response = forward(client, request).await;
+                    let gate = client.gate.clone();
+                    let Ok(mut response) = forward(client, request).await;
                     // What has come meanwhile was its body, or waits for its turn.
                     signs.heard.store(false, Relaxed);
-                    response
+                    if gate.draining.is_cancelled() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
+                    Ok::<_, Infallible>(response)
                 }
             })
         };
         let connection = builder.serve_connection(wire.http1(signs.clone()), service);
         let connection = pin!(connection.with_upgrades());
-        let turns = Turns { slow: Some(slow), cork: None };
+        let last_call = Some(LAST_CALL.min(gate.core.config.drain_deadline / 4));
+        let turns = Turns { slow: Some(slow), cork: None, last_call };
         let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await;
         if let Ended::Broken(error) = &ended {
             // The library has answered that.
@@ -138,6 +150,9 @@ fn report_end(client: &Client, ended: Ended) {
 struct Turns {
     slow: Option<SlowHead>,
     cork: Option<Arc<Cork>>,
+    /// How long the connection stays without a request once the waypoint drains, if its responses can say that it ends. HTTP/2
+    /// has a frame for that.
+    last_call: Option<Duration>,
 }
 
 /// Drives a connection. When the waypoint drains, it is told to end with its open requests.
@@ -145,7 +160,7 @@ async fn until_end<C>(
     client: &Client,
     mut connection: Pin<&mut C>,
     end_soon: impl Fn(Pin<&mut C>),
-    Turns { mut slow, cork }: Turns,
+    Turns { mut slow, cork, last_call }: Turns,
 ) -> Ended
 where
     C: Future<Output = Result<(), hyper::Error>>,
@@ -175,7 +190,10 @@ where
             // Later than the connection's own turn: the library ends one at once of which it has read nothing yet.
             Poll::Pending if draining.as_mut().is_some_and(|draining| Pin::new(draining).poll(cx).is_ready()) => {
                 draining = None;
-                end_soon(connection.as_mut());
+                match last_call {
+                    Some(limit) => (idle.limit, idle.timer) = (limit, Box::pin(timers::sleep(limit))),
+                    None => end_soon(connection.as_mut()),
+                }
                 // The connection is to hear of it at once.
                 cx.waker().wake_by_ref();
                 Poll::Pending

@@ -36,6 +36,48 @@ async fn connections_that_come_meanwhile_bring_their_requests() {
     assert!(answer.contains("connection: close"), "{answer}");
 }
 
+/// Reads one answer of the mirror, whose body says what it was asked.
+async fn answer(stream: &mut (impl tokio::io::AsyncRead + Unpin), ends_with: &str) -> String {
+    let (mut all, mut piece) = (String::new(), [0; 1024]);
+    while !all.contains(ends_with) {
+        let read = soon("an answer", stream.read(&mut piece)).await.unwrap();
+        assert!(read > 0, "it ended after {all:?}");
+        all.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_in_use_is_told_before_it_ends() {
+    let mesh = Mesh::with(|config| {
+        config.proxy.takeover_timeout = Duration::from_secs(20);
+        config.proxy.drain_deadline = Duration::from_secs(60);
+    })
+    .await;
+    mesh.service(AppProtocol::Http11, &[mirror().await]).await;
+    let (client, authority) = (mesh.client(), format!("{VIP}:80"));
+    let (mut used, mut unused) = (client.open(&authority).await.unwrap(), client.open(&authority).await.unwrap());
+    for (stream, path) in [(&mut used, "/used"), (&mut unused, "/unused")] {
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: web\r\n\r\n").as_bytes()).await.unwrap();
+        let first = answer(stream, path).await;
+        assert!(first.starts_with("HTTP/1.1 200 OK\r\n") && !first.contains("connection: close"), "{first}");
+    }
+    let mut silent = client.open(&authority).await.unwrap();
+    mesh.drain();
+    let said = soon("the end of a silent connection", silent.read(&mut [0; 1])).await;
+    assert!(!matches!(said, Ok(1..)), "{said:?}");
+
+    used.write_all(b"GET /last HTTP/1.1\r\nhost: web\r\n\r\n").await.unwrap();
+    let mut last = String::new();
+    soon("an answer and the end", used.read_to_string(&mut last)).await.unwrap();
+    assert!(last.starts_with("HTTP/1.1 200 OK\r\n") && last.contains("GET /last"), "{last}");
+    assert!(last.contains("connection: close"), "{last}");
+    // Nobody asks for anything on this one.
+    let mut rest = String::new();
+    soon("the end of the unused connection", unused.read_to_string(&mut rest)).await.unwrap();
+    assert!(!rest.contains("HTTP/1.1"), "{rest}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_are_told_of_the_end() {
     let config = |config: &mut leno_waypoint::Config| config.proxy.drain_deadline = Duration::from_secs(60);
