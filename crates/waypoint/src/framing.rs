@@ -14,6 +14,8 @@ use memchr::memchr;
 pub(crate) enum Ambiguity {
     /// `Content-Length` and `Transfer-Encoding`.
     TwoLengths,
+    /// A `Transfer-Encoding` that is not `chunked`, once.
+    Coding,
     /// A line that ends with LF and no CR.
     BareLf,
     /// What the library refuses as well. Nothing is known of what comes after it.
@@ -26,6 +28,9 @@ impl Ambiguity {
         match self {
             Self::TwoLengths => {
                 "the request has both a Content-Length and a Transfer-Encoding; a client sends one of them (RFC 9112 §6.2)"
+            }
+            Self::Coding => {
+                "the request has a Transfer-Encoding that is not `chunked`, once; no other one is understood (RFC 9112 §6.1)"
             }
             Self::BareLf => "a line of the request ends with LF alone; HTTP ends lines with CR and LF (RFC 9112 §2.2)",
             Self::Unreadable => "it is not clear where this request, or the one before it, ends",
@@ -191,6 +196,10 @@ impl Framing {
     fn field(&mut self, line: &[u8], cut: bool) -> Result<(), Ambiguity> {
         let is = |name: &[u8]| line.len() >= name.len() && line[..name.len()].eq_ignore_ascii_case(name);
         if is(ENCODING) {
+            let coding = line[ENCODING.len()..].trim_ascii();
+            if cut || self.chunked || !coding.eq_ignore_ascii_case(b"chunked") {
+                return Err(Ambiguity::Coding);
+            }
             self.chunked = true;
         } else if is(LENGTH) {
             let length = number(line[LENGTH.len()..].trim_ascii(), 10).filter(|_| !cut).ok_or(Ambiguity::Unreadable)?;

@@ -8,9 +8,9 @@ use http::header::{
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Method, Uri, Version};
+use http::{Method, StatusCode, Uri, Version};
 
-use super::refusal::Refusal;
+use super::refusal::{Flag, Refusal};
 use super::websocket;
 use crate::framing::Ambiguity;
 use crate::http_pool::Kind;
@@ -42,7 +42,11 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 /// If it is to be refused.
 pub(crate) fn prepare(head: &mut Parts, default: impl FnOnce() -> Option<Authority>) -> Result<Asks, Refusal> {
     if let Some(ambiguity) = head.extensions.get::<Ambiguity>() {
-        return Err(Refusal::malformed(ambiguity.reason()));
+        let status = match ambiguity {
+            Ambiguity::Coding => StatusCode::NOT_IMPLEMENTED,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        return Err(Refusal::new(status, Flag::ProtocolError, ambiguity.reason()));
     }
     let extended = head.method == Method::CONNECT;
     if extended {
