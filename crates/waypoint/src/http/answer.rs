@@ -82,6 +82,10 @@ impl Refusal {
             HeaderValue::from(match (self.grpc, self.flag) {
                 (Some(status), _) => status,
                 (None, Flag::Timeout) => DEADLINE_EXCEEDED,
+                // The Gateway API has it so for a backend that can't be used, which is status 500 for others.
+                (None, Flag::NoRoute | Flag::Routes(_)) if self.status == StatusCode::INTERNAL_SERVER_ERROR => {
+                    UNAVAILABLE
+                }
                 (None, _) => grpc_status(self.status),
             }),
         );
@@ -102,6 +106,7 @@ const OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
 const RATE_LIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
 
 const DEADLINE_EXCEEDED: u16 = 4;
+const UNAVAILABLE: u16 = 14;
 
 /// Characters of an authoriser's body that a gRPC client is told: they are a header there.
 const MESSAGE_MOST: usize = 1024;
@@ -113,7 +118,7 @@ fn grpc_status(status: StatusCode) -> u16 {
         401 => 16,
         403 => 7,
         404 => 12,
-        429 | 502 | 503 | 504 => 14,
+        429 | 502 | 503 | 504 => UNAVAILABLE,
         _ => 2,
     }
 }
@@ -151,5 +156,9 @@ mod tests {
             (grpc.headers()["grpc-status"].as_bytes(), grpc.headers()["grpc-message"].as_bytes()),
             (&b"14"[..], &b"100 %25 gone%0A"[..])
         );
+        for (flag, expected) in [(Flag::Routes("NC"), "14"), (Flag::NoRoute, "14"), (Flag::Fault, "2")] {
+            let refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, flag, "no backend");
+            assert_eq!(refusal.response(true).headers()["grpc-status"], expected, "{flag:?}");
+        }
     }
 }
