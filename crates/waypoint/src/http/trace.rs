@@ -21,7 +21,9 @@ pub(crate) struct Trace {
 /// told, `None` if no spans are told. What the client wrote is left as it is where the waypoint tells no span: a program's
 /// parent is to be a span that somebody knows.
 pub(crate) fn follow(headers: &mut HeaderMap, share: Option<f64>) -> Trace {
-    let came = headers.get(TRACEPARENT).and_then(|value| parse(value.as_bytes()));
+    let mut all = headers.get_all(TRACEPARENT).iter();
+    // Of several, none says where the request belongs.
+    let came = all.next().filter(|_| all.next().is_none()).and_then(|value| parse(value.as_bytes()));
     let span = rand::random::<u64>() | 1;
     if let Some((id, parent, flags)) = came {
         let told = share.is_some() && flags & SAMPLED != 0;
@@ -118,6 +120,14 @@ mod tests {
             assert_eq!(parse(headers[TRACEPARENT].as_bytes()), Some((trace.id, trace.span, flags)), "{share:?}");
             assert_eq!((trace.told, trace.parent), (told, None));
         }
+    }
+
+    #[test]
+    fn several_begin_anew() {
+        let mut headers = came(SOUND);
+        headers.append(TRACEPARENT, HeaderValue::from_static(SOUND));
+        assert_eq!(follow(&mut headers, None).parent, None);
+        assert!(headers.get_all(TRACEPARENT).iter().count() == 1 && headers[TRACEPARENT] != SOUND);
     }
 
     #[test]
