@@ -377,6 +377,15 @@ fn terminated(error: &hyper::Error) -> Refusal {
             format!("the endpoint's response is not HTTP ({error}); does its port speak what the Service declares?"),
         );
     }
+    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    let is_noise = |reason| matches!(reason, Some(h2::Reason::FRAME_SIZE_ERROR | h2::Reason::PROTOCOL_ERROR));
+    if source.is_some_and(|source| source.is_library() && is_noise(source.reason())) {
+        let reason = format!(
+            "what the endpoint answered is not HTTP/2 ({error}{cause}); a request in HTTP/2 goes on in HTTP/2, so ask it over \
+             HTTP/1.1, or let its program speak HTTP/2"
+        );
+        return Refusal::new(StatusCode::BAD_GATEWAY, Flag::UpstreamTermination, reason);
+    }
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         Flag::UpstreamTermination,
