@@ -189,10 +189,13 @@ fn merged(source: &Connection, destination: &Connection) -> Connection {
     both.reporter = "both".to_owned();
     let either = |first: &Option<String>, second: &Option<String>| first.clone().or_else(|| second.clone());
     for (peer, other) in [(&mut both.source, &source.source), (&mut both.destination, &source.destination)] {
+        // A waypoint that passes a connection on unread names the endpoint; what its client's node has seen proved is the
+        // waypoint's own account.
+        let same = peer.pod.is_none() || other.pod.is_none() || peer.pod == other.pod;
         peer.pod = either(&peer.pod, &other.pod);
         peer.workload = either(&peer.workload, &other.workload);
         peer.namespace = either(&peer.namespace, &other.namespace);
-        peer.identity = either(&peer.identity, &other.identity);
+        peer.identity = either(&peer.identity, if same { &other.identity } else { &None });
     }
     // The program's own port is known where it is.
     both.source.address = source.source.address.or(both.source.address);

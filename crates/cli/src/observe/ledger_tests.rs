@@ -30,6 +30,21 @@ fn two_words_of_one_connection_are_one_row() {
 }
 
 #[test]
+fn an_endpoint_behind_a_waypoint_has_not_proved_the_waypoints_account() {
+    let (mut ledger, now) = (Ledger::default(), Instant::now());
+    let mut to_waypoint = of_source();
+    to_waypoint.destination.pod = Some("waypoint-1".to_owned());
+    to_waypoint.destination.identity = Some("spiffe://cluster.local/ns/shop/sa/waypoint".to_owned());
+    let mut passed = connection();
+    (passed.reporter, passed.destination.identity) = ("waypoint".to_owned(), None);
+    ledger.note("node-1", to_waypoint, true, now);
+    ledger.note("shop/waypoint-1", passed, true, now);
+    let [shown] = &ended(&mut ledger, now)[..] else { panic!("one row") };
+    let destination = &shown.connection.destination;
+    assert_eq!((destination.pod.as_deref(), destination.identity.as_deref()), (Some("db-1"), None));
+}
+
+#[test]
 fn one_word_is_shown_when_the_other_does_not_come_and_never_twice() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     ledger.note("node-1", of_source(), true, now);

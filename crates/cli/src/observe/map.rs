@@ -59,11 +59,16 @@ struct Requests {
 /// Steps for each doubling of a time.
 const STEPS: f64 = 16.0;
 
+/// The status of a request whose client went away before it was answered.
+const CLIENT_GONE: u16 = 499;
+
 impl Requests {
     fn add(&mut self, request: &HttpRequest, verdict: Verdict) {
         self.ended += 1;
         let failed = request.status >= 500 || request.grpc_status.is_some_and(|status| status > 0);
-        self.errors += u64::from(failed || verdict != Verdict::Allowed);
+        // A client that goes away says nothing of the service.
+        let refused = verdict != Verdict::Allowed && request.status != CLIENT_GONE;
+        self.errors += u64::from(failed || refused);
         let step = ((request.took_us.max(1) as f64).log2() * STEPS) as u16;
         *self.times.entry(step).or_default() += 1;
     }

@@ -156,7 +156,11 @@ impl Connection {
     pub(super) fn new(record: &Record, time: String) -> Self {
         let asked = match &record.hbone_address {
             Some(HboneAddress::Address(address)) => Some(*address),
-            Some(HboneAddress::Name(_)) => None,
+            // A waypoint knows the endpoint of a connection that it passes on unread.
+            Some(HboneAddress::Name(_)) => record
+                .destination
+                .address
+                .filter(|_| record.direction == Direction::Through && record.destination.workload.is_some()),
             None => record.destination.address,
         };
         let (reporter, [bytes_sent, bytes_received]) = match record.direction {
