@@ -132,6 +132,7 @@ mod tests {
             wants_mesh: true,
             netns: String::new(),
             waypoint: false,
+            gateway: String::new(),
             pid: None,
         };
         Listing { pods: names.iter().map(pod).collect(), ..Listing::default() }

@@ -24,7 +24,7 @@ mod stage;
 pub use cluster::addresses;
 pub use command::{client, detach, down, logs, stages, up};
 pub use error::Error;
-pub use stage::listing::{Listing, NodeListing, PassedOverListing, PodListing};
+pub use stage::listing::{Listing, NodeListing, PassedOverListing, PodListing, WaypointListing};
 pub use stage::pod::init;
 pub use stage::publish::{NotAPublish, Publish, Published, PublishedListing};
 pub use stage::{ProxyState, Stage, StageEvent, StageHandle, StageOptions, Upgraded};

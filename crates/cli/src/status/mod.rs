@@ -28,7 +28,7 @@ pub(crate) struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     components: Option<Vec<Rollout>>,
     nodes: BTreeMap<String, Node>,
-    /// Of a cluster.
+    /// Of a stage, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     waypoints: Option<Waypoints>,
 }

@@ -8,7 +8,7 @@ use leno_local::names::StageName;
 use leno_local::{Listing, NodeListing};
 
 use super::proxies::{PAGE, Proxy};
-use super::{Node, Status};
+use super::{Node, Status, waypoints};
 use crate::target::{Source as _, StageNodes, Target};
 
 /// What runs now; if it is to be waited, once all proxies do.
@@ -31,7 +31,8 @@ pub(super) async fn gather(name: &StageName, wait: Option<Duration>) -> anyhow::
         proxy.judge(&node.name, &format!("ztunnel-{}", node.name), &planes);
         nodes.insert(node.name.clone(), of_node(node, &listing, proxy));
     }
-    Ok(Status { of: Target::Stage(name.clone()).json(), components: None, nodes, waypoints: None })
+    let waypoints = waypoints::of_stage(&source, &listing, &planes).await;
+    Ok(Status { of: Target::Stage(name.clone()).json(), components: None, nodes, waypoints })
 }
 
 async fn settled(name: &StageName) -> anyhow::Result<Listing> {
@@ -46,7 +47,7 @@ async fn settled(name: &StageName) -> anyhow::Result<Listing> {
 }
 
 fn of_node(node: &NodeListing, listing: &Listing, proxy: Proxy) -> Node {
-    let pods: Vec<_> = listing.pods.iter().filter(|pod| pod.node == node.name).collect();
+    let pods: Vec<_> = listing.pods.iter().filter(|pod| pod.node == node.name && !pod.waypoint).collect();
     let count = |wanted: fn(bool, bool) -> bool| pods.iter().filter(|pod| wanted(pod.in_mesh, pod.wants_mesh)).count();
     Node {
         in_mesh: count(|is, _| is),

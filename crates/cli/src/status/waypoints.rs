@@ -1,9 +1,11 @@
-//! The waypoints of a cluster: what became of each Gateway, how its proxies are, and what may be reached around them.
+//! The waypoints of a stage or a cluster: what became of each Gateway, how its proxies are, and what may be reached around them.
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use leno_control::Followers;
+use leno_local::client::NodePort;
+use leno_local::{Listing, PodListing};
 use leno_model::ports;
 use leno_objects::WAYPOINT_BYPASS;
 use serde::Serialize;
@@ -14,7 +16,7 @@ use tokio::task::JoinSet;
 use super::proxies::{PAGE, Proxy};
 use crate::cluster::waypoint::{Shown, waypoints};
 use crate::output;
-use crate::target::ClusterNodes;
+use crate::target::{ClusterNodes, Source as _, StageNodes};
 
 /// How many are asked at a time.
 const AT_ONCE: usize = 16;
@@ -52,7 +54,39 @@ pub(super) fn is_waypoint(pod: &Value) -> bool {
     pod["metadata"]["labels"][MANAGED.0] == MANAGED.1
 }
 
-/// What runs now. `pods` are those of the cluster that run.
+/// What runs now on a stage.
+pub(super) async fn of_stage(
+    source: &StageNodes,
+    listing: &Listing,
+    planes: &Result<Vec<Followers>, String>,
+) -> Option<Waypoints> {
+    let mut gateways = Vec::new();
+    for waypoint in &listing.waypoints {
+        let mut pods = Vec::new();
+        let own = |pod: &&PodListing| pod.namespace == waypoint.namespace && pod.gateway == waypoint.name;
+        for pod in listing.pods.iter().filter(own) {
+            let mut proxy =
+                Proxy::of(source.page(&format!("{}/{}", pod.namespace, pod.name), NodePort::Admin, PAGE).await);
+            proxy.judge(&pod.node, &pod.name, planes);
+            pods.push(Pod { name: pod.name.clone(), node: pod.node.clone(), ready: pod.ready, proxy });
+        }
+        let programmed = pods.iter().any(|pod| pod.ready);
+        let gateway = Shown {
+            namespace: waypoint.namespace.clone(),
+            name: waypoint.name.clone(),
+            class: waypoint.class.clone(),
+            traffic: waypoint.traffic.clone(),
+            programmed,
+            message: if programmed { String::new() } else { format!("none of {} waypoint pods is ready", pods.len()) },
+            bypass: waypoint.bypass,
+        };
+        gateways.push(Waypoint { gateway, pods });
+    }
+    (!gateways.is_empty() || !listing.bypassed.is_empty())
+        .then(|| Waypoints { gateways, bypassed: listing.bypassed.clone() })
+}
+
+/// What runs now in a cluster. `pods` are those of it that run.
 pub(super) async fn gather(
     nodes: &ClusterNodes,
     pods: &Value,

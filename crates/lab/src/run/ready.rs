@@ -185,6 +185,7 @@ mod tests {
             wants_mesh: true,
             netns: String::new(),
             waypoint: false,
+            gateway: String::new(),
             pid: None,
         };
         now.pods = ["a", "b"].map(pod).into();

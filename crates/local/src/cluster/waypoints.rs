@@ -71,6 +71,11 @@ pub(crate) fn is_pod_of_one(labels: &Labels) -> bool {
     labels.get(MANAGED.0).is_some_and(|by| **by == *MANAGED.1)
 }
 
+/// The Gateway that a pod with these labels is a waypoint of.
+pub(crate) fn gateway_of(labels: &Labels) -> Option<&str> {
+    labels.get(GATEWAY_NAME).filter(|_| is_pod_of_one(labels)).map(|name| &**name)
+}
+
 fn metadata(gateway: &Gateway) -> Value {
     let mut labels: serde_json::Map<_, _> =
         gateway.spec.infrastructure.labels.iter().map(|(key, value)| (key.to_string(), json!(&**value))).collect();

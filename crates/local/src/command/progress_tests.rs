@@ -15,6 +15,7 @@ fn listing(pods: &[(&str, &str, bool)]) -> Listing {
         wants_mesh: false,
         netns: String::new(),
         waypoint: false,
+        gateway: String::new(),
         pid: None,
     };
     Listing { stage: "default".to_owned(), pods: pods.iter().map(pod).collect(), ..Listing::default() }

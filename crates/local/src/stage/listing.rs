@@ -26,6 +26,12 @@ pub struct Listing {
     /// What is in the manifests and not in force, although one would believe so.
     #[serde(default)]
     pub passed_over: Vec<PassedOverListing>,
+    /// The waypoints among the manifests' Gateways.
+    #[serde(default)]
+    pub waypoints: Vec<WaypointListing>,
+    /// What may be reached around its waypoint, such as `Namespace shop`, because its annotation says so.
+    #[serde(default)]
+    pub bypassed: Vec<String>,
     /// Deployments and StatefulSets, as `NAMESPACE/NAME`.
     pub deployments: Vec<String>,
     /// Ports of Services, as `NAMESPACE/NAME:PORT`.
@@ -70,6 +76,21 @@ pub struct NodeListing {
     pub message: String,
 }
 
+/// A Gateway that is a waypoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaypointListing {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// The traffic that passes it, as its label `istio.io/waypoint-for` has it.
+    pub traffic: String,
+    /// Whether it may be gone around.
+    pub bypass: bool,
+}
+
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodListing {
@@ -98,6 +119,9 @@ pub struct PodListing {
     /// Whether it is a waypoint.
     #[serde(default)]
     pub waypoint: bool,
+    /// The Gateway of its namespace that it is a waypoint of; empty for others.
+    #[serde(default)]
+    pub gateway: String,
     /// Process id of its first process.
     pub pid: Option<i32>,
 }

@@ -5,14 +5,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_model::Name;
-use leno_objects::{Kind, Node as NodeObject, Object, ObjectKey, Pod, Service, selects};
+use leno_objects::{
+    Gateway, GatewayClass, Kind, Node as NodeObject, Object, ObjectKey, ObjectMeta, Pod, Service, WAYPOINT_BYPASS,
+    WAYPOINT_FOR, selects,
+};
 
 use super::{Core, Entry};
 use crate::cluster::objects::node_object;
 use crate::cluster::services::declared_ports;
 use crate::cluster::waypoints;
 use crate::files::{Concerns, PassedOver};
-use crate::stage::listing::{NodeListing, PassedOverListing, PodListing};
+use crate::stage::listing::{NodeListing, PassedOverListing, PodListing, WaypointListing};
 use crate::stage::pod::sandbox::Sandbox;
 
 /// What a person may name besides nodes and pods.
@@ -20,24 +23,59 @@ use crate::stage::pod::sandbox::Sandbox;
 pub(super) struct Names {
     deployments: Vec<String>,
     services: Vec<String>,
+    waypoints: Vec<WaypointListing>,
+    bypassed: Vec<String>,
 }
 
 impl Names {
-    pub(super) fn of<'a>(objects: impl Iterator<Item = &'a Object>) -> Self {
+    pub(super) fn of<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> Self {
         let mut names = Self::default();
+        let classes: Vec<&GatewayClass> = objects.clone().filter_map(GatewayClass::of).collect();
         for object in objects {
             let metadata = object.metadata();
             let name = format!("{}/{}", metadata.namespace, metadata.name);
             match object {
                 Object::Deployment(_) | Object::StatefulSet(_) => names.deployments.push(name),
+                Object::Gateway(gateway) => {
+                    let class = classes.iter().find(|class| *class.metadata.name == *gateway.spec.gateway_class_name);
+                    names.waypoints.extend(waypoint_listing(gateway, class.copied()));
+                }
                 Object::Service(service) => {
                     names.services.extend(service.spec.ports.iter().map(|port| format!("{name}:{}", port.port.0)));
                 }
                 _ => {}
             }
+            let kind = match object {
+                Object::Namespace(_) => "Namespace",
+                Object::Service(_) => "Service",
+                Object::Pod(_) => "Pod",
+                Object::Gateway(_) => "Gateway",
+                _ => continue,
+            };
+            if may_be_gone_around(metadata) {
+                names.bypassed.push(match &*metadata.namespace {
+                    "" => format!("{kind} {}", metadata.name),
+                    namespace => format!("{kind} {namespace}/{}", metadata.name),
+                });
+            }
         }
         names
     }
+}
+
+fn may_be_gone_around(metadata: &ObjectMeta) -> bool {
+    metadata.annotation(WAYPOINT_BYPASS) == Some("allowed")
+}
+
+fn waypoint_listing(gateway: &Gateway, class: Option<&GatewayClass>) -> Option<WaypointListing> {
+    let Gateway { metadata, spec } = gateway;
+    gateway.is_waypoint(class).then(|| WaypointListing {
+        namespace: metadata.namespace.to_string(),
+        name: metadata.name.to_string(),
+        class: spec.gateway_class_name.clone(),
+        traffic: metadata.label(WAYPOINT_FOR).unwrap_or("service").to_owned(),
+        bypass: may_be_gone_around(metadata),
+    })
 }
 
 impl Core {
@@ -102,17 +140,21 @@ impl Core {
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         let passed_over: Vec<_> =
             self.passed_over.iter().map(|passed_over| self.passed_over_listing(passed_over)).collect();
-        let Names { deployments, services } = &self.names;
+        let Names { deployments, services, waypoints, bypassed } = &self.names;
         self.listing.send_if_modified(|listing| {
             let changed = listing.nodes != nodes
                 || listing.pods != pods
                 || listing.warnings != self.warnings
                 || listing.passed_over != passed_over
                 || listing.deployments != *deployments
-                || listing.services != *services;
+                || listing.services != *services
+                || listing.waypoints != *waypoints
+                || listing.bypassed != *bypassed;
             listing.passed_over = passed_over;
             listing.deployments.clone_from(deployments);
             listing.services.clone_from(services);
+            listing.waypoints.clone_from(waypoints);
+            listing.bypassed.clone_from(bypassed);
             listing.warnings.clone_from(&self.warnings);
             listing.nodes = nodes;
             listing.pods = pods;
@@ -176,6 +218,7 @@ impl Core {
             wants_mesh: entry.wish.borrow().in_mesh,
             netns: self.ctx.networks.names.pod(&metadata.namespace, &metadata.name),
             waypoint: waypoints::is_pod_of_one(&metadata.labels),
+            gateway: waypoints::gateway_of(&metadata.labels).unwrap_or_default().to_owned(),
             pid: entry.report.sandbox.as_ref().map(Sandbox::pid),
         }
     }
