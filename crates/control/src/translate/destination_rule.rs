@@ -77,7 +77,7 @@ pub(super) fn destination_rule(rules: &Rules<'_>, mesh: &Mesh, rule: &Destinatio
         out.keep_last = true;
         let id = PolicyName { namespace: rule.metadata.namespace.clone(), name: rule.metadata.name.clone() };
         out.warnings.push(format!(
-            "not understood by this version of Leno: {}; it is not followed in part, and {}",
+            "not understood by this version of Leno: {}; it is not followed, not even in part, and {}",
             rule.not_understood.join("; "),
             instead(mesh.endpoint_policy(&id).is_some())
         ));

@@ -315,7 +315,7 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
             Some((reason, problem)) => {
                 out.keep_last = true;
                 let then = instead(mesh.route(&route.id).is_some());
-                Err((*reason, format!("{problem}; the route is not followed in part, and {then}")))
+                Err((*reason, format!("{problem}; the route is not followed, not even in part, and {then}")))
             }
             None => attach(known, mesh, source, reference),
         };

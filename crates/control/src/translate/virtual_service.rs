@@ -86,7 +86,7 @@ pub(super) fn virtual_service(known: Known<'_>, mesh: &Mesh, object: &VirtualSer
             out.keep_last = true;
             let id = PolicyName { namespace: namespace.clone(), name: object.metadata.name.clone() };
             let then = instead(mesh.request_defaults(&id).is_some());
-            out.warnings = vec![format!("{why}; it is not followed in part, and {then}")];
+            out.warnings = vec![format!("{why}; it is not followed, not even in part, and {then}")];
             return out;
         }
     };

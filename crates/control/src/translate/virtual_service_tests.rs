@@ -88,7 +88,7 @@ fn what_can_not_be_done_refuses_the_whole() {
     ] {
         let translator = with(&format!("hosts: [web], {spec}"));
         let said = warnings(&translator, "shop", "v");
-        assert!(said.contains("not followed in part") && said.contains(why), "{spec}: {said}");
+        assert!(said.contains("not even in part") && said.contains(why), "{spec}: {said}");
         assert!(said.contains("no version before is known") && !said.contains("stays in force"), "{spec}: {said}");
         assert_eq!(of_web(&translator), None, "{spec}");
     }
@@ -135,7 +135,7 @@ fn what_is_not_understood_refuses_the_whole() {
     translator.apply(upserts(SHOP));
     translator.apply([Change::upsert(decoded.object)]);
     let said = warnings(&translator, "shop", "v");
-    assert!(said.contains("not understood") && said.contains("not followed in part"), "{said}");
+    assert!(said.contains("not understood") && said.contains("not even in part"), "{said}");
     assert_eq!(of_web(&translator), None);
 }
 
