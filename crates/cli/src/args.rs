@@ -488,7 +488,7 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, Default, Args)]
 pub(crate) struct RequestArgs {
     /// Ask about a request with this method (GET unless given)
-    #[arg(long, value_name = "METHOD")]
+    #[arg(long, value_name = "METHOD", value_parser = method)]
     pub(crate) method: Option<String>,
 
     /// Ask about a request for this path, with a query or without (/ unless given)
@@ -512,6 +512,15 @@ impl ExplainArgs {
             path: path.clone().unwrap_or_else(|| "/".to_owned()),
             headers: header.clone(),
         })
+    }
+}
+
+fn method(text: &str) -> Result<String, String> {
+    match http::Method::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => {
+            Err("expected a method, such as GET: letters, digits and !#$%&'*+-.^_`|~ (RFC 9110 §5.6.2)".to_owned())
+        }
     }
 }
 
@@ -681,6 +690,9 @@ mod tests {
             "leno explain ns/a",
             "leno explain ns/a ns/b:0",
             "leno explain ns/a ns/b:70000/udp",
+            "leno explain ns/a ns/b:80 --method G@T",
+            "leno explain ns/a ns/b:80 --method ",
+            "leno explain ns/a ns/b:80 --path x",
             "leno ps -o yaml",
             "leno scale ns/web -1",
             "leno logs ns/pod --node node-1",
@@ -695,6 +707,16 @@ mod tests {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn a_method_is_one_that_a_request_can_have() {
+        for method in ["G T", "GET\r\n", "", "GÉT"] {
+            let words = ["leno", "explain", "ns/a", "ns/b:80", "--method", method];
+            let error = Cli::<NoSettings, NoSettings>::try_parse_from(words).expect_err(method);
+            assert!(error.to_string().contains("expected a method"), "{error}");
+        }
+        parse("leno explain ns/a ns/b:80 --method M-SEARCH").expect("a method");
     }
 
     /// The command in a line of a document or help text, without what a shell would take away.
