@@ -5,7 +5,7 @@ pub(crate) mod rules;
 use leno_model::HBONE_PORT;
 
 use super::decode::{object, word};
-use super::enrolment::WAYPOINT_FOR;
+use super::enrolment::{WAYPOINT_FOR, WAYPOINT_REPLICAS};
 use super::meta::{LabelSelector, Labels, ObjectMeta};
 use super::scalars::PortNumber;
 
@@ -232,6 +232,15 @@ impl Gateway {
             Some(word) => WaypointFor::parse(word).ok_or(word),
             None => Ok(WaypointFor::Service),
         }
+    }
+
+    /// How many pods its waypoint is to have; `None` if it does not say.
+    ///
+    /// # Errors
+    /// The annotation's value if it is no number of pods.
+    pub fn waypoint_replicas(&self) -> Result<Option<u16>, &str> {
+        let wanted = self.metadata.annotation(WAYPOINT_REPLICAS);
+        wanted.map(|text| text.parse().map_err(|_| text)).transpose()
     }
 }
 

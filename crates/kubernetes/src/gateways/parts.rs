@@ -1,11 +1,11 @@
 //! The objects that a waypoint consists of: the installation's template, filled in for one Gateway.
 
 use leno_model::settings::FORWARD_CLIENT_CERT;
-use leno_objects::{Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT};
+use leno_objects::{
+    Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_REPLICAS,
+};
 use serde_json::{Map, Value, json};
 
-/// Annotation of a Gateway: how many pods it is to have. Without it, whoever scales the Deployment decides.
-const REPLICAS: &str = "leno.mesh/waypoint-replicas";
 /// Annotations of a Gateway: what each of its pods is sure to get.
 const REQUESTS: [(&str, &str); 2] = [("leno.mesh/waypoint-cpu", "cpu"), ("leno.mesh/waypoint-memory", "memory")];
 /// Annotation of a waypoint's pods: the root certificates with which they begin. The pods read it as a file.
@@ -77,9 +77,8 @@ fn deployment(spec: &mut Value, gateway: &Gateway, roots: &str) -> Result<(), St
             }
         }
     }
-    if let Some(replicas) = gateway.metadata.annotation(REPLICAS) {
-        let number: u16 =
-            replicas.parse().map_err(|_| format!("annotation {REPLICAS}={replicas} is no number of pods"))?;
+    let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
+    if let Some(number) = gateway.waypoint_replicas().map_err(no_number)? {
         spec["replicas"] = number.into();
     }
     Ok(())

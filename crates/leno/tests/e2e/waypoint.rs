@@ -155,3 +155,35 @@ fn requests_pass_a_waypoint_and_nothing_goes_around_it() {
         if log.contains("rather than sent around it") { Ok(()) } else { Err(log) }
     });
 }
+
+#[test]
+fn the_number_of_a_waypoints_pods_follows_its_gateway() {
+    if skip("the_number_of_a_waypoints_pods_follows_its_gateway", &[]) {
+        return;
+    }
+    let gateway = |replicas: &str| {
+        let spec = "spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}";
+        let annotations = format!("annotations: {{leno.mesh/waypoint-replicas: '{replicas}'}}");
+        let metadata = format!("metadata: {{name: gate, namespace: shop, {annotations}}}");
+        format!("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n{metadata}\n{spec}\n")
+    };
+    let stage = Stage::up(&[("gate.yaml", &gateway("2"))], &["--nodes", "2"]);
+    let has = |count: usize| {
+        stage.wait(&format!("{count} pods of the waypoint"), |ps| {
+            let pods = ps["pods"].as_array()?;
+            (pods.len() == count && pods.iter().all(|pod| pod["ready"] == true)).then_some(())
+        });
+    };
+    has(2);
+    stage.write("gate.yaml", &gateway("3"));
+    has(3);
+    let scaled = run(stage.command("scale").args(["shop/gate", "1"])).ok().stdout;
+    assert_eq!(scaled, "shop/gate scaled from 3 to 1 pod\n");
+    has(1);
+    stage.write("gate.yaml", &gateway("many"));
+    let refused = "annotation leno.mesh/waypoint-replicas=many is no number of pods";
+    stage.wait("the edit is refused", |ps| ps.to_string().contains(refused).then_some(()));
+    stage.write("gate.yaml", &gateway("2"));
+    has(2);
+    stage.down().ok();
+}

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_model::{HBONE_PORT, ports, settings};
-use leno_objects::{Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, decode};
+use leno_objects::{
+    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_REPLICAS, decode,
+};
 use serde_json::{Value, json};
 
 use crate::files::{Manifests, Sourced};
@@ -46,17 +48,19 @@ pub(crate) fn waypoints(manifests: &Manifests) -> Vec<(ObjectKey, Gateway)> {
 /// Adds the parts of one waypoint, whose process has `token`, unless the manifests have parts with these names.
 ///
 /// # Errors
-/// If its Gateway has a name or labels that the parts can't have.
+/// If its Gateway has a name or labels that the parts can't have, or asks for no number of pods.
 pub(crate) fn add(
     manifests: &mut Manifests,
     gateway: &Gateway,
     token: &str,
     around: &Surroundings,
 ) -> Result<(), String> {
+    let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
+    let replicas = gateway.waypoint_replicas().map_err(no_number)?.unwrap_or(1);
     let parts = [
         (Kind::ServiceAccount, account(gateway)),
         (Kind::Service, service(gateway)),
-        (Kind::Deployment, deployment(gateway, token, around)),
+        (Kind::Deployment, deployment(gateway, replicas, token, around)),
     ];
     for (kind, part) in parts {
         let key = ObjectKey::new(kind, gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
@@ -103,7 +107,7 @@ fn service(gateway: &Gateway) -> Value {
     })
 }
 
-fn deployment(gateway: &Gateway, token: &str, around: &Surroundings) -> Value {
+fn deployment(gateway: &Gateway, replicas: u16, token: &str, around: &Surroundings) -> Value {
     let mut template = metadata(gateway);
     if let Some(template) = template.as_object_mut() {
         template.remove("name");
@@ -116,7 +120,7 @@ fn deployment(gateway: &Gateway, token: &str, around: &Surroundings) -> Value {
         "kind": "Deployment",
         "metadata": metadata(gateway),
         "spec": {
-            "replicas": 1,
+            "replicas": replicas,
             "selector": {"matchLabels": {GATEWAY_NAME: &*gateway.metadata.name}},
             "template": {
                 "metadata": template,
